@@ -1,25 +1,25 @@
-# The few things one does with this project. `make help` lists them; doing a thing twice costs nothing.
+# Common tasks of the project; `make help` lists them. All targets can be repeated.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Of `make demo`: `DEVICE=CPU make demo` needs no other engine.
+# For `make demo`: `DEVICE=CPU make demo` needs no other engine.
 DEVICE ?= AUTO
-# Of `make soak` and `make fuzz`: seconds; of the former also the seed of another run to repeat.
+# For `make soak` and `make fuzz`: duration in seconds. For `make soak`: seed of a run to repeat.
 DURATION ?= 60
 SEED ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Asked only when it is used: without GStreamer there is no pkg-config file to ask.
+# Evaluated on use, because pkg-config may have no GStreamer file yet.
 PLUGIN_DIR ?= $(shell pkg-config --variable=pluginsdir gstreamer-1.0)
 
-# Pipelines, and the descriptions and models that they name.
+# Pipelines, and the descriptions and models that they use.
 DATA_DIR ?= $(PREFIX)/share/roiflow
 
-# For programs that read results: include/roiflow.h, and where its library is.
+# For programs that read results: include/roiflow.h and the pkg-config file.
 INCLUDE_DIR ?= $(PREFIX)/include
 PKGCONFIG_DIR ?= $(PREFIX)/lib/pkgconfig
 
 BINARY := $(TARGET)/release/roiflow
-# Alone in its folder, because GStreamer tries to load every library it finds beside a plugin.
+# Alone in its folder, because GStreamer loads every library in the folder of a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
 .PHONY: build help setup demo test test-all test-analytics soak fuzz bench docs install uninstall clean-demo
@@ -36,29 +36,29 @@ help: ## List these targets
 setup: ## Install the system packages that are missing
 	@scripts/setup-system
 
-demo: build ## Faces, gender and age on a clip: builds, fetches the models, runs
+demo: build ## Build, fetch models and a clip, and run the pipeline for faces, gender and age
 	@scripts/fetch-demo
-	@test "$(DEVICE)" = CPU || scripts/fetch-engines openvino || echo "The demo goes on with the engine that is built in." >&2
+	@test "$(DEVICE)" = CPU || scripts/fetch-engines openvino || echo "The demo continues with the built-in engine." >&2
 	@mkdir -p out
 	@$(BINARY) run pipelines/faces.toml --device "$(DEVICE)" --input assets/demo/WolfgangLanger_Pexels.mp4 --json out/faces.jsonl --video out/faces.mp4
 
-test: setup ## Format, lints, documentation, all tests: under 6 minutes on two cores, once built
+test: setup ## Check format, lints and documentation, and run all tests: under 6 minutes on two cores, once built
 	@scripts/check
 
-test-all: test ## The same, then licenses, the oldest Rust, model checks, soak, fuzzing, address sanitizer: 20 minutes
+test-all: test ## Run `make test`, then licenses, minimum Rust version, model checks, soak, fuzzing, address sanitizer: 20 minutes
 	@scripts/check --long
 
-test-analytics: build ## GStreamer 1.26 in a Debian 13 root: its analytics elements and ours (root, network)
+test-analytics: build ## Test with the analytics elements of GStreamer 1.26 in a Debian 13 root (needs root and network)
 	@scripts/test-analytics $(PLUGIN) $(TARGET)
 
-soak: setup ## Sixteen streams under flushes, seeks, failures: DURATION=seconds, SEED=number
-	@scripts/fetch-demo || echo "The soak goes on with a clip that it encodes itself." >&2
+soak: setup ## Stress 16 streams with flushes, seeks and failures: DURATION=seconds, SEED=number
+	@scripts/fetch-demo || echo "The soak test continues with a generated clip." >&2
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test soak
 
-fuzz: setup ## Arbitrary outputs, geometry, descriptions and model files: DURATION=seconds for each of the six targets
+fuzz: setup ## Fuzz model outputs, geometry, descriptions and model files: DURATION=seconds per target
 	@scripts/fuzz "$(DURATION)"
 
-bench: build ## What roiflow costs beyond the bare engine, and against OpenCV and plain Python: tables, and target/bench/summary.json
+bench: build ## Benchmark against the bare engine, OpenCV and plain Python; writes target/bench/summary.json
 	@status=0; cargo bench --quiet --locked --no-default-features --bench requests || status=$$?; \
 	  cargo bench --quiet --locked --bench metadata || status=$$?; \
 	  scripts/compare-fill || status=$$?; \
@@ -68,8 +68,8 @@ docs: ## Build the book as HTML: target/book/index.html
 	@scripts/build-docs
 
 install: ## Install the command, the plugin with its C header, the pipelines and descriptions (PREFIX, PLUGIN_DIR, DESTDIR)
-	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "Nothing to install yet: run 'make build' first, as yourself." >&2; exit 1; }
-	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
+	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "expected a build to install, got none: run 'make build' first, not as root." >&2; exit 1; }
+	@test -n "$(PLUGIN_DIR)" || { echo "cannot find GStreamer's plugin folder: set PLUGIN_DIR=." >&2; exit 1; }
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/roiflow
 	install -D -m 644 $(PLUGIN) $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
 	install -D -m 644 include/roiflow.h $(DESTDIR)$(INCLUDE_DIR)/roiflow.h
@@ -82,14 +82,14 @@ install: ## Install the command, the plugin with its C header, the pipelines and
 	install -m 644 pipelines/*.toml $(DESTDIR)$(DATA_DIR)/pipelines
 	install -m 644 assets/models/* $(DESTDIR)$(DATA_DIR)/assets/models
 	install -m 644 assets/model-description.schema.json $(DESTDIR)$(DATA_DIR)/assets
-	@# The demo's models, where they were fetched: pipelines/faces.toml names them.
+	@# The demo's models, if they were fetched: pipelines/faces.toml uses them.
 	@if ls assets/demo/*.onnx >/dev/null 2>&1; then \
 	  install -d $(DESTDIR)$(DATA_DIR)/assets/demo; \
 	  install -m 644 assets/demo/*.onnx assets/demo/*.LICENSE assets/demo/*.md $(DESTDIR)$(DATA_DIR)/assets/demo; \
-	else echo "The demo's models are not installed: run 'make demo' first if pipelines/faces.toml is wanted."; fi
+	else echo "The demo's models are not installed: run 'make demo' first to use pipelines/faces.toml."; fi
 
-uninstall: ## Remove what `make install` put in place
-	@test -n "$(PLUGIN_DIR)" || { echo "Where GStreamer looks for plugins is unknown: name the folder with PLUGIN_DIR=." >&2; exit 1; }
+uninstall: ## Remove the files of `make install`
+	@test -n "$(PLUGIN_DIR)" || { echo "cannot find GStreamer's plugin folder: set PLUGIN_DIR=." >&2; exit 1; }
 	rm -f $(DESTDIR)$(PREFIX)/bin/roiflow $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
 	rm -f $(DESTDIR)$(INCLUDE_DIR)/roiflow.h $(DESTDIR)$(PKGCONFIG_DIR)/roiflow.pc
 	rm -rf $(DESTDIR)$(DATA_DIR)/pipelines $(DESTDIR)$(DATA_DIR)/assets

@@ -1,9 +1,9 @@
-//! A cascade on one picture, with the request runtime alone: a detector finds faces, each face is a zero-copy region of the
-//! picture, and a classifier looks at it.
+//! A cascade on one image with inference requests, without GStreamer: a detector finds faces, each face is a zero-copy region of the
+//! image, and a classifier runs on it.
 //!
 //! ```text
-//! make demo    # once: brings the models
-//! cargo run --release --no-default-features --example cascade -- picture.jpg
+//! make demo    # once: downloads the models
+//! cargo run --release --no-default-features --example cascade -- image.jpg
 //! ```
 
 use std::path::Path;
@@ -14,15 +14,15 @@ use roiflow::runtime::{Config, InferRequest};
 use roiflow::stages::{ModelSpec, StageOptions, image_input};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args().nth(1).ok_or("usage: cascade PICTURE")?;
-    let picture = image::open(path)?.into_rgb8();
-    let size = Size::new(picture.width(), picture.height());
-    let frame = Frame::from_packed(PixelFormat::Rgb, size, picture.as_raw())?;
+    let path = std::env::args().nth(1).ok_or("usage: cascade IMAGE")?;
+    let image = image::open(path)?.into_rgb8();
+    let size = Size::new(image.width(), image.height());
+    let frame = Frame::from_packed(PixelFormat::Rgb, size, image.as_raw())?;
 
     let (detector, faces) = request("ultraface_rfb_320_nhwc.onnx", "ultraface-rfb-320.toml")?;
     let (classifier, gender) = request("gender-v1.onnx", "gender.toml")?;
 
-    // The whole picture goes into the detector; one row of its output is: background, face, x1, y1, x2, y2.
+    // The detector's input is the whole image. A row of its output is: background, face, x1, y1, x2, y2.
     detector.set_input((), image_input(frame.clone()).preprocess(faces.preprocess.clone()))?;
     detector.infer(())?;
     let found = detector.output_tensor(())?;
@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (width, height) = (size.width as f32, size.height as f32);
     let face = Rect::from_corners(best[2] * width, best[3] * height, best[4] * width, best[5] * height);
 
-    // The face goes into the classifier: a view of the same memory, not a copy.
-    let region = frame.region(face.to_pixels(size).ok_or("the box lies outside the picture")?)?;
+    // The classifier's input is the face: a view of the same memory, not a copy.
+    let region = frame.region(face.to_pixels(size).ok_or("the box is outside the image")?)?;
     classifier.set_callback(|request, result| println!("request {}: {result:?}", request.id()))?;
     classifier.set_input("images", image_input(region).preprocess(gender.preprocess.clone()))?;
     classifier.start_async(())?;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Reads, compiles and describes one of the demo's models.
+/// Reads and compiles one of the demo's models.
 fn request(model: &str, description: &str) -> Result<(InferRequest, ModelSpec), Box<dyn std::error::Error>> {
     let core = devices::core();
     let path = Path::new("assets/demo").join(model);

@@ -1,5 +1,5 @@
-//! Decoders of an application's own: one for boxes with a keypoint, one for an answer of a classifier, used by name in descriptions
-//! like those that are built in. The models are two tiny ones that come with the project.
+//! Custom decoders of an application: one for boxes with a keypoint, one for the output of a classifier. Descriptions use them by name,
+//! like built-in decoders. The two tiny models are part of the project.
 //!
 //! ```text
 //! cargo run --no-default-features --example decoder
@@ -12,7 +12,7 @@ use roiflow::stages::{Engine, Stage, StageOptions};
 use roiflow::tensor::{Error, ErrorKind, Result};
 use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, Output, RawDetection, Reads, Results, Subject};
 
-/// Rows of background, object and two corners in 0..=1. Its keypoint is the middle of the box.
+/// Decoder for rows of background score, object score and two corners in 0..=1. The keypoint is the center of the box.
 #[derive(Debug)]
 struct Corners;
 
@@ -38,7 +38,8 @@ impl BoxScheme for Corners {
     }
 }
 
-/// How much more red than blue there is, of the probabilities of red, green, blue and other colors. Its key in a description is `gain`.
+/// Decoder for the difference of red and blue, from the probabilities of red, green, blue and other colors. Its key in a description is
+/// `gain`.
 #[derive(Debug, serde::Deserialize)]
 struct Warmth {
     gain: f32,
@@ -82,12 +83,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let classification = "version = 1\ntask = \"classification\"\nname = \"warmth\"\n[output]\ndecoder = \"warmth\"\ngain = 100\n";
     let classifier = Stage::classifier(&options("color", classification)?)?;
 
-    // A red square of 16 x 16 pixels in a black picture.
+    // A red square of 16 x 16 pixels in a black image.
     let pixels: Vec<u8> = (0..64 * 64).flat_map(|n| if n / 64 / 16 == 1 && n % 64 / 16 == 2 { [255, 0, 0] } else { [0; 3] }).collect();
     let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &pixels)?;
     for found in detector.detect(&frame)? {
-        let region = frame.region(found.rect.to_pixels(frame.size()).ok_or("the box lies outside the picture")?)?;
-        println!("{:?}, its middle at {:?}: {:?}", found.rect, found.keypoints, classifier.classify(&region)?);
+        let region = frame.region(found.rect.to_pixels(frame.size()).ok_or("the box is outside the image")?)?;
+        println!("{:?}, center {:?}: {:?}", found.rect, found.keypoints, classifier.classify(&region)?);
     }
     std::fs::remove_dir_all(&folder)?;
     Ok(())

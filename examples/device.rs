@@ -1,5 +1,5 @@
-//! A device of an application's own: here a processor that knows one model by its ports and computes it without an engine. Chips with
-//! their own drivers join in the same way; then elements, stages and requests run on them by name.
+//! A custom device of an application. This one runs on the CPU without an engine, and knows one model by its ports. Accelerators with
+//! their own drivers are added in the same way; elements, stages and requests then use them by name.
 //!
 //! ```text
 //! cargo run --no-default-features --example device
@@ -16,7 +16,7 @@ use roiflow::runtime::{CancelToken, Config, Error, ErrorKind, Model, ModelInfo, 
 use roiflow::stages::{Engine, Stage, StageOptions};
 use roiflow::tensor::{Shape, Tensor};
 
-/// The device. It reads no files: another device tells the ports of a model.
+/// The device. It cannot read model files: another device reads the ports of a model.
 struct Averager;
 
 impl Device for Averager {
@@ -29,7 +29,7 @@ impl Device for Averager {
     }
 
     fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
-        Err(Error::new(ErrorKind::Unsupported, "device AVERAGER reads no files"))
+        Err(Error::new(ErrorKind::Unsupported, "device AVERAGER cannot read model files"))
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
@@ -37,7 +37,7 @@ impl Device for Averager {
         if info.inputs.len() != 1 || info.outputs.len() != 1 {
             return Err(Error::new(ErrorKind::Model, format!("device AVERAGER: expected one input and one output, got {info:?}")));
         }
-        // One step, on the processor. An accelerator has a step that starts its work, and tells a `Completion` when it is done.
+        // One step on the CPU. An accelerator has a step that starts its work, and reports the end to a `Completion`.
         let steps = vec![DeviceStep { name: "average", executor: executors.for_model(self.name(), config)? }];
         Ok(Arc::new(Averages { info, steps }))
     }

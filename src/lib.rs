@@ -1,32 +1,32 @@
-//! Video analytics: a frame goes through a detector, each box becomes a zero-copy region of interest over the same memory,
-//! classifiers run on the regions, and the results travel on with the buffer.
+//! Video analytics for GStreamer: detects, tracks and classifies objects in video frames. Each detected box is a zero-copy region of
+//! interest in the frame's memory; classifiers run on the regions. The results are attached to the buffer.
 //!
-//! # The map
+//! # Structure
 //!
-//! A frame takes a one-way trip, and each hop has its own type:
+//! A frame passes through these types:
 //!
 //! ```text
 //! gst::Buffer -> Frame -> Tensor -> (request) -> Tensor -> Detections -> meta on the same gst::Buffer -> downstream
 //! ```
 //!
-//! A region of a frame is again a `Frame` (same memory, smaller view), so a classifier does not know whether it was handed a
-//! picture or a crop of one. Each crate or folder turns one of these types into the next; from the bottom up, in reading order:
+//! A region of a frame is again a `Frame`: a smaller view of the same memory. So a classifier handles frames and regions equally. Each
+//! crate or folder converts one of these types to the next one. From the bottom up, in reading order:
 //!
-//! | crate or folder | what it is | what it must not know |
+//! | crate or folder | content | does not know |
 //! |---|---|---|
-//! | [`tensor`] | bytes with a shape, shared, leased | pixels, models, GStreamer |
-//! | `roiflow-results` | geometry, detections, classifications, their form in JSON ([`frame`], [`redaction`]) | pixels, models, GStreamer |
-//! | [`vision`] | frames; pixels to input tensor, output tensor to detections; pure | requests, files, clocks |
-//! | [`runtime`] | models, requests, runs | engines, pixels, GStreamer |
+//! | [`tensor`] | typed memory with a shape, shared and borrowed at run time | pixels, models, GStreamer |
+//! | `roiflow-results` | geometry, detections, classifications, and their JSON ([`frame`], [`redaction`]) | pixels, models, GStreamer |
+//! | [`vision`] | frames; preprocessing to input tensors, decoding of output tensors; pure | requests, files, clocks |
+//! | [`runtime`] | models, inference requests, runs | engines, pixels, GStreamer |
 //! | [`devices`] | engines: one folder each, same file names | frames, other devices |
-//! | `roiflow-analytics` | objects over time: tracks, motion, results used again ([`stages`]) | models, GStreamer |
-//! | `roiflow-inference` | a model put to work: frame in, results out ([`stages`]) | GStreamer |
+//! | `roiflow-analytics` | object tracking, motion detection, result reuse ([`stages`]) | models, GStreamer |
+//! | `roiflow-inference` | inference stages: frame in, results out ([`stages`]) | GStreamer |
 //! | `roiflow-publish` | messages to files and standard output, through a bounded queue | GStreamer, formats |
-//! | `elements` | GStreamer on one side, inference on the other | requests |
-//! | `pipeline` | from a description file to a running pipeline | requests, pixels |
-//! | `cli` | what the user types | pads, pixels |
+//! | `elements` | GStreamer elements: buffers to frames, results to metas | requests |
+//! | `pipeline` | pipeline descriptions and running pipelines | requests, pixels |
+//! | `cli` | the command line | pads, pixels |
 //!
-//! The crates lie in `crates`; ARCHITECTURE.md has the arrows between them and the recipes.
+//! The crates are in the folder `crates`. ARCHITECTURE.md has their dependencies and the recipes.
 
 #![deny(unsafe_code)]
 
@@ -44,18 +44,18 @@ pub use {
     roiflow_devices as devices, roiflow_publish as publish, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision,
 };
 
-/// The code of the README.
+/// Runs the code of the README as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-/// A picture, its regions, what was found in it.
+/// Frames, regions of frames, and their results.
 pub mod frame {
     pub use roiflow_results::*;
     pub use roiflow_vision::frame::*;
 }
 
-/// A model put to work: frame in, results out.
+/// Inference stages: a model with its preprocessing and postprocessing.
 pub mod stages {
     pub use roiflow_analytics::*;
     pub use roiflow_inference::*;

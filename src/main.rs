@@ -1,4 +1,4 @@
-//! Calls the command line and turns its result into an exit code; nothing else.
+//! Entry point of the command `roiflow`.
 
 use std::process::ExitCode;
 

@@ -1,11 +1,11 @@
 /*
- * Prints what roiflow's elements find in the frames of a pipeline.
+ * Prints the results of roiflow's elements for the frames of a pipeline.
  *
  *     cc results.c -o results $(pkg-config --cflags --libs roiflow)
  *     ./results 'videotestsrc num-buffers=3 ! video/x-raw,format=RGB,width=320,height=240 !
  *                roidetect model=faces.onnx ! fakesink name=sink'
  *
- * The element called `sink` is where results are read. roiflow.h says what belongs to whom.
+ * Results are read at the sink pad of the element named `sink`. roiflow.h documents ownership.
  */
 #include <stdio.h>
 
@@ -64,7 +64,8 @@ on_buffer (GstPad * pad, GstPadProbeInfo * info, gpointer user_data)
   return GST_PAD_PROBE_OK;
 }
 
-/* Plays to the end; 0 if there was no error. */
+
+/* Plays the pipeline to its end; returns 0 if there was no error. */
 static int
 play (GstElement * pipeline)
 {
@@ -102,7 +103,7 @@ main (int argc, char **argv)
     return 2;
   }
   if (roiflow_abi_version () != ROIFLOW_ABI_VERSION) {
-    fprintf (stderr, "roiflow's ABI is version %u, expected %u: compile this program again\n", roiflow_abi_version (),
+    fprintf (stderr, "roiflow has ABI version %u, expected %u: recompile this program\n", roiflow_abi_version (),
         ROIFLOW_ABI_VERSION);
     return 1;
   }
@@ -114,7 +115,7 @@ main (int argc, char **argv)
   sink = GST_IS_BIN (pipeline) ? gst_bin_get_by_name (GST_BIN (pipeline), "sink") : NULL;
   pad = sink ? gst_element_get_static_pad (sink, "sink") : NULL;
   if (!pad) {
-    fprintf (stderr, "the pipeline has no element with a sink pad that is called sink\n");
+    fprintf (stderr, "expected an element named `sink` with a sink pad in the pipeline\n");
     return 1;
   }
   gst_pad_add_probe (pad, GST_PAD_PROBE_TYPE_BUFFER, on_buffer, NULL, NULL);

@@ -1,10 +1,10 @@
-"""Prints what roiflow's elements find in the frames of a pipeline, as examples/c/results.c does.
+"""Prints the results of roiflow's elements for the frames of a pipeline, as examples/c/results.c does.
 
     python3 results.py 'videotestsrc num-buffers=3 ! video/x-raw,format=RGB,width=320,height=240 !
                         roidetect model=faces.onnx ! fakesink name=sink'
 
-Needs GStreamer's Python bindings (python3-gi, gir1.2-gstreamer-1.0) and the plugin, and nothing to be compiled. The element called `sink`
-is where results are read. include/roiflow.h says what belongs to whom.
+Needs GStreamer's Python bindings (python3-gi, gir1.2-gstreamer-1.0) and the plugin, but no compiler. Results are read at
+the sink pad of the element named `sink`. include/roiflow.h documents ownership.
 """
 
 import ctypes
@@ -48,10 +48,10 @@ class Attribute(ctypes.Structure):
 
 
 def load():
-    """The library that GStreamer uses: the very file of its plugin."""
+    """Loads the library that GStreamer uses: the file of its plugin."""
     plugin = Gst.Registry.get().find_plugin("roiflow")
     if plugin is None:
-        sys.exit("GStreamer does not find roiflow's plugin: set GST_PLUGIN_PATH to its folder")
+        sys.exit("GStreamer cannot find roiflow's plugin: set GST_PLUGIN_PATH to its folder")
     library = ctypes.CDLL(plugin.get_filename())
     results, index = ctypes.c_void_p, ctypes.c_size_t
     for name, result, arguments in [
@@ -67,7 +67,7 @@ def load():
         function.restype, function.argtypes = result, arguments
     version = library.roiflow_abi_version()
     if version != ABI_VERSION:
-        sys.exit(f"roiflow's ABI is version {version}, expected {ABI_VERSION}: use this file's newer version")
+        sys.exit(f"expected ABI version {ABI_VERSION} of roiflow, got {version}: use a newer version of this file")
     return library
 
 
@@ -94,7 +94,7 @@ def print_results(library, buffer, width, height):
             library.roiflow_results_get_attribute(results, n, m, attribute)
             words.append(text(attribute))
         print(*words)
-    # The same, and all that the functions above do not tell, as a dictionary.
+    # All results as a dictionary, including data without a function above.
     everything = json.loads(library.roiflow_results_json(results))
     library.roiflow_results_free(results)
     print(json.dumps(everything, separators=(",", ":")))

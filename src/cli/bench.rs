@@ -1,5 +1,5 @@
-//! `roiflow bench`: how fast a model runs on a device, in the way that the engines' own benchmark tools measure: inputs are set
-//! once, then the requests run without pause.
+//! `roiflow bench`: measures the speed of a model on a device, as the engines' own benchmark tools do: inputs are set once, then all
+//! requests run continuously.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,38 +26,38 @@ pub(super) struct Args {
     /// The device; `roiflow devices` lists them
     #[arg(long, default_value = stages::spec::DEFAULT_DEVICE, value_name = "NAME")]
     device: String,
-    /// What to arrange the device for
+    /// Optimize the device for throughput or latency
     #[arg(long, value_enum, default_value_t = Mode::Throughput)]
     mode: Mode,
-    /// Requests at once; default: what the device likes best
+    /// Number of parallel requests; default: the device's optimal number of requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     requests: Option<u16>,
-    /// Threads of one run; default: so many that requests times threads are the cores
+    /// Number of threads per run; default: the number of cores divided by the number of requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Runs of several requests in one call of the engine, up to so many; 1: none
+    /// Maximum batch size; 1: no batching
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_BATCH_SIZE as i64))]
     batch_size: u16,
-    /// How long a run waits for others at most, in milliseconds
+    /// Maximum time in milliseconds that a run waits for a full batch
     #[arg(long, default_value_t = 5.0, value_name = "MS")]
     batch_timeout: f64,
-    /// Precision of computation
+    /// Precision of the computation
     #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
     precision: PrecisionArg,
-    /// Shape of an input, such as 1x3x416x416, or `image=1x3x416x416` where the model has several; the model is compiled for it, and for
-    /// one picture where it leaves the batch open
+    /// Shape of an input, such as 1x3x416x416, or `image=1x3x416x416` for a model with several inputs. The model is compiled for this
+    /// shape, and for a batch size of 1 if its batch dimension is dynamic
     #[arg(long, value_name = "[NAME=]SHAPE")]
     shape: Vec<String>,
-    /// How long to measure
+    /// Duration of the measurement in seconds
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     seconds: f64,
-    /// Where engines that can keep compiled models
+    /// Folder in which engines cache compiled models, if they can
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
     /// Further options, such as `callback-thread=true,OPENVINO.NUM_STREAMS=2`: see docs/devices.md
     #[arg(long, value_name = "NAME=VALUE,...")]
     config: Vec<String>,
-    /// The result as JSON, for programs
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -75,12 +75,12 @@ enum PrecisionArg {
     F16,
 }
 
-/// Runs before the measurement, until caches and clocks have settled.
+/// Warm-up time before the measurement, until caches and clock frequencies are stable.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     if !(args.seconds.is_finite() && args.seconds > 0.0 && args.seconds <= 86_400.0) {
-        bail!("--seconds: expected more than 0 and at most a day, got {}", args.seconds);
+        bail!("--seconds: expected more than 0 and at most 86400, got {}", args.seconds);
     }
     let batch_timeout = Duration::try_from_secs_f64(args.batch_timeout / 1e3)
         .with_context(|| format!("--batch-timeout: expected milliseconds, 0 or more, got {}", args.batch_timeout))?;
@@ -110,7 +110,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         model = stages::spec::with_described_size(&model, &options)?;
     }
     let compile = |model: &Model| core.compile_model(model, &args.device, &config);
-    // For the shapes that will run, as elements do: engines compute faster at shapes that they know.
+    // Compile for the shapes that will run, as the elements do: static shapes are faster.
     let compiled = match pinned(&model, &args.shape).map(|pinned| compile(&pinned)) {
         Some(Ok(compiled)) => compiled,
         Some(Err(_)) | None => compile(&model)?,
@@ -149,7 +149,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
             "latency_ms": { "p50": milliseconds(percentile(50)), "p95": milliseconds(percentile(95)), "p99": milliseconds(percentile(99)) },
             "peak_memory_bytes": peak_memory_bytes(),
         });
-        // JSON escapes what it must by itself.
+        // The JSON writer escapes control characters itself.
         let mut out = std::io::stdout().lock();
         serde_json::to_writer_pretty(&mut out, &result)?;
         writeln!(out)?;
@@ -158,12 +158,12 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     let mut out = super::terminal::stdout();
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _written = writeln!(text, "{name:>10}  {value}");
     };
     line("device", format!("{}, {n_requests} requests, {} threads each", compiled.device(), config.requests_and_threads(n_cores()).1));
     if args.batch_size > 1 {
-        line("batch", format!("up to {} runs in a call, which wait {} ms at most", args.batch_size, args.batch_timeout));
+        line("batch", format!("up to {} runs, which wait at most {} ms", args.batch_size, args.batch_timeout));
     }
     for (port, shape) in &shapes {
         line("input", format!("`{}` {shape:?} {}", OneLine(port.name()), port.element));
@@ -174,13 +174,13 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     let (p50, p95, p99) = (percentile(50), percentile(95), percentile(99));
     line("latency", format!("p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms", milliseconds(p50), milliseconds(p95), milliseconds(p99)));
     if let Some(bytes) = peak_memory_bytes() {
-        line("memory", format!("{:.1} MiB at most", bytes as f64 / f64::from(1 << 20)));
+        line("memory", format!("peak {:.1} MiB", bytes as f64 / f64::from(1 << 20)));
     }
     write!(out, "{text}")?;
     Ok(())
 }
 
-/// The model with the shapes at which it will run, if it leaves one open and they are known before it is compiled.
+/// The model with static shapes, if it has a dynamic one and all shapes are known before it is compiled.
 fn pinned(model: &Model, given: &[String]) -> Option<Model> {
     let inputs = &model.info().inputs;
     let shapes = shapes(inputs, given).ok().filter(|_| inputs.iter().any(|port| port.shape.to_static().is_none()))?;
@@ -192,35 +192,35 @@ fn pinned(model: &Model, given: &[String]) -> Option<Model> {
     model.reshape(shapes.iter().map(|(name, shape)| (name.as_str(), shape.clone()))).ok()
 }
 
-/// A shape for each input: as given, as the model says, and one picture where it leaves the batch open.
+/// A shape for each input: given by the user, or by the model, with a batch size of 1 if the batch dimension is dynamic.
 fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<usize>)>> {
     let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for text in given {
         let (name, shape) = match text.rsplit_once('=') {
             Some((name, shape)) => (name, shape),
             None if inputs.len() == 1 => (inputs[0].name(), text.as_str()),
-            None => bail!("--shape {text}: the model has {} inputs, write NAME={text}", inputs.len()),
+            None => bail!("--shape {text}: expected NAME={text}, because the model has {} inputs", inputs.len()),
         };
         if inputs.iter().all(|port| port.name() != name) {
             let names: Vec<_> = inputs.iter().map(|port| format!("`{}`", port.name())).collect();
-            bail!("--shape {text}: no input `{name}`: the model has {}", names.join(", "));
+            bail!("--shape {text}: expected one of the inputs {}, got `{name}`", names.join(", "));
         }
         let dims = shape.trim_matches(['[', ']']).split(['x', ',']).map(|extent| extent.trim().parse::<usize>());
-        let dims = dims.collect::<Result<_, _>>().with_context(|| format!("--shape {text}: expected extents such as 1x3x224x224"))?;
+        let dims = dims.collect::<Result<_, _>>().with_context(|| format!("--shape {text}: expected dimensions such as 1x3x224x224"))?;
         by_name.insert(name, dims);
     }
     let shape_of = |port: &Port| match by_name.get(port.name()) {
         Some(dims) if port.shape.admits(dims) => Ok((port.clone(), dims.clone())),
-        Some(dims) => bail!("input {port} does not take the shape {dims:?}"),
+        Some(dims) => bail!("input {port} does not accept the shape {dims:?}"),
         None => match port.shape.with_dynamic(|axis| (axis == 0).then_some(1)) {
             Some(shape) => Ok((port.clone(), shape.to_vec())),
-            None => bail!("input {port} leaves its shape open: give one with --shape"),
+            None => bail!("input {port} has a dynamic shape: set it with --shape"),
         },
     };
     inputs.iter().map(shape_of).collect()
 }
 
-/// A request whose inputs hold noise: zeros would let engines off lightly, and are denormal nowhere.
+/// A request whose inputs are noise: zeros could be faster, and denormal numbers slower than real data.
 fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Result<InferRequest> {
     let request = model.create_infer_request()?;
     let mut state = 0x9e37_79b9_u32;
@@ -233,7 +233,7 @@ fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Resu
         if *input.shape() != **shape {
             input.set_shape(&**shape)?;
         }
-        // Other types than pictures come in stay zero: numbers of words, say, must be in range.
+        // Inputs of other types stay zero: token IDs, for example, must be in range.
         if let Ok(mut values) = input.view_mut::<f32>() {
             values.iter_mut().for_each(|value| *value = f32::from(noise()) / 255.0);
         } else if let Ok(mut values) = input.view_mut::<u8>() {
@@ -243,7 +243,7 @@ fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Resu
     Ok(request)
 }
 
-/// Runs all requests for so long; the latency of each run, and the time from the first start to the last end.
+/// Runs all requests for this duration. Returns the latency of each run, and the time from the first start to the last end.
 fn run(
     requests: &[InferRequest],
     mode: Mode,
@@ -280,7 +280,7 @@ fn run(
             });
             if !matches!(again, Ok(true)) {
                 latencies.lock().unwrap().append(&mut own);
-                // The receiver waits for all of them.
+                // The receiver waits for the results of all requests.
                 let _heard = ended.send(again.map(drop));
             }
         })?;
@@ -292,7 +292,7 @@ fn run(
     }
     stop.store(true, Ordering::Relaxed);
     for _ in requests {
-        ends.recv().context("a request ended without a word")??;
+        ends.recv().context("a request ended without a result")??;
     }
     let elapsed = begin.elapsed();
     for request in requests {

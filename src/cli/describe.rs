@@ -1,4 +1,4 @@
-//! `roiflow describe`: prints the description of a model, of all that can be known without one, or writes it to a file.
+//! `roiflow describe`: prints the description of a model, as far as it can be derived from the model, or writes it to a file.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::pipeline::{self, outputs};
 use crate::runtime::{Dim, Model, PartialShape};
 use crate::stages::{Description, ModelSpec, StageOptions};
 
-/// The schema of descriptions.
+/// JSON schema of model descriptions.
 const SCHEMA: &str = include_str!("../../assets/model-description.schema.json");
-/// The name of its file.
+/// File name of the schema.
 const SCHEMA_FILE: &str = "model-description.schema.json";
 
 #[derive(Debug, clap::Args)]
@@ -22,25 +22,26 @@ pub(super) struct Args {
     /// The model (.onnx, or .xml of OpenVINO)
     #[arg(value_name = "MODEL", required_unless_present = "schema")]
     model: Option<PathBuf>,
-    /// Write it to this file instead of standard output; a file beside the model with its name and the ending .toml is found by itself
+    /// Write the description to this file instead of standard output; roiflow finds a .toml file next to the model with the model's name
+    /// automatically
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Made from a model-proc file of DL Streamer
+    /// Convert this model-proc file of DL Streamer
     #[arg(long, value_name = "FILE")]
     model_proc: Option<PathBuf>,
-    /// How its outputs are read, for models that do not say: then what pictures must look like is as the authors of such models have it
+    /// Decoder of the outputs, for models without metadata; preprocessing is then as published for models of this kind
     #[arg(long, value_name = "NAME", conflicts_with = "model_proc")]
     decoder: Option<String>,
-    /// Width and height of the picture, for models that leave them open
+    /// Input width and height, for models with dynamic input size
     #[arg(long, value_name = "WIDTHxHEIGHT", value_parser = parse_size)]
     size: Option<[usize; 2]>,
-    /// With the names of classes from a text file, one per line
+    /// Text file with class labels, one per line
     #[arg(long, value_name = "FILE")]
     labels_file: Option<PathBuf>,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long, requires = "out")]
     force: bool,
-    /// Prints the JSON schema of descriptions instead
+    /// Print the JSON schema of model descriptions instead
     #[arg(long, conflicts_with_all = ["model", "out", "model_proc", "decoder", "size", "labels_file", "force"])]
     schema: bool,
 }
@@ -52,7 +53,7 @@ fn parse_size(text: &str) -> Result<[usize; 2], String> {
 }
 
 impl Args {
-    /// Whether a file of somebody else is looked at.
+    /// Whether the command reads a model or another untrusted file.
     pub(super) fn reads_a_model(&self) -> bool {
         !self.schema
     }
@@ -64,7 +65,7 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
         return Ok(());
     };
     let out = args.out.as_deref().filter(|out| out.as_os_str() != "-");
-    let is_there = |out: &Path| format!("`{}` is there already: give --force to write over it, or --out to write elsewhere", out.display());
+    let is_there = |out: &Path| format!("`{}` already exists: add --force to overwrite it, or change --out", out.display());
     if let Some(out) = out.filter(|out| !args.force && out.symlink_metadata().is_ok()) {
         bail!(is_there(out));
     }
@@ -113,21 +114,21 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
         terminal.print(format_args!("  left to say: {}", OneLine(open)));
     }
     if !open.is_empty() && args.decoder.is_none() {
-        terminal.print("  `--decoder NAME` completes it where you know how its outputs are read");
+        terminal.print("  add `--decoder NAME` if you know the format of its outputs");
     }
     Ok(())
 }
 
-/// Writes a new file, or over one that is there if that is wanted: then at once, so that a failure leaves the old one.
+/// Writes a new file, or replaces an existing one atomically if `force` is set.
 fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
     if !force {
         return std::fs::File::create_new(out)?.write_all(text.as_bytes());
     }
     if out.metadata().is_ok_and(|there| !there.is_file()) {
-        // A device or a pipe has nothing to lose.
+        // Devices and FIFOs have no content to lose.
         return std::fs::OpenOptions::new().write(true).open(out)?.write_all(text.as_bytes());
     }
-    // The file behind a link, not the link.
+    // Replaces the target of a link, not the link.
     let out = std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
     let draft = out.with_extension(format!("{}.tmp", std::process::id()));
     let written = std::fs::File::create_new(&draft).and_then(|mut file| file.write_all(text.as_bytes()));
@@ -136,9 +137,9 @@ fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
     })
 }
 
-/// The text with a line that tells editors where its schema is, if there is one beside the file or in the folder above it.
+/// Adds a line with the path of the schema for editors, if the schema is in the file's folder or its parent.
 fn with_schema(text: &str, out: Option<&Path>) -> String {
-    // What a built-in description says is true where it lies in this project.
+    // The schema path of a built-in description is valid only in this project.
     let text = if text.starts_with("#:schema ") { text.split_once('\n').map_or("", |(_, rest)| rest) } else { text };
     let folder = out.map(|out| out.parent().unwrap_or(Path::new("")));
     let places = [SCHEMA_FILE.to_owned(), format!("../{SCHEMA_FILE}")];
@@ -148,13 +149,10 @@ fn with_schema(text: &str, out: Option<&Path>) -> String {
     }
 }
 
-/// The model for pictures of this size, if it takes them.
+/// The model with this input size, if it supports it.
 fn with_size(model: &Model, [width, height]: [usize; 2]) -> anyhow::Result<Model> {
     let [port] = &*model.info().inputs else {
-        bail!(pipeline::Error::usage(format!(
-            "--size: expected a model with one input, the picture; it has {}",
-            model.info().inputs.len()
-        )));
+        bail!(pipeline::Error::usage(format!("--size: expected a model with one image input, got {} inputs", model.info().inputs.len())));
     };
     let dims = port.shape.dims();
     let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
@@ -165,9 +163,7 @@ fn with_size(model: &Model, [width, height]: [usize; 2]) -> anyhow::Result<Model
     };
     let shape = shape.filter(|shape| shape.iter().zip(dims).all(|(new, old)| new == old || old.is_open()));
     let Some(shape) = shape else {
-        bail!(pipeline::Error::usage(format!(
-            "--size {width}x{height}: expected a model that leaves width and height of its picture open, got {port}"
-        )));
+        bail!(pipeline::Error::usage(format!("--size {width}x{height}: expected a model with dynamic input width and height, got {port}")));
     };
     model.reshape([(0, PartialShape::from(shape))]).context("--size")
 }

@@ -1,4 +1,4 @@
-//! `roiflow devices`: the devices that can run models, and why others can't.
+//! `roiflow devices`: lists the devices that can run models, and why others are unavailable.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::runtime::device::DeviceInfo;
 /// Arguments of `roiflow devices`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// As one JSON list, for programs
+    /// Print a JSON list
     #[arg(long)]
     json: bool,
 }
@@ -19,7 +19,7 @@ pub(super) struct Args {
 pub(super) fn list(args: &Args) -> anyhow::Result<()> {
     let devices = devices::core().devices();
     if args.json {
-        // JSON escapes what it must by itself.
+        // The JSON writer escapes control characters itself.
         let mut out = std::io::stdout().lock();
         serde_json::to_writer_pretty(&mut out, &devices.iter().map(as_json).collect::<Value>())?;
         writeln!(out)?;

@@ -1,4 +1,4 @@
-//! `roiflow inspect`: what a model or a pipeline description is.
+//! `roiflow inspect`: shows a model or a pipeline description.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ pub(super) struct Args {
     /// A model (.onnx) or a pipeline description (.toml)
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The model's description, if it does not lie beside it
+    /// The model's description, if it is not next to the model
     #[arg(long, value_name = "FILE")]
     description: Option<PathBuf>,
     /// A model-proc file of DL Streamer, instead of a description
     #[arg(long, value_name = "FILE", conflicts_with = "description")]
     model_proc: Option<PathBuf>,
-    /// Of a pipeline description: set a parameter, as for `roiflow run`
+    /// For a pipeline description: set a parameter, as in `roiflow run`
     #[arg(long, value_name = "NAME=VALUE", value_parser = super::run::parse_assignment)]
     set: Vec<(String, String)>,
 }
@@ -33,12 +33,12 @@ pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
     if args.file.extension().is_some_and(|ending| ending == "toml") {
         let given = [("--description", args.description.is_some()), ("--model-proc", args.model_proc.is_some())];
         if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
-            bail!(pipeline::Error::usage(format!("{option} goes with a model: expected one, got a pipeline description")));
+            bail!(pipeline::Error::usage(format!("{option}: expected a model, got a pipeline description")));
         }
         return pipeline(&mut out, args);
     }
     if !args.set.is_empty() {
-        bail!(pipeline::Error::usage("--set goes with a pipeline description (.toml): expected one, got a model"));
+        bail!(pipeline::Error::usage("--set: expected a pipeline description (.toml), got a model"));
     }
     model(&mut out, args)
 }
@@ -73,7 +73,7 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
         writeln!(out, "  model {}", OneLine(&origin.join("; ")))?;
     }
     writeln!(out, "  task {} `{}`", spec.task, OneLine(&spec.name))?;
-    writeln!(out, "  picture {}: {}", spec.input_size, spec.preprocess)?;
+    writeln!(out, "  image {}: {}", spec.input_size, spec.preprocess)?;
     if spec.crop != Crop::default() {
         writeln!(out, "  of a detection: {}", spec.crop)?;
     }
@@ -100,19 +100,19 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ports as they are when the model is compiled, which is truer than what the file says.
+/// Ports of the compiled model, which may be more specific than those of the file.
 ///
 /// # Errors
-/// If no device compiles it.
+/// If no device can compile it.
 pub(super) fn compiled_info(model: &Model) -> Result<ModelInfo, Error> {
     devices::core().compile_model(model, DEFAULT_DEVICE, &Default::default()).map(|compiled| compiled.info().clone())
 }
 
-/// In which of the places where descriptions are looked for it was.
+/// Describes where the description was found.
 fn how_found(source: &Source) -> &'static str {
     match source {
-        Source::Named(_) => ", as it was named",
-        Source::NextToModel(_) => ", beside the model",
+        Source::Named(_) => ", from --description",
+        Source::NextToModel(_) => ", next to the model",
         Source::Known { by_checksum: true, .. } => ", by the checksum of the model",
         Source::Known { by_checksum: false, .. } => ", by the name of the model",
         Source::Model(_) => "; `roiflow describe` writes it down",
@@ -144,7 +144,7 @@ fn pipeline(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     if !missing.is_empty() {
         writeln!(
             out,
-            "\nnot checked: what depends on {}, which {} no value yet",
+            "\nnot checked: elements that depend on {}, which {} no value yet",
             OneLine(&missing.join(", ")),
             if missing.len() == 1 { "has" } else { "have" }
         )?;

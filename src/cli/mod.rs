@@ -1,8 +1,7 @@
-//! What the user types: arguments, dispatch, exit codes.
+//! Command line: arguments, subcommands, exit codes.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong use, 3 some of several inputs, or some pictures, failed, 128 and the signal's number if a signal ended the
-//! process before it was done, 141 (SIGPIPE) if the reader of standard output closed it. Results go to standard output, everything said to people to
-//! standard error.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage, 3 some inputs or images failed, 128 + N ended early by signal N, 141 (SIGPIPE) the
+//! reader of standard output closed it. Results go to standard output, messages to standard error.
 
 mod apart;
 mod bench;
@@ -26,7 +25,7 @@ use self::terminal::Terminal;
 use crate::pipeline;
 use crate::redaction::Secrets;
 
-/// The heading of `roiflow --help`.
+/// First line of `roiflow --help`.
 const ABOUT: &str = "Detects, tracks and classifies objects in video, and writes the results as JSON or as annotated video.";
 
 const STYLES: Styles = Styles::styled()
@@ -42,11 +41,11 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// How much to say on standard error; elements add GStreamer's own log with GST_DEBUG
+    /// Log level on standard error; GST_DEBUG adds GStreamer's own log
     #[arg(long, global = true, value_enum, default_value_t = LogLevel::Warn, value_name = "LEVEL")]
     log: LogLevel,
 
-    /// Let model descriptions name files outside their own folders
+    /// Allow model descriptions to refer to files outside their own folders
     #[arg(long, global = true)]
     allow_outside_files: bool,
 }
@@ -62,7 +61,7 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Detect, track and classify objects in videos, pictures or camera streams
+    /// Detect, track and classify objects in videos, images or camera streams
     Run(run::Args),
     /// Show the inputs, outputs and description of a model, or check a pipeline description
     Inspect(inspect::Args),
@@ -94,7 +93,7 @@ enum LogLevel {
 pub fn main() -> ExitCode {
     crate::devices::heaps::share();
     let terminal = Terminal::new();
-    // Addresses of inputs hold passwords, and texts that quote them must not, including errors about the arguments.
+    // Addresses of inputs may contain passwords, which must not appear in messages, including errors about the arguments.
     for argument in std::env::args_os().filter(|argument| !std::path::Path::new(argument).exists()) {
         terminal.hide(Secrets::of_argument(&argument.to_string_lossy()));
     }
@@ -147,14 +146,14 @@ fn run_command(terminal: &Terminal) -> ExitCode {
             let is_usage = |error: &pipeline::Error| error.kind() == pipeline::ErrorKind::Usage;
             ExitCode::from(match () {
                 () if error.downcast_ref().is_some_and(is_usage) => 2,
-                () if error.is::<run::SomeFailed>() || error.is::<run::PicturesSkipped>() => 3,
+                () if error.is::<run::SomeFailed>() || error.is::<run::ImagesSkipped>() => 3,
                 () => 1,
             })
         }
     }
 }
 
-/// Whether the reader of standard output closed it, which is no failure.
+/// Whether the reader of standard output closed it, which is not a failure.
 fn is_closed_stdout(error: &anyhow::Error) -> bool {
     let is_broken_pipe = |kind| kind == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<pipeline::Error>().is_some_and(|error| error.kind() == pipeline::ErrorKind::Closed)
@@ -162,7 +161,7 @@ fn is_closed_stdout(error: &anyhow::Error) -> bool {
         || error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind).is_some_and(is_broken_pipe)
 }
 
-/// Prints why the arguments were refused, or the help text. Exit code 2 on wrong use, 0 for --help and --version.
+/// Prints a usage error, or the help text. Exit code 2 for wrong usage, 0 for --help and --version.
 fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
     // Colors are for terminals, and arguments that hold control characters are shown without them.
     let is_plain = !terminal.hides() && std::env::args_os().all(|argument| !argument.to_string_lossy().contains(terminal::is_obeyed));
@@ -186,12 +185,12 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // Spans are told when they close, with their duration: one line per step of each run at level trace.
+    // Spans are logged when they close, with their duration: one line per step of each run at level `trace`.
     let spans = match level {
         LevelFilter::TRACE => tracing_subscriber::fmt::format::FmtSpan::CLOSE,
         _ => tracing_subscriber::fmt::format::FmtSpan::NONE,
     };
-    // Only our own words: the engine's log is its authors' business.
+    // Only roiflow's own log, not that of the engine.
     let filter = Targets::new().with_target("roiflow", level);
     let log = tracing_subscriber::fmt::layer()
         .with_span_events(spans)
@@ -207,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_are_consistent() {
+    fn arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 }

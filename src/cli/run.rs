@@ -1,4 +1,4 @@
-//! `roiflow run`: a pipeline description on a video, with a progress bar and a summary.
+//! `roiflow run`: runs a pipeline description or models on inputs, with a progress bar and a summary.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,81 +13,82 @@ use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Credentials, Ending, ErrorKind, Event, IfExists, Input, Interrupt, Limits, Models, Outputs, Pictures, Plan, Progress, Spec,
-    naming, outputs, pictures_out, streams,
+    self, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan, Progress, Spec,
+    images_out, naming, outputs, streams,
 };
 use crate::{folders, stages};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The pipeline description: a file such as pipelines/faces.toml, or the name of an installed one, such as faces; `roiflow inspect` lists its parameters
+    /// The pipeline description: a file such as pipelines/faces.toml, or the name of an installed one, such as faces; `roiflow inspect`
+    /// lists its parameters
     #[arg(value_name = "PIPELINE", conflicts_with_all = ["model", "classify", "track"])]
     pipeline: Option<PathBuf>,
     /// Run this detector, instead of a pipeline description
     #[arg(long, short, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Classify each detected object with this model, or whole frames without --model; give several for several classifiers
+    /// Classify each detected object with this model, or whole frames without --model; repeat for several classifiers
     #[arg(long, value_name = "FILE")]
     classify: Vec<PathBuf>,
     /// Give each detected object a track ID
     #[arg(long, requires = "model")]
     track: bool,
-    /// A video, a picture, a folder or glob of pictures, rtsp://..., v4l2:///dev/video0, or test:; give several for several streams
+    /// A video, an image, a folder or glob of images, rtsp://..., v4l2:///dev/video0, or test:; repeat for several streams
     #[arg(long, short, value_name = "FILE_OR_URI", required = true, value_parser = clap::builder::OsStringValueParser::new().map(input_text))]
     input: Vec<String>,
-    /// Users and passwords of inputs by host, in a file of the form of .netrc; other ways: ROIFLOW_INPUT_USER with
-    /// ROIFLOW_INPUT_PASSWORD or ROIFLOW_INPUT_PASSWORD_FILE in the environment
+    /// File with users and passwords of inputs by host, in .netrc format; alternatives: environment variables ROIFLOW_INPUT_USER with
+    /// ROIFLOW_INPUT_PASSWORD or ROIFLOW_INPUT_PASSWORD_FILE
     #[arg(long, value_name = "FILE")]
     input_credentials: Option<PathBuf>,
-    /// Write one line of JSON per frame; `-` is standard output; with several inputs {stream} stands for the name of each
+    /// Write one line of JSON per frame; `-` is standard output; with several inputs, {stream} expands to the input's name
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the video with boxes drawn (.mp4, .mov, .mkv); `-` is standard output; {stream} as for --json
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
-    /// Write every frame with boxes drawn as a picture of the input picture's name into a folder, which is made if it is missing; also
-    /// --video 'FOLDER/{source}.jpg'
+    /// Write each frame with boxes drawn as an image file into this folder, named after the input image; the folder is created if it is
+    /// missing. Same as --video 'FOLDER/{source}.jpg' for JPEG images
     #[arg(long, value_name = "FOLDER")]
     images: Option<PathBuf>,
     /// Show the video in a window
     #[arg(long)]
     show: bool,
-    /// Begin again when the input ends, until interrupted
+    /// Restart the input when it ends, until interrupted
     #[arg(long = "loop")]
     repeat: bool,
-    /// End each stream after so many frames
+    /// End each stream after this number of frames
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     frames: Option<u64>,
-    /// End each stream after so many seconds of its own time, from its first frame on
+    /// End each stream after this many seconds of stream time, counted from its first frame
     #[arg(long, value_name = "N", value_parser = parse_seconds)]
     seconds: Option<Duration>,
-    /// Name a stream, for {stream} and in the JSON; given several times, in the order of --input
+    /// Name of a stream, for {stream} and in the JSON; repeat in the order of --input
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// How long a camera or network source may deliver nothing before it counts as lost; 0: no limit
+    /// Seconds without data after which a camera or network source counts as lost; 0: no limit
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_timeout)]
     source_timeout: Timeout,
-    /// The device that runs the models, short for --set device=NAME; `roiflow devices` lists them
+    /// Device that runs the models, same as --set device=NAME; `roiflow devices` lists them
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Set a parameter of the description
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
-    /// Write when each step ran, and where, for ui.perfetto.dev or chrome://tracing
+    /// Write a trace of all steps, for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Refuse to run if a file of --json, --video or --trace exists
+    /// Fail if a file of --json, --video or --trace exists
     #[arg(long, conflicts_with = "append")]
     no_overwrite: bool,
-    /// Write the lines of --json behind those that the file has
+    /// Append the lines of --json to an existing file
     #[arg(long, requires = "json", conflicts_with_all = ["video", "trace"])]
     append: bool,
-    /// No progress and no summary
+    /// Print no progress and no summary
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// A path that is not UTF-8 becomes a URI, which is.
+/// Converts a path that is not UTF-8 to a URI.
 fn input_text(input: std::ffi::OsString) -> String {
     input
         .into_string()
@@ -99,7 +100,7 @@ pub(super) fn parse_assignment(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// A time limit, or none.
+/// A timeout; `None` = no limit.
 #[derive(Debug, Clone, Copy)]
 struct Timeout(Option<Duration>);
 
@@ -115,7 +116,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| format!("expected a number of seconds above 0, at most {MAX_SECONDS}, got `{text}`"))
 }
 
-/// More than thirty years.
+/// More than thirty years, in seconds.
 const MAX_SECONDS: f64 = 1e9;
 
 fn number_of_seconds(text: &str) -> Option<f64> {
@@ -123,12 +124,12 @@ fn number_of_seconds(text: &str) -> Option<f64> {
 }
 
 impl Args {
-    /// Begins the trace, if one is wanted: before anything that could be traced.
+    /// Starts the trace, if requested, before any traced operation.
     pub(super) fn create_trace(&self) -> Option<Trace> {
         self.trace.as_ref().map(|path| Trace::new(path, self.if_exists()))
     }
 
-    /// What happens to files that exist.
+    /// Handling of existing files.
     fn if_exists(&self) -> IfExists {
         match (self.no_overwrite, self.append) {
             (true, _) => IfExists::Fail,
@@ -138,14 +139,14 @@ impl Args {
     }
 }
 
-/// One of the inputs, and what becomes of it.
+/// One of the inputs with its result.
 struct Stream {
     name: String,
     input: String,
     ended: Result<Ending, pipeline::Error>,
 }
 
-/// Some of several inputs failed; the others were played.
+/// Some of several inputs failed; the other ones were played.
 #[derive(Debug)]
 pub(super) struct SomeFailed {
     n_failed: usize,
@@ -154,28 +155,28 @@ pub(super) struct SomeFailed {
 
 impl std::fmt::Display for SomeFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {} inputs failed; the others were played to their end", self.n_failed, self.n_inputs)
+        write!(f, "{} of {} inputs failed; all others were played to their end", self.n_failed, self.n_inputs)
     }
 }
 
 impl std::error::Error for SomeFailed {}
 
-/// Some pictures could not be read; the others were analyzed.
+/// Some images could not be read; all others were analyzed.
 #[derive(Debug)]
-pub(super) struct PicturesSkipped(u64);
+pub(super) struct ImagesSkipped(u64);
 
-impl std::fmt::Display for PicturesSkipped {
+impl std::fmt::Display for ImagesSkipped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} pictures could not be read and were skipped; the results of the others are complete", self.0)
+        write!(f, "{} images could not be read and were skipped; the results of all others are complete", self.0)
     }
 }
 
-impl std::error::Error for PicturesSkipped {}
+impl std::error::Error for ImagesSkipped {}
 
-fn check_skipped(n_pictures: u64) -> anyhow::Result<()> {
-    match n_pictures {
+fn check_skipped(n_images: u64) -> anyhow::Result<()> {
+    match n_images {
         0 => Ok(()),
-        n_skipped => bail!(PicturesSkipped(n_skipped)),
+        n_skipped => bail!(ImagesSkipped(n_skipped)),
     }
 }
 
@@ -196,11 +197,11 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let is_many = names.len() > 1;
     let plans: Vec<_> =
         args.input.iter().zip(&names).map(|(input, name)| plan(&args, (&spec, &set), &credentials, input, name, is_many)).collect();
-    // What makes no sense is told before anything runs; and one input alone is the whole command.
+    // Usage errors are reported before anything runs. A single input is the whole command.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
         bail!(error.clone());
     }
-    pictures_out::check_streams(plans.iter().flatten())?;
+    images_out::check_streams(plans.iter().flatten())?;
     if let Some(trace) = &args.trace {
         outputs::check_destination("--trace", trace, args.if_exists())?;
     }
@@ -216,7 +217,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     signals::handle(&interrupt, trace.as_ref(), terminal)?;
     let begin = Instant::now();
     let ended = play(&plans, &names, &interrupt, trace.as_ref(), args.quiet, terminal);
-    // A trace of a start that failed is not written: it would take the place of an earlier one.
+    // The trace of a failed start is not written, so that it does not replace an earlier trace.
     let is_traced = |trace: &Trace| ended.iter().flatten().any(|ending| !ending.forced) || trace.is_open();
     let traced = trace.filter(is_traced).map_or(Ok(()), |trace| trace.finish());
     let all: Vec<Stream> =
@@ -228,7 +229,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
             terminal.print(summary(&args, &all, &ending.stats, begin.elapsed()).trim_end());
         }
         signals::check_forced(ending.forced)?;
-        return check_skipped(ending.n_skipped_pictures);
+        return check_skipped(ending.n_skipped_images);
     }
     traced?;
     let endings = || all.iter().filter_map(|stream| stream.ended.as_ref().ok());
@@ -243,7 +244,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     match all.iter().filter(|stream| stream.ended.is_err()).count() {
         0 => {
             signals::check_forced(endings().any(|ending| ending.forced))?;
-            check_skipped(endings().map(|ending| ending.n_skipped_pictures).sum())
+            check_skipped(endings().map(|ending| ending.n_skipped_images).sum())
         }
         n_failed if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
         n_failed => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
@@ -260,24 +261,24 @@ fn plan(
 ) -> Result<Plan, pipeline::Error> {
     let parsed = Input::parse(input)?.with_credentials(credentials)?;
     if args.repeat && matches!(parsed, Input::Uri(_) | Input::Test(_)) {
-        return Err(pipeline::Error::usage(format!("--loop needs a file or pictures, got `{}`", streams::redacted(input))));
+        return Err(pipeline::Error::usage(format!("--loop needs a file or images, got `{}`", streams::redacted(input))));
     }
-    // A path such as out/{source}.jpg is one of pictures.
-    let pictures_of_video = args.video.as_deref().map(Pictures::of_template).transpose()?.flatten();
-    let video = args.video.clone().filter(|_| pictures_of_video.is_none());
-    let pictures = match (&args.images, pictures_of_video) {
-        (Some(folder), None) => Some(Pictures::in_folder(folder)),
-        (None, pictures) => pictures,
-        (Some(_), Some(_)) => return Err(pipeline::Error::usage("--images and --video with pictures: expected one of them, got both")),
+    // A path such as out/{source}.jpg means image files.
+    let images_of_video = args.video.as_deref().map(ImageFiles::of_template).transpose()?.flatten();
+    let video = args.video.clone().filter(|_| images_of_video.is_none());
+    let images = match (&args.images, images_of_video) {
+        (Some(folder), None) => Some(ImageFiles::in_folder(folder)),
+        (None, images) => images,
+        (Some(_), Some(_)) => return Err(pipeline::Error::usage("--images and --video with images: expected one of them, got both")),
     };
     let (json, show, repeat, if_exists) = (args.json.clone(), args.show, args.repeat, args.if_exists());
-    let outputs = Outputs { json, video, pictures, show, repeat, if_exists, ..Outputs::default() };
+    let outputs = Outputs { json, video, images, show, repeat, if_exists, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     let plan = Plan::resolve(spec, set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
     Ok(Plan { limits: Limits { n_frames: args.frames, duration: args.seconds, source_timeout: args.source_timeout.0 }, ..plan })
 }
 
-/// Plays the plans that could be made. The results are in the order of `plans`. Warnings and failures are printed when they happen.
+/// Plays the valid plans. Returns the results in the order of `plans`. Prints warnings and failures as they occur.
 fn play(
     plans: &[Result<Plan, pipeline::Error>],
     names: &[String],
@@ -317,20 +318,20 @@ fn play(
     bar.finish();
     let mut ended = ended.into_iter();
     let of_plan = |plan: &Result<Plan, pipeline::Error>| match plan {
-        Ok(_) => ended.next().unwrap_or_else(|| Err(pipeline::Error::failed("it was not played"))),
+        Ok(_) => ended.next().unwrap_or_else(|| Err(pipeline::Error::failed("internal error: the input was not played"))),
         Err(error) => Err(error.clone()),
     };
     plans.iter().map(of_plan).collect()
 }
 
-/// The progress bar: frames, fps, time left.
+/// Progress bar with frames, frame rate and remaining time.
 struct Bar {
     bar: ProgressBar,
     begin: Instant,
 }
 
 impl Bar {
-    /// A bar on this terminal, or a hidden one.
+    /// A bar on this terminal; hidden if `None`.
     fn new(terminal: Option<&Terminal>) -> Self {
         Self { bar: terminal.map_or_else(ProgressBar::hidden, Terminal::add_bar), begin: Instant::now() }
     }
@@ -365,7 +366,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     use std::fmt::Write;
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _written = writeln!(text, "{name:>9}  {value}");
     };
     if all.len() > 1 {
@@ -376,7 +377,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     line(
         "frames",
         format!(
-            "{} in {:.1} s ({:.1} fps; {:.1} s with start and end)",
+            "{} in {:.1} s ({:.1} fps; {:.1} s including start and end)",
             stats.n_frames,
             stats.duration.as_secs_f64(),
             stats.fps(),
@@ -396,9 +397,9 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
         let what = if frames.dropped { "dropped" } else { "skipped" };
         line(what, format!("{} frames by {}: {}", frames.n_frames, frames.element, frames.reason));
     }
-    let n_skipped: u64 = all.iter().flat_map(|stream| &stream.ended).map(|ending| ending.n_skipped_pictures).sum();
+    let n_skipped: u64 = all.iter().flat_map(|stream| &stream.ended).map(|ending| ending.n_skipped_images).sum();
     if n_skipped > 0 {
-        line("skipped", format!("{n_skipped} pictures that could not be read"));
+        line("skipped", format!("{n_skipped} unreadable images"));
     }
     let results: Vec<String> =
         [&args.json, &args.video, &args.images].into_iter().flatten().map(|path| path.display().to_string()).collect();
@@ -413,7 +414,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     text
 }
 
-/// One of several streams, in a line.
+/// Summary of one of several streams, on one line.
 fn of_stream(stream: &Stream) -> String {
     let Ok(ending) = &stream.ended else { return format!("failed ({})", streams::redacted(&stream.input)) };
     let stats = &ending.stats;

@@ -1,7 +1,7 @@
-//! What signals do to a run, and the exit codes that say so.
+//! Signal handling of a run, and the resulting exit codes.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP ends the run properly, so that its files are complete. The second one ends the process at once, and
-//! so does the end of `PATIENCE`, whatever blocks: the codes are those of a process that the signal killed.
+//! The first SIGINT, SIGTERM or SIGHUP drains the run, so that its files are complete. A second one ends the process at once, as does the
+//! timeout `MAX_RUN`. The exit codes are those of a process killed by the signal.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -17,24 +17,24 @@ use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::Interrupt;
 
-/// From the first signal to the end of the process; with what is printed it stays below ten seconds.
-const PATIENCE: Duration = Duration::from_secs(8);
-/// Signals that come so close together are one: `timeout` and service managers signal the process, and then its group.
+/// Maximum time from the first signal to the end of the process; together with printing, less than ten seconds.
+const MAX_RUN: Duration = Duration::from_secs(8);
+/// Signals within this time count as one: `timeout` and service managers signal the process and then its group.
 const TOGETHER: Duration = Duration::from_millis(250);
 /// How long the trace may wait for its reader after the first signal.
-const WRITE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a line on standard error may take that is the last one.
-const PRINT_PATIENCE: Duration = Duration::from_millis(300);
+const MAX_WRITE_WAIT: Duration = Duration::from_secs(3);
+/// How long printing the last line to standard error may take.
+const MAX_PRINT_WAIT: Duration = Duration::from_millis(300);
 
-/// The first signal, 0 before it.
+/// The first signal; 0 = none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// A stream did not end in time after a signal, and was stopped. What was lost has been said.
+/// A stream did not end in time after a signal and was stopped. The losses have been reported.
 #[derive(Debug)]
 pub(super) struct Forced(i32);
 
 impl Forced {
-    /// As a shell names the end of a process by this signal.
+    /// The exit code that a shell reports for this signal.
     pub(super) fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.0).unwrap_or(1)
     }
@@ -53,7 +53,7 @@ pub(super) fn check_forced(forced: bool) -> anyhow::Result<()> {
     if forced { Err(Forced(SIGNAL.load(Ordering::Acquire)).into()) } else { Ok(()) }
 }
 
-/// Handles signals from now on.
+/// Installs the signal handlers.
 pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, terminal: &Terminal) -> anyhow::Result<()> {
     let mut handled = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {
@@ -72,31 +72,31 @@ pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, terminal: &Te
             SIGNAL.store(signal, Ordering::Release);
             interrupt.interrupt();
             if let Some(trace) = &trace {
-                trace.write_until(Instant::now() + WRITE_PATIENCE);
+                trace.write_until(Instant::now() + MAX_WRITE_WAIT);
             }
-            end_after(PATIENCE, signal, &terminal);
-            // Standard error may be what blocks.
-            print_in_time(&terminal, "\nending (once more to end at once)");
+            end_after(MAX_RUN, signal, &terminal);
+            // Standard error itself may block.
+            print_in_time(&terminal, "\nending (press again to end at once)");
         }
     };
     std::thread::Builder::new().name("roiflow-signals".to_owned()).spawn(body).context("cannot start the thread that handles signals")?;
     Ok(())
 }
 
-/// Ends the process when this time is over, without waiting for anything.
-fn end_after(patience: Duration, signal: i32, terminal: &Terminal) {
+/// Ends the process after this time, without waiting for anything.
+fn end_after(timeout: Duration, signal: i32, terminal: &Terminal) {
     let terminal = terminal.clone();
     let body = move || {
-        std::thread::sleep(patience);
-        print_in_time(&terminal, "error: the run did not end in time after the signal and is ended by force: results in flight are lost");
+        std::thread::sleep(timeout);
+        print_in_time(&terminal, "error: the run did not end in time after the signal and was stopped: results in flight are lost");
         low_level::exit(128 + signal);
     };
-    if std::thread::Builder::new().name("roiflow-patience".to_owned()).spawn(body).is_err() {
+    if std::thread::Builder::new().name("roiflow-timeout".to_owned()).spawn(body).is_err() {
         low_level::exit(128 + signal);
     }
 }
 
-/// Prints, and does not wait for a terminal that takes nothing.
+/// Prints without waiting for a blocked terminal.
 fn print_in_time(terminal: &Terminal, text: &'static str) {
     let (printed, is_printed) = mpsc::channel();
     let terminal = terminal.clone();
@@ -105,7 +105,7 @@ fn print_in_time(terminal: &Terminal, text: &'static str) {
         let _given_up = printed.send(());
     };
     if std::thread::Builder::new().name("roiflow-print".to_owned()).spawn(print).is_ok() {
-        let _in_time = is_printed.recv_timeout(PRINT_PATIENCE);
+        let _in_time = is_printed.recv_timeout(MAX_PRINT_WAIT);
     }
 }
 
@@ -116,10 +116,10 @@ fn is_ignored(signal: i32) -> bool {
     ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
 }
 
-/// The signal of a process whose reader of standard output is gone.
+/// The signal of a process whose reader of standard output closed it.
 pub(super) const CLOSED_READER: i32 = SIGPIPE;
 
-/// Ends the process as the programs of Unix end whose reader has gone: quietly, by SIGPIPE.
+/// Ends the process by SIGPIPE without a message, like other Unix programs whose reader closed the pipe.
 pub(super) fn end_as_by_closed_pipe() -> ExitCode {
     let _ended = low_level::emulate_default_handler(SIGPIPE);
     ExitCode::from(128 + SIGPIPE as u8)

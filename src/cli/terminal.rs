@@ -1,8 +1,8 @@
-//! The one way from the command to people: lines on standard error, reports on standard output.
+//! Output for people: lines on standard error, reports on standard output.
 //!
-//! File names, port names, labels and error texts come from outside and may hold control characters that a terminal obeys.
-//! Everything printed here passes through [`Printable`], so no foreign text moves the cursor, changes colors or hides a line.
-//! Lines are printed around the progress bar, never through it. Results (JSON lines, video) do not pass here.
+//! File names, port names, labels and error texts may contain terminal control characters. All text is printed through [`Printable`], so
+//! external text cannot move the cursor, change colors or hide a line. Lines are printed above the progress bar. Results (JSON lines,
+//! video) are not printed here.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -14,31 +14,31 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::redaction::Secrets;
 pub(super) use crate::runtime::text::{OneLine, Printable, is_obeyed};
 
-/// Standard error, shared by all threads of the command. A clone prints on the same terminal.
+/// Standard error, shared by all threads of the command. Clones share the terminal.
 #[derive(Clone)]
 pub(super) struct Terminal {
     bars: MultiProgress,
-    /// Hidden in everything that is printed.
+    /// Secrets that are removed from all printed text.
     secrets: Arc<RwLock<Secrets>>,
 }
 
 impl Terminal {
-    /// Standard error, without a progress bar.
+    /// Standard error without a progress bar.
     pub(super) fn new() -> Self {
         Self { bars: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), secrets: Arc::default() }
     }
 
-    /// Hides these from now on.
+    /// Removes these secrets from now on.
     pub(super) fn hide(&self, secrets: Secrets) {
         self.secrets.write().unwrap().extend(secrets);
     }
 
-    /// Whether anything is hidden.
+    /// Whether any secrets are removed.
     pub(super) fn hides(&self) -> bool {
         !self.secrets.read().unwrap().is_empty()
     }
 
-    /// Prints a line, or several if `text` has line breaks. Errors of standard error are ignored: there is nowhere to report them.
+    /// Prints one or more lines. Errors of standard error are ignored, because they cannot be reported.
     pub(super) fn print(&self, text: impl Display) {
         let text = text.to_string();
         let text = format!("{}\n", Printable(&self.secrets.read().unwrap().scrub(&text)));
@@ -67,7 +67,7 @@ impl Terminal {
     }
 }
 
-/// The log of `tracing`, which may use colors on a terminal.
+/// Writer for the `tracing` log, which may use colors.
 impl<'a> MakeWriter<'a> for Terminal {
     type Writer = LogLine<'a>;
 
@@ -76,12 +76,12 @@ impl<'a> MakeWriter<'a> for Terminal {
     }
 }
 
-/// Writes one log event around the progress bar.
+/// Writes one log event above the progress bar.
 pub(super) struct LogLine<'a>(&'a Terminal);
 
 impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // `tracing` escapes what begins a sequence in messages, but not all that a terminal obeys.
+        // `tracing` escapes the start of control sequences in messages, but not all control characters.
         let text = without_commands(&String::from_utf8_lossy(bytes));
         let text = self.0.secrets.read().unwrap().scrub(&text).into_owned();
         self.0.write(text.as_bytes());
@@ -93,7 +93,7 @@ impl Write for LogLine<'_> {
     }
 }
 
-/// As [`Printable`], but colors of a terminal stay: `ESC [`, digits and semicolons, `m`.
+/// Like [`Printable`], but keeps color sequences: `ESC [`, digits and semicolons, `m`.
 fn without_commands(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
@@ -115,17 +115,17 @@ fn without_commands(text: &str) -> String {
     safe
 }
 
-/// Standard output for a report that people read. Use it instead of `println!`.
+/// Standard output for reports. Use it instead of `println!`.
 pub(super) fn stdout() -> PrintableWriter<io::StdoutLock<'static>> {
     PrintableWriter(io::stdout().lock())
 }
 
-/// Writes text with its control characters escaped.
+/// Writes text with escaped control characters.
 pub(super) struct PrintableWriter<W>(W);
 
 impl<W: Write> Write for PrintableWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // `write!` hands over whole characters; anything else would be shown as replacement characters.
+        // `write!` passes complete characters; incomplete ones would be replaced.
         write!(self.0, "{}", Printable(&String::from_utf8_lossy(bytes)))?;
         Ok(bytes.len())
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_log_only_colors_reach_the_terminal() {
+    fn log_keeps_colors_and_escapes_other_sequences() {
         assert_eq!(
             without_commands("\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"),
             "\u{1b}[2m12:00\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m x\n"
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_are_escaped_and_text_is_not() {
+    fn only_control_characters_are_escaped() {
         for (text, printable) in [
             ("plain `text` with ümlauts and 車\n", "plain `text` with ümlauts and 車\n"),
             ("a\x1b[31mred\x07\rc1 \u{9b}2J", "a\\u{1b}[31mred\\u{7}\\rc1 \\u{9b}2J"),

@@ -1,17 +1,19 @@
-//! A trace of a run for Perfetto or Chrome: when each step of each request ran, and where.
+//! Writes a trace of a run for Perfetto or Chrome: time and thread of each step of each request.
 //!
-//! The runtime and the elements say it by spans and events of `tracing`; here they become trace events of the JSON format that
-//! <https://ui.perfetto.dev> and `chrome://tracing` open. Two groups of lanes show the same steps twice: one lane per executor's
-//! thread, where overlap between threads is seen, and one lane per request, where a run shows what it waited for. A third group
-//! shows the frames, from their arrival in an element to their push; an arrow leads from a frame to each of its runs.
+//! The runtime and the elements report spans and events of `tracing`. They are converted to trace events in the JSON format of
+//! <https://ui.perfetto.dev> and `chrome://tracing`. The trace has three groups of lanes:
 //!
-//! The file is valid JSON after every write: each write ends with the closing bracket, and the next one begins over it. So a
-//! trace can be opened while it grows, and after a second Ctrl-C or a crash it lacks its last moments only. At most
-//! `BUFFER_BYTES` are held back in memory, once the file is open. It is opened when the first frame is there, so that a start that
-//! fails leaves an earlier trace as it is; what happens before is held back, too, up to `START_BYTES`.
+//! - One lane per executor thread shows overlap between threads.
+//! - One lane per request shows the same steps by run, including waiting times.
+//! - Lanes of frames show each frame from its arrival in an element to its push. An arrow leads from a frame to each of its runs.
 //!
-//! Not the crate tracing-chrome: its lanes are threads or root spans, not both; its events pass through a queue without a
-//! bound; and its file is complete only if the process lives to end it.
+//! The file is valid JSON after every write: each write ends with the closing bracket, which the next write replaces. So a growing trace
+//! can be opened, and after a second Ctrl-C or a crash only its last moments are missing. At most `BUFFER_BYTES` are buffered once the
+//! file is open. The file is opened with the first frame, so that a failed start keeps an earlier trace. Events before that are buffered
+//! as well, up to `START_BYTES`.
+//!
+//! The crate tracing-chrome is not used for three reasons: its lanes are either threads or root spans, its event queue is unbounded, and
+//! its file is complete only after an orderly exit.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -28,21 +30,21 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::pipeline::{Deadline, IfExists, OutputFile};
 
-/// The most that is held back.
+/// Maximum size of the buffer.
 const BUFFER_BYTES: usize = 32 << 10;
-/// The most that is held back of what happens before the first frame; what comes then is left out.
+/// Maximum size of the buffer before the first frame; further events are dropped.
 const START_BYTES: usize = 8 << 20;
-/// The longest that something is held back while events come.
+/// Maximum time that events are buffered while new events arrive.
 const MAX_DELAY: Duration = Duration::from_millis(200);
-/// What closes the list of events.
+/// End of the list of events.
 const TAIL: &[u8] = b"\n]\n";
 
-/// The groups of lanes.
+/// Groups of lanes.
 const EXECUTORS: u32 = 1;
 const REQUESTS: u32 = 2;
 const FRAMES: u32 = 3;
 
-/// A trace that is being written. A clone writes the same file.
+/// A trace that is being written. Clones write the same file.
 #[derive(Clone)]
 pub(super) struct Trace(Arc<Inner>);
 
@@ -56,7 +58,7 @@ struct Inner {
 }
 
 impl Trace {
-    /// A trace that begins now, and is written to this file from [`Trace::open`] on.
+    /// Starts a trace, which is written to this file from [`Trace::open`] on.
     pub(super) fn new(path: &Path, if_exists: IfExists) -> Self {
         let deadline = Deadline::default();
         let mut output = Output::new(OutputFile::new(path, if_exists, deadline.clone()));
@@ -73,7 +75,7 @@ impl Trace {
         }))
     }
 
-    /// Opens the file, in the background because a FIFO waits for its reader.
+    /// Opens the file in the background, because a FIFO blocks until it has a reader.
     pub(super) fn open(&self) {
         let trace = self.clone();
         let open = move || trace.0.output.lock().unwrap().open();
@@ -87,12 +89,12 @@ impl Trace {
         !matches!(self.0.output.lock().unwrap().state, State::Held)
     }
 
-    /// Until when the trace may wait for a reader.
+    /// Sets the time until which the trace may wait for a reader.
     pub(super) fn write_until(&self, deadline: Instant) {
         self.0.deadline.set(deadline);
     }
 
-    /// Completes the file; what comes later is left out. Opens it if nothing has.
+    /// Completes the file, and opens it if necessary. Later events are dropped.
     pub(super) fn finish(&self) -> anyhow::Result<()> {
         match self.0.output.lock().unwrap().close() {
             Ok(()) => Ok(()),
@@ -100,7 +102,7 @@ impl Trace {
         }
     }
 
-    /// Whether a span or event is one that the trace shows.
+    /// Whether a span or event belongs in the trace.
     pub(super) fn wants(metadata: &Metadata<'_>) -> bool {
         metadata.target() == "roiflow::trace"
     }
@@ -113,7 +115,7 @@ impl Trace {
         time.saturating_duration_since(self.0.begin).as_nanos() as f64 / 1e3
     }
 
-    /// The lane of this thread; says its name when it is new.
+    /// The lane of this thread; writes its name if it is new.
     fn lane(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         thread_local! {
@@ -132,7 +134,7 @@ impl Trace {
         self.put(&format!(r#"{{"ph":"M","pid":{group},"tid":{lane},"name":"thread_name","args":{{"name":{name}}}}}"#));
     }
 
-    /// A lane for a frame in this element; says its name when it is new.
+    /// A lane for a frame in this element; writes its name if it is new.
     fn frame_lane(&self, element: &str) -> u64 {
         let (lane, place) = self.0.frame_lanes.lock().unwrap().take(element);
         if let Some(place) = place {
@@ -171,7 +173,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         let begin = Instant::now();
         match span.name() {
             "frame" => fields.lane = self.frame_lane(fields.element.as_deref().unwrap_or_default()),
-            // Whoever starts a run for a frame is inside the frame's span.
+            // A run for a frame starts inside the frame's span.
             "run" => {
                 let frame = context.lookup_current().filter(|current| current.name() == "frame");
                 let lane = frame.and_then(|frame| frame.extensions().get::<(Instant, Fields)>().map(|(_, frame)| frame.lane));
@@ -189,7 +191,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
             && let Some((begin, fields)) = span.extensions_mut().get_mut::<(Instant, Fields)>()
         {
             values.record(fields);
-            // Shown when it leaves: whoever started its runs may hold the span some moments longer, even past the end.
+            // Shown when the frame leaves: the span itself may be held longer, even past the end of the trace.
             if fields.outcome.is_some() && !std::mem::replace(&mut fields.is_shown, true) {
                 self.put_frame(*begin, fields);
             }
@@ -208,17 +210,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
                 }
                 self.0.frame_lanes.lock().unwrap().give_back(fields.lane);
             }
-            // A run passes from thread to thread: it has no lane among them.
+            // A run moves between threads, so it has no thread lane.
             ("run", _) => self.put_slice(REQUESTS, fields.request, "run", *begin, duration, &fields.run_args()),
             (name, Some(step)) => {
                 let args = fields.run_args();
                 self.put_slice(EXECUTORS, self.lane(), step, *begin, duration, &args);
-                // The next run may begin inside the callback: slices of one lane must not cross.
+                // The next run may begin inside the callback, and slices of one lane must not overlap.
                 if name != "callback" {
                     self.put_slice(REQUESTS, fields.request, step, *begin, duration, &args);
                 }
             }
-            // What a frame is doing, or waiting for.
+            // Phase of a frame.
             (part, None) => {
                 let Some(frame) = span.parent().filter(|parent| parent.name() == "frame") else { return };
                 if let Some((_, frame)) = frame.extensions().get::<(Instant, Fields)>() {
@@ -228,7 +230,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         }
     }
 
-    /// A new request tells what it is of.
+    /// The event of a new request contains its model and device.
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
@@ -239,12 +241,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
     }
 }
 
-/// The lanes of the frames, numbered from 1, and which of them are taken. As many for each element as it had frames at once.
+/// Lanes of frames, numbered from 1, with their use. Each element has as many as it had simultaneous frames.
 #[derive(Default)]
 struct FrameLanes(Vec<(String, bool)>);
 
 impl FrameLanes {
-    /// A lane of this element that is free; if it is a new one, its place among the element's, from 1.
+    /// Takes a free lane of this element. For a new lane, also returns its number within the element, from 1.
     fn take(&mut self, element: &str) -> (u64, Option<usize>) {
         let free = self.0.iter().position(|(of, taken)| of == element && !taken);
         let place = free.is_none().then(|| self.0.iter().filter(|(of, _)| of == element).count() + 1);
@@ -263,24 +265,24 @@ impl FrameLanes {
     }
 }
 
-/// What spans and events of the runtime and of the elements say.
+/// Fields of spans and events of the runtime and of the elements.
 #[derive(Default)]
 struct Fields {
     request: u64,
     run: u64,
     frame: Option<u64>,
-    /// `None` for the run as a whole.
+    /// `None` for the complete run.
     step: Option<String>,
     model: Option<String>,
-    /// Where a frame is.
+    /// Element that a frame is in.
     element: Option<String>,
-    /// What became of a frame; `None` if it went no further.
+    /// Outcome of a frame; `None` if it was dropped.
     outcome: Option<String>,
-    /// Why it was skipped or dropped.
+    /// Reason of a skipped or dropped frame.
     reason: Option<String>,
-    /// Whether the trace shows the frame already.
+    /// Whether the frame is already in the trace.
     is_shown: bool,
-    /// Of a frame, among those of the frames.
+    /// Lane of a frame.
     lane: u64,
 }
 
@@ -288,14 +290,14 @@ impl Fields {
     fn run_args(&self) -> String {
         let mut args = format!(r#""request":{},"run":{}"#, self.request, self.run);
         if let Some(frame) = self.frame {
-            // Writing to a string can't fail.
+            // Writing to a string cannot fail.
             let _written = write!(args, r#","frame":{frame}"#);
         }
         args
     }
 
     fn frame_name(&self) -> String {
-        self.frame.map_or("a frame that was not let in".to_owned(), |frame| format!("frame {frame}"))
+        self.frame.map_or("a frame that was not accepted".to_owned(), |frame| format!("frame {frame}"))
     }
 
     fn frame_args(&self) -> String {
@@ -338,10 +340,10 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// The file: a list of events that is complete after every write.
+/// The output file: a list of events that is complete after every write.
 struct Output {
     file: OutputFile,
-    /// Where the next event goes, over the tail; `None` if the file is a pipe, which gets its tail at the end only.
+    /// Position of the next event, over the tail; `None` for a pipe, which gets the tail only at the end.
     end: Option<u64>,
     held: Vec<u8>,
     is_first: bool,
@@ -425,9 +427,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_complete_after_every_write() {
+    fn file_is_complete_after_every_write() {
         let path = std::env::temp_dir().join(format!("roiflow-trace-{}.json", std::process::id()));
-        std::fs::write(&path, "of an earlier run, and longer than what comes now").unwrap();
+        std::fs::write(&path, "of an earlier run, and longer than the new content").unwrap();
         let mut output = Output::new(OutputFile::new(&path, IfExists::Replace, Deadline::default()));
         output.open();
         for n_events in 1..=200_usize {
@@ -440,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_is_bounded() {
+    fn buffer_is_bounded() {
         let mut output = Output::new(OutputFile::new("/dev/null", IfExists::Replace, Deadline::default()));
         output.open();
         for _ in 0..100_000 {

@@ -1,19 +1,19 @@
-//! `GstAnalyticsRelationMeta`: detections and classifications as GStreamer's own analytics elements write and read them.
+//! `GstAnalyticsRelationMeta`: detections and classifications in the layout of GStreamer's own analytics elements.
 //!
-//! The meta came with GStreamer 1.24, in a library beside it. It is loaded at run time where the process's GStreamer is that new, so
-//! that one plugin file serves older systems too; elsewhere everything here does nothing. [`write`] puts our results into
-//! the meta, [`read`] takes what other elements put there. What is ours is known by [`Written`], which travels in our own meta:
-//! ids in a relation meta are places in a list to which entries are only added, and copies and scalers keep them.
+//! GStreamer 1.24 introduced this meta in a separate library. It is loaded at run time if the process has a new enough GStreamer, so one
+//! plugin file also works on older systems. Without the library, all functions here have no effect.
 //!
-//! An object's relations are those that GStreamer's elements and DL Streamer look for: a detection contains its
-//! classifications and its children, and these are parts of it. A detection that a tracker named is related
-//! to a tracking entry with that name; since when it is known is left open. A classification has no place for the
-//! attribute's name or for a number such as an age: those are in our own meta and in the parameters of the ROI metas.
+//! [`write`] adds our results to the meta; [`read`] reads results of other elements. [`Written`], stored in our own meta, identifies our
+//! entries. IDs in a relation meta are indices in an append-only list, and copies and scalers keep them.
 //!
-//! DL Streamer's elements also write class descriptors: an entry of the type of classifications that lists all labels of a model, each with
-//! the confidence 0, and to which detections and classifications are related. It is no result; the place of a label in it is its id.
+//! Relations follow GStreamer's elements and DL Streamer. A detection contains its classifications and its children, and these are parts
+//! of it. A tracked detection relates to a tracking entry with its track ID; the first-seen time is left unknown. A classification entry
+//! has no field for the attribute name or for a number such as an age. Those are in our own meta and in the parameters of the ROI metas.
 //!
-//! Knows nothing of our own meta and of ROI metas: [`super::meta`] joins the three.
+//! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
+//! Detections and classifications relate to it. It is not a result; the index of a label in it is the label ID.
+//!
+//! Knows neither our own meta nor ROI metas: [`super::meta`] combines the three.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_float, c_int, c_uint};
@@ -30,24 +30,24 @@ use gstreamer as gst;
 
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Rect, Size};
 
-/// The library, by the name that stays the same for all of GStreamer 1.
+/// The library's file name, stable for all of GStreamer 1.
 const LIBRARY: &str = "libgstanalytics-1.0.so.0";
-/// The type of an object without a label.
+/// Type of an object without a label.
 const UNLABELED: &str = "object";
-/// The name of a classification that another element made: the meta has no place for one.
+/// Attribute name of classifications from other elements, because the meta does not store it.
 const FOREIGN_NAME: &str = "classification";
-/// Which model said it is not known either.
+/// Model name of these classifications, which the meta does not store either.
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
 
-/// A relation meta keeps a byte for each pair of entries, so their number has a bound here: 4 MB. Objects beyond it, which stand
-/// behind better ones, are in our own meta and in the ROI metas.
+/// Limits the memory of a relation meta, which has a byte per pair of entries: 4 MB. Further objects, which come after more confident
+/// ones, are only in our own meta and in the ROI metas.
 const MAX_ENTRIES: usize = 2048;
 
-/// The first is part of the second.
+/// The first entry is part of the second.
 const IS_PART_OF: c_int = 1 << 1;
-/// The first contains the second.
+/// The first entry contains the second.
 const CONTAINS: c_int = 1 << 2;
-/// The first has to do with the second.
+/// The first entry relates to the second.
 const RELATES_TO: c_int = 1 << 3;
 const ANY_RELATION: c_int = c_int::MAX;
 /// `GST_CLOCK_TIME_NONE`.
@@ -56,83 +56,90 @@ const UNKNOWN_TIME: u64 = u64::MAX;
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roianalytics", gst::DebugColorFlags::empty(), Some("GStreamer's analytics metas")));
 
-/// Which entries of a buffer's relation meta stand for our detections; in the order of these detections' ids.
+/// Entries of a buffer's relation meta that we wrote, sorted by detection ID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Written(Vec<Entry>);
 
-/// An entry as plain numbers: those of [`Entry`], in their order. GStreamer's numbers of texts hold for the whole process.
+/// An [`Entry`] as plain numbers, in field order. Quarks are valid in the whole process.
 pub(super) type WrittenEntry = (i32, c_uint, GQuark, Vec<c_uint>, usize, Option<c_uint>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     object: ObjectId,
-    /// The entry of the detection, and its type, by which it is known again.
+    /// The entry of the detection, and its type, which identifies it.
     id: c_uint,
     label: GQuark,
     /// The entries of its classifications.
-    said: Vec<c_uint>,
-    /// How many of the detection's classifications were written, or can't be.
-    n_said: usize,
-    /// The entry of its track's name.
+    classes: Vec<c_uint>,
+    /// Number of the detection's classifications that were handled: written, or not representable.
+    n_classifications: usize,
+    /// The tracking entry.
     track: Option<c_uint>,
 }
 
 impl Entry {
-    /// How many of the meta's entries these are.
+    /// Number of entries in the meta.
     fn n_entries(&self) -> usize {
-        1 + self.said.len() + usize::from(self.track.is_some())
+        1 + self.classes.len() + usize::from(self.track.is_some())
     }
 
-    /// The entry as the id of a region. Entries are places in a list that is far shorter than the type's range.
+    /// The entry's ID as a region ID. Entry IDs are list indices, far below the type's maximum.
     fn region_id(&self) -> i32 {
         i32::try_from(self.id).unwrap_or(i32::MAX)
     }
 }
 
 impl Written {
-    /// The id of the region meta of this detection: that of its entry, by which DL Streamer's elements find it; its own if it has none.
+    /// The ID of the detection's region meta: its entry, as DL Streamer's elements expect, or else the detection's ID.
     pub(super) fn region_id(&self, object: ObjectId) -> i32 {
         self.0.binary_search_by_key(&object, |entry| entry.object).map_or(object.0, |idx| self.0[idx].region_id())
     }
 
-    /// As plain numbers, for another copy of the library.
+    /// The entries as plain numbers, for another copy of the library.
     pub(super) fn entries(&self) -> Vec<WrittenEntry> {
-        let plain = |entry: &Entry| (entry.object.0, entry.id, entry.label, entry.said.clone(), entry.n_said, entry.track);
+        let plain = |entry: &Entry| (entry.object.0, entry.id, entry.label, entry.classes.clone(), entry.n_classifications, entry.track);
         self.0.iter().map(plain).collect()
     }
 
-    /// From the numbers that [`Written::entries`] gave.
+    /// Inverse of [`Written::entries`].
     pub(super) fn of_entries(entries: Vec<WrittenEntry>) -> Self {
-        let entry = |(object, id, label, said, n_said, track)| Entry { object: ObjectId(object), id, label, said, n_said, track };
+        let entry = |(object, id, label, classes, n_classifications, track)| Entry {
+            object: ObjectId(object),
+            id,
+            label,
+            classes,
+            n_classifications,
+            track,
+        };
         Self(entries.into_iter().map(entry).collect())
     }
 
-    /// The entries of our detections, and the detections.
+    /// Region IDs and detection IDs of our entries.
     pub(super) fn objects(&self) -> impl Iterator<Item = (i32, ObjectId)> {
         self.0.iter().map(|entry| (entry.region_id(), entry.object))
     }
 }
 
-/// What a buffer's relation meta says.
+/// Content of a buffer's relation meta.
 #[derive(Debug, Default)]
 pub(super) struct Read {
-    /// Where our detections are now: GStreamer rescales them with the frame.
+    /// Current rectangles of our detections: GStreamer rescales them with the frame.
     pub(super) ours: HashMap<ObjectId, Rect>,
     /// Detections of other elements.
     pub(super) foreign: Vec<Foreign>,
-    /// What other elements said of our detections.
-    pub(super) said: Vec<(ObjectId, Classification)>,
-    /// The names that other trackers gave to our detections.
+    /// Classifications that other elements added to our detections.
+    pub(super) classifications: Vec<(ObjectId, Classification)>,
+    /// Track IDs that other trackers gave to our detections.
     pub(super) tracks: Vec<(ObjectId, ObjectId)>,
 }
 
 /// A detection of another element.
 #[derive(Debug)]
 pub(super) struct Foreign {
-    /// Its entry, and that of the detection of which it is a part.
+    /// Its entry, and that of the detection that contains it.
     pub(super) entry: i32,
     pub(super) parent: Option<i32>,
-    /// Its id and its parent are still to be given.
+    /// Without ID and parent, which the caller sets.
     pub(super) detection: Detection,
 }
 
@@ -141,14 +148,14 @@ pub(super) fn has_any(buffer: &gst::BufferRef) -> bool {
     Relations::of(buffer).is_some_and(|relations| relations.len() > 0)
 }
 
-/// Whether the buffer's relation meta has no entry but ours; also if there is none.
+/// Whether all entries of the buffer's relation meta are ours; true without a meta.
 pub(super) fn is_all_ours(buffer: &gst::BufferRef, written: &Written) -> bool {
     let Some(relations) = Relations::of(buffer) else { return true };
     let ids = relations.ids(relations.object_type());
     relations.still_there(&ids, written).map(Entry::n_entries).sum::<usize>() == relations.len()
 }
 
-/// Reads the relation meta of a buffer of which `written` is ours.
+/// Reads the relation meta of a buffer. `written` are our entries.
 pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     let mut read = Read::default();
     let Some(relations) = Relations::of(buffer) else { return read };
@@ -172,14 +179,14 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
             confidence,
             label_id: relations.class_index(id, relations.label(id)).unwrap_or(0),
             label: text_of(relations.label(id)),
-            classifications: relations.said_of(id, &[]),
+            classifications: relations.classifications_of(id, &[]),
         };
         relations.track_of(id).into_iter().for_each(|track| detection.adopt_track(track));
         let (Ok(entry), parent) = (i32::try_from(id), relations.parent_of(id)) else { continue };
         read.foreign.push(Foreign { entry, parent: parent.and_then(|parent| i32::try_from(parent).ok()), detection });
     }
     for entry in ours {
-        read.said.extend(relations.said_of(entry.id, &entry.said).into_iter().map(|said| (entry.object, said)));
+        read.classifications.extend(relations.classifications_of(entry.id, &entry.classes).into_iter().map(|class| (entry.object, class)));
         if entry.track.is_none() {
             read.tracks.extend(relations.track_of(entry.id).map(|track| (entry.object, track)));
         }
@@ -187,18 +194,17 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     read
 }
 
-/// Adds to the buffer's relation meta what it lacks of the results, and makes one if there is none; does nothing where the library
-/// is not there.
+/// Adds missing results to the buffer's relation meta, and creates the meta if there is none. No effect without the library.
 ///
-/// Entries can't be taken out of a relation meta. Where all are ours, and some of their objects are gone, the meta is made
-/// anew; where others' are among them, ours stay.
+/// Entries cannot be removed from a relation meta. If objects were removed and all entries are ours, the meta is created again. If it has
+/// entries of other elements, our outdated entries stay.
 pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written: &mut Written) {
     let Some(api) = api() else { return };
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
-    // Detections that have the name of a track already.
-    let mut named: HashSet<c_uint> = HashSet::new();
-    // What others said of detections, which we may have read and carry on.
-    let mut said_by_others: HashMap<c_uint, Vec<Classification>> = HashMap::new();
+    // Detections that have a tracking entry.
+    let mut tracked: HashSet<c_uint> = HashSet::new();
+    // Classifications by other elements, which our results may contain as well.
+    let mut foreign_classifications: HashMap<c_uint, Vec<Classification>> = HashMap::new();
     let mut is_all_ours = true;
     let mut n_entries = 0;
     match Relations::of(buffer) {
@@ -206,13 +212,13 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         Some(relations) => {
             let ids = relations.ids(relations.object_type());
             *written = Written(relations.still_there(&ids, written).cloned().collect());
-            named.extend(ids.iter().filter(|id| relations.track_of(**id).is_some()));
+            tracked.extend(ids.iter().filter(|id| relations.track_of(**id).is_some()));
             n_entries = relations.len();
             is_all_ours = written.0.iter().map(Entry::n_entries).sum::<usize>() == n_entries;
             if !is_all_ours {
-                let known: HashMap<c_uint, &[c_uint]> = written.0.iter().map(|entry| (entry.id, &*entry.said)).collect();
-                let of_others = |id: &c_uint| (*id, relations.said_of(*id, known.get(id).copied().unwrap_or_default()));
-                said_by_others.extend(ids.iter().map(of_others));
+                let known: HashMap<c_uint, &[c_uint]> = written.0.iter().map(|entry| (entry.id, &*entry.classes)).collect();
+                let of_others = |id: &c_uint| (*id, relations.classifications_of(*id, known.get(id).copied().unwrap_or_default()));
+                foreign_classifications.extend(ids.iter().map(of_others));
                 let ours: HashSet<c_uint> = written.0.iter().map(|entry| entry.id).collect();
                 let place = |id| relations.place(id).and_then(|(rect, _)| rect.to_pixels(results.size));
                 unclaimed = ids.iter().filter(|id| !ours.contains(id)).map(|&id| (id, relations.label(id), place(id))).collect();
@@ -223,7 +229,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     if is_all_ours && written.0.iter().any(|entry| !detection_of.contains_key(&entry.object)) {
         remove(buffer, api);
         written.0.clear();
-        named.clear();
+        tracked.clear();
         n_entries = 0;
     }
     let mut entry_of: HashMap<ObjectId, usize> = written.0.iter().enumerate().map(|(idx, entry)| (entry.object, idx)).collect();
@@ -234,19 +240,19 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         .filter(|detection| !entry_of.contains_key(&detection.id))
         .filter_map(|new| Some((new, pixels(new)?)))
         .collect();
-    let n_said: usize = results.detections.iter().map(|detection| detection.classifications.len()).sum();
-    let n_known: usize = written.0.iter().map(|entry| entry.n_said).sum();
+    let n_classifications: usize = results.detections.iter().map(|detection| detection.classifications.len()).sum();
+    let n_known: usize = written.0.iter().map(|entry| entry.n_classifications).sum();
     let n_tracks = results.detections.iter().filter(|detection| detection.track.is_some()).count();
     let n_known_tracks = written.0.iter().filter(|entry| entry.track.is_some()).count();
-    if new.is_empty() && n_said <= n_known && n_tracks <= n_known_tracks {
+    if new.is_empty() && n_classifications <= n_known && n_tracks <= n_known_tracks {
         return;
     }
     let mut n_free = MAX_ENTRIES.saturating_sub(n_entries);
-    let Some(relations) = RelationsMut::of(buffer, api, n_free.min(new.len() + n_said + n_tracks)) else { return };
+    let Some(relations) = RelationsMut::of(buffer, api, n_free.min(new.len() + n_classifications + n_tracks)) else { return };
     let mut added = Vec::with_capacity(new.len());
     for (detection, pixels) in new {
         let label = quark(detection.label.as_deref().unwrap_or(UNLABELED));
-        // What another element found, and ours read and carry on, is there already.
+        // Detections that we read from another element already have an entry.
         let is_it = |(_, of, place): &(c_uint, GQuark, Option<PixelRect>)| {
             *place == Some(pixels) && (*of == label || (*of == 0 && detection.label.is_none()))
         };
@@ -259,7 +265,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
         entry_of.insert(detection.id, written.0.len());
         added.push((detection, id));
         let label = known.map_or(label, |(_, of, _)| of);
-        written.0.push(Entry { object: detection.id, id, label, said: Vec::new(), n_said: 0, track: None });
+        written.0.push(Entry { object: detection.id, id, label, classes: Vec::new(), n_classifications: 0, track: None });
     }
     for (child, id) in added {
         if let Some(&parent_idx) = child.parent.and_then(|parent| entry_of.get(&parent)) {
@@ -270,21 +276,21 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     }
     for entry in &mut written.0 {
         let Some(detection) = detection_of.get(&entry.object) else { continue };
-        for said in detection.classifications.iter().skip(entry.n_said).filter(|said| *said.model != *FOREIGN_MODEL) {
-            let Outcome::Label { label_id, label, confidence } = &said.outcome else { continue };
-            if said_by_others.get(&entry.id).is_some_and(|others| others.iter().any(|other| is_same_label(other, said))) {
+        for new in detection.classifications.iter().skip(entry.n_classifications).filter(|new| *new.model != *FOREIGN_MODEL) {
+            let Outcome::Label { label_id, label, confidence } = &new.outcome else { continue };
+            if foreign_classifications.get(&entry.id).is_some_and(|others| others.iter().any(|other| is_same_label(other, new))) {
                 continue;
             }
             let label = label.as_deref().map_or_else(|| label_id.to_string(), str::to_owned);
             if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(quark(&label), *confidence)) {
-                // Not `RELATES_TO`: DL Streamer takes what a detection is related to for its class descriptor.
+                // Not `RELATES_TO`, because DL Streamer treats the target as the class descriptor.
                 relations.relate(entry.id, CONTAINS, id);
                 relations.relate(id, IS_PART_OF, entry.id);
-                entry.said.push(id);
+                entry.classes.push(id);
             }
         }
-        entry.n_said = detection.classifications.len();
-        if let Some(track) = detection.track.filter(|_| !named.contains(&entry.id))
+        entry.n_classifications = detection.classifications.len();
+        if let Some(track) = detection.track.filter(|_| !tracked.contains(&entry.id))
             && let Some(id) = take(&mut n_free).and_then(|()| relations.add_track(track))
         {
             relations.relate(entry.id, RELATES_TO, id);
@@ -294,9 +300,9 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     written.0.sort_unstable_by_key(|entry| entry.object);
 }
 
-/// Whether both give the same label with the same confidence, whatever they call the attribute.
-pub(super) fn is_same_label(said: &Classification, other: &Classification) -> bool {
-    match (&said.outcome, &other.outcome) {
+/// Whether both have the same label and confidence, regardless of the attribute name.
+pub(super) fn is_same_label(one: &Classification, other: &Classification) -> bool {
+    match (&one.outcome, &other.outcome) {
         (Outcome::Label { label, confidence, .. }, Outcome::Label { label: other_label, confidence: other_confidence, .. }) => {
             label == other_label && (confidence - other_confidence).abs() < 1e-4
         }
@@ -304,7 +310,7 @@ pub(super) fn is_same_label(said: &Classification, other: &Classification) -> bo
     }
 }
 
-/// One of the places that are left.
+/// Takes one of the free entries; `None` if none is left.
 fn take(n_free: &mut usize) -> Option<()> {
     *n_free = n_free.checked_sub(1)?;
     Some(())
@@ -319,21 +325,21 @@ fn remove(buffer: &mut gst::BufferRef, api: &Api) {
     });
 }
 
-/// GStreamer's number for a text. Labels are few; their texts stay for ever.
+/// The quark of a string. There are few labels, so it is acceptable that quarks are never freed.
 fn quark(text: &str) -> GQuark {
     glib::Quark::from_str(text.replace('\0', "")).into_glib()
 }
 
 fn text_of(quark: GQuark) -> Option<Arc<str>> {
-    // SAFETY: the number comes from GStreamer, which gives none that is unknown; 0 is none.
+    // SAFETY: the quark comes from GStreamer, which returns only valid ones; 0 means none.
     let quark = unsafe { glib::Quark::try_from_glib(quark) }.ok()?;
     Some(quark.as_str().as_str().into())
 }
 
-/// The relation meta of a buffer, to be read.
+/// The relation meta of a borrowed buffer.
 struct Relations<'a> {
     api: &'static Api,
-    /// Of the buffer, which lives and keeps it as long as it is borrowed.
+    /// Valid while the buffer is borrowed.
     meta: *mut RelationMeta,
     _buffer: PhantomData<&'a gst::BufferRef>,
 }
@@ -341,13 +347,13 @@ struct Relations<'a> {
 impl<'a> Relations<'a> {
     fn of(buffer: &'a gst::BufferRef) -> Option<Self> {
         let api = api()?;
-        // SAFETY: a `&BufferRef` is a valid buffer, and the function only looks.
+        // SAFETY: a `&BufferRef` is a valid buffer, and the function only reads.
         let meta = unsafe { (api.gst_buffer_get_analytics_relation_meta)(buffer.as_ptr().cast_mut()) };
         (!meta.is_null()).then_some(Self { api, meta, _buffer: PhantomData })
     }
 
     fn len(&self) -> usize {
-        // SAFETY: the meta lives.
+        // SAFETY: the meta is valid.
         unsafe { (self.api.gst_analytics_relation_get_length)(self.meta) }
     }
 
@@ -364,44 +370,43 @@ impl<'a> Relations<'a> {
     /// All entries of a type.
     fn ids(&self, of_type: usize) -> Vec<c_uint> {
         let (mut ids, mut state, mut found) = (Vec::new(), ptr::null_mut(), Mtd::NONE);
-        // SAFETY: the meta lives; the state begins with null and is the function's own.
+        // SAFETY: the meta is valid; the state is initialized with null and owned by the function.
         while unsafe { (self.api.gst_analytics_relation_meta_iterate)(self.meta, &raw mut state, of_type, &raw mut found) } != 0 {
             ids.push(found.id);
         }
         ids
     }
 
-    /// The entries of a type to which this one has one of these relations.
+    /// Entries of a type that this entry is related to by one of `relations`.
     fn related(&self, id: c_uint, relations: c_int, to_type: usize) -> Vec<c_uint> {
         let (mut ids, mut state, mut found) = (Vec::new(), ptr::null_mut(), Mtd::NONE);
         let next = self.api.gst_analytics_relation_meta_get_direct_related;
-        // SAFETY: the meta lives, `id` is one of its entries; the state begins with null and is the function's own.
+        // SAFETY: the meta is valid, `id` is one of its entries; the state is initialized with null and owned by the function.
         while unsafe { next(self.meta, id, relations, to_type, &raw mut state, &raw mut found) } != 0 {
             ids.push(found.id);
         }
         ids
     }
 
-    /// The entries that are still there: an element may have taken the meta away, and another one may have made one. `ids` are all
-    /// detections.
+    /// Our entries that still exist: an element may have replaced the meta. `ids` are all its detections.
     fn still_there<'w>(&self, ids: &[c_uint], written: &'w Written) -> impl Iterator<Item = &'w Entry> {
         let ids: HashSet<c_uint> = ids.iter().copied().collect();
         written.0.iter().filter(move |entry| ids.contains(&entry.id) && self.label(entry.id) == entry.label)
     }
 
-    /// The type of a detection; 0 is none.
+    /// Type of a detection; 0 = none.
     fn label(&self, id: c_uint) -> GQuark {
         let mut object = self.mtd(id);
-        // SAFETY: the meta lives, and `id` is one of its detections.
+        // SAFETY: the meta is valid, and `id` is one of its detections.
         unsafe { (self.api.gst_analytics_od_mtd_get_obj_type)(&raw mut object) }
     }
 
-    /// Place and confidence of a detection.
+    /// Rectangle and confidence of a detection.
     fn place(&self, id: c_uint) -> Option<(Rect, f32)> {
         let (mut object, mut confidence) = (self.mtd(id), 0.0);
         let [mut x, mut y, mut width, mut height] = [0; 4];
         let get = self.api.gst_analytics_od_mtd_get_location;
-        // SAFETY: the meta lives, `id` is one of its detections, and all pointers are to values of ours.
+        // SAFETY: the meta is valid, `id` is one of its detections, and all pointers are to local values.
         let got = unsafe { get(&raw mut object, &raw mut x, &raw mut y, &raw mut width, &raw mut height, &raw mut confidence) };
         let rect = Rect { x: x as f32, y: y as f32, width: width as f32, height: height as f32 };
         (got != 0).then_some((rect, confidence))
@@ -409,17 +414,17 @@ impl<'a> Relations<'a> {
 
     /// The detection that contains this one.
     fn parent_of(&self, id: c_uint) -> Option<c_uint> {
-        let is_told = self.related(id, IS_PART_OF, self.object_type()).into_iter().find(|parent| *parent != id);
+        let stated = self.related(id, IS_PART_OF, self.object_type()).into_iter().find(|parent| *parent != id);
         let contains = |other: &c_uint| {
-            // SAFETY: the meta lives, and both are entries of it.
+            // SAFETY: the meta is valid, and both are its entries.
             let relation = unsafe { (self.api.gst_analytics_relation_meta_get_relation)(self.meta, *other, id) };
             *other != id && relation & CONTAINS != 0
         };
-        is_told.or_else(|| self.ids(self.object_type()).into_iter().find(contains))
+        stated.or_else(|| self.ids(self.object_type()).into_iter().find(contains))
     }
 
-    /// What was said of a detection, without the entries of `known`: of each the class that is surest. Class descriptors say nothing.
-    fn said_of(&self, id: c_uint, known: &[c_uint]) -> Vec<Classification> {
+    /// Classifications of a detection, except the entries in `known`: the most confident class of each. Class descriptors are skipped.
+    fn classifications_of(&self, id: c_uint, known: &[c_uint]) -> Vec<Classification> {
         let mut ids = self.related(id, CONTAINS | RELATES_TO, self.class_type());
         for class in self.ids(self.class_type()) {
             if !ids.contains(&class) && self.related(class, IS_PART_OF | RELATES_TO, self.object_type()).contains(&id) {
@@ -431,7 +436,7 @@ impl<'a> Relations<'a> {
 
     fn classification(&self, id: c_uint) -> Option<Classification> {
         let mut class = self.mtd(id);
-        // SAFETY: the meta lives, and `id` is one of its classifications.
+        // SAFETY: the meta is valid, and `id` is one of its classifications.
         let n_classes = unsafe { (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) };
         let mut best: Option<(usize, f32)> = None;
         for class_idx in 0..n_classes {
@@ -441,17 +446,17 @@ impl<'a> Relations<'a> {
                 best = Some((class_idx, confidence));
             }
         }
-        // An entry in which no class has a confidence is a class descriptor.
+        // An entry in which all confidences are 0 is a class descriptor.
         let (class_idx, confidence) = best?;
         // SAFETY: as above.
         let label = unsafe { (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx) };
-        // A single class is one of those of a descriptor, if there is one.
+        // A single class is looked up in the class descriptor, if there is one.
         let label_id = Some(id).filter(|_| n_classes == 1).and_then(|id| self.class_index(id, label)).unwrap_or(class_idx as u32);
         let outcome = Outcome::Label { label_id, label: text_of(label), confidence };
         Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
     }
 
-    /// The place of a label in the class descriptor to which an entry is related.
+    /// Index of a label in the class descriptor that an entry relates to.
     fn class_index(&self, id: c_uint, label: GQuark) -> Option<u32> {
         let descriptors = self.related(id, RELATES_TO, self.class_type()).into_iter().filter(|other| *other != id);
         descriptors.filter_map(|descriptor| self.index_in_descriptor(descriptor, label)).next()
@@ -459,7 +464,7 @@ impl<'a> Relations<'a> {
 
     fn index_in_descriptor(&self, id: c_uint, label: GQuark) -> Option<u32> {
         let mut class = self.mtd(id);
-        // SAFETY: the meta lives, and `id` is one of its classifications.
+        // SAFETY: the meta is valid, and `id` is one of its classifications.
         let n_classes = unsafe { (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) };
         let mut index = None;
         for class_idx in 0..n_classes {
@@ -469,7 +474,7 @@ impl<'a> Relations<'a> {
                 (level, (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx))
             };
             if level > 0.0 {
-                return None; // It is a result.
+                return None; // This is a result, not a descriptor.
             }
             if quark == label && index.is_none() {
                 index = Some(class_idx as u32);
@@ -478,14 +483,14 @@ impl<'a> Relations<'a> {
         index
     }
 
-    /// The name that a tracker gave to a detection, if it is one that we can keep.
+    /// The track ID of a detection, if it fits our type.
     fn track_of(&self, id: c_uint) -> Option<ObjectId> {
         // SAFETY: the function has no preconditions.
         let tracking_type = unsafe { (self.api.gst_analytics_tracking_mtd_get_mtd_type)() };
         let mut tracking = self.mtd(self.related(id, ANY_RELATION, tracking_type).into_iter().next()?);
         let (mut track, mut first_seen, mut last_seen, mut is_lost) = (0, 0, 0, 0);
         let get = self.api.gst_analytics_tracking_mtd_get_info;
-        // SAFETY: the meta lives, the entry is one of its trackings, and all pointers are to values of ours.
+        // SAFETY: the meta is valid, the entry is a tracking entry, and all pointers are to local values.
         let got = unsafe { get(&raw mut tracking, &raw mut track, &raw mut first_seen, &raw mut last_seen, &raw mut is_lost) };
         (got != 0 && track > 0).then(|| i32::try_from(track).ok().map(ObjectId))?
     }
@@ -495,18 +500,18 @@ impl<'a> Relations<'a> {
     }
 }
 
-/// The relation meta of a buffer, to be added to.
+/// The relation meta of a mutably borrowed buffer.
 struct RelationsMut<'a> {
     api: &'static Api,
-    /// Of the buffer, which lives, and is writable, as long as it is borrowed.
+    /// Valid and writable while the buffer is borrowed.
     meta: *mut RelationMeta,
     _buffer: PhantomData<&'a mut gst::BufferRef>,
 }
 
 impl<'a> RelationsMut<'a> {
-    /// The one that is there, or a new one with room for so many entries, which grows by as many.
+    /// The existing meta, or a new one with capacity for `n_entries`, which grows by as many.
     fn of(buffer: &'a mut gst::BufferRef, api: &'static Api, n_entries: usize) -> Option<Self> {
-        const ENTRY_BYTES: usize = 80; // Of the two kinds that we write the larger, header included, with some to spare.
+        const ENTRY_BYTES: usize = 80; // The larger of the two entry types, including the header, with a margin.
         let mut params = InitParams { initial_relation_order: n_entries.max(8), initial_buf_size: n_entries.max(8) * ENTRY_BYTES };
         // SAFETY: a `&mut BufferRef` is a writable buffer; the parameters are read during the call.
         let meta = unsafe { (api.gst_buffer_add_analytics_relation_meta_full)(buffer.as_mut_ptr(), &raw mut params) };
@@ -517,7 +522,7 @@ impl<'a> RelationsMut<'a> {
         let mut object = Mtd::NONE;
         let add = self.api.gst_analytics_relation_meta_add_od_mtd;
         let [x, y, width, height] = [place.x, place.y, place.width, place.height].map(|v| c_int::try_from(v).unwrap_or(c_int::MAX));
-        // SAFETY: the meta lives and its buffer is writable; the entry's handle is a value of ours.
+        // SAFETY: the meta is valid and its buffer is writable; the entry's handle is a local value.
         let added = unsafe { add(self.meta, label, x, y, width, height, confidence, &raw mut object) };
         (added != 0).then_some(object.id)
     }
@@ -525,7 +530,7 @@ impl<'a> RelationsMut<'a> {
     fn add_class(&self, label: GQuark, confidence: f32) -> Option<c_uint> {
         let (mut class, mut label, mut confidence) = (Mtd::NONE, label, confidence);
         let add = self.api.gst_analytics_relation_meta_add_cls_mtd;
-        // SAFETY: as above; both lists have one element, and are copied.
+        // SAFETY: as above; both arrays have one element, and are copied.
         let added = unsafe { add(self.meta, 1, &raw mut confidence, &raw mut label, &raw mut class) };
         (added != 0).then_some(class.id)
     }
@@ -533,19 +538,19 @@ impl<'a> RelationsMut<'a> {
     fn add_track(&self, track: ObjectId) -> Option<c_uint> {
         let mut tracking = Mtd::NONE;
         let (add, track) = (self.api.gst_analytics_relation_meta_add_tracking_mtd, u64::try_from(track.0).ok()?);
-        // SAFETY: the meta lives and its buffer is writable; the entry's handle is a value of ours.
+        // SAFETY: the meta is valid and its buffer is writable; the entry's handle is a local value.
         let added = unsafe { add(self.meta, track, UNKNOWN_TIME, &raw mut tracking) };
         (added != 0).then_some(tracking.id)
     }
 
     fn relate(&self, first: c_uint, relation: c_int, second: c_uint) {
-        // SAFETY: the meta lives, its buffer is writable, and both are entries of it.
+        // SAFETY: the meta is valid, its buffer is writable, and both are its entries.
         let related = unsafe { (self.api.gst_analytics_relation_meta_set_relation)(self.meta, relation, first, second) };
         debug_assert_ne!(related, 0, "both are entries");
     }
 }
 
-/// The meta, whose inside is the library's own.
+/// The meta, opaque to us.
 #[repr(C)]
 struct RelationMeta {
     _opaque: [u8; 0],
@@ -568,7 +573,7 @@ struct InitParams {
     initial_buf_size: usize,
 }
 
-/// Functions of the library, by their names, with the types of `gst/analytics/*.h`, which are the same in 1.24, 1.26 and 1.28.
+/// Functions of the library with the types of `gst/analytics/*.h`, which are equal in 1.24, 1.26 and 1.28.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $answer:ty;)*) => {
         struct Api {
@@ -607,22 +612,22 @@ functions! {
     gst_buffer_get_analytics_relation_meta(*mut gst::ffi::GstBuffer) -> *mut RelationMeta;
 }
 
-/// The library's functions; `None` if the process's GStreamer is older than they are, or has been installed without them.
+/// The library's functions; `None` if GStreamer is too old or the library is not installed.
 fn api() -> Option<&'static Api> {
     static API: LazyLock<Option<Api>> = LazyLock::new(|| {
         let (major, minor, ..) = gst::version();
         if (major, minor) < (1, 24) {
-            gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas; 1.24 is the first that does");
+            gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas; they need 1.24");
             return None;
         }
-        // SAFETY: GStreamer's own library, which registers types when it is asked to and has no other initializers.
+        // SAFETY: GStreamer's own library, whose initializers have no side effects.
         let loaded = unsafe { libloading::Library::new(LIBRARY) }.and_then(|library| {
             let api = Api::of(&library)?;
-            // Metas on buffers refer to its functions as long as the process lives.
+            // Metas on buffers refer to its functions until the process ends.
             std::mem::forget(library);
             Ok(api)
         });
-        loaded.inspect_err(|error| gst::info!(CAT, "no analytics metas: {error}; {LIBRARY} comes with GStreamer's bad plugins")).ok()
+        loaded.inspect_err(|error| gst::info!(CAT, "no analytics metas: {error}; {LIBRARY} is part of GStreamer's bad plugins")).ok()
     });
     API.as_ref()
 }

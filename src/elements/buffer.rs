@@ -1,8 +1,7 @@
-//! A media buffer as a frame: the planes are tensors over the mapped memory, nothing is copied. The only such place. And the other
-//! way: a shared tensor as a media buffer whose memory is a file descriptor.
+//! Converts a media buffer to a frame: the planes are tensors over the mapped memory, without a copy. Also converts a shared tensor to a
+//! media buffer over its file descriptor.
 //!
-//! The mapping, and with it a share of the buffer, lives as long as any tensor over it. Whoever wants to write the buffer later
-//! drops the frame first.
+//! The mapping and a reference to the buffer live as long as any tensor over them. To write the buffer later, drop the frame first.
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::NonNull;
@@ -21,10 +20,10 @@ use super::caps;
 use crate::frame::{Frame, MAX_PLANES, PixelFormat, Size};
 use crate::tensor::{Bytes, Error, ErrorKind, ForeignMemory, Result, SharedTensor, Tensor};
 
-/// The buffer as a frame of what `info` says.
+/// Maps the buffer as a frame with the format of `info`.
 ///
 /// # Errors
-/// If the format is not one of ours, the buffer can't be mapped for reading, or is too short for its caps.
+/// If the format is not supported, the buffer cannot be mapped for reading, or it is too short for its caps.
 pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame> {
     let format = caps::pixel_format(info).ok_or_else(|| unsupported(info))?;
     let size = Size::new(info.width(), info.height());
@@ -43,13 +42,13 @@ pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame>
     Frame::from_planes(format, size, &tensors, caps::colorimetry(info))
 }
 
-/// Tells the pool that the buffer goes back to from others; 0 is none.
+/// Identity of the buffer's pool; 0 = none.
 pub(super) fn pool_address(buffer: &gst::BufferRef) -> usize {
     // SAFETY: a `&BufferRef` is a valid buffer, and the field is written only while its owner has it alone.
     unsafe { (*buffer.as_ptr()).pool as usize }
 }
 
-/// The most buffers that the pool has to which the buffer goes back: 0 if it makes as many as are asked for. `None` without one.
+/// Maximum number of buffers in the buffer's pool: 0 = unbounded, `None` = no pool.
 pub(super) fn pool_size(buffer: &gst::BufferRef) -> Option<usize> {
     // SAFETY: as above; a buffer keeps its pool alive while it is outside, and `from_glib_none` takes a reference, or nothing of null.
     let pool: Option<gst::BufferPool> = unsafe { from_glib_none((*buffer.as_ptr()).pool) };
@@ -57,23 +56,23 @@ pub(super) fn pool_size(buffer: &gst::BufferRef) -> Option<usize> {
     Some(max as usize)
 }
 
-/// The error for caps whose format is not one of ours.
+/// The error for a pixel format that is not supported.
 pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
     let names = PixelFormat::ALL.map(PixelFormat::name).join(", ");
     Error::new(
         ErrorKind::Unsupported,
-        format!("pixel format {}: expected one of {names}; put `videoconvert` in front", info.format().to_str()),
+        format!("pixel format {}: expected one of {names}; add `videoconvert` upstream", info.format().to_str()),
     )
 }
 
-/// A buffer over a tensor that is shared memory, gaps included; nothing is copied. Elements that hand such memory on find its file
-/// descriptor; others map it. Where rows have gaps, add a video meta.
+/// Creates a buffer over the memory of a shared tensor, including gaps between rows, without a copy. Other elements can pass on the file
+/// descriptor, or map it. If rows have gaps, add a video meta.
 ///
-/// The buffer reads the tensor: the tensor is leased until the buffer is gone, and whoever wants to write the buffer copies it.
+/// The buffer borrows the tensor for reading until the buffer is freed. An element that writes the buffer must copy it.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] if the tensor is not shared memory; [`ErrorKind::Busy`] while somebody writes it;
-/// [`ErrorKind::Io`] if there is no descriptor left.
+/// [`ErrorKind::Unsupported`] if the tensor is not shared memory; [`ErrorKind::Busy`] while it is borrowed for writing; [`ErrorKind::Io`]
+/// if no file descriptor is left.
 pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     let SharedTensor { descriptor, layout, offset_bytes } = tensor.export()?;
     let leased = Leased(tensor.bytes()?);
@@ -82,19 +81,19 @@ pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     // SAFETY: the descriptor is open, and a file of at least this length that can't shrink.
     let memory = unsafe { gst_allocators::FdAllocator::new().alloc_fd(descriptor.as_raw_fd(), offset_bytes + len, flags) };
     let mut memory = memory.map_err(|error| failed(&error.message))?;
-    // From here on the memory's, which closes it.
+    // The memory owns and closes the descriptor from here on.
     let _raw = descriptor.into_raw_fd();
-    memory.get_mut().ok_or_else(|| failed("new memory is not ours alone"))?.resize(offset_bytes..offset_bytes + len);
-    // SAFETY: nobody else has the memory yet.
+    memory.get_mut().ok_or_else(|| failed("the new memory has another owner"))?.resize(offset_bytes..offset_bytes + len);
+    // SAFETY: the memory has no other owner yet.
     unsafe { (*memory.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY };
     let mut buffer = gst::Buffer::new();
-    let writable = buffer.get_mut().ok_or_else(|| failed("a new buffer is not ours alone"))?;
+    let writable = buffer.get_mut().ok_or_else(|| failed("the new buffer has another owner"))?;
     writable.append_memory(memory);
     gst::ParentBufferMeta::add(writable, &gst::Buffer::from_slice(leased));
     Ok(buffer)
 }
 
-/// A tensor that is read, for as long as a buffer lives.
+/// A tensor that stays borrowed for reading while a buffer lives.
 struct Leased(Bytes);
 
 impl AsRef<[u8]> for Leased {
@@ -106,18 +105,21 @@ impl AsRef<[u8]> for Leased {
 fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelFormat, size: Size, plane_idx: usize) -> Result<Tensor> {
     let stride = mapped.plane_stride()[plane_idx];
     let row_stride_bytes = usize::try_from(stride).map_err(|_| {
-        Error::new(ErrorKind::Unsupported, format!("rows {stride} bytes apart (bottom up): expected top down; put `videoflip` in front"))
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("row stride {stride} (bottom-up image): expected a positive stride; add `videoflip` upstream"),
+        )
     })?;
     let bytes = mapped
         .plane_data(plane_idx as u32)
         .map_err(|_| Error::new(ErrorKind::Shape, format!("the buffer has no plane {plane_idx} of a {size} {format} frame")))?;
-    // The length that `plane_data` gives is what the caps ask for; a video meta may promise more than the memory holds.
+    // `plane_data` gives the length from the caps, but the video meta may promise more than the memory holds.
     let len = bytes.len().min(mapped_bytes(mapped.as_ref(), plane_idx));
     let plane = MappedPlane { ptr: NonNull::from(bytes).cast(), len, _mapped: mapped.clone() };
     Tensor::foreign(Box::new(plane), format.plane_layout(plane_idx, size, row_stride_bytes)?, 0)
 }
 
-/// How many bytes are mapped from the begin of a plane on.
+/// Number of mapped bytes from the begin of a plane.
 pub(super) fn mapped_bytes(mapped: &impl IsVideoFrame, plane_idx: usize) -> usize {
     let raw = mapped.as_raw();
     // One mapping per plane if there is a video meta, else one for all; the others are not initialized.
@@ -133,8 +135,8 @@ struct MappedPlane {
     _mapped: Arc<gst_video::VideoFrame<Readable>>,
 }
 
-// SAFETY: GStreamer keeps the memory mapped, in place, until `_mapped` is dropped; while it is mapped for reading, a writer has
-// to copy it first. `is_writable` is false, so nobody writes through us.
+// SAFETY: GStreamer keeps the memory mapped, in place, until `_mapped` is dropped. While it is mapped for reading, a writer must copy it
+// first. `is_writable` is false, so nothing writes through this mapping.
 unsafe impl ForeignMemory for MappedPlane {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr
@@ -149,7 +151,7 @@ unsafe impl ForeignMemory for MappedPlane {
     }
 }
 
-// SAFETY: bytes that nobody writes while we have them, and a mapping that may be used and dropped on any thread.
+// SAFETY: the bytes are not written while they are mapped, and a mapping may be used and dropped on any thread.
 unsafe impl Send for MappedPlane {}
 // SAFETY: as above.
 unsafe impl Sync for MappedPlane {}
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_and_regions_lie_inside_the_mapped_buffer() {
+    fn planes_and_regions_lie_inside_mapped_buffer() {
         for format in PixelFormat::ALL {
             let info = info(format);
             let buffer = gst::Buffer::with_size(info.size()).unwrap();
@@ -184,19 +186,19 @@ mod tests {
     }
 
     #[test]
-    fn the_buffer_is_writable_again_when_the_last_region_is_gone() {
+    fn buffer_is_writable_after_last_region_is_dropped() {
         let info = info(PixelFormat::Nv12);
         let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
         let whole = frame(&buffer, &info).unwrap();
         let region = whole.region(crate::frame::PixelRect { x: 0, y: 0, width: 8, height: 8 }).unwrap();
         drop(whole);
-        assert!(buffer.get_mut().is_none(), "the region reads it");
+        assert!(buffer.get_mut().is_none(), "the region holds the mapping");
         drop(region);
         assert!(buffer.get_mut().is_some());
     }
 
     #[test]
-    fn a_short_buffer_is_refused_with_and_without_a_video_meta() {
+    fn short_buffer_is_refused_with_and_without_video_meta() {
         for format in PixelFormat::ALL {
             let info = info(format);
             for n_bytes in [0, 1, info.size() / 2, info.size() - 1] {
@@ -204,7 +206,7 @@ mod tests {
                 let error = frame(&buffer, &info).unwrap_err().to_string();
                 assert!(error.contains(&format!("{n_bytes} bytes")) && error.contains(&info.size().to_string()), "{error}");
             }
-            // The meta lies of a buffer that was cut after it was made.
+            // Truncating the buffer makes its video meta wrong.
             let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
             let writable = buffer.get_mut().unwrap();
             gst_video::VideoMeta::add(writable, gst_video::VideoFrameFlags::empty(), info.format(), SIZE.width, SIZE.height).unwrap();

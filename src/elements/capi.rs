@@ -1,7 +1,7 @@
-//! The C API of the plugin: the results of a buffer for programs in any language. `include/roiflow.h` is its documentation.
+//! The C API of the plugin: the results of a buffer for programs in any language. `include/roiflow.h` documents it.
 //!
-//! Everything that C passes is checked for null, and the buffer for being one. A panic ends at `guarded`: the function returns what it returns for nothing. The
-//! structs have the layout of the header, which `tests/stream/capi.rs` compares with a C compiler.
+//! Pointers from C are checked for null, and buffers for their type. `guarded` catches panics: the function then returns its "no result"
+//! value. The structs have the layout of the header, which `tests/stream/capi.rs` checks with a C compiler.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
@@ -20,19 +20,19 @@ use super::roi::without_nul;
 use super::{meta, origin};
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, ScoredLabel, Size, json};
 
-/// Grows when a function or a struct of the header changes its meaning or its layout; not when a function is added.
+/// Incremented when a function or a struct of the header changes its meaning or its layout, but not when a function is added.
 pub const ABI_VERSION: u32 = 1;
 
-/// Results that C has.
+/// Results of one buffer, owned by the C program.
 pub struct RoiflowResults {
     results: Arc<FrameResults>,
-    /// Those that have a pixel in the frame: their places in the results, and their texts for C.
+    /// The objects with a pixel in the frame: their indices in the results, and their strings for C.
     objects: Vec<Object>,
     context: Context,
     json: OnceLock<CString>,
 }
 
-/// What the JSON has in addition to the results.
+/// Data in the JSON besides the results.
 struct Context {
     source: Option<String>,
     pts_ns: Option<u64>,
@@ -56,7 +56,7 @@ struct Attribute {
     value: f32,
 }
 
-/// As in the header.
+/// `RoiflowObject` of the header.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RoiflowObject {
@@ -72,7 +72,7 @@ pub struct RoiflowObject {
     pub n_attributes: usize,
 }
 
-/// As in the header.
+/// `RoiflowAttributeKind` of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum RoiflowAttributeKind {
@@ -81,7 +81,7 @@ pub enum RoiflowAttributeKind {
     Value = 2,
 }
 
-/// As in the header.
+/// `RoiflowAttribute` of the header.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RoiflowAttribute {
@@ -100,7 +100,7 @@ pub extern "C" fn roiflow_abi_version() -> u32 {
     ABI_VERSION
 }
 
-/// Reads the results of a buffer in a frame of this size; null if there are none.
+/// Reads the results of a buffer for a frame of this size; null if there are none.
 ///
 /// # Safety
 /// `buffer` is null or a buffer to which the caller has a reference, and which no other thread changes during the call.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn roiflow_results_free(results: *mut RoiflowResults) {
     });
 }
 
-/// How many objects there are.
+/// Number of objects.
 ///
 /// # Safety
 /// `results` is null, or comes from [`roiflow_results_from_buffer`].
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn roiflow_results_n_objects(results: *const RoiflowResult
     guarded(0, || unsafe { results.as_ref() }.map_or(0, |results| results.objects.len()))
 }
 
-/// Writes one of the objects; 0 if there is no such object.
+/// Writes an object to `object`; returns 0 if the index is out of range.
 ///
 /// # Safety
 /// `results` is null, or comes from [`roiflow_results_from_buffer`]; `object` is null, or may be written.
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn roiflow_results_get_object(
     })
 }
 
-/// Writes one of the attributes of an object; 0 if there is none.
+/// Writes an attribute of an object to `attribute`; returns 0 if an index is out of range.
 ///
 /// # Safety
 /// `results` is null, or comes from [`roiflow_results_from_buffer`]; `attribute` is null, or may be written.
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn roiflow_results_get_attribute(
     })
 }
 
-/// All results as one line of JSON; null for null.
+/// All results as one line of JSON; null if `results` is null.
 ///
 /// # Safety
 /// `results` is null, or comes from [`roiflow_results_from_buffer`].
@@ -188,10 +188,10 @@ pub unsafe extern "C" fn roiflow_results_json(results: *const RoiflowResults) ->
     guarded(ptr::null(), || unsafe { results.as_ref() }.map_or(ptr::null(), |results| results.json().as_ptr()))
 }
 
-/// Calls `act`. A panic ends here, and `otherwise` is returned.
+/// Calls `act` and returns its result, or `otherwise` if it panics.
 fn guarded<T>(otherwise: T, act: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
-        // What it carries may panic as well when it is freed.
+        // Dropping the panic payload could panic again.
         std::mem::forget(panic);
         otherwise
     })
@@ -275,7 +275,7 @@ impl RoiflowResults {
                 Ok(()) => line.truncate(line.trim_ascii_end().len()),
                 Err(error) => tracing::error!("results could not be written as JSON: {error}"),
             }
-            // JSON has no NUL: inside texts it is escaped.
+            // JSON contains no NUL: strings escape it.
             CString::new(line).unwrap_or_default()
         })
     }

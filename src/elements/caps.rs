@@ -1,13 +1,13 @@
-//! What the caps say of a frame: its format, its size, and what its numbers mean as colors.
+//! Reads format, size and colorimetry of a frame from caps.
 //!
-//! Owns the translation between GStreamer's names and ours. Knows no buffers.
+//! Converts between GStreamer's names and ours. Knows no buffers.
 
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 
 use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat, Size};
 
-/// Raw video in system memory, in every format that a frame can have.
+/// Caps of raw video in system memory, in all supported formats.
 pub fn raw_video() -> gst::Caps {
     let range = gst::IntRange::new(1, i32::MAX);
     gst::Caps::builder("video/x-raw")
@@ -18,7 +18,7 @@ pub fn raw_video() -> gst::Caps {
         .build()
 }
 
-/// Whether the frames are neither encoded nor in the memory of a device.
+/// Whether the frames are raw video in system memory.
 pub fn is_raw_in_system_memory(caps: &gst::CapsRef) -> bool {
     let is_raw = caps.structure(0).is_some_and(|structure| structure.name() == "video/x-raw");
     let is_foreign = |feature: &str| feature.starts_with("memory:") && feature != "memory:SystemMemory";
@@ -26,7 +26,7 @@ pub fn is_raw_in_system_memory(caps: &gst::CapsRef) -> bool {
     is_raw && !is_elsewhere
 }
 
-/// The format of the frames; `None` if it is not one of ours.
+/// The pixel format of the frames; `None` if it is not supported.
 pub fn pixel_format(info: &gst_video::VideoInfo) -> Option<PixelFormat> {
     PixelFormat::from_name(info.format().to_str())
 }
@@ -36,14 +36,14 @@ pub fn size(info: &gst_video::VideoInfo) -> Size {
     Size::new(info.width(), info.height())
 }
 
-/// Width and height of whatever has them in its caps, encoded video included.
+/// Width and height of caps with these fields, including encoded video.
 pub fn size_in_caps(caps: &gst::CapsRef) -> Option<Size> {
     let structure = caps.structure(0)?;
     let extent = |name: &str| structure.get::<i32>(name).ok().and_then(|value| u32::try_from(value).ok()).filter(|value| *value > 0);
     Some(Size::new(extent("width")?, extent("height")?))
 }
 
-/// What the numbers mean as colors. Unknown is BT.601, limited for Y'CbCr and full for gray, as GStreamer's own default.
+/// Colorimetry of the frames. Unspecified means BT.601, limited range for Y'CbCr and full range for gray, as GStreamer's defaults.
 pub fn colorimetry(info: &gst_video::VideoInfo) -> Colorimetry {
     let colorimetry = info.colorimetry();
     let matrix = match colorimetry.matrix() {

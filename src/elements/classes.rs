@@ -1,9 +1,8 @@
-//! Labels that an element waits for and no model before it gives: said once, with the nearest label.
+//! Warns once if a label in `object-class` cannot come from any detector upstream, and suggests the nearest label.
 //!
-//! That is so where none of the labels of `object-class` is one of theirs, or where one of it is nearly one of theirs.
-//! The labels are those of the detectors upstream, found by walking from pad to pad, through bins and queues. Where they are not known
-//! nothing is said: a detector without labels, an element of another kind that may attach objects, or objects in the frame that
-//! none of the detectors gives.
+//! Warns if no label of `object-class` is known upstream, or if an unknown label is similar to a known one. The known labels are those of
+//! the detectors upstream, found by following pads through bins and queues. There is no warning if the labels may be incomplete: a
+//! detector without labels, a foreign element that may attach objects, or objects with other labels in the frame.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,18 +15,18 @@ use super::regions::ObjectClasses;
 use crate::frame::FrameResults;
 use crate::stages::{self, OneLine, Printable};
 
-/// So many labels are named in the warning.
+/// Maximum number of labels in the warning.
 const N_NAMED: usize = 8;
-/// A pipeline with more elements upstream is not looked through.
+/// Maximum number of pads to visit upstream.
 const MAX_PADS: usize = 1000;
 
-/// Looks at the first frame of an element; see the module.
+/// One-time check on the first frame of an element. See the module.
 #[derive(Debug, Default)]
 pub(super) struct ClassCheck(AtomicBool);
 
 impl ClassCheck {
-    /// Warns of labels of which no object can come, on the first call only. `results` are what earlier elements found in the frame.
-    pub(super) fn look(&self, element: &glib::WeakRef<gst::Element>, classes: &ObjectClasses, results: &FrameResults) {
+    /// Warns about labels that no object can have, on the first call only. `results` are those of earlier elements.
+    pub(super) fn check(&self, element: &glib::WeakRef<gst::Element>, classes: &ObjectClasses, results: &FrameResults) {
         if self.0.swap(true, Ordering::Relaxed) || classes.names().is_empty() {
             return;
         }
@@ -39,7 +38,7 @@ impl ClassCheck {
             return;
         }
         let names = classes.names();
-        // A list may name more classes than this model has; one that is nearly a label and not it is a slip.
+        // A list may name more classes than this model has. Only a label that is similar to a known one is likely a typo.
         let has_known = names.iter().any(|class| given.contains(&class.as_str()));
         let unknown = names.iter().filter(|class| !given.contains(&class.as_str())).filter_map(|class| {
             let meant = stages::nearest(class, given.iter().copied()).filter(|label| !names.iter().any(|class| class == label));
@@ -66,12 +65,12 @@ impl ClassCheck {
         );
     }
 
-    /// Whether it has not looked yet.
+    /// Whether the check is still to be done.
     pub(super) fn is_due(&self) -> bool {
         !self.0.load(Ordering::Relaxed)
     }
 
-    /// Forgets that it has looked: object-class, or what is upstream, may have changed.
+    /// Repeats the check on the next frame: `object-class` or the elements upstream may have changed.
     pub(super) fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -84,7 +83,7 @@ pub(super) fn warn(element: &glib::WeakRef<gst::Element>, warning: &str) {
     }
 }
 
-/// The detectors upstream with their labels, the nearest first; `None` if there is none, or one whose labels are not known.
+/// Names and labels of the detectors upstream, nearest first. `None` if there is none, or its labels are unknown.
 fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     let mut seen: Vec<gst::Pad> = Vec::new();
@@ -96,11 +95,11 @@ fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
         let peer = pad.peer();
         seen.push(pad);
         let Some(mut peer) = peer else { continue };
-        // The pad of a bin stands for one of an element inside.
+        // A ghost pad stands for a pad of an element in the bin.
         while let Some(target) = peer.downcast_ref::<gst::GhostPad>().and_then(|ghost| ghost.target()) {
             peer = target;
         }
-        // Out of a bin: what is linked to its sink pad comes next.
+        // Leaving a bin: continue at the peer of its sink pad.
         if let Some(outside) = peer.downcast_ref::<gst::ProxyPad>().and_then(|proxy| proxy.internal()) {
             next.push(outside.upcast());
             continue;
@@ -124,12 +123,12 @@ fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Whether an element of another kind may attach objects: the analyzers of GStreamer and DL Streamer, and what runs a user's code.
+/// Whether a foreign element may attach objects: analyzers of GStreamer and DL Streamer, and elements that run user code.
 fn may_attach(element: &gst::Element) -> bool {
     let Some(factory) = element.factory() else { return true };
     let name = factory.name();
     if name.starts_with("roi") {
-        // A detector that is not one of this copy of the library is one of another copy, and its labels are not known here.
+        // A `roidetect` of another copy of the library: its labels are unknown.
         return name == "roidetect";
     }
     let kinds = factory.metadata("klass").unwrap_or_default().to_lowercase();

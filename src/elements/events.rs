@@ -1,33 +1,34 @@
-//! Sticky events that were in the in-flight queue when it was closed: upstream sends each once, so they are kept for the source pad.
+//! Sticky events that were in the in-flight queue when it was closed. Upstream sends each only once, so they are stored for the source
+//! pad.
 
 use gstreamer as gst;
 
-/// See the module. In the order in which they came.
+/// Stored events in arrival order. See the module.
 #[derive(Default)]
-pub(super) struct KeptEvents(Vec<gst::Event>);
+pub(super) struct StoredEvents(Vec<gst::Event>);
 
-impl KeptEvents {
+impl StoredEvents {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds an event, or replaces the one that it outdates, as a pad does.
-    pub(super) fn keep(&mut self, event: gst::Event) {
+    /// Adds an event, or replaces the previous event of its type, as a pad does.
+    pub(super) fn store(&mut self, event: gst::Event) {
         let name = event.structure().map(|structure| structure.name());
         let is_outdated =
-            |kept: &&mut gst::Event| kept.type_() == event.type_() && kept.structure().map(|structure| structure.name()) == name;
+            |stored: &&mut gst::Event| stored.type_() == event.type_() && stored.structure().map(|structure| structure.name()) == name;
         match self.0.iter_mut().find(is_outdated) {
             Some(outdated) => *outdated = event,
             None => self.0.push(event),
         }
     }
 
-    /// Adds an event that is older than those that are kept.
-    pub(super) fn keep_first(&mut self, event: gst::Event) {
+    /// Adds an event that is older than the stored ones.
+    pub(super) fn store_first(&mut self, event: gst::Event) {
         self.0.insert(0, event);
     }
 
-    pub(super) fn forget_segment(&mut self) {
+    pub(super) fn discard_segment(&mut self) {
         self.0.retain(|event| event.type_() != gst::EventType::Segment);
     }
 
@@ -36,12 +37,12 @@ impl KeptEvents {
     }
 }
 
-/// Whether the event stays true when the frames around it are lost.
-pub(super) fn is_kept(event: &gst::Event) -> bool {
+/// Whether the event must be stored when the frames around it are discarded.
+pub(super) fn is_storable(event: &gst::Event) -> bool {
     event.is_sticky() && event.type_() != gst::EventType::Eos
 }
 
-/// Whether a stream or a segment of it begins or ends with the event.
+/// Whether the event begins or ends a stream or a segment.
 pub(super) fn begins_or_ends(event: &gst::Event) -> bool {
     use gst::EventType::{Eos, Segment, StreamStart};
     matches!(event.type_(), Eos | Segment | StreamStart)

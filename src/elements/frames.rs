@@ -1,6 +1,6 @@
-//! A frame's way through an inference element: it arrives, is admitted, inferred or skipped for a reason, and leaves in its turn.
+//! The path of a frame through an inference element: it arrives, gets a slot, is inferred or skipped with a reason, and leaves in order.
 //!
-//! Here it is decided what becomes of one frame. Uses `stream`, `in_flight`, `pool` and `work`. Pads, events and flows are the driver's
+//! Decides what happens to a frame. Uses `stream`, `in_flight`, `pool` and `work`. Pads, events and flow returns belong to the driver
 //! ([`super::infer`]).
 
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::stages::flow::Epoch;
 use crate::stages::in_flight_queue::{Refused, Ticket};
 use crate::stages::{CancelReason, RunGuard, Scheduling, Stage};
 
-/// The runs of a frame that was admitted. Their owner tells how they end; if it panics, and drops them, they have failed.
+/// The runs of an admitted frame. Their owner reports the end; dropping this value without a report, as in a panic, means failure.
 struct Runs {
     stream: Arc<Stream>,
-    /// When they began. Of an older epoch they say nothing of the frames that are here now.
+    /// Epoch in which they began. Runs of an older epoch do not affect the statistics.
     epoch: Epoch,
     ticket: Ticket,
     guard: Arc<RunGuard>,
-    /// Of the frame before them.
+    /// Status of the frame before the runs.
     earlier: InferenceStatus,
     size: Size,
     frame_number: u64,
@@ -41,7 +41,7 @@ struct Runs {
 impl Runs {
     fn end(mut self, results: FrameResults) {
         self.are_over = true;
-        self.stream.settle(&self, results);
+        self.stream.finish_runs(&self, results);
     }
 }
 
@@ -50,36 +50,36 @@ impl Drop for Runs {
         if !self.are_over {
             let status = InferenceStatus::Failed("a bug: a panic lost its results".into());
             let (size, frame_number) = (self.size, self.frame_number);
-            self.stream.settle(self, FrameResults { size, frame_number, status, ..FrameResults::default() });
+            self.stream.finish_runs(self, FrameResults { size, frame_number, status, ..FrameResults::default() });
         }
     }
 }
 
-/// A frame that leaves: what is still to be done with it.
+/// A frame that leaves the element.
 pub(super) struct Leaving {
     pub(super) buffer: gst::Buffer,
     pub(super) results: FrameResults,
     pub(super) guard: Arc<RunGuard>,
-    /// From its admission to its results.
+    /// Time from its admission to its results.
     pub(super) took: Duration,
     pub(super) left: Departure,
     number: u64,
     held: Option<Held>,
 }
 
-/// How it was counted.
+/// Outcome that was counted.
 pub(super) enum Departure {
     Inferred,
     Skipped,
     Failed {
         reason: Arc<str>,
-        /// Frames that failed so far.
+        /// Number of frames that failed so far.
         n_failed: u64,
     },
 }
 
 impl Stream {
-    /// Takes a frame from upstream: infers it, or decides why not.
+    /// Accepts a frame from upstream and infers it, or skips it with a reason.
     pub(super) fn arrive(
         self: &Arc<Self>,
         element: &gst::Element,
@@ -88,12 +88,12 @@ impl Stream {
         work: &Arc<dyn Work>,
         arrived: Instant,
     ) -> Result<(), gst::FlowError> {
-        // From here on the frame is counted, and every way out has to say what became of it.
+        // From here on the frame is counted, and every return path must count its outcome.
         self.counts.arrive();
         let trace = FrameTrace::begin(element);
         let policy = self.policy();
         let queue = policy.queue(policy.queue == QueuePolicy::Auto && self.is_live(element));
-        // A policy that was set, or a limit of the latency below what a wait may take, excludes waiting.
+        // A policy set by the user, or a latency limit, excludes waiting.
         let waits_for_slot = policy.queue == QueuePolicy::Auto && queue == QueuePolicy::DropOldest && policy.max_latency.is_none();
         let lateness = if waits_for_slot { self.lateness(element, &buffer) } else { None };
         let (number, reason) = self.number(&buffer, &policy);
@@ -102,7 +102,7 @@ impl Stream {
         let size = caps::size(info);
         let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if meta::size_when_attached(&buffer).is_none() {
-            // The frame has no number yet, even if other elements found something in it.
+            // The frame has no number yet, even if it has results of other elements.
             results.frame_number = number;
         }
         if work.reads_results() {
@@ -131,7 +131,7 @@ impl Stream {
         }
     }
 
-    /// The number of the frame in this element's stream, and the reason to pass it by, if there is one already.
+    /// The number of the frame in this element's stream, and the skip reason if it is already known.
     fn number(&self, buffer: &gst::BufferRef, policy: &Policy) -> (u64, Option<Reason>) {
         let mut state = self.lock();
         let number = state.frames.n_arrived;
@@ -147,40 +147,40 @@ impl Stream {
         (number, reason)
     }
 
-    /// The number of the frame that was to be inferred last, if the picture is still what it was there. If not, this frame is to be
-    /// inferred: code that keeps it from that calls [`Stream::forget_motion`].
+    /// The number of the last frame chosen for inference, if there is no motion since then. `None` chooses this frame; code that then
+    /// skips it must call [`Stream::reset_motion`].
     fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gst_video::VideoInfo, policy: &Policy) -> Option<u64> {
         let share = policy.motion_threshold;
         if share <= 0.0 {
             return None;
         }
-        // A frame that can't be read is for the inference to fail on.
+        // For an unreadable frame, let the inference report the error.
         let frame = buffer::frame(buffer, info).ok()?;
-        let (gate, of_frame) = &mut *self.motion.lock().unwrap();
+        let (gate, reference_number) = &mut *self.motion.lock().unwrap();
         if gate.passes(&frame, share).ok()? {
-            *of_frame = number;
+            *reference_number = number;
             return None;
         }
-        Some(*of_frame)
+        Some(*reference_number)
     }
 
-    /// When a frame passes without its results, and when its first run has to begin so that they may be there.
+    /// The time when a frame leaves without results, and the latest time at which its first run must begin.
     fn times(&self, policy: &Policy, arrived: Instant) -> (Option<Instant>, Option<Instant>) {
         let Some(max_latency) = policy.max_latency else { return (None, None) };
-        // A little before its time, for threads wake up late.
+        // A margin, because threads wake up late.
         let wait = max_latency - max_latency / 20;
-        // Some begin however long runs took lately: only they show that runs are fast again.
+        // The assumed run time is limited, so that some frames run even after slow runs: only they show whether runs are fast again.
         let run = self.lock().latency.run_time().min(max_latency * 3 / 4);
         (Some(arrived + wait), Some(arrived + wait.saturating_sub(run)))
     }
 
-    /// The buffer, or a copy of it if upstream's pool would run dry.
+    /// The buffer, or a copy of it if upstream's pool has too few free buffers.
     fn hold(&self, element: &gst::Element, buffer: gst::Buffer, queue: QueuePolicy) -> (gst::Buffer, Option<Held>) {
         let address = buffer::pool_address(&buffer);
         if address == 0 {
             return (buffer, None);
         }
-        let (share, said) = {
+        let (share, message) = {
             let state = &mut *self.lock();
             let before = state.slots.capacity;
             let shared = state.pool.share(address, &buffer, &mut state.slots);
@@ -189,29 +189,29 @@ impl Stream {
             }
             shared
         };
-        let tell = |said: String| {
-            gst::element_info!(element, gst::ResourceError::Settings, ("{said}; give the source more buffers if it can have them"));
+        let report = |message: String| {
+            gst::element_info!(element, gst::ResourceError::Settings, ("{message}; configure more buffers in the source if possible"));
         };
-        said.into_iter().for_each(tell);
+        message.into_iter().for_each(report);
         let full = match share.take(&buffer, queue != QueuePolicy::Wait) {
             Ok(held) => return (buffer, Some(held)),
             Err(full) => full,
         };
         let Ok(copy) = buffer.copy_deep() else {
-            gst::warning!(self.cat, obj = element, "no memory for a copy: the frame itself is held");
-            let held = share.take_anyway(&buffer);
+            gst::warning!(self.cat, obj = element, "no memory for a copy: the original buffer is held");
+            let held = share.take_always(&buffer);
             return (buffer, Some(held));
         };
-        if let Full::Together(most) = full
-            && self.lock().pool.reports_others()
+        if let Full::AllElements(most) = full
+            && self.lock().pool.reports_copies()
         {
-            tell(format!("upstream's pool is small: frames are copied while inference elements hold {most} of its buffers"));
+            report(format!("upstream's pool is small: frames are copied while inference elements hold {most} of its buffers"));
         }
         self.counts.copy();
         (copy, None)
     }
 
-    /// Lets a frame go on without inference, or drops it.
+    /// Skips a frame: passes it without inference, or drops it.
     fn pass(&self, mut frame: InFlight, reason: Reason, policy: &Policy) -> Result<(), gst::FlowError> {
         if policy.drops(reason) {
             self.drop_frame(frame, reason);
@@ -222,7 +222,7 @@ impl Stream {
         self.queue.push_skipped(Item::Frame(Box::new(frame))).map_err(|item| self.refused(item))
     }
 
-    /// Gives a frame a place and starts its runs; or passes it, or another one, where there is no place.
+    /// Gets a slot for a frame and starts its runs. If there is no slot, skips this frame or another one.
     fn infer(
         self: &Arc<Self>,
         mut frame: InFlight,
@@ -231,11 +231,11 @@ impl Stream {
         policy: &Policy,
         (queue, lateness): (QueuePolicy, Option<i64>),
     ) -> Result<(), gst::FlowError> {
-        let (buffer, guard, of_runs) = (frame.buffer.clone(), frame.guard.clone(), frame.trace.frame.clone());
-        // The queue needs them only where the frame may have to leave without its results.
+        let (buffer, guard, span) = (frame.buffer.clone(), frame.guard.clone(), frame.trace.frame.clone());
+        // The queue needs a copy only if the frame may leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
-        self.follow_pace(work.stage(), queue);
-        // Before it is admitted: a flush in between makes it too old, and not too new.
+        self.limit_in_flight(work.stage(), queue);
+        // Read before admission: after a flush in between, the epoch must be the older one.
         let epoch = self.lock().flow.epoch();
         let mut item = Item::Frame(Box::new(frame));
         let mut has_waited = false;
@@ -249,22 +249,22 @@ impl Stream {
                 Err(Refused::Full(item)) => item,
             };
             if queue == QueuePolicy::DropOldest && !policy.drops(Reason::Queue) && !has_waited {
-                // The one that makes room has to wait among those that pass, and they have a bound.
+                // The displaced frame waits among the skipped frames, whose number is limited.
                 if self.queue.wait_to_skip().is_err() {
                     return Err(self.refused(item));
                 }
                 has_waited = true;
                 continue;
             }
-            if queue == QueuePolicy::DropNewest || !self.make_room(work.stage()) {
+            if queue == QueuePolicy::DropNewest || !self.displace_oldest(work.stage()) {
                 let Item::Frame(mut frame) = item else { unreachable!("made a frame above") };
                 frame.results = results;
                 drop(buffer);
-                self.forget_motion();
+                self.reset_motion();
                 return self.pass(*frame, Reason::Queue, policy);
             }
-            // A worker that was about to run the one that makes room may have yet to say that it does not. Its place is free in a moment,
-            // and one is enough: if another made room as well, the engine could be left without a frame.
+            // The displaced frame's slot becomes free soon: a worker that was about to run it may still have to release it. Displacing
+            // another frame could leave the engine idle.
             break self.queue.admit(item).map_err(|item| self.refused(item))?;
         };
         if guard.has_deadline() {
@@ -284,9 +284,9 @@ impl Stream {
         };
         let done = move |results| runs.end(results);
         let mapped = buffer::frame(&buffer, info);
-        // From here on only the mapping and the queue hold it, so it is writable when the results are attached.
+        // From here on, only the mapping and the queue hold the buffer, so it is writable when the results are attached.
         drop(buffer);
-        if !of_runs.is_disabled() {
+        if !span.is_disabled() {
             self.queue.update(ticket, |item| {
                 if let Item::Frame(frame) = item {
                     frame.trace.infer();
@@ -294,7 +294,7 @@ impl Stream {
             });
         }
         match mapped {
-            Ok(frame) => of_runs.in_scope(|| work.run(frame, results, guard, Box::new(done))),
+            Ok(frame) => span.in_scope(|| work.run(frame, results, guard, Box::new(done))),
             Err(error) => {
                 results.status = InferenceStatus::Failed(error.to_string().into());
                 done(results);
@@ -303,8 +303,8 @@ impl Stream {
         Ok(())
     }
 
-    /// A slot for a frame behind a policy that drops: at once, or, while a live stream keeps up, after a wait. `lateness` is that of a frame
-    /// that may wait.
+    /// Gets a slot under a policy that drops: at once, or after a wait while a live stream keeps up. `lateness` is `Some` if the frame
+    /// may wait.
     fn try_admit(&self, item: Item, lateness: Option<i64>) -> Result<Ticket, Refused<Item>> {
         let admitted = self.queue.try_admit(item);
         let Some(lateness) = lateness else { return admitted };
@@ -316,19 +316,19 @@ impl Stream {
             }
             Err(Refused::Flushing(_)) => return admitted,
         };
-        let patience = {
+        let allowed_wait = {
             let mut state = self.lock();
             let run_time = state.latency.run_time();
-            state.backlog.patience(lateness, run_time)
+            state.backlog.allowed_wait(lateness, run_time)
         };
-        let admitted = self.queue.admit_by(item, Instant::now() + patience);
+        let admitted = self.queue.admit_by(item, Instant::now() + allowed_wait);
         if matches!(admitted, Err(Refused::Full(_))) {
-            self.lock().backlog.waited_in_vain();
+            self.lock().backlog.wait_timed_out();
         }
         admitted
     }
 
-    /// How many nanoseconds later than its running time a frame comes; `None` if it has none, or there is no clock.
+    /// Arrival time minus running time, in nanoseconds; `None` without a timestamp or a clock.
     fn lateness(&self, element: &gst::Element, buffer: &gst::BufferRef) -> Option<i64> {
         let now = element.current_running_time()?;
         let due = self.lock().input.running_time(buffer)?;
@@ -336,40 +336,40 @@ impl Stream {
         Some(nanoseconds(now)? - nanoseconds(due)?)
     }
 
-    /// Lets no frame wait in front of the requests, and fewer be in flight where those that are wait for threads. Only where upstream waits
-    /// for a place, and has the next frame at hand as soon as one is free: to wait inside would make it older, and no request busier. Else
-    /// frames that come together would pass without inference though there is time for them.
-    fn follow_pace(&self, stage: &Stage, queue: QueuePolicy) {
+    /// Limits the frames in flight: none waits before the requests, and fewer run if running frames lack CPU time. Only for upstreams
+    /// that wait for a slot and have the next frame ready: there, waiting inside adds latency without making a request busier. Otherwise,
+    /// frames of a burst would be skipped although there is time to infer them.
+    fn limit_in_flight(&self, stage: &Stage, queue: QueuePolicy) {
         let n_at_once = stage.n_frames_at_once();
         let (n_fewer, most_in_flight) = match queue {
-            // A call of several frames begins sooner where some wait already.
+            // A batch fills sooner if some frames already wait.
             QueuePolicy::Wait if stage.gathers_frames() => (stage.n_frames_to_remove(), usize::MAX),
             QueuePolicy::Wait => (stage.n_frames_to_remove(), n_at_once),
             _ => (0, usize::MAX),
         };
         let most = match (n_fewer, stage.scheduling()) {
             (0, _) => usize::MAX,
-            // One finished, on its way downstream; none need wait for a request where requests wait.
+            // One completed frame on its way downstream. No frame needs to wait for a request if requests themselves wait.
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
         if self.queue.set_limits(most, most_in_flight) && n_fewer > 0 {
-            gst::debug!(self.cat, "at most {most} frames now, as requests wait for threads");
+            gst::debug!(self.cat, "at most {most} frames in flight, because requests wait for threads");
         }
     }
 
-    /// Takes the run from the frame that has waited longest for it; false if none waits.
-    fn make_room(&self, stage: &Stage) -> bool {
+    /// Displaces the frame that has waited longest for inference; false if none waits.
+    fn displace_oldest(&self, stage: &Stage) -> bool {
         let displaced = self.queue.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.guard.displace()));
         if displaced {
-            // Which ends in `settle`.
+            // The run ends in `finish_runs`.
             stage.discard_canceled();
         }
         displaced
     }
 
-    /// The runs of a frame are over, or will not begin.
-    fn settle(&self, runs: &Runs, mut results: FrameResults) {
+    /// Completes a frame after its runs have ended or were canceled.
+    fn finish_runs(&self, runs: &Runs, mut results: FrameResults) {
         let Runs { ticket, ref guard, ref earlier, admitted, ref policy, .. } = *runs;
         if let Some(waited) = guard.waited() {
             let (run, mut state) = (guard.arrived().elapsed().saturating_sub(waited), self.lock());
@@ -383,7 +383,7 @@ impl Stream {
             CancelReason::Late => Reason::Latency,
         });
         if reason.is_some() || (matches!(results.status, InferenceStatus::Failed(_)) && results.status != *earlier) {
-            self.forget_motion();
+            self.reset_motion();
         }
         let update = |item: &mut Item, results, outcome| {
             if let Item::Frame(frame) = item {
@@ -393,7 +393,7 @@ impl Stream {
         };
         match reason {
             Some(reason) if policy.drops(reason) => {
-                // Counted at once: a stop counts what is in the queue meanwhile, and does not wait for this thread.
+                // Counted at once: a stop counts the frames in the queue without waiting for this thread.
                 if let Some(Item::Frame(frame)) = self.queue.discard(ticket, || self.counts.drop(reason)) {
                     frame.trace.end("dropped", Some(reason));
                 }
@@ -408,7 +408,7 @@ impl Stream {
                 });
             }
             None => {
-                // By identity: an element before this one may have failed for the same reason.
+                // Compared by identity: an earlier element may have failed with the same text.
                 let was_known = |reason: &Arc<str>| matches!(earlier, InferenceStatus::Failed(known) if Arc::ptr_eq(known, reason));
                 let outcome = match &results.status {
                     InferenceStatus::Failed(reason) if !was_known(reason) => Outcome::Failed(reason.clone()),
@@ -419,10 +419,10 @@ impl Stream {
         }
     }
 
-    /// A frame came out of the queue before its results: it goes on without, if it does.
-    pub(super) fn give_up(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
+    /// Handles a frame that must leave before its results: skips it, or drops it (`None`).
+    pub(super) fn leave_late(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
         frame.guard.cancel();
-        self.forget_motion();
+        self.reset_motion();
         if let Some(work) = self.work() {
             work.stage().discard_canceled();
         }
@@ -434,7 +434,7 @@ impl Stream {
         Some(frame)
     }
 
-    /// A frame's turn to leave has come: completes its results, and counts it.
+    /// Finishes a frame whose turn has come: completes its results and counts it.
     pub(super) fn leave(&self, frame: InFlight) -> Leaving {
         let InFlight { buffer, number, looks_like, mut results, n_before, outcome, arrived, took, guard, trace, held, .. } = frame;
         let mut n_objects = 0;
@@ -465,7 +465,7 @@ impl Stream {
         Leaving { buffer, results, guard, took, left, number, held }
     }
 
-    /// The buffer with its results, which leaves now, and what counts it among those of upstream's pool until it has.
+    /// Attaches the results to the buffer that leaves now. The second value counts it in upstream's pool until it was pushed.
     pub(super) fn attach(&self, frame: Leaving) -> (gst::Buffer, Option<Held>) {
         let Leaving { mut buffer, results, number, mut held, .. } = frame;
         let writable = buffer.make_mut();
@@ -480,7 +480,7 @@ impl Stream {
         (buffer, held)
     }
 
-    /// Keeps what was found in an inferred frame, and gives it to those that were skipped; in the order of the stream.
+    /// Stores the results of an inferred frame, and adds them to skipped frames, in stream order.
     fn carry(
         &self,
         work: &dyn Work,
@@ -489,19 +489,19 @@ impl Stream {
         n_before: usize,
         outcome: &Outcome,
     ) {
-        let mut found = self.found.lock().unwrap();
+        let mut last_results = self.last_results.lock().unwrap();
         let policy = self.policy();
         if !policy.keeps_results() {
-            *found = None;
+            *last_results = None;
             return;
         }
         match outcome {
-            Outcome::Inferred => *found = Some((number, work.found(results, n_before))),
+            Outcome::Inferred => *last_results = Some((number, work.own_results(results, n_before))),
             Outcome::Skipped(_) => {
-                // Where nothing has changed it still holds; but the frame to which that was compared may not have been inferred after all.
-                let holds = |of_frame: u64| policy.carry_results || looks_like == Some(of_frame);
-                if let Some((_, found)) = found.as_ref().filter(|(of_frame, _)| holds(*of_frame)) {
-                    work.carry(found, results);
+                // Without motion, the results are still valid. But the compared frame may not have been inferred.
+                let holds = |frame_number: u64| policy.carry_results || looks_like == Some(frame_number);
+                if let Some((_, earlier)) = last_results.as_ref().filter(|(frame_number, _)| holds(*frame_number)) {
+                    work.carry(earlier, results);
                 }
             }
             Outcome::Open | Outcome::Failed(_) => {}
@@ -516,7 +516,7 @@ impl Stream {
             element,
             gst::StreamError::Failed,
             (
-                "an element between the detector and `{}` dropped the regions (videocrop and videobox do), so boxes may be off; put it before the detector or behind the last roi element",
+                "an element between the detector and `{}` dropped the regions (videocrop and videobox do), so boxes may be off; put it upstream of the detector or downstream of the last roi element",
                 element.name()
             )
         );
@@ -536,7 +536,7 @@ mod tests {
     static CAT: LazyLock<gst::DebugCategory> =
         LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));
 
-    /// An element with a bug: the results of its stage are lost on their way.
+    /// A stage whose results are lost in a panic.
     struct LosesResults(Stage);
 
     impl Work for LosesResults {
@@ -547,12 +547,12 @@ mod tests {
         fn run(&self, _frame: Frame, _results: FrameResults, _guard: Arc<RunGuard>, done: Done) {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
                 let _done = done;
-                panic!("on the way to `done`");
+                panic!("before `done`");
             }));
             assert!(panicked.is_err());
         }
 
-        fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
+        fn own_results(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
             results.clone()
         }
 
@@ -560,7 +560,7 @@ mod tests {
             0
         }
 
-        fn carry(&self, _found: &FrameResults, _results: &mut FrameResults) {}
+        fn carry(&self, _earlier: &FrameResults, _results: &mut FrameResults) {}
 
         fn reads_results(&self) -> bool {
             false
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_the_way_of_the_results_is_a_failed_frame() {
+    fn panic_before_done_fails_the_frame() {
         gst::init().unwrap();
         let stream = Arc::new(Stream::new(*CAT));
         stream.queue.resume();
@@ -592,7 +592,7 @@ mod tests {
         let options = StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() };
         let work: Arc<dyn Work> = Arc::new(LosesResults(Stage::detector(&options).unwrap()));
         stream.infer(frame, &info, &work, &Policy::default(), (QueuePolicy::Wait, None)).unwrap();
-        let Ok(Taken::Complete(Item::Frame(frame))) = stream.queue.take(|_| None, None) else { panic!("it is complete") };
+        let Ok(Taken::Complete(Item::Frame(frame))) = stream.queue.take(|_| None, None) else { panic!("expected a complete frame") };
         assert!(matches!(&frame.outcome, Outcome::Failed(reason) if reason.contains("a panic")));
         assert_eq!((frame.results.frame_number, frame.results.size), (7, caps::size(&info)));
     }

@@ -1,4 +1,4 @@
-//! What happens to a file that exists, as the type of a property.
+//! Enumeration type of the property `if-exists`: the handling of an existing file.
 
 use gst::glib;
 use gstreamer as gst;
@@ -10,14 +10,14 @@ use crate::publish;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiflowIfExists", allow_name_conflict)]
 pub enum IfExists {
-    /// It is emptied when the first result is written.
+    /// The file is truncated when the first result is written.
     #[default]
     #[enum_value(name = "Replace it with the first result", nick = "replace")]
     Replace,
-    /// Results are written behind what it holds.
+    /// Results are appended to the file.
     #[enum_value(name = "Append to it", nick = "append")]
     Append,
-    /// It is an error.
+    /// An existing file is an error.
     #[enum_value(name = "Fail with an error", nick = "fail")]
     Fail,
 }

@@ -1,4 +1,4 @@
-//! What is in the in-flight queue of an inference element: frames, with all that is known of them, and events.
+//! Items of the in-flight queue of an inference element: frames with their state, and events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use super::pool::Held;
 use crate::frame::{FrameResults, InferenceStatus};
 use crate::stages::RunGuard;
 
-/// What is in the queue.
+/// An item of the queue.
 pub(super) enum Item {
     Frame(Box<InFlight>),
     Event(gst::Event),
 }
 
 impl Item {
-    /// When a frame passes without results.
+    /// When a frame leaves without results.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Frame(frame) => frame.deadline,
@@ -30,33 +30,33 @@ impl Item {
 /// A frame in the queue.
 pub(super) struct InFlight {
     pub(super) buffer: gst::Buffer,
-    /// Its number in this element's stream.
+    /// Number of the frame in this element's stream.
     pub(super) number: u64,
-    /// The number of the frame that it looks like, where that is why it is not inferred.
+    /// Number of the frame without motion since then; set if this is why the frame is not inferred.
     pub(super) looks_like: Option<u64>,
-    /// What earlier elements found until its inference is done; then all that is known.
+    /// Results of earlier elements until inference completes, then all results.
     pub(super) results: FrameResults,
-    /// How many of the detections were there before.
+    /// Number of detections from earlier elements.
     pub(super) n_before: usize,
     pub(super) outcome: Outcome,
     pub(super) arrived: Instant,
-    /// From its admission to its results; what downstream takes does not count.
+    /// Time from its admission to its results, without downstream.
     pub(super) took: Duration,
-    /// When it passes without results.
+    /// When it leaves without results.
     pub(super) deadline: Option<Instant>,
     pub(super) guard: Arc<RunGuard>,
     pub(super) trace: FrameTrace,
-    /// Counts it among those of upstream's pool.
+    /// Accounting of the buffer in upstream's pool.
     pub(super) held: Option<Held>,
 }
 
-/// What became of a frame.
+/// Result of the element's work on a frame.
 pub(super) enum Outcome {
-    /// Not known yet.
+    /// Not complete yet.
     Open,
     Inferred,
     Skipped(Reason),
-    /// This element's own inference failed.
+    /// The inference of this element failed.
     Failed(Arc<str>),
 }
 
@@ -69,7 +69,7 @@ impl InFlight {
     }
 }
 
-/// What a trace shows of a frame: how long it was here, and in which part of its way.
+/// Trace spans of a frame: its time in the element, and the current phase.
 pub(super) struct FrameTrace {
     pub(super) frame: tracing::Span,
     pub(super) part: tracing::Span,
@@ -81,12 +81,12 @@ impl FrameTrace {
         let frame = tracing::trace_span!(
             target: "roiflow::trace", parent: None, "frame", element = element.name().as_str(), frame = empty, outcome = empty, reason = empty
         );
-        let part = tracing::trace_span!(target: "roiflow::trace", parent: &frame, "wait for a place");
+        let part = tracing::trace_span!(target: "roiflow::trace", parent: &frame, "wait for a slot");
         Self { frame, part }
     }
 
     pub(super) fn infer(&mut self) {
-        self.part = tracing::Span::none(); // One part ends before the next begins.
+        self.part = tracing::Span::none(); // End the phase before the next begins.
         self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "inference");
     }
 

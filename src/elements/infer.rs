@@ -1,59 +1,57 @@
-//! The driver that all inference elements share: it executes what the state machine of the stream ([`crate::stages::flow`]) asks for, on the element's pads.
+//! The driver that all inference elements share. It runs the stream's state machine ([`crate::stages::flow`]) on the element's pads.
 //!
 //! # Files
 //!
-//! Each uses only those below it:
+//! Each file uses only those below it:
 //!
-//! | file | is |
+//! | file | content |
 //! |---|---|
-//! | `detect`, `classify` | an element: its properties, and what it does with a frame |
-//! | `lifecycle` | the state changes of the element: when a model is made |
-//! | `pads` | the pads of the element, whose functions call the driver |
-//! | `infer` | the driver: events, queries and flows of pads, the task of the source pad |
-//! | `frames`, `model` | what becomes of a frame; how the stream comes by its stage |
-//! | `stream` | the in-flight queue, and what is known of the stream, behind one lock |
-//! | `in_flight`, `events`, `loading` | what is in the queue, and kept of it; a stage that is being made |
-//! | `pool`, `latency`, `backlog`, `policy`, `stats` | upstream's buffers, times, what was asked for, what was counted |
-//! | `work` | the interface to what an element does with a frame |
+//! | `detect`, `classify` | an element: its properties, and what it infers for each frame |
+//! | `lifecycle` | state changes of the element: when a model is loaded |
+//! | `pads` | pads of the element; their functions call the driver |
+//! | `infer` | the driver: events, queries, pad activation, the source pad's task |
+//! | `frames`, `model` | the path of one frame; waiting for the inference stage |
+//! | `stream` | the in-flight queue and the state of the stream, behind one lock |
+//! | `in_flight`, `events`, `loading` | items of the queue; stored sticky events; a stage that is being loaded |
+//! | `pool`, `latency`, `backlog`, `policy`, `stats` | upstream's buffer pool, latency, lateness, properties, counters |
+//! | `work` | the interface between driver and element |
 //!
-//! The state machine is in [`crate::stages::flow`], and pure.
+//! The state machine in [`crate::stages::flow`] is pure: it does no I/O and takes no locks.
 //!
 //! # Threads
 //!
-//! - The *streaming thread* (upstream's) brings buffers and events to the sink pad. It maps a buffer, starts the run, and goes
-//!   on; it blocks only while the queue is full, or, under a policy that skips frames, while too many frames that
-//!   pass without inference wait for their turn. That is the backpressure. Behind a live source it blocks only while the stream
-//!   keeps up ([`super::backlog`]).
-//! - *Workers* of the stage end runs and put the result into its slot of the queue. They never block, push, or touch a pad.
-//! - The *source pad's task* takes what is complete, in arrival order, attaches the results and pushes. So results leave as
-//!   soon as they are ready, also when no next frame comes, and no further `queue` is needed.
+//! - The *streaming thread* (upstream's) brings buffers and events to the sink pad. It maps a buffer, starts the inference and returns.
+//!   It blocks while the queue is full: this is the backpressure. Under a policy that skips frames, it blocks while too many
+//!   skipped frames wait for their turn. Behind a live source it blocks only while the stream keeps up ([`super::backlog`]).
+//! - *Workers* of the stage complete runs and put the results into the frame's slot. They never block, push, or touch a pad.
+//! - The *source pad's task* takes completed frames in arrival order, attaches the results and pushes them. So a frame leaves as
+//!   soon as it is complete, even when no further frame arrives, and no separate `queue` element is needed.
 //!
-//! The stage may still be made when the stream begins; [`super::model`] waits for it, for the caps and whatever comes first.
+//! The stage may still be loading when the stream begins. [`super::model`] then waits for it before the first caps or frame.
 //!
-//! Serialized events pass through the queue and keep their place; frames leave by the task or not at all. What becomes of one
-//! frame is decided in [`super::frames`].
+//! Serialized events pass through the queue in order. Frames leave only through the task. [`super::frames`] decides the path of each
+//! frame.
 //!
-//! # Ends
+//! # How a stream ends
 //!
-//! The states, and what leads from one to the next, are in [`crate::stages::flow`]. In short:
+//! The states and transitions are in [`crate::stages::flow`]. In short:
 //!
-//! - *Flush*: FLUSH_START empties the queue, and returns when the task's turn is over. Runs that have not begun are dropped, so
-//!   that flushes in a row pile nothing up; those that end later find nothing.
-//!   FLUSH_STOP starts the task anew. Upstream sends a sticky event once, so those that were in the queue are kept and put on the
-//!   source pad then, as a `queue` does.
-//! - *Downstream's end of stream*: the task drops what lies before the next segment or EOS, and goes on; upstream hears `Eos`
-//!   with its next buffer and sends its own EOS, which passes.
-//! - *An error downstream*: the queue is closed, the task pauses, and upstream hears of it with its next buffer; the bus, if
-//!   upstream has sent EOS already. NotLinked
-//!   ends when the source pad is linked (RECONFIGURE), everything else with a flush or a new activation. A peer that is linked after the end
-//!   hears it then.
-//! - *Too many failures in a row* (`max-failures`), or one of a model that never runs: an error on the bus that says why, and then as after an
-//!   error downstream.
+//! - *Flush*: FLUSH_START empties the queue and returns when the task's turn is over. Runs that have not begun are canceled, so repeated
+//!   flushes do not pile up work. A run that completes later is ignored. FLUSH_STOP restarts the task. Upstream sends a sticky event only
+//!   once. So sticky events that were in the queue are stored on the source pad, as `queue` does.
+//! - *EOS returned by downstream*: the task discards items up to the next segment or EOS, and continues. Upstream gets `Eos` for its next
+//!   buffer. It then sends its own EOS event, which passes.
+//! - *Error returned by downstream*: the queue is closed and the task pauses. Upstream gets the error for its next buffer. If upstream
+//!   has
+//!   already sent EOS, the error is posted on the bus. `NotLinked` ends when the source pad is linked (RECONFIGURE). All other errors end
+//!   with a flush or a new activation. A peer that is linked after EOS receives EOS again.
+//! - *Too many failures in a row* (`max-failures`), or a model that has never run: an error with the reason on the bus. Then as after
+//!   an error returned by downstream.
 //!
 //! # Locks
 //!
-//! [`Driver::task_control`] is held while a thread other than the task's starts, stops or pauses the task. It comes before those of the stream
-//! ([`super::stream`]). It is held while the task's turn ends, so the task never takes it.
+//! [`Driver::task_control`] is held while a thread other than the task's own starts, stops or pauses the task. It is taken before the
+//! locks of the stream ([`super::stream`]). It is held while the task's turn ends, so the task itself never takes it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +63,7 @@ use gstreamer as gst;
 use gstreamer_video as gst_video;
 
 use super::backlog::Backlog;
-use super::events::is_kept;
+use super::events::is_storable;
 use super::frames::{Departure, Leaving};
 use super::in_flight::{InFlight, Item};
 use super::loading::Loading;
@@ -77,18 +75,18 @@ use crate::stages;
 use crate::stages::flow::{Action, Return, State, Transition, Trigger, Turn};
 use crate::stages::in_flight_queue::Taken;
 
-/// See the module.
+/// Driver of one inference element. See the module.
 pub(super) struct Driver {
     cat: gst::DebugCategory,
     stream: Arc<Stream>,
-    /// See the module.
+    /// Serializes starting, stopping and pausing the task. See the module's section on locks.
     task_control: Mutex<()>,
-    /// What a classifier saved, once it has had a model.
+    /// Counters of result reuse. Set when a classifier first loads a model.
     pub(super) reuse: OnceLock<Arc<ReuseCounts>>,
 }
 
 thread_local! {
-    /// The address of the driver whose task has its turn on this thread; 0 for none.
+    /// The address of the driver whose task is running on this thread; 0 if none.
     static IN_TURN: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -97,22 +95,22 @@ impl Driver {
         Arc::new(Self { cat, stream: Arc::new(Stream::new(cat)), task_control: Mutex::default(), reuse: OnceLock::new() })
     }
 
-    /// Begins a stream with the stage that is, or will be, made.
+    /// Begins a stream. Its stage may still be loading.
     pub(super) fn begin_stream(&self, loading: Arc<Loading>) {
         self.stream.begin(loading);
     }
 
-    /// The element is about to stop: releases the threads that wait for the stage, or for a slot.
+    /// Releases threads that wait for the stage or for a slot. Called before the element stops.
     pub(super) fn stop_waiting(&self) {
         let _stopped = self.stream.handle(Trigger::Deactivate);
         let loading = self.stream.lock().model.loading.take();
-        // Outside the lock: the last share of a stage waits for its runs.
+        // Outside the lock: dropping the last reference to a stage waits for its runs.
         drop(loading);
     }
 
-    /// Ends the stream; the stage stays for the next one.
+    /// Ends the stream. The stage stays loaded for the next one.
     pub(super) fn end_stream(&self) {
-        self.stream.forget_results();
+        self.stream.reset_results();
         self.stream.counts.end();
     }
 
@@ -125,26 +123,26 @@ impl Driver {
         self.stream.work()
     }
 
-    /// Whether it has to be known how long a frame takes.
+    /// Whether a warm-up is needed, because the latency of a frame must be known.
     pub(super) fn needs_warm_up(&self, is_live: bool) -> bool {
         self.stream.needs_warm_up(is_live)
     }
 
-    /// Takes a property of the policy; false if it is not one.
+    /// Sets a property of the policy. Returns false if `name` is not one.
     pub(super) fn set_policy(&self, name: &str, value: &gst::glib::Value) -> bool {
         let known = self.stream.policy.lock().unwrap().set(name, value);
         if known {
             if name == policy::MOTION_THRESHOLD {
-                // Frames may have been inferred without being looked at.
-                self.stream.forget_motion();
+                // Earlier frames may have been inferred without a motion comparison.
+                self.stream.reset_motion();
             }
-            // The task looks at the interval of the statistics.
+            // The task reads the interval of the statistics.
             self.stream.queue.wake();
         }
         known
     }
 
-    /// The value of a property of the policy; `None` if it is not one.
+    /// The value of a property of the policy; `None` if `name` is not one.
     pub(super) fn policy(&self, name: &str) -> Option<gst::glib::Value> {
         self.stream.policy.lock().unwrap().get(name)
     }
@@ -153,7 +151,7 @@ impl Driver {
         let arrived = Instant::now();
         let stream = &self.stream;
         stream.upstream()?;
-        // Why there is none was reported.
+        // The reason for a missing stage has already been reported.
         let work = match stream.work() {
             Some(work) => work,
             None => stream.warm_stage(element, stream.is_live(element)).ok_or_else(|| stream.no_stage())?,
@@ -162,7 +160,7 @@ impl Driver {
             gst::element_error!(
                 element,
                 gst::StreamError::Format,
-                ("expected raw video, got data without usable caps; put a decoder (`decodebin`) and `videoconvert` in front")
+                ("expected raw video, got data without usable caps; add `decodebin` and `videoconvert` upstream")
             );
             return Err(gst::FlowError::NotNegotiated);
         };
@@ -175,7 +173,7 @@ impl Driver {
             gst::EventView::FlushStart(_) => {
                 self.handle(Trigger::FlushStart, element, srcpad);
                 let pushed = srcpad.push_event(event);
-                // Returns when the task's turn is over; at once if this is the task's own thread (a seek made downstream).
+                // Blocks until the task's turn is over. Does not block if this is the task's own thread (a seek from downstream).
                 let control = self.task_control();
                 let transition = self.stream.handle(Trigger::FlushForwarded { sink_is_flushing: is_flushing(pad) });
                 let control = control.filter(|_| transition.requires(Action::AwaitPause));
@@ -188,11 +186,11 @@ impl Driver {
                 self.handle(Trigger::FlushStop, element, srcpad);
                 drop(control);
                 let pushed = srcpad.push_event(event);
-                // Also if the pad is not linked: upstream has to hear so.
+                // Open even if the pad is not linked: upstream must receive the flow return.
                 self.open(element, srcpad) && pushed
             }
             gst::EventView::Caps(caps) => {
-                // A stream that ends or is flushed is no error; what comes next hears that it does, and waits anew behind a flush.
+                // A stream that stops or is flushed is no error. The next buffer gets the flow return, or waits again after a flush.
                 let stream = &self.stream;
                 if stream.warm_stage(element, stream.is_live(element)).is_none() && stream.no_stage() != gst::FlowError::Flushing {
                     return false;
@@ -213,7 +211,7 @@ impl Driver {
                 }
                 let _skipped = self.stream.handle_and(Trigger::BeginStream, |state, _| {
                     (state.input.segment, state.input.earliest, state.input.is_live) = (segment, None, None);
-                    // Running time may begin anew.
+                    // Running time may restart.
                     state.backlog = Backlog::default();
                 });
                 true
@@ -228,16 +226,16 @@ impl Driver {
         }
     }
 
-    /// Lets an event enter the queue. While the queue is closed, a sticky one is kept, because upstream will not send it again.
+    /// Adds an event to the queue. While the queue is closed, a sticky event is stored, because upstream does not send it again.
     fn enqueue(&self, event: gst::Event) -> bool {
         loop {
             if self.stream.queue.push(Item::Event(event.clone())).is_ok() {
                 return true;
             }
-            let trigger = Trigger::EventRefused { is_kept: is_kept(&event) };
+            let trigger = Trigger::EventRefused { is_kept: is_storable(&event) };
             let transition = self.stream.handle_and(trigger, |state, transition| {
                 if transition.requires(Action::KeepEvent) {
-                    state.kept.keep(event.clone());
+                    state.stored.store(event.clone());
                 }
             });
             if !transition.requires(Action::RetryEvent) {
@@ -246,29 +244,29 @@ impl Driver {
         }
     }
 
-    /// Takes a trigger, and executes all that the transition asks for.
+    /// Passes a trigger to the state machine and executes the actions of the transition.
     fn handle(self: &Arc<Self>, trigger: Trigger<gst::FlowError>, element: &gst::Element, srcpad: &gst::Pad) {
         let transition = self.stream.handle(trigger);
         self.perform(&transition, element, srcpad);
     }
 
-    /// Executes the actions of a transition that are done without the lock, in their order. False if the task can't be started.
+    /// Executes those actions of a transition that need no lock, in order. Returns false if the task cannot be started.
     fn perform(self: &Arc<Self>, transition: &Transition<gst::FlowError>, element: &gst::Element, srcpad: &gst::Pad) -> bool {
         let mut is_started = true;
         for action in transition.actions() {
             match action {
-                Action::DiscardResults => self.stream.forget_results(),
-                Action::ResetMotion => self.stream.forget_motion(),
+                Action::DiscardResults => self.stream.reset_results(),
+                Action::ResetMotion => self.stream.reset_motion(),
                 Action::AwaitPause => {
                     let _paused = srcpad.pause_task();
                 }
-                // A task that is only paused would leak the closure that it is started with again. It can't join itself, though.
+                // Restarting a task that is only paused would leak its previous closure. The task's own thread cannot join itself.
                 Action::StopTask if !self.is_in_turn() => {
                     let _stopped = srcpad.stop_task();
                 }
                 Action::StartTask => is_started = start_task(self, srcpad, element),
                 Action::RepeatEos => {
-                    // The pad sends its peer the sticky events that this has not seen before any other event, which finds it at its EOS then.
+                    // Pushing any event makes the pad first send the sticky events that its peer has not received, including EOS.
                     let prompt = gst::event::CustomDownstream::new(gst::Structure::new_empty("roiflow-end-again"));
                     let _refused = srcpad.push_event(prompt);
                 }
@@ -280,24 +278,25 @@ impl Driver {
                     is_started = self.open(element, srcpad);
                 }
                 Action::ReportError => report(element, transition),
-                // Done under the lock, or by the caller.
+                // Executed under the lock, or by the caller.
                 _ => {}
             }
         }
         is_started
     }
 
-    /// Keeps other threads from starting the task, unless this is its own thread: one of them may wait for it.
+    /// Locks out other threads that would start the task. `None` on the task's own thread, because another thread may wait for it.
     fn task_control(&self) -> Option<MutexGuard<'_, ()>> {
         (!self.is_in_turn()).then(|| self.task_control.lock().unwrap())
     }
 
-    /// Whether this thread is that of the task, in its turn.
+    /// Whether this thread is the task's own, during a turn.
     fn is_in_turn(&self) -> bool {
         IN_TURN.get() == std::ptr::from_ref(self).addr()
     }
 
-    /// Opens the queue and starts the task after a flush, an activation, or when the source pad is linked. False if the task can't be started.
+    /// Opens the queue and starts the task: after a flush, an activation, or when the source pad is linked. Returns false if the task
+    /// cannot be started.
     fn open(self: &Arc<Self>, element: &gst::Element, srcpad: &gst::Pad) -> bool {
         let _control = self.task_control();
         let mut epoch = None;
@@ -314,7 +313,7 @@ impl Driver {
         }
     }
 
-    /// Puts sticky events on the source pad, which passes them on before whatever is pushed next.
+    /// Stores sticky events on the source pad, which sends them before the next item.
     fn store(&self, srcpad: &gst::Pad, events: impl IntoIterator<Item = gst::Event>) {
         for event in events {
             let stored = srcpad.store_sticky_event(&event);
@@ -323,18 +322,18 @@ impl Driver {
     }
 
     fn set_caps(&self, caps: &gst::CapsRef) -> stages::Result<()> {
-        // What comes with caps that are refused must not be taken for what came before.
+        // Frames after refused caps must not be read with the previous caps.
         self.stream.lock().input.info = None;
         let refused = || {
             stages::Error::new(
                 stages::ErrorKind::Config,
                 format!(
-                    "expected raw video in system memory, got `{caps}`; put a decoder and `videoconvert` in front (`gldownload`, `vapostproc` or \
+                    "expected raw video in system memory, got `{caps}`; add a decoder and `videoconvert` upstream (`gldownload`, `vapostproc` or \
                      the like if the frames are in a device's memory)"
                 ),
             )
         };
-        // A video info can be made of encoded video and of frames on a device as well.
+        // `VideoInfo` also accepts encoded video and frames in device memory.
         let info = gst_video::VideoInfo::from_caps(caps).ok().filter(|_| caps::is_raw_in_system_memory(caps)).ok_or_else(refused)?;
         if caps::pixel_format(&info).is_none() {
             return Err(buffer::unsupported(&info).into());
@@ -347,7 +346,7 @@ impl Driver {
         let serialized = query.is_serialized();
         match query.view_mut() {
             gst::QueryViewMut::AcceptCaps(accept) => {
-                // Caps that are not ours are refused by the caps event, with an error that helps.
+                // The caps event refuses unsupported caps, with a helpful error.
                 accept.set_result(true);
                 true
             }
@@ -355,7 +354,7 @@ impl Driver {
                 if self.stream.ready_stage(element).is_none() {
                     return false;
                 }
-                // Downstream answers for the caps that it has seen: let them, and all frames of the old ones, leave first.
+                // Downstream replies for the caps that it has seen. So these caps, and all earlier frames, must leave first.
                 if self.stream.queue.drain().is_err() {
                     return false;
                 }
@@ -379,7 +378,7 @@ impl Driver {
         }
     }
 
-    /// Asks for as many buffers more as the queue can hold.
+    /// Adds the queue's capacity to the number of buffers in each proposed pool.
     fn propose_allocation(&self, allocation: &mut gst::query::Allocation<gst::QueryRef>) {
         let n_held = self.capacity() as u32;
         let pools: Vec<_> =
@@ -407,7 +406,7 @@ impl Driver {
             return false;
         }
         let (live, min, max) = upstream.result();
-        // Where nothing is live the answer is not used.
+        // Without a live source, the reported latency is not used.
         if live && self.stream.warm_stage(element, live).is_none() {
             return false;
         }
@@ -438,7 +437,7 @@ impl Driver {
             }
         } else {
             self.handle(Trigger::Deactivate, element, pad);
-            // A thread that has opened the queue just before starts the task first.
+            // A thread that has just opened the queue starts the task first.
             let _control = self.task_control();
             pad.stop_task().map_err(|_| gst::loggable_error!(self.cat, "cannot stop the source pad's task"))?;
         }
@@ -446,7 +445,7 @@ impl Driver {
     }
 
     pub(super) fn sink_activate(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, active: bool, srcpad: &gst::Pad) {
-        // The source pad was activated before.
+        // The source pad is activated before the sink pad.
         if active {
             self.handle(Trigger::SinkActivated { sink_is_flushing: is_flushing(pad) }, element, srcpad);
         }
@@ -463,7 +462,7 @@ impl Driver {
         };
         let item = match taken {
             Taken::Complete(item) => Some(item),
-            Taken::Late(Item::Frame(frame)) => self.stream.give_up(frame).map(Item::Frame),
+            Taken::Late(Item::Frame(frame)) => self.stream.leave_late(frame).map(Item::Frame),
             Taken::Late(item) => Some(item),
             Taken::WokenUp => return,
         };
@@ -472,7 +471,7 @@ impl Driver {
             Some(Item::Event(event)) => {
                 let is_eos = event.type_() == gst::EventType::Eos;
                 if is_eos {
-                    // Before downstream knows: statistics that are read then stay.
+                    // End the counters before downstream sees EOS, so that statistics read from then on are final.
                     self.stream.counts.end();
                 }
                 self.push_event(pad, event, turn);
@@ -489,15 +488,15 @@ impl Driver {
                 let trigger = Trigger::FramePushed { turn, result: returned(error), is_linked: pad.is_linked() };
                 if error != gst::FlowError::Eos {
                     self.handle_in_turn(trigger, element, pad);
-                } else if let Some(kept) = self.stream.skip_to_segment(trigger) {
-                    self.store(pad, kept);
-                    self.stream.forget_motion();
+                } else if let Some(events) = self.stream.skip_to_segment(trigger) {
+                    self.store(pad, events);
+                    self.stream.reset_motion();
                 }
             }
         }
     }
 
-    /// As [`Driver::handle`], for a trigger that may pause the task.
+    /// Like [`Driver::handle`], for triggers that may pause the task.
     fn handle_in_turn(self: &Arc<Self>, trigger: Trigger<gst::FlowError>, element: &gst::Element, pad: &gst::Pad) {
         let transition = self.stream.handle_and(trigger, |_, transition| {
             if transition.requires(Action::PauseTask) {
@@ -507,7 +506,7 @@ impl Driver {
         self.perform(&transition, element, pad);
     }
 
-    /// The task does not go on: upstream must not wait for it.
+    /// Closes the queue after a panic in the task, so that upstream does not wait for it.
     fn close_after_panic(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element) {
         let turn = self.stream.lock().flow.turn();
         let _reported = self.stream.handle(Trigger::Break { turn });
@@ -519,10 +518,10 @@ impl Driver {
         gst::log!(self.cat, obj = pad, "pushing {event:?}");
         let is_taken = pad.push_event(event.clone());
         let is_eos = event.type_() == gst::EventType::Eos;
-        let trigger = Trigger::EventPushed { turn, is_eos, is_refused_and_kept: !is_taken && is_kept(&event) };
+        let trigger = Trigger::EventPushed { turn, is_eos, is_refused_and_kept: !is_taken && is_storable(&event) };
         let _pushed = self.stream.handle_and(trigger, |state, transition| {
             if transition.requires(Action::KeepEventFirst) {
-                state.kept.keep_first(event);
+                state.stored.store_first(event);
             }
         });
     }
@@ -541,8 +540,8 @@ impl Driver {
             Departure::Skipped => {}
             Departure::Failed { reason, n_failed } => {
                 if let Some(error) = self.stream.never_runs() {
-                    // Before the frame goes on: a sink in PAUSED blocks the push.
-                    runs = self.break_off(element, &self.describe_never_runs(&error), turn);
+                    // Before the frame is pushed: a sink in PAUSED blocks the push.
+                    runs = self.fail(element, &self.describe_never_runs(&error), turn);
                 } else {
                     too_many = self.count_failure(element, &leaving, reason, *n_failed);
                 }
@@ -552,14 +551,14 @@ impl Driver {
         let (buffer, held) = self.stream.attach(leaving);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         let pushed = pad.push(buffer);
-        // If downstream holds the buffer, it has counted it by now.
+        // If downstream holds the buffer, the pool has counted it by now.
         drop(held);
         runs?;
         let pushed = pushed?;
-        too_many.map_or(Ok(()), |said| self.break_off(element, &said, turn)).map(|()| pushed)
+        too_many.map_or(Ok(()), |message| self.fail(element, &message, turn)).map(|()| pushed)
     }
 
-    /// A frame was inferred: it may have taken longer than was reported.
+    /// Updates the latency after an inferred frame, which may have taken longer than reported.
     fn frame_inferred(&self, element: &gst::Element, frame: &Leaving) {
         let is_raised = {
             let state = &mut *self.stream.lock();
@@ -574,22 +573,22 @@ impl Driver {
         }
     }
 
-    /// One more frame on which inference failed: a warning; if that is one too many, what to say behind the frame.
+    /// Counts a failed frame and posts a warning. Returns an error message if there are more than `max-failures` in a row.
     fn count_failure(&self, element: &gst::Element, frame: &Leaving, reason: &str, n_failed: u64) -> Option<String> {
         let n_in_a_row = {
             let frames = &mut self.stream.lock().frames;
-            // A region of the frame may have had a result.
+            // A region of the frame may have succeeded.
             frames.n_failed_in_a_row = if frame.guard.has_succeeded() { 0 } else { frames.n_failed_in_a_row + 1 };
             frames.n_failed_in_a_row
         };
         let frame_number = frame.results.frame_number;
-        // 1, 2, 4, 8, ...: the first is reported at once, and a stream of failures does not flood the bus.
+        // Warns after 1, 2, 4, 8, ... failures: the first is reported at once, and failures do not flood the bus.
         if n_failed.is_power_of_two() {
             gst::element_warning!(
                 element,
                 gst::StreamError::Failed,
                 (
-                    "inference failed on frame {frame_number}: {}; the frame goes on without results ({n_failed} failed so far)",
+                    "inference failed on frame {frame_number}: {}; the frame passes without results ({n_failed} failed so far)",
                     stages::Printable(reason)
                 )
             );
@@ -598,34 +597,34 @@ impl Driver {
         let device = self.device();
         Some(format!(
             "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} failed in all, the last \
-             one, frame {frame_number}, because: {reason}; see whether `roiflow bench MODEL --device {device}` runs the model, take another \
-             device, or set max-failures=-1 to go on without results"
+             one, frame {frame_number}, because: {reason}; check the model with `roiflow bench MODEL --device {device}`, use another \
+             device, or set max-failures=-1 to continue without results"
         ))
     }
 
     fn describe_never_runs(&self, error: &stages::Error) -> String {
         let device = self.device();
         format!(
-            "the model has not run once, nor does it on a black frame: {error}; see whether `roiflow bench MODEL --device {device}` runs it, or \
-             take another device"
+            "the model has never run, and fails on a black frame: {error}; check the model with `roiflow bench MODEL --device {device}`, or \
+             use another device"
         )
     }
 
-    /// What the stage runs on, for `--device`.
+    /// The device of the stage, as an argument of `--device`.
     fn device(&self) -> String {
         self.work().map_or_else(|| "NAME".to_owned(), |work| work.stage().stats().device)
     }
 
-    /// Too many frames have failed: tells the bus. Fails, unless that was before a flush.
-    fn break_off(&self, element: &gst::Element, said: &str, turn: Turn) -> Result<(), gst::FlowError> {
+    /// Posts the error of too many failures and fails, unless a flush came in between.
+    fn fail(&self, element: &gst::Element, message: &str, turn: Turn) -> Result<(), gst::FlowError> {
         if self.stream.handle(Trigger::Break { turn }).is_skipped() {
             return Ok(());
         }
-        gst::element_error!(element, gst::StreamError::Failed, ("{}", stages::Printable(said)));
+        gst::element_error!(element, gst::StreamError::Failed, ("{}", stages::Printable(message)));
         Err(gst::FlowError::Error)
     }
 
-    /// Posts the statistics if it is time, and tells when it is time again.
+    /// Posts the statistics if they are due. Returns the next time.
     fn stats_due(&self, element: &gst::Element) -> Option<Instant> {
         let (is_due, next) = self.stream.counts.due(self.stream.policy().stats_interval);
         if is_due {
@@ -646,7 +645,7 @@ impl Driver {
 }
 
 fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> bool {
-    // Weak, because the pad owns the task: the element must be able to go.
+    // Weak references, because the pad owns the task: the element must be able to be dropped.
     let (driver, weak_pad, weak_element) = (Arc::downgrade(driver), pad.downgrade(), element.downgrade());
     let turn = move || {
         if let (Some(driver), Some(pad), Some(element)) = (driver.upgrade(), weak_pad.upgrade(), weak_element.upgrade()) {
@@ -654,7 +653,11 @@ fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> b
             // A panic must not unwind into C: it ends the stream with an error, as in a pad function.
             let turned = catch_unwind(AssertUnwindSafe(|| driver.src_task(&pad, &element)));
             if turned.is_err() {
-                gst::element_error!(element, gst::LibraryError::Failed, ("a bug in `{}`: its source pad's task panicked", element.name()));
+                gst::element_error!(
+                    element,
+                    gst::LibraryError::Failed,
+                    ("internal error in `{}`: the source pad's task panicked", element.name())
+                );
                 let _closed = catch_unwind(AssertUnwindSafe(|| driver.close_after_panic(&pad, &element)));
                 let _paused = pad.pause_task();
             }
@@ -664,12 +667,12 @@ fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> b
     pad.start_task(turn).is_ok()
 }
 
-/// Between the begin of a flush and its end, and while the pad is not active.
+/// True from FLUSH_START to FLUSH_STOP, and while the pad is inactive.
 fn is_flushing(pad: &gst::Pad) -> bool {
     pad.pad_flags().contains(gst::PadFlags::FLUSHING)
 }
 
-/// What a push returned, for the state machine.
+/// Converts the flow return of a push for the state machine.
 fn returned(error: gst::FlowError) -> Return<gst::FlowError> {
     match error {
         gst::FlowError::Eos => Return::Eos,
@@ -679,7 +682,7 @@ fn returned(error: gst::FlowError) -> Return<gst::FlowError> {
     }
 }
 
-/// Posts the error of downstream that upstream will not hear of.
+/// Posts a flow error of downstream that upstream cannot receive.
 fn report(element: &gst::Element, transition: &Transition<gst::FlowError>) {
     let error = match transition.state() {
         State::Failed(error) | State::Broken(error) => error,
@@ -688,12 +691,12 @@ fn report(element: &gst::Element, transition: &Transition<gst::FlowError>) {
     gst::element_error!(
         element,
         gst::StreamError::Failed,
-        ("the frames in flight are lost: downstream answered {error:?}; link every pad, and see the first error on the bus")
+        ("downstream returned {error:?}: the frames in flight are lost; link every pad, and check the first error on the bus")
     );
 }
 
-/// The running time before which the sink shows nothing: behind the frame that was late, by as much again, so that it catches up; or
-/// the time of the next frame that it wants, where it throttles. `None` if it is not behind.
+/// The earliest running time that is not late for the sink. For a late frame: its time plus twice the lateness, so that the stream
+/// catches up. Under throttling: the time of the next wanted frame. `None` if the sink is not behind.
 fn earliest(qos: &gst::event::Qos) -> Option<gst::ClockTime> {
     let (kind, _, jitter, timestamp) = qos.get();
     let late = u64::try_from(jitter).ok().filter(|&late| late > 0)?;
@@ -715,7 +718,7 @@ mod tests {
         LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));
 
     #[test]
-    fn while_the_queue_is_closed_the_latest_event_of_each_type_is_kept() {
+    fn closed_queue_stores_latest_event_of_each_type() {
         gst::init().unwrap();
         let driver = Driver::new(*CAT);
         let caps = |width: i32| gst::event::Caps::new(&gst::Caps::builder("video/x-raw").field("width", width).build());
@@ -725,10 +728,10 @@ mod tests {
             assert!(driver.enqueue(caps(width)) && driver.enqueue(segment.clone()));
             assert!(driver.enqueue(gst::event::Tag::new(gst::TagList::new())));
         }
-        let kept = driver.stream.lock().kept.take();
-        let types: Vec<_> = kept.iter().map(|event| event.type_()).collect();
+        let stored = driver.stream.lock().stored.take();
+        let types: Vec<_> = stored.iter().map(|event| event.type_()).collect();
         assert_eq!(types, [gst::EventType::StreamStart, gst::EventType::Caps, gst::EventType::Segment, gst::EventType::Tag]);
-        let gst::EventView::Caps(latest) = kept[1].view() else { panic!("by its type") };
+        let gst::EventView::Caps(latest) = stored[1].view() else { panic!("by its type") };
         assert_eq!(latest.structure().unwrap().get::<gst::Caps>("caps").unwrap().structure(0).unwrap().get::<i32>("width").unwrap(), 100);
     }
 }

@@ -1,7 +1,7 @@
-//! The abstract parent class of the inference elements: pads, driver, state changes, and the properties that they have in common.
+//! The abstract parent class of the inference elements: pads, driver, state changes, and common properties.
 //!
-//! A subclass adds properties ([`Inference::set`] and [`Inference::get`] know all of them), its debug category, and how a stage is made of the
-//! settings ([`InferenceImpl`]).
+//! A subclass adds properties, its debug category, and a function that loads the stage ([`InferenceImpl`]). [`Inference::set`] and
+//! [`Inference::get`] handle the properties of all subclasses.
 //!
 //! Uses `lifecycle`, `pads`, `infer`, and the tables of properties.
 
@@ -13,7 +13,7 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use super::infer::Driver;
-use super::lifecycle::{self, KeptStage};
+use super::lifecycle::{self, CachedStage};
 use super::pads::{self, InferenceElement};
 use super::policy;
 use super::regions::{InferenceRegion, ObjectFilter};
@@ -22,13 +22,13 @@ use super::settings::{self, ModelSettings};
 use super::work::Work;
 use crate::stages;
 
-/// What an inference element was asked for.
+/// Settings of an inference element.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) model: ModelSettings,
     pub(super) region: InferenceRegion,
     pub(super) objects: ObjectFilter,
-    /// Of a classifier.
+    /// For classifiers only.
     pub(super) reuse: ReuseSettings,
 }
 
@@ -40,22 +40,22 @@ impl lifecycle::Settings for Settings {
 }
 
 glib::wrapper! {
-    /// The parent class of `roidetect` and `roiclassify`. See the module.
+    /// Parent class of `roidetect` and `roiclassify`. See the module.
     pub struct Inference(ObjectSubclass<imp::Inference>) @extends gst::Element, gst::Object;
 }
 
-/// What a subclass adds.
+/// Methods of a subclass.
 pub(super) trait InferenceImpl: ElementImpl + ObjectSubclass<Type: IsA<Inference>> {
-    /// Where it looks unless it is told.
+    /// Default of the property `inference-region`.
     const REGION: InferenceRegion;
 
     fn category() -> gst::DebugCategory;
 
-    /// Makes a stage of settings that were checked.
+    /// Loads a stage from checked settings.
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>>;
 }
 
-/// The class, with what each subclass adds.
+/// The class struct, with the functions of the subclass.
 #[repr(C)]
 pub struct InferenceClass {
     parent: gst::ffi::GstElementClass,
@@ -86,22 +86,22 @@ unsafe impl<T: InferenceImpl> IsSubclassable<T> for Inference {
 }
 
 impl Inference {
-    /// Loads models with this engine from the next start on.
+    /// Sets the engine that loads models from the next start on.
     pub(super) fn set_engine(&self, engine: stages::Engine) {
         self.imp().settings.lock().unwrap().model.options.engine = engine;
     }
 
-    /// What is done with frames, once its stage is ready.
+    /// The loaded stage with its work per frame; `None` until it is ready.
     pub(super) fn work(&self) -> Option<Arc<dyn Work>> {
         self.imp().driver.work()
     }
 
-    /// What a classifier saved.
+    /// Counters of result reuse of a classifier.
     pub(super) fn reuse_counts(&self) -> &Arc<ReuseCounts> {
         self.imp().driver.reuse.get_or_init(Arc::default)
     }
 
-    /// Writes a property of an inference element.
+    /// Sets a property of an inference element.
     pub(super) fn set(&self, pspec: &glib::ParamSpec, value: &glib::Value) {
         let imp = self.imp();
         let name = pspec.name();
@@ -137,13 +137,13 @@ impl Inference {
 mod imp {
     use super::*;
 
-    /// The inside of an inference element.
+    /// Instance data of an inference element.
     pub struct Inference {
         sinkpad: gst::Pad,
         srcpad: gst::Pad,
         pub(super) driver: Arc<Driver>,
         pub(super) settings: Mutex<Settings>,
-        stage: KeptStage<Settings>,
+        stage: CachedStage<Settings>,
         load: fn(&super::Inference, &Settings) -> stages::Result<Arc<dyn Work>>,
     }
 
@@ -161,7 +161,7 @@ mod imp {
             let (sinkpad, srcpad) = pads::pads::<Self>();
             let settings =
                 Settings { model: ModelSettings::default(), region, objects: ObjectFilter::default(), reuse: ReuseSettings::default() };
-            Self { sinkpad, srcpad, driver: Driver::new(category()), settings: Mutex::new(settings), stage: KeptStage::default(), load }
+            Self { sinkpad, srcpad, driver: Driver::new(category()), settings: Mutex::new(settings), stage: CachedStage::default(), load }
         }
     }
 

@@ -2,16 +2,16 @@
 //!
 //! | state | reported | next |
 //! |---|---|---|
-//! | `Unknown` | what the runs so far suggest | `Reported` with a warm-up, `Owed` if that failed and not through the model's fault |
-//! | `Owed` | what the runs so far suggest | `Reported` with the next frame that was inferred |
-//! | `Reported` | a fixed latency | raised when a frame takes a fifth longer; never lowered |
+//! | `Unknown` | estimate from the runs so far | `Reported` after a warm-up; `Deferred` if it failed for a reason other than the model |
+//! | `Deferred` | estimate from the runs so far | `Reported` after the next inferred frame |
+//! | `Reported` | a fixed latency | raised if a frame takes 20 % longer; never lowered |
 
 use std::time::Duration;
 
-/// See the module.
+/// Latency of one element. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Latency {
-    /// How long runs took lately, from the begin of a frame's first to the end of its last.
+    /// Moving average of the run time, from the begin of a frame's first run to the end of its last.
     run_time: Duration,
     state: State,
 }
@@ -20,7 +20,7 @@ pub(super) struct Latency {
 enum State {
     #[default]
     Unknown,
-    Owed,
+    Deferred,
     Reported(Duration),
 }
 
@@ -29,25 +29,25 @@ impl Latency {
         self.run_time
     }
 
-    /// Whether a warm-up would bring no news.
+    /// Whether the latency is already measured.
     pub(super) fn is_known(&self) -> bool {
         matches!(self.state, State::Reported(_))
     }
 
-    /// What a latency query is answered, with a queue of `capacity` frames.
+    /// The latency to report, with a queue of `capacity` frames.
     pub(super) fn reported(&self, capacity: usize) -> Duration {
         match self.state {
             State::Reported(latency) => latency,
-            State::Unknown | State::Owed => self.expected(capacity),
+            State::Unknown | State::Deferred => self.expected(capacity),
         }
     }
 
-    /// A frame waits one run for a slot and then goes through a full queue.
+    /// A frame waits one run for a slot and then passes a full queue.
     fn expected(&self, capacity: usize) -> Duration {
         self.run_time * (1 + capacity as u32)
     }
 
-    /// A warm-up has shown how long a run takes. Returns the latency if it is news.
+    /// Sets the run time from a warm-up. Returns the latency if it was not known before.
     pub(super) fn warmed_up(&mut self, run_time: Duration, capacity: usize) -> Option<Duration> {
         if self.is_known() {
             return None;
@@ -58,10 +58,10 @@ impl Latency {
         Some(latency)
     }
 
-    /// The warm-up failed, and not through the model's fault: the first inferred frame tells.
-    pub(super) fn owe(&mut self) {
+    /// Defers the report to the first inferred frame: the warm-up failed for a reason other than the model.
+    pub(super) fn defer(&mut self) {
         if self.state == State::Unknown {
-            self.state = State::Owed;
+            self.state = State::Deferred;
         }
     }
 
@@ -69,10 +69,10 @@ impl Latency {
         self.run_time = if self.run_time.is_zero() { run } else { (self.run_time * 7 + run) / 8 };
     }
 
-    /// A frame was inferred in this time. Whether the pipeline has to query the latency again.
+    /// Updates the latency after an inferred frame. Returns whether the pipeline must query it again.
     pub(super) fn inferred(&mut self, measured: Duration, capacity: usize) -> bool {
         let latency = match self.state {
-            State::Owed => measured.max(self.expected(capacity)),
+            State::Deferred => measured.max(self.expected(capacity)),
             State::Reported(latency) if measured > latency + latency / 5 => measured,
             State::Unknown | State::Reported(_) => return false,
         };
@@ -88,19 +88,19 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_warm_up_reports_and_longer_frames_raise() {
+    fn warm_up_sets_latency_and_slower_frames_raise_it() {
         let mut latency = Latency::default();
-        assert!(!latency.inferred(50 * MS, 2), "nothing was reported");
+        assert!(!latency.inferred(50 * MS, 2), "no latency reported yet");
         assert_eq!(latency.warmed_up(10 * MS, 2), Some(30 * MS));
-        assert_eq!(latency.warmed_up(20 * MS, 2), None, "another thread was as quick");
+        assert_eq!(latency.warmed_up(20 * MS, 2), None, "second warm-up has no effect");
         assert!(!latency.inferred(36 * MS, 2) && latency.inferred(37 * MS, 2));
         assert_eq!(latency.reported(9), 37 * MS);
     }
 
     #[test]
-    fn after_a_failed_warm_up_the_first_frame_reports() {
+    fn first_frame_reports_after_failed_warm_up() {
         let mut latency = Latency::default();
-        latency.owe();
+        latency.defer();
         latency.run_ended(10 * MS);
         assert_eq!(latency.reported(2), 30 * MS);
         assert!(latency.inferred(5 * MS, 2) && !latency.inferred(31 * MS, 2));

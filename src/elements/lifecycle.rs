@@ -1,12 +1,12 @@
-//! The state changes of an inference element: its stage is made from READY on, while the pipeline starts its other elements, and is
-//! released on the way to NULL.
+//! State changes of an inference element: loading starts in READY, while other elements start, and the stage is released on the way to
+//! NULL.
 //!
-//! No state change waits for it: a source starts and a decoder is found meanwhile. The first thread that needs the stage waits ([`super::model`]).
-//! Why there is none goes onto the bus as soon as it is known, but not before PAUSED, for in READY the settings may still change.
+//! No state change waits for loading, so sources and decoders start meanwhile. The first thread that needs the stage waits
+//! ([`super::model`]). A load error is posted as soon as it is known, but not before PAUSED, because settings may change in READY.
 //!
-//! The change to NULL waits for the threads that make a stage or warm it up, for a bounded time.
+//! The change to NULL waits for threads that load a stage or warm it up, for a limited time.
 //!
-//! Knows when. What is made, of which settings, is the element's. Uses `infer`, `loading` and `work`.
+//! Decides when a stage is loaded; the element decides which one. Uses `infer`, `loading` and `work`.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,32 +19,32 @@ use super::stream::upstream_is_live;
 use super::work::Work;
 use crate::stages;
 
-/// What an inference element was asked for.
+/// Settings of an inference element.
 pub(super) trait Settings: Clone + PartialEq + Send + 'static {
-    /// What is wrong with them at a glance.
+    /// Checks the settings without loading a model.
     fn check(&self, element: &gst::Element) -> stages::Result<()>;
 }
 
-/// A stage and the settings that it was made of. Stays over READY, so that a stream that starts again need not load again.
-pub(super) struct KeptStage<S>(Mutex<Option<Kept<S>>>);
+/// A stage with the settings that it was loaded with. Stays cached in READY, so that a restart need not load it again.
+pub(super) struct CachedStage<S>(Mutex<Option<Cached<S>>>);
 
-struct Kept<S> {
+struct Cached<S> {
     loading: Arc<Loading>,
-    made_of: S,
+    loaded_with: S,
 }
 
-impl<S> Default for KeptStage<S> {
+impl<S> Default for CachedStage<S> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<S: Settings> KeptStage<S> {
-    /// Does the element's part of a state change around the parent class's. `load` makes a stage of settings; its error goes onto
-    /// the bus.
+impl<S: Settings> CachedStage<S> {
+    /// Runs the element's part of a state change before and after the parent class's. `load` loads a stage; its error is posted on the
+    /// bus.
     ///
-    /// It begins on the way to READY, on a thread of its own: all elements of a pipeline come there before the first goes on, so their
-    /// models are compiled side by side.
+    /// Loading starts on the way to READY, on a separate thread. All elements of a pipeline reach READY before the first goes on, so
+    /// their models are compiled in parallel.
     pub(super) fn change_state(
         &self,
         driver: &Arc<Driver>,
@@ -65,7 +65,7 @@ impl<S: Settings> KeptStage<S> {
             }
         };
         match transition {
-            gst::StateChange::NullToReady => *self.0.lock().unwrap() = Some(Kept::begin(settings.lock().unwrap().clone(), load)),
+            gst::StateChange::NullToReady => *self.0.lock().unwrap() = Some(Cached::begin(settings.lock().unwrap().clone(), load)),
             gst::StateChange::ReadyToPaused => {
                 let settings = settings.lock().unwrap().clone();
                 if let Err(error) = settings.check(element) {
@@ -82,16 +82,16 @@ impl<S: Settings> KeptStage<S> {
             gst::StateChange::PausedToReady => driver.end_stream(),
             gst::StateChange::ReadyToNull => {
                 driver.release();
-                // Outside the lock: the last share waits for its runs.
-                let kept = self.0.lock().unwrap().take();
-                drop(kept);
+                // Outside the lock: dropping the last reference waits for its runs.
+                let cached = self.0.lock().unwrap().take();
+                drop(cached);
             }
             _ => {}
         }
         Ok(changed)
     }
 
-    /// Begins a stream with a stage; it is made now unless one is, or will be, that fits.
+    /// Begins a stream with the cached stage if its settings are equal, otherwise with a new one.
     fn start(
         &self,
         driver: &Driver,
@@ -99,36 +99,36 @@ impl<S: Settings> KeptStage<S> {
         settings: S,
         load: impl FnOnce(&S) -> stages::Result<Arc<dyn Work>> + Send + 'static,
     ) -> Result<(), gst::StateChangeError> {
-        let kept = self.0.lock().unwrap().take();
-        let kept = match kept {
-            // The cause of a failure that was reported may be mended.
-            Some(kept) if kept.made_of == settings && !kept.loading.is_reported() => kept,
+        let cached = self.0.lock().unwrap().take();
+        let cached = match cached {
+            // After a reported error, load again: the user may have fixed the cause.
+            Some(cached) if cached.loaded_with == settings && !cached.loading.is_reported() => cached,
             other => {
                 driver.release();
                 drop(other);
-                Kept::begin(settings, load)
+                Cached::begin(settings, load)
             }
         };
-        let loading = kept.loading.clone();
+        let loading = cached.loading.clone();
         if loading.report_failure(element) {
             return Err(gst::StateChangeError);
         }
-        *self.0.lock().unwrap() = Some(kept);
+        *self.0.lock().unwrap() = Some(cached);
         driver.begin_stream(loading);
         Ok(())
     }
 }
 
-impl<S: Settings> Kept<S> {
+impl<S: Settings> Cached<S> {
     fn begin(settings: S, load: impl FnOnce(&S) -> stages::Result<Arc<dyn Work>> + Send + 'static) -> Self {
-        let made_of = settings.clone();
-        Self { loading: Loading::begin(move || load(&settings)), made_of }
+        let loaded_with = settings.clone();
+        Self { loading: Loading::begin(move || load(&settings)), loaded_with }
     }
 }
 
-impl<S> Drop for Kept<S> {
+impl<S> Drop for Cached<S> {
     fn drop(&mut self) {
-        // Its thread holds the element, and what it loads takes memory: unless an engine hangs, neither outlives the state that asked for it.
+        // The loading thread holds the element and needs memory. Unless an engine hangs, neither should outlive the state that started it.
         self.loading.wait_for_threads();
     }
 }

@@ -1,7 +1,7 @@
-//! A stage that is being made, or was: on threads of its own, so that a flush or a stop can release the threads that wait for it, however
-//! long a model is compiled or an engine hangs. The same holds for its warm-up.
+//! Loads a stage on a separate thread, and warms it up on another. So a flush or a stop can release waiting threads even if compiling
+//! takes long or an engine hangs.
 //!
-//! Why there is no stage is reported on the bus of an element, once, as soon as both are known.
+//! A load error is posted once on the element's bus, as soon as both error and element are known.
 //!
 //! Uses `work` and `settings`. Knows no stream.
 
@@ -17,7 +17,7 @@ use super::settings::post_load_error;
 use super::work::Work;
 use crate::stages;
 
-/// A stage that is being made, or was.
+/// A stage that is loading, is loaded, or failed to load.
 pub(super) struct Loading {
     state: Mutex<State>,
     changed: Condvar,
@@ -26,43 +26,43 @@ pub(super) struct Loading {
 #[derive(Default)]
 struct State {
     outcome: Option<stages::Result<Arc<dyn Work>>>,
-    /// On whose bus it is reported, once, why there is no stage.
+    /// The element on whose bus a load error is posted.
     element: Option<gst::glib::WeakRef<gst::Element>>,
     is_reported: bool,
-    /// The thread that reports it now.
+    /// The thread that is posting the load error.
     reporting: Option<ThreadId>,
     warm_up: WarmUp,
-    /// Threads that make the stage or warm it up, and those of them that have begun.
+    /// Number of threads that load or warm up the stage, and the IDs of those that have started.
     n_threads: usize,
     threads: Vec<ThreadId>,
 }
 
 #[derive(Default)]
 enum WarmUp {
-    /// Not begun.
+    /// Not started.
     #[default]
     Open,
     Running,
     Over(stages::Result<Option<Duration>>),
 }
 
-/// How long a change to NULL waits for threads that make a stage or warm it up.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a change to NULL waits for threads that load or warm up a stage.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 impl Loading {
-    /// Makes a stage.
+    /// Starts loading a stage.
     pub(super) fn begin(make: impl FnOnce() -> stages::Result<Arc<dyn Work>> + Send + 'static) -> Arc<Self> {
         let loading = Arc::new(Self { state: Mutex::default(), changed: Condvar::new() });
         loading.spawn("roiflow-load", "loading the model", make, Self::finish);
         loading
     }
 
-    /// Whether it was reported why there is no stage.
+    /// Whether the load error was posted.
     pub(super) fn is_reported(&self) -> bool {
         self.state.lock().unwrap().is_reported
     }
 
-    /// Works on a separate thread, and calls `finish` with what came of it.
+    /// Runs `work` on a separate thread and calls `finish` with its result.
     fn spawn<T: 'static>(
         self: &Arc<Self>,
         name: &str,
@@ -91,33 +91,32 @@ impl Loading {
         }
     }
 
-    /// Waits until its threads have ended, which is soon unless an engine hangs; not on one of them, nor on the one that reports.
+    /// Waits until the threads have ended, at most [`MAX_WAIT`]. Returns at once on one of these threads, and on the thread that posts
+    /// the error.
     pub(super) fn wait_for_threads(&self) {
         let here = thread::current().id();
         let mut state = self.state.lock().unwrap();
-        // Nothing is reported any more.
+        // From here on, errors are not posted.
         state.element = None;
         if state.reporting == Some(here) || state.threads.contains(&here) {
             return;
         }
-        let (state, waited) = self.changed.wait_timeout_while(state, PATIENCE, |state| state.n_threads > 0).unwrap();
+        let (state, waited) = self.changed.wait_timeout_while(state, MAX_WAIT, |state| state.n_threads > 0).unwrap();
         drop(state);
         if waited.timed_out() {
-            tracing::warn!(
-                "a model is still being made, or run, {PATIENCE:?} after its element was stopped: it is freed when that is over"
-            );
+            tracing::warn!("a model is still being loaded or run {MAX_WAIT:?} after its element was stopped: it is released afterwards");
         }
     }
 
-    /// Runs the stage, which is made, until it is warm; how long a frame takes then, or `None` if that failed and the model is not to
-    /// blame ([`stages::Stage::try_warm_up`]). `None` in place of all of it if `is_given_up`.
+    /// Warms up the loaded stage. Returns the time of one run, or `Ok(None)` if the warm-up failed for a reason other than the model
+    /// ([`stages::Stage::try_warm_up`]). Returns `None` once `is_canceled` returns true.
     pub(super) fn warm_up(
         self: &Arc<Self>,
         work: &Arc<dyn Work>,
-        is_given_up: impl Fn() -> bool,
+        is_canceled: impl Fn() -> bool,
     ) -> Option<stages::Result<Option<Duration>>> {
         let mut state = self.state.lock().unwrap();
-        // What failed is tried again.
+        // A failed warm-up is repeated.
         if !matches!(state.warm_up, WarmUp::Running | WarmUp::Over(Ok(Some(_)))) {
             state.warm_up = WarmUp::Running;
             drop(state);
@@ -129,35 +128,35 @@ impl Loading {
             self.spawn("roiflow-warm-up", "warming up the model", move || work.stage().try_warm_up(), finish);
             state = self.state.lock().unwrap();
         }
-        let waits = |state: &mut State| matches!(state.warm_up, WarmUp::Running) && !is_given_up();
+        let waits = |state: &mut State| matches!(state.warm_up, WarmUp::Running) && !is_canceled();
         match &self.changed.wait_while(state, waits).unwrap().warm_up {
             WarmUp::Over(warmed) => Some(warmed.clone()),
             WarmUp::Open | WarmUp::Running => None,
         }
     }
 
-    /// Waits for the stage. `None` if there will be none, for a reason that was reported, or `is_given_up`.
-    pub(super) fn wait(&self, is_given_up: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
+    /// Waits for the stage. `None` if loading failed (already reported), or `is_canceled` returns true.
+    pub(super) fn wait(&self, is_canceled: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
         let here = thread::current().id();
-        // The reason is on the bus before its consequences. A handler of that message may wait here, on the thread that reports.
+        // The error must be on the bus before its consequences. A handler of that message may wait here, on the thread that posts it.
         let waits =
-            |state: &mut State| (state.outcome.is_none() || state.reporting.is_some_and(|reporting| reporting != here)) && !is_given_up();
+            |state: &mut State| (state.outcome.is_none() || state.reporting.is_some_and(|reporting| reporting != here)) && !is_canceled();
         let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();
         state.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).cloned()
     }
 
-    /// Wakes up the threads that wait, to look again at `is_given_up`.
+    /// Wakes up waiting threads to check `is_canceled` again.
     pub(super) fn wake(&self) {
         let _state = self.state.lock().unwrap();
         self.changed.notify_all();
     }
 
-    /// Reports on this element's bus why there is no stage, now or when that is known; whether it is known.
+    /// Posts a load error on this element's bus, now or when it occurs. Returns whether loading has failed.
     pub(super) fn report_failure(&self, element: &gst::Element) -> bool {
         self.report(|state| state.element = Some(element.downgrade()))
     }
 
-    /// The stage was made, and does not run.
+    /// Marks a loaded stage as failed, because the model does not run.
     pub(super) fn fail(&self, error: stages::Error) {
         self.finish(Err(error));
     }
@@ -166,11 +165,11 @@ impl Loading {
         let mut before = None;
         self.report(|state| before = state.outcome.replace(outcome));
         self.wake();
-        // The last share of a stage waits for its runs.
+        // Dropping the last reference to a stage waits for its runs.
         drop(before);
     }
 
-    /// After a change, reports why there is no stage, unless it was reported; whether there is none.
+    /// Applies a change and posts the load error if it was not posted yet. Returns whether loading has failed.
     fn report(&self, change: impl FnOnce(&mut State)) -> bool {
         let (element, error) = {
             let mut state = self.state.lock().unwrap();

@@ -1,32 +1,32 @@
-//! How results travel with a buffer: one meta of our own (`results_meta`), and with it those that GStreamer knows. The only place
-//! that knows all.
+//! Transport of results with a buffer: our own meta (`results_meta`) together with the metas that GStreamer defines. The only module that
+//! knows all of them.
 //!
-//! Our meta carries [`FrameResults`] whole. It has no tags, so that converters, scalers and encoders keep it, and it is shared
-//! when a buffer is copied. With it lies a `GstVideoRegionOfInterestMeta` per detection for readers who don't know us, and, where the
-//! process's GStreamer has it, an entry of the `GstAnalyticsRelationMeta` (`analytics`). The id of a region is that of its analytics
-//! entry, as DL Streamer's elements expect, or the detection's id where there is no entry; our meta keeps which entry is whose.
+//! Our meta contains the complete [`FrameResults`]. It has no tags, so converters, scalers and encoders keep it. Copies of a buffer share
+//! it. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer provides it, each detection also
+//! gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is that of its analytics entry, as DL Streamer's
+//! elements expect, or else the detection's ID. Our meta stores which entry belongs to which detection.
 //!
-//! # Which meta counts
+//! # Precedence of the metas
 //!
-//! Results are an immutable value that readers share. They are all that counts while the other metas are as they were left: the frame
-//! has the size that it had then, every region is ours with its id, type, place and names of structures (`roi::Mark`), and every
-//! analytics entry is ours. To find that out is one pass over the regions, in which nothing is allocated.
+//! Results are immutable and shared by readers. Our meta alone is used while the other metas are unchanged: the frame size is the same,
+//! every region is ours with its ID, type, rectangle and structure names (`roi::Mark`), and every analytics entry is ours. This check is
+//! one pass over the regions without allocation.
 //!
-//! Otherwise the metas are reconciled, on each read until results are attached again:
+//! Otherwise the metas are reconciled on each read, until results are attached again:
 //!
-//! | what | counts |
+//! | value | source |
 //! |---|---|
-//! | place of a detection, if its region or entry has another one | that of the region, which GStreamer rescales with the frame; else of the entry |
-//! | place of a detection without either, in a frame of another size | ours, in proportion |
-//! | place of a detection otherwise | ours, with its fractions |
-//! | label, confidence, keypoints, parent, classifications of a detection | ours |
-//! | classifications and track IDs that other elements added to a region or an entry of ours | added, if ours has none of the name |
-//! | regions and entries of other elements | added as detections, once if they say the same of the same place |
+//! | rectangle, if the region or the entry has another one | the region, which GStreamer rescales with the frame, or else the entry |
+//! | rectangle without region and entry, in a frame of another size | ours, rescaled |
+//! | rectangle otherwise | ours, with subpixel precision |
+//! | label, confidence, keypoints, parent, classifications | ours |
+//! | classifications and track IDs that other elements added to our region or entry | added, unless ours has the same name |
+//! | regions and entries of other elements | added as detections; equal ones once |
 //!
-//! An element that adds results takes ours out of the meta ([`take`]) if it is the only one that has the buffer, so nothing is copied. The
-//! regions that are as they were left get what is new, and no more is looked at.
+//! An element that adds results takes ours out of the meta ([`take`]) if it is the only owner of the buffer. So nothing is copied.
+//! Unchanged regions get only the new structures.
 //!
-//! Where an element drops the ROI metas (videocrop does), our rectangles are all there is: see [`has_lost_rois`].
+//! If an element drops the ROI metas, as videocrop does, only our rectangles are left: see [`has_lost_rois`].
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -42,17 +42,16 @@ use super::results_meta;
 use super::roi::{self, Mark, pixel_rect};
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, PixelRect, Size};
 
-/// As [`attach_to`], with analytics metas where GStreamer has them.
+/// Like [`attach_to`], with analytics metas if GStreamer supports them.
 pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
     attach_to(buffer, results, true);
 }
 
-/// Makes `results` the results of this buffer, in place of those it has, and updates the ROI metas beside them; and the
-/// analytics meta, `with_analytics`.
+/// Replaces the results of this buffer and updates its ROI metas. With `with_analytics`, also updates the analytics meta.
 ///
-/// A detection without a ROI meta gets one, unless it has no pixel in the frame. A ROI meta that is there keeps its
-/// geometry, gets the parameters that it lacks, and has the id of the detection's analytics entry. ROI metas of detections that were in
-/// the earlier results and are not in these are removed; those of others stay.
+/// A detection without a ROI meta gets one, unless it lies outside the frame. An existing ROI meta keeps its rectangle, gets missing
+/// parameters, and gets the ID of the detection's analytics entry. ROI metas of detections that are no longer in the results are removed.
+/// ROI metas of other elements stay.
 pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analytics: bool) {
     let earlier = results_meta::get(buffer).unwrap_or_default();
     let mut written = earlier.written.clone();
@@ -74,19 +73,17 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
     results_meta::put(buffer, Arc::new(Payload { results: Some(Arc::new(results)), size, written, marks, is_complete }));
 }
 
-/// The results of this buffer, in a frame of `size`, which is what the caps say now. A copy, for the caller to change.
+/// A copy of the buffer's results for a frame of `size`, the size in the current caps.
 ///
-/// The geometry of a detection is our own if its ROI meta still says the same, that of the ROI meta if it says otherwise, or else of
-/// the analytics meta, and our own in proportion if there is neither and the frame was of another size. What other elements
-/// wrote into ROI metas or the analytics meta is added: their detections behind ours, and what they say of ours. Ids that are not there
-/// (0 or less) are given, anew on each call.
+/// See the module for the precedence of the metas. Detections of other elements come after ours. Detections without a valid ID (0 or
+/// less) get a new one on each call.
 ///
-/// `None` if there is nothing of all that.
+/// `None` if the buffer has no results.
 pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
     read_shared(buffer, size).map(Arc::unwrap_or_clone)
 }
 
-/// As [`read`]. Where no other element has changed anything, the value is the one that was attached, and nothing is copied.
+/// Like [`read`]. If no other element has changed anything, returns the attached value without a copy.
 pub fn read_shared(buffer: &gst::BufferRef, size: Size) -> Option<Arc<FrameResults>> {
     let own = results_meta::get(buffer);
     if let Some(own) = own.as_deref().filter(|own| is_complete(buffer, own, size)) {
@@ -95,8 +92,8 @@ pub fn read_shared(buffer: &gst::BufferRef, size: Size) -> Option<Arc<FrameResul
     reconcile(buffer, own.as_deref(), size).map(Arc::new)
 }
 
-/// As [`read`], for an element that attaches results to this buffer before it pushes it. If the caller is the buffer's only owner, and no other
-/// element has changed anything, nothing is copied: the results leave the buffer until others are attached. Results without objects stay.
+/// Like [`read`], for an element that attaches results again before it pushes the buffer. If the caller is the buffer's only owner and no
+/// other element has changed anything, the results are moved out of the buffer. Results without objects stay.
 pub fn take(buffer: &mut gst::Buffer, size: Size) -> Option<FrameResults> {
     let has_objects = |own: &Payload| own.results.as_ref().is_some_and(|results| !results.detections.is_empty());
     if results_meta::get(buffer).is_some_and(|own| has_objects(&own) && is_complete(buffer, &own, size))
@@ -107,7 +104,7 @@ pub fn take(buffer: &mut gst::Buffer, size: Size) -> Option<FrameResults> {
     read(buffer, size)
 }
 
-/// Whether the results have all that the metas of this buffer hold.
+/// Whether our meta has everything that the other metas contain.
 fn is_complete(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
     own.is_complete
         && own.results.is_some()
@@ -116,13 +113,13 @@ fn is_complete(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
         && analytics::is_all_ours(buffer, &own.written)
 }
 
-/// Whether the ROI metas of this buffer are these, in their order and unchanged, and no others.
+/// Whether the ROI metas of this buffer are exactly these, unchanged and in order.
 fn are_as_left(buffer: &gst::BufferRef, marks: &[Mark]) -> bool {
     let mut marks = marks.iter();
     buffer.iter_meta::<RoiMeta>().all(|roi| marks.next().is_some_and(|mark| mark.is_unchanged(&roi))) && marks.next().is_none()
 }
 
-/// The results of this buffer from all its metas.
+/// Reconciles the results of all metas of this buffer.
 fn reconcile(buffer: &gst::BufferRef, own: Option<&Payload>, size: Size) -> Option<FrameResults> {
     let none = Payload::default();
     let Payload { results, size: attached_size, written, marks, .. } = own.unwrap_or(&none);
@@ -150,9 +147,9 @@ fn reconcile(buffer: &gst::BufferRef, own: Option<&Payload>, size: Size) -> Opti
             detection.adopt_track(track);
         }
     }
-    for (id, said) in read.said {
+    for (id, classification) in read.classifications {
         if let Some(detection) = results.detection_mut(id) {
-            add_once(&mut detection.classifications, said);
+            add_once(&mut detection.classifications, classification);
         }
     }
     if !foreign_rois.is_empty() || !read.foreign.is_empty() {
@@ -161,7 +158,7 @@ fn reconcile(buffer: &gst::BufferRef, own: Option<&Payload>, size: Size) -> Opti
     (own.is_some() || !results.detections.is_empty()).then_some(results)
 }
 
-/// Whether [`read`] would find anything.
+/// Whether [`read`] would return results.
 pub fn has_results(buffer: &gst::BufferRef) -> bool {
     results_meta::is_there(buffer) || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
 }
@@ -171,15 +168,15 @@ pub fn has_analytics(buffer: &gst::BufferRef) -> bool {
     analytics::has_any(buffer)
 }
 
-/// The size of the frame when our results were attached; `None` if the buffer has none of ours.
+/// The frame size when our results were attached; `None` if the buffer has none of ours.
 pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
     results_meta::get(buffer).map(|own| own.size)
 }
 
-/// Whether detections of ours that lie in the frame have no ROI meta any more: an element between dropped them, and may have
-/// moved the picture as well (videocrop, videobox).
+/// Whether our detections in the frame have lost their ROI metas: an element dropped them, and may have moved the image as well
+/// (videocrop, videobox).
 ///
-/// `results` are those that [`read`] gave.
+/// `results` is the return value of [`read`].
 pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
     let Some(own) = results_meta::get(buffer) else { return false };
     let (own_rois, _) = rois_of(buffer, &own.marks);
@@ -190,15 +187,15 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
     if lost.peek().is_none() {
         return false;
     }
-    // The analytics meta tells where they are as well.
+    // The analytics meta also has their rectangles.
     let placed = analytics::read(buffer, &own.written).ours;
     lost.any(|id| !placed.contains_key(&id))
 }
 
-/// A ROI meta of a buffer that is read.
+/// A ROI meta of a borrowed buffer.
 type Roi<'a> = gst::MetaRef<'a, RoiMeta>;
 
-/// The ROI metas of our detections, and those of others.
+/// The ROI metas of our detections, and those of other elements.
 fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId, Roi<'a>>, Vec<Roi<'a>>) {
     let mut claims = Claims::new(marks);
     let (mut own, mut foreign) = (HashMap::with_capacity(marks.len()), Vec::new());
@@ -211,7 +208,7 @@ fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId,
     (own, foreign)
 }
 
-/// Tells which ROI meta is whose: of those that have a region's id and its type the first.
+/// Matches ROI metas with snapshots, by ID and type. Of several, the first one matches.
 struct Claims<'a>(HashMap<i32, &'a Mark>);
 
 impl<'a> Claims<'a> {
@@ -225,11 +222,11 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Adds the detections of other elements, from ROI metas and from the analytics meta; what is in both is added once.
+/// Adds detections of other elements from ROI metas and the analytics meta. A detection that is in both is added once.
 fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Written, rois: Vec<Roi<'_>>, entries: Vec<Foreign>) {
     let size = results.size;
     let mut known = ids(results);
-    // By region, which is an entry where there is one.
+    // Objects by region ID, which is the analytics entry if there is one.
     let mut object_of: HashMap<i32, ObjectId> = written.objects().collect();
     object_of.extend(results.detections.iter().map(|detection| (written.region_id(detection.id), detection.id)));
     let n_ours = results.detections.len();
@@ -254,7 +251,7 @@ fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Wr
         let same = &mut results.detections[idx];
         object_of.insert(entry, same.id);
         detection.track.into_iter().for_each(|track| same.adopt_track(track));
-        detection.classifications.into_iter().for_each(|said| add_once(&mut same.classifications, said));
+        detection.classifications.into_iter().for_each(|classification| add_once(&mut same.classifications, classification));
         if let Some(known) = idx.checked_sub(n_ours) {
             parents[known] = parents[known].or(parent);
         }
@@ -264,15 +261,15 @@ fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Wr
     }
 }
 
-/// Adds a classification from the analytics meta, unless it is known: that meta has no place for the attribute and the model.
-fn add_once(classifications: &mut Vec<Classification>, said: Classification) {
-    let is_same = |known: &Classification| analytics::is_same_label(known, &said);
+/// Adds a classification from the analytics meta unless an equal one exists: that meta stores neither attribute name nor model.
+fn add_once(classifications: &mut Vec<Classification>, classification: Classification) {
+    let is_same = |known: &Classification| analytics::is_same_label(known, &classification);
     if !classifications.iter().any(is_same) {
-        classifications.push(said);
+        classifications.push(classification);
     }
 }
 
-/// A new id that no ROI meta of the buffer has: another detector numbers its objects as it likes.
+/// A new ID that no ROI meta of the buffer has: other detectors choose their own IDs.
 fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     loop {
         let id = ObjectId::next();
@@ -282,7 +279,7 @@ fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     }
 }
 
-/// The pixels of a detection in a frame of this size; `None` if there are none.
+/// The pixels of a detection in a frame of this size; `None` if it lies outside.
 pub(super) fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {
     if size.width == 0 || size.height == 0 { None } else { detection.rect.to_pixels(size) }
 }
@@ -291,22 +288,23 @@ fn ids(results: &FrameResults) -> HashSet<i32> {
     results.detections.iter().map(|detection| detection.id.0).collect()
 }
 
-/// What becomes of a ROI meta when results are attached.
+/// Action for a ROI meta when results are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    /// It is somebody else's.
+    /// It belongs to another element.
     Keep,
-    /// Its detection is gone.
+    /// Its detection was removed.
     Remove,
-    /// It is that of this detection of the new results.
+    /// It belongs to the detection with this index.
     Update(usize),
 }
 
-/// What becomes of each ROI meta, in their order.
+/// Plans the action for each ROI meta, in order.
 ///
-/// In a few passes, as everywhere here: a frame may have thousands of objects.
+/// Takes linear time where possible, because a frame may have thousands of objects.
 fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> Vec<Plan> {
-    let index_of: HashMap<ObjectId, usize> = results.detections.iter().enumerate().rev().map(|(idx, found)| (found.id, idx)).collect();
+    let index_of: HashMap<ObjectId, usize> =
+        results.detections.iter().enumerate().rev().map(|(idx, detection)| (detection.id, idx)).collect();
     let mut has_roi = vec![false; results.detections.len()];
     let mut take = |idx: usize| (!std::mem::replace(&mut has_roi[idx], true)).then_some(Plan::Update(idx));
     let mut claims = Claims::new(&earlier.marks);
@@ -323,11 +321,11 @@ fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> V
     if !has_foreign {
         return plans;
     }
-    // One that another detector wrote under another id is taken over by its place.
+    // Adopt a region that another detector wrote under another ID, if type and rectangle match.
     for (roi, plan) in buffer.iter_meta::<RoiMeta>().zip(&mut plans).filter(|(_, plan)| **plan == Plan::Keep) {
         let place = pixel_rect(&roi);
-        let is_it = |(idx, found): &(usize, &Detection)| {
-            !has_roi[*idx] && pixels_in(found, results.size) == Some(place) && roi.roi_type() == roi::type_of(found)
+        let is_it = |(idx, detection): &(usize, &Detection)| {
+            !has_roi[*idx] && pixels_in(detection, results.size) == Some(place) && roi.roi_type() == roi::type_of(detection)
         };
         if let Some((idx, _)) = results.detections.iter().enumerate().find(is_it) {
             has_roi[idx] = true;
@@ -337,13 +335,13 @@ fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> V
     plans
 }
 
-/// As [`plan`], where every ROI meta is as it was left.
+/// Like [`plan`], if every ROI meta is unchanged.
 fn plan_for(marks: &[Mark], results: &FrameResults) -> Vec<Plan> {
     let detections = &results.detections;
     let mut index_of: Option<HashMap<ObjectId, usize>> = None;
     let mut next = 0;
     let plan = |mark: &Mark| {
-        // In most frames they stand in the same order.
+        // In most frames, the order is the same.
         if detections.get(next).is_none_or(|detection| detection.id != mark.object) {
             let index_of = index_of.get_or_insert_with(|| detections.iter().map(|detection| detection.id).zip(0..).collect());
             let Some(idx) = index_of.get(&mark.object) else { return Plan::Remove };
@@ -366,9 +364,9 @@ fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
     });
 }
 
-/// Completes the ROI metas that stay. Tells which detections have one, and marks these.
+/// Updates the ROI metas that stay. Returns which detections have one, and the new snapshots.
 ///
-/// `left` are the marks of all of them, in their order, if they are as they were left.
+/// `left` are the snapshots of all ROI metas, in order, if they are unchanged.
 fn update_rois(
     buffer: &mut gst::BufferRef,
     results: &FrameResults,
@@ -395,7 +393,7 @@ mod tests {
 
     const SIZE: Size = Size::new(320, 240);
 
-    /// Numbers that look random and are the same in every run.
+    /// Reproducible pseudorandom numbers.
     struct Numbers(u64);
 
     impl Numbers {
@@ -411,7 +409,7 @@ mod tests {
     }
 
     fn detection(id: i32, numbers: &mut Numbers) -> Detection {
-        // Some lie outside the frame.
+        // Some of them lie outside the frame.
         let mut side = |end| numbers.below(end) as f32 / 4.0;
         Detection {
             id: ObjectId(id),
@@ -427,7 +425,7 @@ mod tests {
         }
     }
 
-    /// What an element of ours does with the results of a frame.
+    /// Random edits by one of our elements.
     fn edit(results: &mut FrameResults, next_id: &mut i32, numbers: &mut Numbers) {
         let n = results.detections.len() as u64;
         for step in 0..1 + numbers.below(4) {
@@ -452,23 +450,23 @@ mod tests {
         }
     }
 
-    /// What an element of others does with the regions of a frame.
-    fn meddle(buffer: &mut gst::BufferRef, what: u64, which: usize, foreign_id: i32) {
-        let label = gst::Structure::builder("type").field("label", format!("label {which}")).field("attribute_name", "type").build();
-        match what {
-            0 => RoiMeta::add(buffer, "dog", (which as u32, 1, 20, 30)).set_id(foreign_id),
+    /// Random changes by a foreign element.
+    fn change_as_foreign_element(buffer: &mut gst::BufferRef, kind: u64, roi_idx: usize, foreign_id: i32) {
+        let label = gst::Structure::builder("type").field("label", format!("label {roi_idx}")).field("attribute_name", "type").build();
+        match kind {
+            0 => RoiMeta::add(buffer, "dog", (roi_idx as u32, 1, 20, 30)).set_id(foreign_id),
             1 => {
                 let mut n_before = 0;
                 buffer.foreach_meta_mut(|mut meta| {
                     let is_roi = meta.downcast_ref::<RoiMeta>().is_some();
-                    let is_it = is_roi && n_before == which;
+                    let is_it = is_roi && n_before == roi_idx;
                     n_before += usize::from(is_roi);
                     ControlFlow::Continue(if is_it { BufferMetaForeachAction::Remove } else { BufferMetaForeachAction::Keep })
                 });
             }
             _ => {
-                let Some(mut roi) = buffer.iter_meta_mut::<RoiMeta>().nth(which) else { return };
-                match what {
+                let Some(mut roi) = buffer.iter_meta_mut::<RoiMeta>().nth(roi_idx) else { return };
+                match kind {
                     2 => roi.add_param(label),
                     3 => roi.add_param(gst::Structure::builder("object_id").field("id", 5).build()),
                     4 => roi.add_param(gst::Structure::builder("raw").field("type", "tensor").build()),
@@ -488,7 +486,7 @@ mod tests {
         buffer.iter_meta::<RoiMeta>().map(region).collect()
     }
 
-    /// Makes this copy of the library forget how it left the regions, as if another copy had written the results.
+    /// Discards the snapshots, as if another copy of the library had written the results.
     fn forget_marks(buffer: &mut gst::Buffer) {
         if let Some(own) = results_meta::get(buffer) {
             results_meta::put(buffer.make_mut(), Arc::new(Payload::decode(&own.encode()).unwrap()));
@@ -496,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_are_not_reconciled_equal_those_that_are() {
+    fn unchanged_results_equal_reconciled_results() {
         gst::init().unwrap();
         let mut n_complete = 0;
         for seed in 0..400 {
@@ -507,32 +505,32 @@ mod tests {
             for step in 0..12 {
                 let size = if numbers.below(8) == 0 { Size::new(640, 480) } else { SIZE };
                 if numbers.below(3) == 0 {
-                    let (what, which) = (numbers.below(7), numbers.below(4) as usize);
+                    let (kind, roi_idx) = (numbers.below(7), numbers.below(4) as usize);
                     foreign_id += 1;
                     for buffer in [&mut fast, &mut slow] {
-                        meddle(buffer.make_mut(), what, which, foreign_id);
+                        change_as_foreign_element(buffer.make_mut(), kind, roi_idx, foreign_id);
                     }
                 }
-                let what = || format!("seed {seed}, step {step}");
+                let step_name = || format!("seed {seed}, step {step}");
                 forget_marks(&mut slow);
                 let expected = read(&slow, size);
-                assert_eq!(read_shared(&fast, size).as_deref(), expected.as_ref(), "{}", what());
+                assert_eq!(read_shared(&fast, size).as_deref(), expected.as_ref(), "{}", step_name());
                 n_complete += usize::from(results_meta::get(&fast).is_some_and(|own| is_complete(&fast, &own, size)));
-                // Sometimes the buffer has a second owner.
+                // In a quarter of the steps, the buffer has a second owner.
                 let other = (numbers.below(4) == 0).then(|| fast.clone());
                 let mut results = take(&mut fast, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
-                assert_eq!(Some(&results), expected.as_ref().or(Some(&results)), "{}", what());
+                assert_eq!(Some(&results), expected.as_ref().or(Some(&results)), "{}", step_name());
                 if let Some(other) = other {
-                    assert_eq!(read(&other, size), expected, "{}", what());
+                    assert_eq!(read(&other, size), expected, "{}", step_name());
                 }
                 edit(&mut results, &mut next_id, &mut numbers);
-                // An element may attach what it has not read.
+                // An element may attach results that it has not read.
                 if numbers.below(10) == 0 {
                     results.detections.truncate(1);
                 }
                 attach(fast.make_mut(), results.clone());
                 attach(slow.make_mut(), results);
-                assert_eq!(regions(&fast), regions(&slow), "{}", what());
+                assert_eq!(regions(&fast), regions(&slow), "{}", step_name());
             }
         }
         assert!(n_complete > 1000, "results were complete {n_complete} times only");
@@ -546,15 +544,15 @@ mod tests {
         let detections = (1..4).map(|id| detection(id, &mut numbers)).collect();
         attach(buffer.make_mut(), FrameResults { size: SIZE, detections, ..FrameResults::default() });
         let [one, other] = [&buffer, &buffer.copy()].map(|buffer| read_shared(buffer, SIZE).unwrap());
-        assert!(Arc::ptr_eq(&one, &other), "copies of the buffer, too");
+        assert!(Arc::ptr_eq(&one, &other), "copies of the buffer share the results");
         drop((one, other));
 
         let place = read_shared(&buffer, SIZE).unwrap().detections.as_ptr();
         let copy = buffer.copy();
-        assert_ne!(take(&mut buffer, SIZE).unwrap().detections.as_ptr(), place, "the copy of the buffer has them");
+        assert_ne!(take(&mut buffer, SIZE).unwrap().detections.as_ptr(), place, "the copy of the buffer still owns the results");
         drop(copy);
         let taken = take(&mut buffer, SIZE).unwrap();
-        assert_eq!(taken.detections.as_ptr(), place, "they are not copied");
+        assert_eq!(taken.detections.as_ptr(), place, "the results are moved");
         assert_eq!(size_when_attached(&buffer), Some(SIZE));
         attach(buffer.make_mut(), taken.clone());
         assert_eq!(read(&buffer, SIZE), Some(taken));

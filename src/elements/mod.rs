@@ -1,17 +1,21 @@
-//! The GStreamer plugin and its elements: buffers on one side, frames and results on the other.
+//! The GStreamer plugin and its elements: they convert buffers to frames, and results to metadata.
 //!
-//! Each element is a folder: `mod.rs` has its documentation and type, `imp.rs` its properties and glue code. Code that can be tested
-//! without a pipeline is in separate files without GStreamer.
+//! Each element is a folder: `mod.rs` has documentation and type, `imp.rs` has properties and glue code. Code that can be tested without
+//! a pipeline is in separate files without GStreamer.
 //!
-//! Reading order: [`meta`] with `results_meta`, `payload`, `roi` and `analytics` (how results travel with a buffer), [`caps`] and [`buffer`] (how a buffer becomes
-//! a frame), `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle` (the driver of the inference elements, with a
-//! table of its files), `frames` with `policy` and `stats` (what becomes of each frame, and the count of it), `reuse` (which objects need no run), then the elements: [`detect`],
-//! [`track`], [`classify`], [`overlay`], [`publish`]; [`capi`] is the same results for other languages.
+//! Reading order:
+//! - [`meta`] with `results_meta`, `payload`, `roi` and `analytics`: how results travel with a buffer.
+//! - [`caps`] and [`buffer`]: how a buffer becomes a frame.
+//! - `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle`: the driver of the inference elements, with a
+//!   table of its files.
+//! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
+//! - The elements: [`detect`], [`track`], [`classify`], [`overlay`], [`publish`].
+//! - [`capi`]: the same results for C.
 //!
-//! An element never uses a request: it passes frames to an inference stage.
+//! An element never uses an inference request directly: it passes frames to an inference stage.
 
-/// What `#[enum_type(allow_name_conflict)]` needs as `format!` where it stands: glib-macros 0.22 gives the names that it tries two types. An
-/// enumeration is registered once, so at most one name of each stays in memory.
+/// Replaces `format!` in `#[enum_type(allow_name_conflict)]`: glib-macros 0.22 expects a `&str` for the type name. Each enumeration is
+/// registered once, so at most one string per type leaks.
 macro_rules! format_type_name {
     ($($part:tt)*) => { &*std::format!($($part)*).leak() };
 }
@@ -83,7 +87,7 @@ const ELEMENTS: &[Entry] = &[
 /// Registers all elements, as features of `plugin` if it is given.
 ///
 /// # Errors
-/// If GStreamer refuses one of them.
+/// If GStreamer refuses an element.
 pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     static CLAIMED: Once = Once::new();
     CLAIMED.call_once(results_meta::claim_ids);
@@ -110,7 +114,7 @@ pub fn register_static() -> Result<(), glib::BoolError> {
     .clone()
 }
 
-/// Sets the engine with which the inference elements in this bin load their models, from their next start on. The default is
+/// Sets the engine with which the inference elements of this bin load models, from their next start on. The default is
 /// [`stages::Engine::of_process`].
 pub fn set_engine(bin: &impl IsA<gst::Bin>, engine: &stages::Engine) {
     let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
@@ -123,7 +127,7 @@ fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
 
 gst::plugin_define!(
     roiflow,
-    "Video analytics: regions of interest, what was found in them, and where the results go",
+    "Video analytics: detects, tracks and classifies objects in video frames, and publishes the results",
     plugin_init,
     env!("CARGO_PKG_VERSION"),
     "MIT/X11",

@@ -1,19 +1,19 @@
-//! How a stream comes by its stage, and when that is warmed up.
+//! How a stream gets its inference stage, and when the stage is warmed up.
 //!
-//! A stage is made on a thread of its own ([`super::loading`]). The thread that needs it first waits for it and puts it to work: the streaming
-//! thread with its caps, or a thread that queries the latency of a live pipeline. A flush or a stop releases both.
+//! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs it waits for it: the streaming thread with
+//! its caps, or a thread that queries the latency of a live pipeline. A flush or a stop releases both.
 //!
 //! # Warm-up
 //!
-//! What engines make lazily makes a first run slow, and how long one takes has to be known beforehand where that is reported to a live
-//! pipeline (the latency query) or decides which frames are inferred (`max-latency`). There a stage runs on a black frame before the caps
-//! pass: behind the making of it where a live source is known by then, or when the caps come. Elsewhere the first frame is the warm-up: a
-//! file's first result is there sooner by the time of two runs.
+//! Engines initialize lazily, so the first run is slow. The run time must be known in advance in two cases: a live pipeline queries the
+//! latency, or `max-latency` decides which frames are inferred. Then the stage runs on a black frame before the caps pass. If upstream is
+//! known to be live, this happens right after loading, otherwise when the caps arrive. In all other cases the first frame is the warm-up,
+//! which saves two runs before the first result of a file.
 //!
-//! A warm-up that fails is an error of the element. So that a model which never runs is one everywhere, and not a warning for each frame,
-//! a stage of which no run has given a result has to show on a black frame that a failure is the frame's fault.
+//! A failed warm-up is an error of the element. A model that never runs must be an error too, not a warning for each frame. So if no run
+//! has succeeded yet, the stage runs on a black frame. If that succeeds, the failure was caused by the frame.
 //!
-//! What a thread has waited for carries the epoch in which it began to wait: it has no effect after the element was started again.
+//! A waiting thread remembers the epoch in which it began to wait. Its result has no effect after the element was restarted.
 //!
 //! Uses `stream`, `loading`, `pool` and `work`.
 
@@ -30,23 +30,23 @@ use crate::stages;
 use crate::stages::flow::{Epoch, Trigger};
 
 impl Stream {
-    /// Begins a stream with the stage that is, or will be, made.
+    /// Begins a stream. Its stage may still be loading.
     pub(super) fn begin(&self, loading: Arc<Loading>) {
         let ended = {
             let mut state = self.lock();
             let _same_state = state.flow.handle(Trigger::Start);
             let flow = state.flow.clone();
-            // The stage is put to work anew, for the policy may have changed.
+            // The stage is installed again, because the policy may have changed.
             let model = Model { loading: Some(loading), work: None };
             std::mem::replace(&mut *state, StreamState { flow, model, ..StreamState::default() })
         };
-        // Outside the lock: the last share of a stage waits for its runs.
+        // Outside the lock: dropping the last reference to a stage waits for its runs.
         drop(ended);
         self.counts.begin();
     }
 
-    /// The stage, put to work. Waits until it is made. `None` if there is none, for a reason that was reported, or the stream ends, or is
-    /// flushed.
+    /// Waits until the stage is loaded, installs it and returns it. `None` if loading failed (already reported), or the stream stops or
+    /// is flushed.
     pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Work>> {
         let (epoch, loading) = {
             let state = self.lock();
@@ -56,11 +56,11 @@ impl Stream {
             (state.flow.epoch(), state.model.loading.clone()?)
         };
         let work = loading.wait(|| self.is_flushing())?;
-        self.put_to_work(element, epoch, &loading, work);
+        self.install(element, epoch, &loading, work);
         self.work()
     }
 
-    /// As [`Stream::ready_stage`], after a warm-up if it matters how long a frame takes.
+    /// Like [`Stream::ready_stage`], after a warm-up if the run time must be known.
     pub(super) fn warm_stage(&self, element: &gst::Element, is_live: bool) -> Option<Arc<dyn Work>> {
         if !self.needs_warm_up(is_live) {
             return self.ready_stage(element);
@@ -73,7 +73,7 @@ impl Stream {
             return self.ready_stage(element);
         }
         let loading = loading?;
-        // Before it is put to work, where a flush finds it.
+        // Before installing the stage, so that a flush can interrupt the wait.
         let work = match work {
             Some(work) => work,
             None => loading.wait(|| self.is_flushing())?,
@@ -83,7 +83,7 @@ impl Stream {
                 self.ready_stage(element)?;
                 self.warmed_up(element, epoch, run_time);
             }
-            Ok(None) if is_live => self.lock().latency.owe(),
+            Ok(None) if is_live => self.lock().latency.defer(),
             Ok(None) => {}
             Err(error) => {
                 drop(work);
@@ -95,13 +95,13 @@ impl Stream {
         self.ready_stage(element)
     }
 
-    /// Whether it has to be known how long a frame takes.
+    /// Whether the run time must be known in advance.
     pub(super) fn needs_warm_up(&self, is_live: bool) -> bool {
         is_live || self.policy().max_latency.is_some()
     }
 
-    /// What is wrong with the model itself, where a run has failed: `None` if one has given a result, or does on a black frame.
-    /// A flush or a stop releases the caller.
+    /// The error of a model that never runs. Called after a failed run: `None` if any run has succeeded, or a run on a black frame
+    /// succeeds. A flush or a stop releases the caller.
     pub(super) fn never_runs(&self) -> Option<stages::Error> {
         let (work, loading) = {
             let state = self.lock();
@@ -113,13 +113,14 @@ impl Stream {
         loading?.warm_up(&work, || self.is_flushing())?.err()
     }
 
-    /// What upstream hears where there is no stage.
+    /// The flow return for upstream while there is no stage.
     pub(super) fn no_stage(&self) -> gst::FlowError {
         if self.is_flushing() { gst::FlowError::Flushing } else { gst::FlowError::Error }
     }
 
-    /// Sizes the queue for a stage. No effect if another thread was as quick, the model does not run, or the element was started again.
-    fn put_to_work(&self, element: &gst::Element, epoch: Epoch, loading: &Arc<Loading>, work: Arc<dyn Work>) {
+    /// Installs a stage and sets the queue's capacity. No effect if another thread has done it, loading failed, or the element was
+    /// restarted.
+    fn install(&self, element: &gst::Element, epoch: Epoch, loading: &Arc<Loading>, work: Arc<dyn Work>) {
         let slots = Slots::of(work.stage());
         {
             let mut state = self.lock();
@@ -129,14 +130,14 @@ impl Stream {
                 return;
             }
             self.queue.set_capacity(slots.capacity);
-            // What was found out with the stage before.
+            // Reset the limits that were set for the previous stage.
             self.queue.set_limits(usize::MAX, usize::MAX);
             (state.slots, state.model.work) = (slots, Some(work));
         }
         gst::info!(self.cat, obj = element, "{} frames in flight", slots.capacity);
     }
 
-    /// So long takes a run, by a warm-up that began in this epoch.
+    /// Sets the latency from a warm-up that began in this epoch.
     fn warmed_up(&self, element: &gst::Element, epoch: Epoch, run_time: Duration) {
         let latency = {
             let mut state = self.lock();
@@ -153,7 +154,7 @@ impl Stream {
                 element,
                 gst::ResourceError::Settings,
                 (
-                    "max-latency is {} ms, and one run took {} ms: hardly a frame will be inferred in time; raise max-latency, or take a faster device or a smaller model",
+                    "max-latency is {} ms, but one run took {} ms: most frames will be skipped; raise max-latency, or use a faster device or a smaller model",
                     max_latency.as_millis(),
                     run_time.as_millis()
                 )
@@ -161,7 +162,7 @@ impl Stream {
         }
     }
 
-    /// Releases the model, and waits for its runs.
+    /// Releases the stage and waits for its runs.
     pub(super) fn release(&self) {
         let model = std::mem::take(&mut self.lock().model);
         drop(model);

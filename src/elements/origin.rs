@@ -1,6 +1,6 @@
-//! Which picture a frame was, where each frame comes from a file of its own.
+//! Meta that names the image file of a frame, for inputs that are image files.
 //!
-//! Travels with the buffer as a meta without tags, which converters and scalers keep, and copies of the buffer too.
+//! The meta has no tags, so converters, scalers and buffer copies keep it.
 
 use std::sync::LazyLock;
 
@@ -9,39 +9,39 @@ use gstreamer as gst;
 
 const NAME: &str = "RoiflowOrigin";
 
-/// The number of the picture among those of the input, and its path.
+/// An image file of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// From 0.
-    pub picture_idx: u64,
-    /// For people: of a name that is not UTF-8 as much as can be shown.
+    /// Index in the list of files, from 0.
+    pub image_idx: u64,
+    /// Path for display; invalid UTF-8 is replaced.
     pub path: String,
 }
 
-/// Says which picture this buffer is.
-pub fn attach(buffer: &mut gst::BufferRef, picture_idx: u64, path: &str) {
+/// Attaches the index and the path of an image file to a buffer.
+pub fn attach(buffer: &mut gst::BufferRef, image_idx: u64, path: &str) {
     register();
     match CustomMeta::add(buffer, NAME) {
         Ok(mut meta) => {
             let structure = meta.mut_structure();
-            structure.set("picture", picture_idx);
+            structure.set("image", image_idx);
             structure.set("path", path);
         }
-        Err(error) => tracing::warn!("the path of a picture does not travel with it: {error}"),
+        Err(error) => tracing::warn!("cannot attach the path of an image: {error}"),
     }
 }
 
-/// Which picture this buffer is, if it is one.
+/// The image file of this buffer; `None` if it has no such meta.
 pub fn read(buffer: &gst::BufferRef) -> Option<Origin> {
     register();
     let meta = CustomMeta::from_buffer(buffer, NAME).ok()?;
     let structure = meta.structure();
-    Some(Origin { picture_idx: structure.get("picture").ok()?, path: structure.get("path").ok()? })
+    Some(Origin { image_idx: structure.get("image").ok()?, path: structure.get("path").ok()? })
 }
 
 fn register() {
     static REGISTERED: LazyLock<()> = LazyLock::new(|| {
-        // The plugin and the program may both be in one process.
+        // The plugin and the program may be in one process.
         if !CustomMeta::is_registered(NAME) {
             CustomMeta::register(NAME, &[]);
         }

@@ -1,6 +1,6 @@
-//! The pads of an inference element: their templates, and the functions that lead into its driver.
+//! The pads of an inference element: templates, and functions that call the driver.
 //!
-//! Knows the driver and the pads' plumbing. Decides nothing.
+//! Knows the driver and pad functions. Makes no decisions.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use gstreamer as gst;
 use super::caps;
 use super::infer::Driver;
 
-/// What [`Driver`] needs of an element.
+/// Access to the [`Driver`] of an element.
 pub(super) trait InferenceElement {
     fn driver(&self) -> &Arc<Driver>;
 }
 
-/// The pads of an inference element, whose functions call its driver.
+/// Creates the sink pad and the source pad, whose functions call the driver.
 pub(super) fn pads<T>() -> (gst::Pad, gst::Pad)
 where
     T: ElementImpl + InferenceElement,
@@ -103,7 +103,7 @@ fn src_pad(element: &gst::Element) -> gst::Pad {
     element.static_pad("src").expect("added in constructed()")
 }
 
-/// The templates of an inference element.
+/// The pad templates of an inference element.
 pub(super) fn pad_templates() -> Vec<gst::PadTemplate> {
     let caps = caps::raw_video();
     [("sink", gst::PadDirection::Sink), ("src", gst::PadDirection::Src)]

@@ -1,8 +1,8 @@
-//! What travels with a buffer, and the same as bytes for another copy of the library in the process ([`super::results_meta`]).
+//! Payload of the results meta, and its encoding for another copy of the library in the process ([`super::results_meta`]).
 //!
-//! The bytes are JSON with all that [`FrameResults`] has. Real numbers are written as their bits, so that each comes back as it was. A
-//! field that the reader does not know is ignored, one that the writer did not know has its default, and an outcome of an unknown kind
-//! is left out, so copies of different versions understand each other.
+//! The encoding is JSON with all fields of [`FrameResults`]. Floating-point numbers are written as their bits, so that they are preserved
+//! exactly. Copies of different versions are compatible: unknown fields are ignored, missing fields get defaults, and outcomes of an
+//! unknown kind are left out.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::frame::{
     RotatedRect, ScoredLabel, Size, Skeleton, TrackState,
 };
 
-/// The results of a frame, and what of its other metas was written for them.
+/// The results of a frame, and which entries of other metas belong to them.
 #[derive(Debug, Default)]
 pub(super) struct Payload {
-    /// `None` while the element that has the buffer has them.
+    /// `None` while an element has moved them out.
     pub(super) results: Option<Arc<FrameResults>>,
-    /// The size of the frame when they were attached.
+    /// The frame size when the results were attached.
     pub(super) size: Size,
-    /// What of the analytics meta is ours.
+    /// Our entries in the analytics meta.
     pub(super) written: Written,
-    /// The regions of our detections, in the order in which they lie on the buffer.
+    /// Snapshots of the regions of our detections, in the order of the buffer's metas.
     pub(super) marks: Vec<Mark>,
-    /// Whether the results have all that the regions held.
+    /// Whether the results have everything that the regions contained.
     pub(super) is_complete: bool,
 }
 
@@ -189,7 +189,7 @@ fn point_of([x, y]: [Bits; 2]) -> Point {
     Point { x: x.into(), y: y.into() }
 }
 
-/// A real number as its bits.
+/// Bits of a floating-point number.
 #[derive(Default, Clone, Copy, Serialize, Deserialize)]
 struct Bits(u32);
 
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     fn everything() -> FrameResults {
-        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let classification = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
         let label = |label: Option<&str>| ScoredLabel { label_id: 2, label: label.map(Into::into), confidence: 0.1 };
         let center = Point { x: 0.3, y: 0.7 };
         let grid = |values: Vec<u8>| Grid { columns: 2, values: values.into(), corners: [center; 3] };
@@ -390,17 +390,26 @@ mod tests {
             label_id: 4,
             label: Some("fa\"ce\0".into()),
             classifications: vec![
-                said("gender", Outcome::Label { label_id: 1, label: None, confidence: f32::INFINITY }),
-                said("attributes", Outcome::Labels(vec![label(Some("hat")), label(None)])),
-                said("age", Outcome::Value(31.4)),
-                said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, -0.25].into() }),
-                said("plate", Outcome::Text { text: "B 12".into(), confidence: 0.3 }),
-                said("pose", Outcome::Geometry(Geometry::Keypoints(pose))),
-                said("box", Outcome::Geometry(Geometry::RotatedRect(RotatedRect { center, width: 2.5, height: 0.1, angle: -30.0 }))),
-                said("outline", Outcome::Geometry(Geometry::Polygons(vec![vec![center], vec![]]))),
-                said("mask", Outcome::Geometry(Geometry::Mask(grid(vec![0, 255])))),
-                said("classes", Outcome::Geometry(Geometry::ClassMap { classes: grid(vec![1, 2]), labels: ["road".into()].into() })),
-                said("depth", Outcome::Geometry(Geometry::ValueMap(Grid { columns: 1, values: [0.1_f32].into(), corners: [center; 3] }))),
+                classification("gender", Outcome::Label { label_id: 1, label: None, confidence: f32::INFINITY }),
+                classification("attributes", Outcome::Labels(vec![label(Some("hat")), label(None)])),
+                classification("age", Outcome::Value(31.4)),
+                classification("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, -0.25].into() }),
+                classification("plate", Outcome::Text { text: "B 12".into(), confidence: 0.3 }),
+                classification("pose", Outcome::Geometry(Geometry::Keypoints(pose))),
+                classification(
+                    "box",
+                    Outcome::Geometry(Geometry::RotatedRect(RotatedRect { center, width: 2.5, height: 0.1, angle: -30.0 })),
+                ),
+                classification("outline", Outcome::Geometry(Geometry::Polygons(vec![vec![center], vec![]]))),
+                classification("mask", Outcome::Geometry(Geometry::Mask(grid(vec![0, 255])))),
+                classification(
+                    "classes",
+                    Outcome::Geometry(Geometry::ClassMap { classes: grid(vec![1, 2]), labels: ["road".into()].into() }),
+                ),
+                classification(
+                    "depth",
+                    Outcome::Geometry(Geometry::ValueMap(Grid { columns: 1, values: [0.1_f32].into(), corners: [center; 3] })),
+                ),
             ],
         };
         FrameResults {
@@ -408,7 +417,7 @@ mod tests {
             frame_number: 1 << 60,
             status: InferenceStatus::Failed("why".into()),
             detections: vec![face],
-            classifications: vec![said("scene", Outcome::Value(2.0))],
+            classifications: vec![classification("scene", Outcome::Value(2.0))],
         }
     }
 
@@ -430,13 +439,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_another_version_are_read_as_far_as_they_are_known() {
+    fn bytes_of_another_version_are_read_partially() {
         let bytes = br#"{"size":[4,3],"new":1,"detections":[{"id":7,"mask":[],"classifications":[
             {"name":"pose","model":"m","outcome":{"kind":"Skeleton","bones":3}},
             {"name":"age","model":"m","outcome":{"kind":"Value","value":0,"unit":"years"}}]}]}"#;
         let results = Payload::decode(bytes).unwrap().results.unwrap();
         assert_eq!((results.size, results.frame_number, results.detections[0].id), (Size::new(4, 3), 0, ObjectId(7)));
-        let names: Vec<&str> = results.detections[0].classifications.iter().map(|said| &*said.name).collect();
+        let names: Vec<&str> = results.detections[0].classifications.iter().map(|classification| &*classification.name).collect();
         assert_eq!(names, ["age"]);
         assert!(Payload::decode(b"{\"size\":7}").is_err());
     }

@@ -1,6 +1,6 @@
-//! What an inference element does where it can't, or need not, infer every frame: its properties, and the reasons that it counts.
+//! Policy for frames that cannot or need not be inferred: properties, and the skip and drop reasons.
 //!
-//! Knows no pads and no stages. Every property here may change at any time; the driver copies them once per frame.
+//! Knows no pads and no stages. Every property may change at any time; the driver copies them once per frame.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use gstreamer as gst;
 use super::format_type_name as format;
 use super::properties::Properties;
 
-/// What to do with a frame for which there is no place.
+/// Handling of a frame when the in-flight queue has no free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiQueuePolicy", allow_name_conflict)]
 pub(super) enum QueuePolicy {
@@ -27,7 +27,7 @@ pub(super) enum QueuePolicy {
     DropNewest,
 }
 
-/// Which frame is next, and how many may wait.
+/// Order of frames of different streams, and number of waiting frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiSchedulingPolicy", allow_name_conflict)]
 pub(super) enum SchedulingPolicy {
@@ -38,24 +38,24 @@ pub(super) enum SchedulingPolicy {
     Latency,
 }
 
-/// Why a frame was not inferred, or went no further. Where a property is the reason it has the property's name.
+/// Why a frame was skipped or dropped. If a property is the reason, it has the property's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It is not its turn.
+    /// Not selected by `inference-interval`.
     Interval,
-    /// The picture has not changed.
+    /// No motion since the last inferred frame.
     Motion,
-    /// There was no place.
+    /// No free slot in the queue.
     Queue,
-    /// Its results would have come, or came, too late.
+    /// The results would be, or were, too late.
     Latency,
-    /// The sink is behind.
+    /// QoS events of the sink report that the frame is too late.
     Qos,
-    /// A flush, or the end of the stream by a change of state. Drops only.
+    /// Flush, or end of the stream by a state change. Drops only.
     Flush,
-    /// Downstream took nothing more. Drops only.
+    /// Downstream returned EOS or an error. Drops only.
     Downstream,
-    /// Too many frames in a row failed. Drops only.
+    /// Too many failed frames in a row. Drops only.
     Failures,
 }
 
@@ -63,12 +63,12 @@ impl Reason {
     /// In the order of the enum.
     pub(super) const ALL: [Self; 8] =
         [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
-    /// How many of them, from the first, are reasons to pass without inference.
+    /// Number of reasons, from the first, that skip inference.
     pub(super) const N_OF_SKIPS: usize = 5;
-    /// How many of them, from the first, are never reasons to drop the frame: nothing is too slow then.
+    /// Number of reasons, from the first, that never drop the frame: they are a choice, not an overload.
     pub(super) const N_OF_CHOICES: usize = 2;
 
-    /// In statistics and results.
+    /// The name in statistics and results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Interval => "inference-interval",
@@ -82,7 +82,7 @@ impl Reason {
         }
     }
 
-    /// The name, shared.
+    /// The name as a shared string.
     pub(super) fn text(self) -> Arc<str> {
         static TEXTS: LazyLock<[Arc<str>; Reason::ALL.len()]> = LazyLock::new(|| Reason::ALL.map(|reason| reason.name().into()));
         TEXTS[self as usize].clone()
@@ -97,13 +97,13 @@ pub(super) struct Policy {
     pub(super) drop_frames: bool,
     pub(super) inference_interval: u32,
     pub(super) carry_results: bool,
-    /// Of a detector; 0: every frame has changed.
+    /// For detectors; 0 = every frame counts as changed.
     pub(super) motion_threshold: f32,
     pub(super) qos: bool,
-    /// How many frames in a row may fail; `None`: any number.
+    /// Maximum number of failed frames in a row; `None` = unlimited.
     pub(super) max_failures: Option<u32>,
     pub(super) stats_interval: Option<Duration>,
-    /// Not what becomes of a frame, but what leaves with it.
+    /// Affects the metadata, not the inference.
     pub(super) analytics_meta: bool,
 }
 
@@ -117,7 +117,7 @@ impl Default for Policy {
             carry_results: false,
             motion_threshold: 0.0,
             qos: true,
-            // More than windows hold: one incident of a device fails all frames that are in flight.
+            // More than the capacity of in-flight queues, because one device failure fails all frames in flight.
             max_failures: Some(100),
             stats_interval: None,
             analytics_meta: true,
@@ -221,13 +221,13 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         )
 });
 
-/// The properties of detectors alone.
+/// The properties of detectors only.
 pub(super) static OF_DETECTORS: LazyLock<Properties<Policy>> = LazyLock::new(|| {
     Properties::<Policy>::new()
         .with(
         glib::ParamSpecFloat::builder(MOTION_THRESHOLD)
             .nick("Motion threshold")
-            .blurb("Infer a frame only if at least this share of its area, 0 to 1, changed since the last inferred frame; other frames carry the previous objects; 0: infer every frame")
+            .blurb("Infer a frame only if at least this share of its area, 0 to 1, changed since the last inferred frame; other frames carry its objects; 0: infer every frame")
             .minimum(0.0)
             .maximum(1.0)
             .default_value(Policy::default().motion_threshold)
@@ -241,17 +241,17 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<Policy>> = LazyLock::new(|| 
 pub(super) const MOTION_THRESHOLD: &str = "motion-threshold";
 
 impl Policy {
-    /// Takes a property; false if it is not one of these.
+    /// Sets a property. Returns false if `name` is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
-    /// The value of a property; `None` if it is not one of these.
+    /// The value of a property; `None` if `name` is not one of these.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }
 
-    /// What the queue policy comes to, behind a source that is live or not.
+    /// The effective queue policy for a live or non-live source.
     pub(super) fn queue(&self, is_live: bool) -> QueuePolicy {
         match self.queue {
             QueuePolicy::Auto if is_live => QueuePolicy::DropOldest,
@@ -260,23 +260,23 @@ impl Policy {
         }
     }
 
-    /// Whether a frame that is not inferred for this reason goes no further.
+    /// Whether a frame that is skipped for this reason is dropped.
     pub(super) fn drops(&self, reason: Reason) -> bool {
         self.drop_frames && reason as usize >= Reason::N_OF_CHOICES
     }
 
-    /// Whether results are to be kept, to be carried on.
+    /// Whether results must be stored for later frames.
     pub(super) fn keeps_results(&self) -> bool {
         self.carry_results || self.motion_threshold > 0.0
     }
 }
 
-/// -1 where there is no limit.
+/// -1 = no limit.
 fn as_int(limit: Option<u32>) -> i32 {
     limit.map_or(-1, |limit| i32::try_from(limit).unwrap_or(i32::MAX))
 }
 
-/// 0 where there is no limit.
+/// 0 = no limit.
 fn as_milliseconds(limit: Option<Duration>) -> u32 {
     limit.map_or(0, |limit| limit.as_millis() as u32)
 }

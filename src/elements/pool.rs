@@ -1,10 +1,13 @@
-//! The pool to which upstream's buffers go back: a frame in flight is a buffer that upstream can't fill.
+//! Accounting of upstream's buffer pool: a buffer in flight cannot be refilled by upstream.
 //!
-//! The allocation query asks for as many buffers more as the in-flight queue holds. Where the pool has fewer, the queue shrinks; where it would
-//! be too small for the requests then, frames are copied. Several elements may hold buffers of one pool, and one buffer, behind a `tee`, may be
-//! held by several. Where upstream waits for a slot it waits for its buffers as well; but a camera that finds none loses frames that are not
-//! counted, so there frames are copied while all elements together hold all buffers but one. What others hold, such as a `queue` or a sink that
-//! keeps its last frame, is not known here.
+//! The allocation query adds the queue's capacity to the number of buffers in the pool. If the pool has fewer, the queue shrinks. If the
+//! queue would then be too small for the inference requests, frames are copied. Several elements may hold buffers of one pool, and after
+//! a
+//! `tee` they may hold the same buffer.
+//!
+//! A non-live upstream waits for a slot, and also for its buffers. A camera without a free buffer loses frames that are not counted. So
+//! behind a live source, frames are copied while all elements together hold all buffers but one. Buffers held by other elements, such as
+//! `queue` or a sink that keeps its last frame, are not known here.
 //!
 //! Knows no stream and no pads.
 
@@ -18,12 +21,12 @@ use gstreamer as gst;
 use super::buffer;
 use crate::stages::{Scheduling, Stage};
 
-/// How many frames may be in flight.
+/// The number of frames that may be in flight.
 #[derive(Clone, Copy)]
 pub(super) struct Slots {
-    /// Frames that can run at once.
+    /// Frames that can run simultaneously.
     n_at_once: usize,
-    /// Frames that are to be in flight so that no request is idle.
+    /// Frames needed in flight so that no request is idle.
     wanted: usize,
     /// Frames that may be in flight.
     pub(super) capacity: usize,
@@ -36,13 +39,13 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// As many as a stage has use for.
+    /// The number of frames that keep a stage busy.
     pub(super) fn of(stage: &Stage) -> Self {
         let n_at_once = stage.n_frames_at_once();
         let wanted = match stage.scheduling() {
             Scheduling::Throughput => {
-                n_at_once // one running on each request, or as many as run in a call
-                    + 1    // one waiting for a request; where upstream waits for a slot, one finished behind one that runs
+                n_at_once // one running on each request, or a full batch
+                    + 1    // one waiting for a request; if upstream waits for a slot, one completed after a running one
                     + 1 // one finished, on its way downstream
             }
             Scheduling::Latency => n_at_once,
@@ -51,43 +54,43 @@ impl Slots {
     }
 }
 
-/// What is known of upstream's pool.
+/// State of upstream's pool.
 #[derive(Default)]
 pub(super) struct Pool {
     share: Share,
-    /// Whether it was reported that the pool is small, and that frames are copied because other elements hold some of its buffers.
+    /// Whether each message was posted: the pool is small; frames are copied because other elements hold buffers.
     is_reported: bool,
-    are_others_reported: bool,
+    is_copying_reported: bool,
 }
 
-/// What this element may hold of a pool.
+/// The share of a pool that this element may hold.
 #[derive(Default, Clone)]
 pub(super) struct Share {
-    /// Tells the pool from others; 0 is none.
+    /// Identity of the pool; 0 = none.
     address: usize,
-    /// How many of its buffers may be out, so that upstream can fill one. `None`: it has as many as anybody wants.
+    /// Maximum number of buffers held by all elements, so that upstream can fill one. `None` = the pool is unbounded.
     most: Option<usize>,
-    /// How many of its buffers may be here; more are copied. `None`: all that the queue holds.
+    /// Maximum number of buffers held by this element; further frames are copied. `None` = all that the queue holds.
     max_held: Option<usize>,
-    /// How many are.
+    /// Number of buffers held by this element.
     held: Arc<AtomicUsize>,
     out: Arc<Out>,
 }
 
-/// Why a buffer is to be copied.
+/// Why a buffer must be copied.
 pub(super) enum Full {
-    /// This element holds as many as it may.
-    Here,
-    /// All elements together hold so many.
-    Together(usize),
+    /// This element holds its maximum.
+    Element,
+    /// All elements together hold this many, the maximum.
+    AllElements(usize),
 }
 
-/// The buffers of a pool that elements of the process hold, by address, and how many hold each.
+/// The buffers of a pool that elements of the process hold: address and number of holders.
 #[derive(Default)]
 struct Out(Mutex<HashMap<usize, usize>>);
 
 impl Out {
-    /// One more holds this buffer; false if it is not out yet, and `most` are.
+    /// Adds a holder of this buffer. Returns false if the buffer is not held yet and `most` buffers are.
     fn take(&self, buffer: usize, most: usize) -> bool {
         let mut out = self.0.lock().unwrap();
         if out.len() >= most && !out.contains_key(&buffer) {
@@ -108,16 +111,16 @@ impl Out {
     }
 }
 
-/// One of the buffers of upstream's pool that are here.
+/// A buffer of upstream's pool that this element holds.
 pub(super) struct Held {
-    /// Until it is on its way downstream.
+    /// `None` once it was pushed downstream.
     here: Option<Arc<AtomicUsize>>,
     out: Arc<Out>,
     buffer: usize,
 }
 
 impl Held {
-    /// It is on its way downstream: out, until another element holds it, and not here.
+    /// Marks the buffer as pushed. It still counts as held in the process until another element holds it.
     pub(super) fn leave(&mut self) {
         if let Some(here) = self.here.take() {
             here.fetch_sub(1, Ordering::AcqRel);
@@ -133,17 +136,17 @@ impl Drop for Held {
 }
 
 impl Share {
-    /// Holds a buffer. `leaves_one`: upstream must always find one that it can fill.
+    /// Holds a buffer. `leaves_one`: upstream must always find a free buffer.
     pub(super) fn take(&self, buffer: &gst::Buffer, leaves_one: bool) -> Result<Held, Full> {
         if self.max_held.is_some_and(|max_held| self.held.load(Ordering::Acquire) >= max_held) {
-            return Err(Full::Here);
+            return Err(Full::Element);
         }
         let most = self.most.filter(|_| leaves_one).unwrap_or(usize::MAX);
-        if self.out.take(buffer.as_ptr() as usize, most) { Ok(self.held(buffer)) } else { Err(Full::Together(most)) }
+        if self.out.take(buffer.as_ptr() as usize, most) { Ok(self.held(buffer)) } else { Err(Full::AllElements(most)) }
     }
 
-    /// Holds a buffer, however many are held.
-    pub(super) fn take_anyway(&self, buffer: &gst::Buffer) -> Held {
+    /// Holds a buffer regardless of the limits.
+    pub(super) fn take_always(&self, buffer: &gst::Buffer) -> Held {
         self.out.take(buffer.as_ptr() as usize, usize::MAX);
         self.held(buffer)
     }
@@ -153,29 +156,29 @@ impl Share {
         Held { here: Some(self.held.clone()), out: self.out.clone(), buffer: buffer.as_ptr() as usize }
     }
 
-    /// Adapts the slots to a pool that has so many buffers, one of which upstream is filling; says what it did if it matters.
+    /// Adapts the slots to a pool of `max_buffers`, of which upstream is filling one. Returns a message if the queue shrinks or frames
+    /// are copied.
     fn fit(&mut self, max_buffers: Option<usize>, slots: &mut Slots) -> Option<String> {
         let Slots { n_at_once, wanted, .. } = *slots;
         slots.capacity = wanted;
         let max_buffers = max_buffers?;
         let most = max_buffers.saturating_sub(1).max(1);
         self.most = Some(most);
-        let has = format!("upstream's pool has {max_buffers} buffers, and {wanted} frames in flight were wanted");
+        let has = format!("upstream's pool has {max_buffers} buffers, expected {wanted} for frames in flight");
         if most >= wanted {
             None
         } else if most >= n_at_once {
             slots.capacity = most;
-            Some(format!("{has}: there will be at most {most}"))
+            Some(format!("{has}: at most {most} frames will be in flight"))
         } else {
             self.max_held = Some(most);
-            Some(format!("{has}: frames are copied while {most} are here, so that {n_at_once} can run at once"))
+            Some(format!("{has}: frames are copied while {most} are held, so that {n_at_once} can run simultaneously"))
         }
     }
 }
 
 impl Pool {
-    /// What may be held of the pool of a buffer, whose address this is. If it is another pool than before the slots are adapted to it; the
-    /// text to report comes with it.
+    /// This element's share of the pool at `address`. For a new pool, adapts the slots and returns the message to post.
     pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {
         let mut report = None;
         if self.share.address != address {
@@ -186,13 +189,13 @@ impl Pool {
         (self.share.clone(), report)
     }
 
-    /// Whether it is to be reported that frames are copied because others hold buffers: once.
-    pub(super) fn reports_others(&mut self) -> bool {
-        !std::mem::replace(&mut self.are_others_reported, true)
+    /// Returns true once: the message about copied frames is to be posted.
+    pub(super) fn reports_copies(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_copying_reported, true)
     }
 }
 
-/// The buffers of this pool that are out, for all elements of the process.
+/// The buffers of this pool that are held, shared by all elements of the process.
 fn out_of(address: usize) -> Arc<Out> {
     static POOLS: LazyLock<Mutex<HashMap<usize, Weak<Out>>>> = LazyLock::new(Mutex::default);
     let mut pools = POOLS.lock().unwrap();
@@ -207,14 +210,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_that_several_hold_is_out_once_until_the_last_lets_go() {
+    fn shared_buffer_counts_once_until_last_holder_releases_it() {
         let out = Out::default();
         assert!(out.take(1, 2) && out.take(1, 2) && out.take(2, 2));
-        assert!(!out.take(3, 2), "two are out");
-        assert!(out.take(1, 2), "it is out anyway");
+        assert!(!out.take(3, 2), "two buffers are held");
+        assert!(out.take(1, 2), "buffer 1 is already held");
         out.give_back(1);
         out.give_back(1);
-        assert!(!out.take(3, 2), "somebody still holds the first");
+        assert!(!out.take(3, 2), "buffer 1 has one holder left");
         out.give_back(1);
         assert!(out.take(3, 2));
     }

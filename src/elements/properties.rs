@@ -1,6 +1,6 @@
-//! Tables of properties: each property stands once, with its specification, how it is read and how it is written.
+//! Tables of properties: each entry has the specification, the getter and the setter of a property.
 //!
-//! Knows GObject, and no element.
+//! Knows GObject, but no element.
 
 use gst::glib;
 use gstreamer as gst;
@@ -23,7 +23,7 @@ impl<S: 'static> Properties<S> {
         Self(Vec::new())
     }
 
-    /// With one more property, of this specification, whose values are of the type `T`.
+    /// Adds a property with a getter and a setter for values of type `T`.
     pub(super) fn with<T>(self, spec: glib::ParamSpec, get: fn(&S) -> T, set: fn(&mut S, T)) -> Self
     where
         T: for<'value> glib::value::FromValue<'value> + Into<glib::Value> + 'static,
@@ -31,7 +31,7 @@ impl<S: 'static> Properties<S> {
         self.push(spec, Box::new(move |settings| get(settings).into()), Box::new(move |settings, value| set(settings, typed(value))))
     }
 
-    /// With one more property, of this specification, whose values lie in a field as they are.
+    /// Adds a property that is stored in a field of type `T`.
     pub(super) fn field<T>(self, spec: glib::ParamSpec, field: fn(&mut S) -> &mut T) -> Self
     where
         S: Clone,
@@ -52,12 +52,12 @@ impl<S: 'static> Properties<S> {
         self.0.iter().map(|property| property.spec.clone())
     }
 
-    /// Writes a property; false if it is not one of these.
+    /// Sets a property. Returns false if `name` is not one of these.
     pub(super) fn set(&self, settings: &mut S, name: &str, value: &glib::Value) -> bool {
         self.find(name).map(|property| (property.set)(settings, value)).is_some()
     }
 
-    /// The value of a property; `None` if it is not one of these.
+    /// The value of a property; `None` if `name` is not one of these.
     pub(super) fn get(&self, settings: &S, name: &str) -> Option<glib::Value> {
         self.find(name).map(|property| (property.get)(settings))
     }

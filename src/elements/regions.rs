@@ -1,6 +1,6 @@
-//! On which of the objects that earlier elements found an inference element works: the properties that say so, and the choice.
+//! Selection of the objects that an inference element works on: its properties and the filter.
 //!
-//! Knows no pads, and of stages only their errors.
+//! Knows no pads, and only the errors of stages.
 
 use gst::glib;
 use gst::prelude::*;
@@ -10,23 +10,23 @@ use super::format_type_name as format;
 use crate::frame::{Detection, FrameResults, PixelRect, Size};
 use crate::stages;
 
-/// On what a model is run.
+/// The region on which a model runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, glib::Enum)]
 #[enum_type(name = "RoiInferenceRegion", allow_name_conflict)]
 pub(super) enum InferenceRegion {
     #[enum_value(name = "On the whole frame", nick = "full-frame")]
     FullFrame,
-    #[enum_value(name = "On the region of each object found before", nick = "roi-list")]
+    #[enum_value(name = "On the region of each object of earlier elements", nick = "roi-list")]
     RoiList,
 }
 
 impl InferenceRegion {
-    /// `default` is the element's, and `blurb` says what it does.
+    /// The property `inference-region`, with the element's default and blurb.
     pub(super) fn property(default: Self, blurb: &'static str) -> glib::ParamSpec {
         glib::ParamSpecEnum::builder_with_default("inference-region", default).nick("Inference region").blurb(blurb).mutable_ready().build()
     }
 
-    /// Says, where the whole frame is worked on, that properties were set which choose objects.
+    /// Warns that object filter properties have no effect on the whole frame.
     pub(super) fn warn_of_unused(self, element: &gst::Element, unused: &str) {
         gst::element_warning!(
             element,
@@ -36,7 +36,7 @@ impl InferenceRegion {
     }
 }
 
-/// The labels of the objects that are worked on; none is all.
+/// Labels of the objects to work on; empty = all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ObjectClasses(Vec<String>);
 
@@ -45,7 +45,7 @@ impl ObjectClasses {
         glib::ParamSpecString::builder("object-class").nick("Object class").blurb(blurb).mutable_ready().build()
     }
 
-    /// From the property: separated by commas.
+    /// Parses the property: labels separated by commas.
     pub(super) fn from_value(value: &glib::Value) -> Self {
         let text = value.get::<Option<String>>().expect("a string property").unwrap_or_default();
         Self(text.split(',').map(|class| class.trim().to_owned()).filter(|class| !class.is_empty()).collect())
@@ -55,29 +55,29 @@ impl ObjectClasses {
         self.0.join(",").to_value()
     }
 
-    /// The labels; none is all.
+    /// The labels; empty = all.
     pub(super) fn names(&self) -> &[String] {
         &self.0
     }
 
-    /// Whether it is one of these.
+    /// Whether the detection has one of the labels.
     pub(super) fn has(&self, detection: &Detection) -> bool {
         let label = detection.label.as_deref().unwrap_or_default();
         self.0.is_empty() || self.0.iter().any(|class| class == label)
     }
 }
 
-/// On which objects: their labels, and how large they are.
+/// Filter for objects by label and size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ObjectFilter {
     classes: ObjectClasses,
-    /// In pixels of the frame, cut at its edges; 0 is no limit.
+    /// In pixels of the frame, after clipping to the frame; 0 = no limit.
     min: Size,
     max: Size,
 }
 
 impl ObjectFilter {
-    /// `object_class` says what the labels do.
+    /// The properties of the filter; `object_class` is the blurb of the labels.
     pub(super) fn properties(object_class: &'static str) -> Vec<glib::ParamSpec> {
         let pixels = |name: &'static str, nick: &'static str, blurb: &'static str| {
             glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
@@ -91,7 +91,7 @@ impl ObjectFilter {
         ]
     }
 
-    /// Takes a property; false if it is not one of these.
+    /// Sets a property. Returns false if `name` is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         if name == "object-class" {
             self.classes = ObjectClasses::from_value(value);
@@ -102,7 +102,7 @@ impl ObjectFilter {
         true
     }
 
-    /// The value of a property; `None` if it is not one of these.
+    /// The value of a property; `None` if `name` is not one of these.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         match name {
             "object-class" => Some(self.classes.to_value()),
@@ -125,12 +125,12 @@ impl ObjectFilter {
         &self.classes
     }
 
-    /// Whether none is left out.
+    /// Whether the filter selects all objects.
     pub(super) fn is_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// These, if some object can be among them.
+    /// Checks that the filter can select an object.
     ///
     /// # Errors
     /// `Config` if a minimum is above its maximum.
@@ -138,7 +138,7 @@ impl ObjectFilter {
         for (side, min, max) in [("width", self.min.width, self.max.width), ("height", self.min.height, self.max.height)] {
             if max > 0 && min > max {
                 let message = std::format!(
-                    "min-object-{side}={min} is above max-object-{side}={max}: no object is of such a {side}; lower the one, or raise the other (0 is no limit)"
+                    "min-object-{side}={min} is above max-object-{side}={max}: no object can match; lower min-object-{side} or raise max-object-{side} (0 = no limit)"
                 );
                 return Err(stages::Error::new(stages::ErrorKind::Config, message));
             }
@@ -146,14 +146,14 @@ impl ObjectFilter {
         Ok(self)
     }
 
-    /// The regions of these objects, in the order of the results. A box without a pixel in the frame has none.
+    /// The selected objects with their regions, in the order of the results. Boxes outside the frame are left out.
     pub(super) fn regions<'a>(&'a self, results: &'a FrameResults) -> impl Iterator<Item = (&'a Detection, PixelRect)> {
         let wanted = results.detections.iter().filter(|detection| self.classes.has(detection));
         let placed = wanted.filter_map(|detection| Some((detection, detection.rect.to_pixels(results.size)?)));
         placed.filter(|(_, rect)| self.fits(rect.size()))
     }
 
-    /// As [`ObjectFilter::regions`], the objects alone.
+    /// Like [`ObjectFilter::regions`], without the regions.
     pub(super) fn objects<'a>(&'a self, results: &'a FrameResults) -> impl Iterator<Item = &'a Detection> {
         self.regions(results).map(|(detection, _)| detection)
     }

@@ -1,16 +1,14 @@
-//! The GStreamer meta on which results travel. All copies of the library in a process share it.
+//! The GStreamer meta that carries results. All copies of the library in a process share it.
 //!
-//! A program that links the library may also load the plugin, and the plugin is a second copy: its code, its statics and its Rust types
-//! are its own. GStreamer has one table of meta types for the whole process. So the first copy registers the type, and the others
-//! find it there.
+//! A program that links the library may also load the plugin, which is a second copy with its own code, statics and Rust types. GStreamer
+//! has one table of meta types per process. So the first copy registers the type, and other copies use it.
 //!
-//! What the copies share has C's layout, and its number is part of the type's name: [`Raw`], [`Held`], [`Functions`] and the form of the
-//! bytes ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy keeps, releases and reads it through the functions
-//! that lie with it, and reads it as bytes. No Rust type and no memory of one copy is used by another, so the copies may be of
-//! different versions, compilers and allocators.
+//! The shared data has C layout, whose version is part of the type's name: [`Raw`], [`Held`], [`Functions`] and the encoding
+//! ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy retains, releases and encodes it through the functions
+//! stored with it. No copy uses Rust types or memory of another one, so copies may differ in version, compiler and allocator.
 //!
-//! If the layout has to change, its number changes. Copies with different numbers then have a meta each, and read of each
-//! other what the region metas say, as they read those of any other detector.
+//! A change of the layout changes its version. Copies with different versions have separate metas. They see each other's results only as
+//! region metas, like those of any other detector.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -27,23 +25,23 @@ use gstreamer as gst;
 use super::payload::Payload;
 use crate::frame::ObjectId;
 
-/// The payload of this buffer; `None` without one, or if another copy wrote it in a form that can't be read here.
+/// The payload of this buffer; `None` if there is none, or if another copy wrote it in an incompatible encoding.
 pub(super) fn get(buffer: &gst::BufferRef) -> Option<Arc<Payload>> {
     let meta = buffer.meta::<ResultsMeta>()?;
     meta.0.held.payload()
 }
 
-/// The payload of this buffer to be changed; `None` if a copy of the buffer has it too, or another copy of the library wrote it.
+/// Mutable access to the payload; `None` if a copy of the buffer shares it, or another copy of the library wrote it.
 pub(super) fn get_mut(buffer: &mut gst::BufferRef) -> Option<&mut Payload> {
     let held = buffer.meta::<ResultsMeta>().map(|meta| (meta.0.held.functions, meta.0.held.payload))?;
     let (functions, payload) = held;
     if !ptr::eq(functions, &raw const FUNCTIONS) {
         return None;
     }
-    // SAFETY: it belongs to this copy, so it came from `Held::of`. The meta's reference is borrowed, not taken: it is not released here.
+    // SAFETY: the payload belongs to this copy, so it comes from `Held::of`. The meta's reference is borrowed and not released here.
     let mut borrowed = ManuallyDrop::new(unsafe { Arc::from_raw(payload.cast::<Payload>()) });
     let payload = ptr::from_mut(Arc::get_mut(&mut borrowed)?);
-    // SAFETY: there is one reference, that of the meta, and the meta is on a buffer that is borrowed to be written for as long as the returned reference.
+    // SAFETY: the meta's reference is the only one, and the buffer is mutably borrowed as long as the returned reference.
     Some(unsafe { &mut *payload })
 }
 
@@ -52,18 +50,18 @@ pub(super) fn is_there(buffer: &gst::BufferRef) -> bool {
     buffer.meta::<ResultsMeta>().is_some()
 }
 
-/// Sets the payload of this buffer, in place of the one that it has.
+/// Sets the payload of this buffer and releases the previous one.
 pub(super) fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
     put_held(buffer, Held::of(payload));
 }
 
-/// Gives this copy of the library ids of objects that no other copy in the process gives. Called once, before the first frame.
+/// Reserves a range of object IDs that no other copy in the process uses. Called once, before the first frame.
 pub(super) fn claim_ids() {
     let api = registered().api().into_glib();
     let registry = registry();
-    // Held by one copy at a time.
+    // Locked by one copy at a time.
     let _guard = registry.object_lock();
-    // SAFETY: the type is registered, the name is a C string that lives for ever, and the data is a number, never followed as a pointer.
+    // SAFETY: the type is registered, the name is a static C string, and the data is a number that is never dereferenced.
     let n_before = unsafe {
         let quark = glib::ffi::g_quark_from_static_string(c"roiflow-copies".as_ptr());
         let n_before = gobject_ffi::g_type_get_qdata(api, quark) as usize;
@@ -73,9 +71,9 @@ pub(super) fn claim_ids() {
     ObjectId::begin_at_copy(n_before);
 }
 
-/// An object that all copies share. Also while GStreamer initializes itself, which is when it may look at plugins.
+/// An object that all copies share. Valid even while GStreamer scans plugins during initialization.
 fn registry() -> gst::Registry {
-    // SAFETY: GStreamer has its registry from the beginning on, and the pointer is valid.
+    // SAFETY: GStreamer creates its registry first, and the pointer is valid.
     unsafe { from_glib_none(gst::ffi::gst_registry_get()) }
 }
 
@@ -84,66 +82,67 @@ fn put_held(buffer: &mut gst::BufferRef, mut held: Held) {
         meta.0.held = held;
         return;
     }
-    // SAFETY: a `&mut BufferRef` is a writable buffer; the info lives for ever; the parameter is what `init` expects and outlives the call.
+    // SAFETY: a `&mut BufferRef` is a writable buffer; the info is never freed; the parameter has the type that `init` expects and
+    // outlives the call.
     let meta =
         unsafe { gst::ffi::gst_buffer_add_meta(buffer.as_mut_ptr(), registered().0.as_ptr(), ptr::from_mut(&mut held).cast::<c_void>()) };
     debug_assert!(!meta.is_null(), "init never refuses");
 }
 
-/// The meta, as gstreamer-rs sees it.
+/// The meta as a gstreamer-rs type.
 #[repr(transparent)]
 struct ResultsMeta(Raw);
 
-/// The meta, as C sees it. Begins with GStreamer's header, as every meta does.
+/// The meta as a C struct. Begins with GStreamer's header, as every meta does.
 #[repr(C)]
 pub(super) struct Raw {
     parent: gst::ffi::GstMeta,
     held: Held,
 }
 
-/// A payload, and the functions of the copy that it belongs to. Both are null where a meta was added without one.
+/// A payload, and the functions of its copy. Both are null if a meta was added without a payload.
 #[repr(C)]
 struct Held {
     functions: *const Functions,
     payload: *const c_void,
 }
 
-/// What a copy of the library lets others do with a payload. They live as long as the process.
+/// Functions of a copy of the library for its payloads. They are valid until the process ends.
 #[repr(C)]
 struct Functions {
     /// Adds a reference to the payload.
     retain: unsafe extern "C" fn(payload: *const c_void),
-    /// Takes one away.
+    /// Removes a reference from the payload.
     release: unsafe extern "C" fn(payload: *const c_void),
-    /// Calls `sink` once with the payload as bytes, which are valid during the call.
+    /// Calls `sink` once with the encoded payload, whose bytes are valid during the call.
     encode: unsafe extern "C" fn(payload: *const c_void, sink: Sink, context: *mut c_void),
 }
 
 type Sink = unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, len: usize);
 
-/// Those of this copy. Their address tells its payloads from those of others.
+/// The functions of this copy. Their address identifies its payloads.
 static FUNCTIONS: Functions = Functions { retain, release, encode };
 
 /// # Safety
-/// `payload` is a payload of this copy.
+/// `payload` belongs to this copy.
 unsafe extern "C" fn retain(payload: *const c_void) {
     // SAFETY: the caller's promise.
     unsafe { Arc::increment_strong_count(payload.cast::<Payload>()) }
 }
 
 /// # Safety
-/// `payload` is a payload of this copy, and the caller has a reference to it.
+/// `payload` belongs to this copy, and the caller owns a reference to it.
 unsafe extern "C" fn release(payload: *const c_void) {
     // SAFETY: the caller's promise.
     unsafe { Arc::decrement_strong_count(payload.cast::<Payload>()) }
 }
 
 /// # Safety
-/// `payload` is a payload of this copy, and `sink` may be called with `context`.
+/// `payload` belongs to this copy, and `sink` may be called with `context`.
 unsafe extern "C" fn encode(payload: *const c_void, sink: Sink, context: *mut c_void) {
     // SAFETY: the caller's promise.
     let bytes = unsafe { &*payload.cast::<Payload>() }.encode();
-    // SAFETY: the caller's promise; the bytes live during the call.
+    // SAFETY: the caller's promise; the bytes are valid during the call.
     unsafe { sink(context, bytes.as_ptr(), bytes.len()) }
 }
 
@@ -152,23 +151,24 @@ impl Held {
         Self { functions: &raw const FUNCTIONS, payload: Arc::into_raw(payload).cast() }
     }
 
-    /// The functions, where there is a payload.
+    /// The functions; `None` without a payload.
     fn functions(&self) -> Option<&Functions> {
-        // SAFETY: null, or the functions of a copy, which live as long as the process.
+        // SAFETY: null, or the functions of a copy, which are valid until the process ends.
         unsafe { self.functions.as_ref() }
     }
 
     fn payload(&self) -> Option<Arc<Payload>> {
         let functions = self.functions()?;
         if ptr::eq(functions, &raw const FUNCTIONS) {
-            // SAFETY: it belongs to this copy, so it came from `Held::of`, and `self` has a reference to it.
+            // SAFETY: the payload belongs to this copy, so it comes from `Held::of`, and `self` owns a reference to it.
             return Some(unsafe {
                 Arc::increment_strong_count(self.payload.cast::<Payload>());
                 Arc::from_raw(self.payload.cast())
             });
         }
         let mut bytes: Vec<u8> = Vec::new();
-        // SAFETY: `self` has a reference to the payload, these are its copy's functions, and the context is what `collect` expects.
+        // SAFETY: `self` owns a reference to the payload, these are its copy's functions, and the context has the type that `collect`
+        // expects.
         unsafe { (functions.encode)(self.payload, collect, ptr::from_mut(&mut bytes).cast()) };
         match Payload::decode(&bytes) {
             Ok(payload) => Some(Arc::new(payload)),
@@ -176,7 +176,7 @@ impl Held {
                 static WARNED: std::sync::Once = std::sync::Once::new();
                 WARNED.call_once(|| {
                     tracing::warn!(
-                        "results of another version of roiflow in this process can't be read, but for their regions: {error}; \
+                        "results of another version of roiflow in this process cannot be read, except for their regions: {error}; \
                          use the plugin and the library of one version"
                     );
                 });
@@ -196,7 +196,7 @@ unsafe extern "C" fn collect(context: *mut c_void, bytes: *const u8, len: usize)
 impl Clone for Held {
     fn clone(&self) -> Self {
         if let Some(functions) = self.functions() {
-            // SAFETY: `self` has a reference to the payload, and these are its copy's functions.
+            // SAFETY: `self` owns a reference to the payload, and these are its copy's functions.
             unsafe { (functions.retain)(self.payload) };
         }
         Self { functions: self.functions, payload: self.payload }
@@ -212,7 +212,8 @@ impl Drop for Held {
     }
 }
 
-// SAFETY: a payload is never changed, its references are counted atomically, and GStreamer guards the rest by the buffer's writability.
+// SAFETY: a payload is immutable while shared, its reference count is atomic, and GStreamer protects the rest by the buffer's
+// writability.
 unsafe impl Send for ResultsMeta {}
 // SAFETY: as above.
 unsafe impl Sync for ResultsMeta {}
@@ -242,24 +243,24 @@ unsafe impl Sync for Registered {}
 
 impl Registered {
     fn api(&self) -> glib::Type {
-        // SAFETY: the info lives for ever, and its API is a registered type.
+        // SAFETY: the info is never freed, and its API is a registered type.
         unsafe { from_glib((*self.0.as_ptr()).api) }
     }
 }
 
-/// The meta's type, registered by this copy of the library or by another one. The number in the name is that of the layout.
+/// The meta's type, registered by this or another copy of the library. The number in the name is the layout version.
 fn registered() -> &'static Registered {
     static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
         const NAME: &std::ffi::CStr = c"RoiflowResultsMeta1";
         let registry = registry();
-        // Held by one copy at a time.
+        // Locked by one copy at a time.
         let _guard = registry.object_lock();
-        // SAFETY: names are C strings, the list of tags ends with a null, and both are copied; size and functions are those of `Raw`, which
+        // SAFETY: names are C strings, the list of tags ends with null, and both are copied; size and functions belong to `Raw`, which
         // begins with a `GstMeta`.
         let info = unsafe {
             let known = gst::ffi::gst_meta_get_info(NAME.as_ptr());
             if known.is_null() {
-                // No tag: a converter keeps what depends on neither memory, size, orientation nor colors.
+                // No tags: converters keep metas that depend on neither memory, size, orientation nor colors.
                 let mut tags: [*const std::ffi::c_char; 1] = [ptr::null()];
                 let api = gst::ffi::gst_meta_api_type_register(c"RoiflowResultsMeta1API".as_ptr(), tags.as_mut_ptr());
                 gst::ffi::gst_meta_register(api, NAME.as_ptr(), size_of::<Raw>(), Some(init), Some(free), Some(transform))
@@ -273,7 +274,7 @@ fn registered() -> &'static Registered {
 }
 
 /// # Safety
-/// `meta` is memory of the registered size, not yet a [`Raw`]; `held` is a [`Held`] of any copy, which is taken, or null.
+/// `meta` is uninitialized memory of the registered size; `held` is null, or a [`Held`] of any copy, which is moved out.
 unsafe extern "C" fn init(
     meta: *mut gst::ffi::GstMeta,
     held: glib::ffi::gpointer,
@@ -283,7 +284,7 @@ unsafe extern "C" fn init(
     let held = unsafe { held.cast::<Held>().as_mut() };
     let none = || Held { functions: ptr::null(), payload: ptr::null() };
     let held = held.map_or_else(none, |held| std::mem::replace(held, none()));
-    // SAFETY: the caller's promise; the field is written without dropping what was there, which is not a value yet.
+    // SAFETY: the caller's promise; the field is uninitialized, so it is written without dropping.
     unsafe { ptr::write(&raw mut (*meta.cast::<Raw>()).held, held) };
     glib::ffi::GTRUE
 }
@@ -291,11 +292,11 @@ unsafe extern "C" fn init(
 /// # Safety
 /// `meta` was initialized by [`init`] and is not used afterwards.
 unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {
-    // SAFETY: the caller's promise; the header is GStreamer's to free.
+    // SAFETY: the caller's promise; GStreamer frees the header.
     unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<Raw>()).held) };
 }
 
-/// Copies the payload whatever is done to the buffer: the results know the frame size that they refer to.
+/// Copies the payload for every kind of transform: the results contain the frame size that they refer to.
 ///
 /// # Safety
 /// `meta` was initialized by [`init`], `dest` is a writable buffer.

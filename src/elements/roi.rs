@@ -1,11 +1,10 @@
-//! What a `GstVideoRegionOfInterestMeta` carries, in the shape that DL Streamer's elements write and read.
+//! Content of a `GstVideoRegionOfInterestMeta`, in the layout that DL Streamer's elements write and read.
 //!
-//! A region has a structure for each result. `detection` holds the box in parts of the frame, 0 to 1, with `confidence` and `label_id`.
-//! `object_id` holds the track ID. Every other structure is a classification: `label`, `label_id`, `confidence`, `model_name`, and
-//! `attribute_name` if the structure's own name can't say what is classified. Its `type` tells classifications from tensors and keypoints,
-//! which are not read.
+//! A region has a structure per result. `detection` has the box relative to the frame (0 to 1), `confidence` and `label_id`. `object_id`
+//! has the track ID. All other structures are classifications: `label`, `label_id`, `confidence`, `model_name`, and `attribute_name` if
+//! it differs from the structure's name. The field `type` distinguishes classifications from tensors and keypoints, which are not read.
 //!
-//! Knows one region, and whether another element has changed it ([`Mark`]). Which region belongs to which detection is [`super::meta`]'s.
+//! Handles one region, and detects changes by other elements ([`Mark`]). [`super::meta`] matches regions with detections.
 
 use std::borrow::Cow;
 
@@ -16,18 +15,18 @@ use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
 use crate::frame::{Classification, Detection, ObjectId, Outcome, PixelRect, Point, ScoredLabel, Size};
 
-/// The structure that says what a detector found.
+/// Structure with the result of a detector.
 const DETECTION: &str = "detection";
-/// The structure that says which object of a tracker it is, in its field `id`.
+/// Structure with the track ID in its field `id`.
 const OBJECT_ID: &str = "object_id";
-/// The `type` of the structure of a label.
+/// Value of `type` in the structure of a label.
 const CLASSIFICATION: &str = "classification_result";
-/// The type of a region whose detection has no label.
+/// Type of a region whose detection has no label.
 const UNLABELED: &str = "object";
-/// The model of a classification that does not name its own.
+/// Model name of classifications without one.
 const UNKNOWN_MODEL: &str = "unknown";
 
-/// The type of the region of this detection.
+/// The region type of this detection.
 pub(super) fn type_of(detection: &Detection) -> Cow<'_, str> {
     without_nul(detection.label.as_deref().unwrap_or(UNLABELED))
 }
@@ -37,12 +36,12 @@ pub(super) fn pixel_rect(roi: &RoiMeta) -> PixelRect {
     PixelRect { x, y, width, height }
 }
 
-/// The detection that a region of another detector stands for, without its parent.
+/// Converts the region of another detector to a detection without a parent.
 pub(super) fn read(roi: &RoiMeta, id: ObjectId) -> Detection {
     let detection = roi.param(DETECTION);
     let confidence = detection.and_then(|structure| structure.get::<f64>("confidence").ok());
     let label_id = detection.and_then(|structure| structure.get::<i32>("label_id").ok());
-    let mut found = Detection {
+    let mut read = Detection {
         id,
         track: None,
         track_state: None,
@@ -54,31 +53,32 @@ pub(super) fn read(roi: &RoiMeta, id: ObjectId) -> Detection {
         label: Some(roi.roi_type().into()),
         classifications: Vec::new(),
     };
-    read_into(roi, &mut found);
-    found
+    read_into(roi, &mut read);
+
+    read
 }
 
-/// Adds what other elements wrote into the region of a detection: the track ID, and classifications that the detection lacks.
+/// Adds the track ID and new classifications that other elements wrote into the region of a detection.
 pub(super) fn read_into(roi: &RoiMeta, detection: &mut Detection) {
     if let Some(track) = track_of(roi) {
         detection.adopt_track(track);
     }
     for structure in roi.params() {
-        if let Some(said) = classification(structure)
-            && !detection.classifications.iter().any(|known| without_nul(&known.name) == *said.name)
+        if let Some(new) = classification(structure)
+            && !detection.classifications.iter().any(|known| without_nul(&known.name) == *new.name)
         {
-            detection.classifications.push(said);
+            detection.classifications.push(new);
         }
     }
 }
 
-/// The name under which a tracker knows the object of a region.
+/// The track ID in a region.
 fn track_of(roi: &RoiMeta) -> Option<ObjectId> {
     let id = roi.param(OBJECT_ID)?.get::<i32>("id").ok()?;
     (id > 0).then_some(ObjectId(id))
 }
 
-/// The classification that a structure holds; `None` if it holds something else.
+/// The classification in a structure; `None` if it has another kind of result.
 fn classification(structure: &gst::StructureRef) -> Option<Classification> {
     if [DETECTION, OBJECT_ID].contains(&structure.name().as_str()) {
         return None;
@@ -99,39 +99,39 @@ fn classification(structure: &gst::StructureRef) -> Option<Classification> {
     Some(Classification { name: name_of(structure).into(), model: text("model_name").unwrap_or(UNKNOWN_MODEL).into(), outcome })
 }
 
-/// What a structure classifies.
+/// The attribute that a structure classifies.
 fn name_of(structure: &gst::StructureRef) -> &str {
     structure.get::<&str>("attribute_name").unwrap_or_else(|_| structure.name().as_str())
 }
 
-/// A region of ours as it was left. It is known again by that, and so is whether another element has changed it since.
+/// Snapshot of a region that we wrote, to recognize it and to detect changes by other elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// The detection that the region stands for.
+    /// The detection of the region.
     pub(super) object: ObjectId,
     id: i32,
-    /// Its type, which GStreamer keeps for ever.
+    /// The region type, a quark string.
     kind: &'static str,
     place: PixelRect,
-    /// The names of its structures, as a hash.
+    /// Hash of the names of its structures.
     params: u64,
     has_track: bool,
-    /// How many classifications of the detection it has, and their names, as a hash.
+    /// Number of the detection's classifications, and hash of their names.
     n_classifications: usize,
     names: u64,
-    /// Whether the detection has all that the region holds.
+    /// Whether the detection has everything that the region contains.
     pub(super) is_complete: bool,
 }
 
 impl Mark {
-    /// The mark of a region that another copy of the library wrote: it is recognized by its id and its type alone.
+    /// A snapshot for a region that another copy of the library wrote: recognizes it by ID and type only.
     pub(super) fn unseen(detection: &Detection, id: i32) -> Self {
         let kind = glib::Quark::from_str(&*type_of(detection)).as_str();
         let place = PixelRect { x: 0, y: 0, width: 0, height: 0 };
         Self { object: detection.id, id, kind, place, params: 0, has_track: false, n_classifications: 0, names: 0, is_complete: false }
     }
 
-    /// Marks a region. `has_more`: its structures hold something that the detection lacks.
+    /// Takes a snapshot. `has_more`: the region contains results that the detection lacks.
     fn of(roi: &RoiMeta, detection: &Detection, size: Size, has_more: bool) -> Self {
         let place = pixel_rect(roi);
         let (params, has_track) = (hash(roi.params().map(|structure| structure.name().as_str())), roi.param(OBJECT_ID).is_some());
@@ -140,28 +140,28 @@ impl Mark {
         Self { object: detection.id, id: roi.id(), kind: roi.roi_type(), place, params, has_track, n_classifications, names, is_complete }
     }
 
-    /// The id of the region.
+    /// The region's ID.
     pub(super) fn id(&self) -> i32 {
         self.id
     }
 
-    /// Whether this is the region, whatever has become of it.
+    /// Whether this is the region, changed or not.
     pub(super) fn is_of(&self, roi: &RoiMeta) -> bool {
         self.id == roi.id() && self.kind == roi.roi_type()
     }
 
-    /// Whether this is the region, as it was left.
+    /// Whether this is the region, unchanged.
     pub(super) fn is_unchanged(&self, roi: &RoiMeta) -> bool {
         self.is_of(roi) && self.place == pixel_rect(roi) && self.params == hash(roi.params().map(|structure| structure.name().as_str()))
     }
 
-    /// Whether the detection has all that the region held when it was left, and perhaps more.
+    /// Whether the detection still has everything that it had when the region was written.
     fn has_all_in(&self, detection: &Detection) -> bool {
         let known = detection.classifications.get(..self.n_classifications);
         known.is_some_and(|known| hash_of_names(known) == self.names) && (detection.track.is_some() || !self.has_track)
     }
 
-    /// Whether the detection has no more than that.
+    /// Whether the detection has nothing more than that.
     fn is_all_of(&self, detection: &Detection) -> bool {
         detection.classifications.len() == self.n_classifications && detection.track.is_some() == self.has_track
     }
@@ -171,16 +171,16 @@ fn hash_of_names(classifications: &[Classification]) -> u64 {
     hash(classifications.iter().map(|classification| &*classification.name))
 }
 
-/// FNV-1a of texts and of where each ends.
+/// FNV-1a hash of strings with a separator.
 fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
     let bytes = texts.flat_map(|text| text.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The ids of a region: its own, and that of the region in which its object was found.
+/// IDs of a region: its own, and that of its parent region.
 pub(super) type Ids = (i32, Option<i32>);
 
-/// Makes a region for a detection, which was found in a frame of this size and has these pixels.
+/// Adds a region for a detection in a frame of `size` that covers the pixels `place`.
 pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size, place: PixelRect, ids: Ids) -> Mark {
     let mut roi = RoiMeta::add(buffer, &type_of(detection), (place.x, place.y, place.width, place.height));
     set_ids(&mut roi, ids);
@@ -190,8 +190,8 @@ pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size
     Mark::of(&roi, detection, size, false)
 }
 
-/// Gives the region of a detection its ids, and the structures that it lacks. Its place stays. `left` is its mark if nothing has changed
-/// it since.
+/// Sets the IDs of a detection's region and adds missing structures. The rectangle stays. `left` is the snapshot, if the region is
+/// unchanged.
 pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: Ids, left: Option<&Mark>) -> Mark {
     set_ids(roi, ids);
     if let Some(left) = left.filter(|left| left.is_complete && left.has_all_in(detection)) {
@@ -234,7 +234,7 @@ fn add_track(roi: &mut RoiMeta, detection: &Detection) {
     }
 }
 
-/// Adds the classifications from this place in the list on. Of several with one name, a region has the first.
+/// Adds the classifications from index `begin` on. Of several with the same name, a region gets the first.
 fn add_classifications(roi: &mut RoiMeta, classifications: &[Classification], begin: usize) {
     for (idx, classification) in classifications.iter().enumerate().skip(begin) {
         let is_same = |earlier: &Classification| without_nul(&earlier.name) == without_nul(&classification.name);
@@ -244,7 +244,7 @@ fn add_classifications(roi: &mut RoiMeta, classifications: &[Classification], be
     }
 }
 
-/// Whether [`read_into`] would add anything to the detection.
+/// Whether [`read_into`] would change the detection.
 fn has_more(roi: &RoiMeta, detection: &Detection) -> bool {
     let is_new = |structure: &gst::StructureRef| {
         let is_known = detection.classifications.iter().any(|known| without_nul(&known.name) == name_of(structure));
@@ -256,9 +256,9 @@ fn has_more(roi: &RoiMeta, detection: &Detection) -> bool {
 fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {
     let (width, height) = (f64::from(size.width.max(1)), f64::from(size.height.max(1)));
     let rect = detection.rect;
-    // In parts of the frame and cut at its edges, as `gvadetect` does; readers multiply it by the size of the frame.
+    // Relative to the frame and clipped to it, as `gvadetect` writes it; readers multiply by the frame size.
     let part = |edge: f32, extent: f64| (f64::from(edge) / extent).clamp(0.0, 1.0);
-    // x and y of each in turn, in parts of the frame as the box is.
+    // x and y alternate, relative to the frame.
     let coordinates = |point: &Point| [f64::from(point.x) / width, f64::from(point.y) / height].map(|part| part.to_send_value());
     let keypoints = detection.keypoints.iter().flat_map(coordinates);
     gst::Structure::builder(DETECTION)
@@ -294,7 +294,7 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
                 .field("confidences", gst::Array::from_values(confidences))
                 .build()
         }
-        // Readers that know labels alone get it as text.
+        // As text, for readers that know only labels.
         Outcome::Value(value) => builder.field("label", value.to_string()).field("value", f64::from(*value)).build(),
         Outcome::Tensor { shape, data } => {
             let shape = shape.iter().map(|&extent| (extent as i64).to_send_value());
@@ -304,29 +304,29 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
         Outcome::Text { text, confidence } => {
             builder.field("label", &*without_nul(text)).field("confidence", f64::from(*confidence)).build()
         }
-        // Our own meta has it.
+        // Only our own meta has it.
         _ => builder.build(),
     }
 }
 
-/// The labels in one text, as DL Streamer has them.
+/// The labels joined by spaces, as DL Streamer writes them.
 fn all_labels(labels: &[ScoredLabel]) -> String {
     let names = labels.iter().map(|label| label.label.as_deref().map_or_else(|| label.label_id.to_string(), str::to_owned));
     without_nul(&names.collect::<Vec<_>>().join(" ")).into_owned()
 }
 
-/// GStreamer's strings end at the first NUL; a label file may hold anything.
+/// Removes NUL characters, because GStreamer's strings end at the first one. A label file may contain them.
 pub(super) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "")) } else { Cow::Borrowed(text) }
 }
 
-/// A name that GStreamer takes for a structure: a letter, then letters, digits and `/-_.:+`.
+/// Converts to a valid structure name: a letter, then letters, digits and `/-_.:+`.
 fn structure_name(name: &str) -> Cow<'_, str> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "/-_.:+".contains(c);
-    let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    if begins_well && name.chars().all(legal) {
+    let has_letter_first = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if has_letter_first && name.chars().all(legal) {
         return Cow::Borrowed(name);
     }
-    let prefix = if begins_well { "" } else { "attribute_" };
+    let prefix = if has_letter_first { "" } else { "attribute_" };
     Cow::Owned(prefix.chars().chain(name.chars().map(|c| if legal(c) { c } else { '_' })).collect())
 }

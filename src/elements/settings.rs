@@ -1,6 +1,6 @@
-//! The properties that all inference elements have, and what the user asked with them.
+//! Properties of all inference elements that describe the model and how it runs.
 //!
-//! Knows what a stage can be asked. Knows no pads and no buffers.
+//! Knows the options of a stage, but no pads and no buffers.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -15,11 +15,11 @@ use super::properties::Properties;
 use crate::stages;
 use crate::stages::{Scheduling, Sharing};
 
-/// Posts what loading a stage said.
+/// Posts an error of loading a stage.
 pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
     use stages::ErrorKind;
     let text = error.to_string();
-    // `gst-launch-1.0` prints it as it is.
+    // `gst-launch-1.0` prints the text without escaping.
     let text = stages::Printable(&text);
     match error.kind() {
         ErrorKind::Io => gst::element_error!(element, gst::ResourceError::NotFound, ("{text}")),
@@ -28,7 +28,7 @@ pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
     }
 }
 
-/// Properties that all inference elements have, and what the user asked with them.
+/// Model options of an inference element.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ModelSettings {
     pub(super) options: stages::StageOptions,
@@ -40,14 +40,14 @@ impl Default for ModelSettings {
     }
 }
 
-/// The properties of all inference elements that say what the model is and how it runs.
+/// The properties of all inference elements.
 pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
     let text = |name: &'static str, nick: &'static str, blurb: &'static str| {
         glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
     };
     Properties::<ModelSettings>::new()
         .with(
-            text("model", "Model", "Path of the model file (ONNX, or OpenVINO IR). Changes take effect on the way to PAUSED"),
+            text("model", "Model", "Path of the model file (ONNX, or OpenVINO IR). Changes take effect in the next change to PAUSED"),
             |settings| from_path(Some(&settings.options.model)),
             |settings, path| settings.options.model = given(path).unwrap_or_default().into(),
         )
@@ -55,7 +55,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             text(
                 "description",
                 "Description",
-                "Path of the model's description; default: the .toml file of the same name next to the model, then the built-in description of a known model, then the metadata of the model",
+                "Path of the model's description; default: the .toml file of the same name next to the model, then a built-in description, then metadata embedded in the model",
             ),
             |settings| from_path(settings.options.description.as_deref()),
             |settings, path| settings.options.description = given(path).map(Into::into),
@@ -66,14 +66,14 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             |settings, path| settings.options.model_proc = given(path).map(Into::into),
         )
         .with(
-            text("labels", "Labels", "Names of the classes, separated by commas; instead of the description's"),
+            text("labels", "Labels", "Names of the classes, separated by commas; replaces the labels of the description"),
             |settings| settings.options.labels.as_ref().map(|labels| labels.join(",")),
             |settings, labels| {
                 settings.options.labels = given(labels).map(|labels| labels.split(',').map(|label| label.trim().to_owned()).collect());
             },
         )
         .with(
-            text("labels-file", "Labels file", "Path of a text file with one label per line; instead of the description's"),
+            text("labels-file", "Labels file", "Path of a text file with one label per line; replaces the labels of the description"),
             |settings| from_path(settings.options.labels_file.as_deref()),
             |settings, path| settings.options.labels_file = given(path).map(Into::into),
         )
@@ -97,7 +97,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             |settings, config| settings.options.config = given(config),
         )
         .with(
-            fraction("threshold", "Threshold", "Results with less confidence are left out, 0 to 1; -1: what the description says"),
+            fraction("threshold", "Threshold", "Results with a lower confidence are left out, 0 to 1; -1: the description's value"),
             |settings| settings.options.threshold.unwrap_or(-1.0),
             |settings, threshold| settings.options.threshold = not_negative(threshold),
         )
@@ -126,7 +126,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecUInt::builder("batch-size")
                 .nick("Batch size")
-                .blurb("Most frames or regions in one call of the model, also of different streams; 0: the regions of one frame run in one call if the model supports it and the device gains by it; 1: one at a time")
+                .blurb("Maximum batch size: frames or regions per inference, also of different streams; 0: the regions of one frame form a batch if the model supports it and the device is faster with it; 1: no batching")
                 .maximum(stages::MAX_BATCH_SIZE as u32)
                 .mutable_ready()
                 .build(),
@@ -136,7 +136,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecUInt::builder("batch-timeout")
                 .nick("Batch timeout")
-                .blurb("With batch-size above 1: longest time in milliseconds that a frame or region waits for a full batch")
+                .blurb("With batch-size above 1: maximum time in milliseconds that a frame or region waits for a full batch")
                 .maximum(3_600_000)
                 .default_value(stages::DEFAULT_BATCH_TIMEOUT.as_millis() as u32)
                 .mutable_ready()
@@ -163,7 +163,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         )
 });
 
-/// The properties of detectors alone.
+/// The properties of detectors only.
 pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
     Properties::<ModelSettings>::new()
         .with(
@@ -187,20 +187,20 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::
 });
 
 impl ModelSettings {
-    /// Takes a property; false if it is not one of these.
+    /// Sets a property. Returns false if `name` is not one of these.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
-    /// The value of a property; `None` if it is not one of these.
+    /// The value of a property; `None` if `name` is not one of these.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }
 
-    /// The options, if they name a model.
+    /// The options, if the property `model` is set.
     pub(super) fn checked(&self, element: &gst::Element) -> stages::Result<&stages::StageOptions> {
         if self.options.model.as_os_str().is_empty() {
-            let message = format!("`{}` has no model: set the property `model` to the path of a model file", element.name());
+            let message = format!("`{}`: expected a model, got none. Set the property `model` to the path of a model file", element.name());
             return Err(stages::Error::new(stages::ErrorKind::Config, message));
         }
         Ok(&self.options)
@@ -219,7 +219,7 @@ fn positive(n: u32) -> Option<usize> {
     Some(n as usize).filter(|&n| n > 0)
 }
 
-/// An empty text is none.
+/// An empty string means unset.
 fn given(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }

@@ -1,7 +1,7 @@
-//! What an inference element counts: every frame that came, by what became of it, and how long it was here.
+//! Statistics of an inference element: frame counts by outcome, frame rate, and latency.
 //!
-//! Frames that came = frames that left + those dropped, by reason + those that are still here; frames that left = inferred +
-//! skipped, by reason + failed. Knows no pads; memory is fixed.
+//! Arrived = left + dropped (by reason) + in flight. Left = inferred + skipped (by reason) + failed. Knows no pads; its memory is
+//! constant.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use gstreamer as gst;
 use super::policy::Reason;
 use crate::stages::StageStats;
 
-/// See the module. Counts since the element was made.
+/// Counters since the element was created. See the module.
 #[derive(Default)]
 pub(super) struct Counts {
     arrived: AtomicU64,
@@ -30,7 +30,7 @@ pub(super) struct Counts {
     due: Mutex<Option<Instant>>,
 }
 
-/// What became of a frame that leaves.
+/// Outcome of a frame that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     Inferred,
@@ -39,17 +39,17 @@ pub(super) enum Left {
 }
 
 impl Counts {
-    /// A stream begins.
+    /// Resets the posting time at the begin of a stream.
     pub(super) fn begin(&self) {
         *self.due.lock().unwrap() = None;
     }
 
-    /// Whether it is time to post the statistics, and when it is time again, at this interval.
+    /// Whether the statistics are due, and when they are due next, at this interval.
     pub(super) fn due(&self, interval: Option<Duration>) -> (bool, Option<Instant>) {
         let now = Instant::now();
         let mut due = self.due.lock().unwrap();
         let is_due = interval.is_some() && due.is_some_and(|due| due <= now);
-        // A shorter interval than before holds at once.
+        // A shorter interval takes effect at once.
         *due = interval.map(|interval| due.filter(|&due| due > now).map_or(now + interval, |due| due.min(now + interval)));
         (is_due, *due)
     }
@@ -66,7 +66,7 @@ impl Counts {
         add(&self.copied, 1);
     }
 
-    /// Returns how many have failed, if this one did.
+    /// Counts a frame that leaves. Returns the number of failed frames if this one failed.
     pub(super) fn leave(&self, left: Left, n_objects: usize, latency: Duration, now: Instant) -> u64 {
         add(&self.left, 1);
         add(&self.objects, n_objects as u64);
@@ -87,16 +87,16 @@ impl Counts {
         }
     }
 
-    /// The stream is at its end: its pace is what it was then.
+    /// Freezes the frame rate at the end of the stream.
     pub(super) fn end(&self) {
         self.pace.lock().unwrap().ended = Some(Instant::now());
     }
 
-    /// All of it, and what the stage counts.
-    pub(super) fn structure(&self, stage: StageStats, window: usize) -> gst::Structure {
+    /// All counters, with those of the stage.
+    pub(super) fn structure(&self, stage: StageStats, capacity: usize) -> gst::Structure {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sum = |counters: &[AtomicU64]| counters.iter().map(count).sum::<u64>();
-        // What left is read before what came: nobody sees more frames leave than come.
+        // Read the frames that left before those that arrived, so that no reader sees more leave than arrive.
         let (left, dropped) = (count(&self.left), sum(&self.dropped));
         let arrived = count(&self.arrived);
         let mut structure = gst::Structure::builder("application/x-roiflow-stats")
@@ -115,7 +115,7 @@ impl Counts {
             .field("latency-p95-ns", self.latency.percentile(95))
             .field("latency-p99-ns", self.latency.percentile(99))
             .field("latency-total-ns", count(&self.latency_total_ns))
-            .field("window", window as u64)
+            .field("window", capacity as u64)
             .field("runs", stage.n_runs)
             .field("rows", stage.n_items)
             .field("runs-failed", stage.n_failed)
@@ -123,7 +123,7 @@ impl Counts {
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.skipped) {
             structure.set(format!("skipped-{}", reason.name()), count(counter));
         }
-        // Frames that need no inference are never dropped.
+        // Reasons that are a choice of the user never drop frames.
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.dropped).skip(Reason::N_OF_CHOICES) {
             structure.set(format!("dropped-{}", reason.name()), count(counter));
         }
@@ -138,9 +138,9 @@ fn add(counter: &AtomicU64, n: u64) -> u64 {
     counter.fetch_add(n, Ordering::Relaxed) + n
 }
 
-/// Frames per second, over the latest ones.
+/// Frame rate over the newest frames.
 struct Pace {
-    /// When they left, newest last; a ring.
+    /// Ring of the times when they left.
     times: [Option<Instant>; Self::N_FRAMES],
     next: usize,
     ended: Option<Instant>,
@@ -157,20 +157,20 @@ impl Pace {
 
     fn leave(&mut self, now: Instant) {
         if self.ended.take().is_some() {
-            // Another stream has its own pace.
+            // A new stream starts with an empty ring.
             self.times = [None; Self::N_FRAMES];
         }
         self.times[self.next] = Some(now);
         self.next = (self.next + 1) % Self::N_FRAMES;
     }
 
-    /// Falls while nothing leaves.
+    /// Frames per second. Falls while no frame leaves.
     fn fps(&self, now: Instant) -> f64 {
         let (oldest, newest) = (self.times.iter().flatten().min(), self.times.iter().flatten().max());
         let (Some(&oldest), Some(&newest)) = (oldest, newest) else { return 0.0 };
         let n_frames = self.times.iter().flatten().count();
         let (until_newest, until_now) = (newest - oldest, self.ended.unwrap_or(now).saturating_duration_since(oldest));
-        // From one frame to the next; a frame that is overdue counts as if it came now.
+        // Mean interval between frames. An overdue frame counts as if it left now.
         let frame_time = until_newest.as_secs_f64() / (n_frames.max(2) - 1) as f64;
         let is_overdue = self.ended.is_none() && (until_now - until_newest).as_secs_f64() > frame_time;
         let (n_spans, span) = if is_overdue { (n_frames, until_now) } else { (n_frames - 1, until_newest) };
@@ -178,7 +178,7 @@ impl Pace {
     }
 }
 
-/// How often which duration occurred, to within 3 %: buckets that double every 32.
+/// Histogram of durations with 3 % resolution: 32 buckets per doubling.
 struct Histogram {
     buckets: Vec<AtomicU64>,
     max: AtomicU64,
@@ -193,7 +193,7 @@ impl Histogram {
         if value < Self::N_EXACT {
             return value as usize;
         }
-        // The highest six bits say which bucket of which doubling it is.
+        // The six highest bits give the bucket within its doubling.
         let shift = u64::from(value.ilog2()) - 5;
         (Self::N_EXACT + (shift - 1) * Self::N_PER_DOUBLING + (value >> shift) - Self::N_PER_DOUBLING) as usize
     }
@@ -214,7 +214,7 @@ impl Histogram {
         self.max.fetch_max(value, Ordering::Relaxed);
     }
 
-    /// The value that this share of all stays within; 0 without any.
+    /// The smallest bucket limit that `percent` % of the values do not exceed; 0 without values.
     fn percentile(&self, percent: u64) -> u64 {
         let n_values: u64 = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
         let rank = (n_values * percent).div_ceil(100);
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_its_values_and_no_others() {
+    fn bucket_holds_only_its_own_values() {
         let mut last = 0;
         for value in (0..5000).chain((0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1])).chain([u64::MAX]) {
             let bucket = Histogram::bucket(value);
@@ -255,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_the_values() {
+    fn percentiles_match_values() {
         let histogram = Histogram::default();
-        assert_eq!(histogram.percentile(99), 0, "nothing was counted");
+        assert_eq!(histogram.percentile(99), 0, "empty histogram");
         (1..=1000).for_each(|n| histogram.add(n * 1000));
         for (percent, expected) in [(50, 500_000.0), (95, 950_000.0), (99, 990_000.0), (100, 1_000_000.0)] {
             let off = histogram.percentile(percent) as f64 / expected;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_that_of_the_latest_frames_and_falls_when_none_comes() {
+    fn fps_follows_newest_frames_and_falls_during_stall() {
         let begin = Instant::now();
         let at = |milliseconds: u64| begin + Duration::from_millis(milliseconds);
         let mut pace = Pace::default();
@@ -277,9 +277,9 @@ mod tests {
         let stalled = pace.fps(at(4960 + 63 * 40));
         assert!((stalled - 12.7).abs() < 0.1, "{stalled}");
         pace.ended = Some(at(4980));
-        assert!((pace.fps(at(60_000)) - 25.0).abs() < 0.01, "an end is no stall");
+        assert!((pace.fps(at(60_000)) - 25.0).abs() < 0.01, "the end of a stream is no stall");
         pace.leave(at(70_000));
         pace.leave(at(70_100));
-        assert!((pace.fps(at(70_100)) - 10.0).abs() < 0.01, "another stream");
+        assert!((pace.fps(at(70_100)) - 10.0).abs() < 0.01, "second stream");
     }
 }

@@ -1,14 +1,14 @@
-//! The stream of an inference element: the in-flight queue, the state machine of its life, and what is known of its frames.
+//! The stream of an inference element: the in-flight queue, the stream's state machine, and its state.
 //!
 //! # Locks
 //!
-//! [`StreamState`] has one lock. The queue is open exactly while [`Flow::is_open`]: both change under it ([`Stream::handle`]). It is never held
-//! while something is pushed, posted or run, nor while a model or a frame is released. The queue has a lock of its own, which comes after it.
-//! `Stream::motion` is held while a frame is looked at; `Stream::found` while results are carried, which takes `Stream::policy`.
-//! The lock of a model that is loading comes before that of the state.
+//! [`StreamState`] has one lock. The queue is open exactly while [`Flow::is_open`]: both change under the lock ([`Stream::handle`]). The
+//! lock is never held while something is pushed, posted or run, nor while a model or a frame is released. Lock order: loading model,
+//! stream state, queue. `Stream::motion` is held during a motion comparison. `Stream::last_results` is held while results are carried,
+//! which takes `Stream::policy`.
 //!
-//! Uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. What is done with a frame is in [`super::frames`], with a model in
-//! [`super::model`], with pads in [`super::infer`].
+//! Uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. Frames are handled in [`super::frames`], the model in
+//! [`super::model`], pads in [`super::infer`].
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,7 +17,7 @@ use gstreamer as gst;
 use gstreamer_video as gst_video;
 
 use super::backlog::Backlog;
-use super::events::{self, KeptEvents};
+use super::events::{self, StoredEvents};
 use super::in_flight::{InFlight, Item};
 use super::latency::Latency;
 use super::loading::Loading;
@@ -29,26 +29,26 @@ use crate::frame::FrameResults;
 use crate::stages::flow::{Action, Epoch, Flow, Output, Return, State, Transition, Trigger};
 use crate::stages::{InFlightQueue, MotionGate};
 
-/// See the module.
+/// Stream of one inference element. See the module.
 pub(super) struct Stream {
     pub(super) cat: gst::DebugCategory,
     pub(super) queue: InFlightQueue<Item>,
     state: Mutex<StreamState>,
     /// Copied once per frame.
     pub(super) policy: Mutex<Policy>,
-    /// What the latest inferred frame had, while it is to be carried on, and its number.
-    pub(super) found: Mutex<Option<(u64, FrameResults)>>,
-    /// What the latest frame looked like that was to be inferred, while that matters, and its number.
+    /// Number and results of the newest inferred frame, while results may be carried.
+    pub(super) last_results: Mutex<Option<(u64, FrameResults)>>,
+    /// Motion gate, and number of the newest frame that was chosen for inference.
     pub(super) motion: Mutex<(MotionGate, u64)>,
     pub(super) counts: Counts,
 }
 
-/// What is known of the stream. All but `flow` is reset when the element is started.
+/// State of the stream. All but `flow` is reset when the element is started.
 #[derive(Default)]
 pub(super) struct StreamState {
     pub(super) flow: Flow<gst::FlowError>,
     /// Sticky events that were in the queue when it was closed.
-    pub(super) kept: KeptEvents,
+    pub(super) stored: StoredEvents,
     pub(super) model: Model,
     pub(super) input: Input,
     pub(super) slots: Slots,
@@ -63,43 +63,43 @@ pub(super) struct StreamState {
 /// The model of the stream.
 #[derive(Default)]
 pub(super) struct Model {
-    /// Makes it, or has made it. `None` while the element is stopped, and if the model does not run.
+    /// The loading stage. `None` while the element is stopped, and if the model does not run.
     pub(super) loading: Option<Arc<Loading>>,
-    /// What is done with frames, once its stage is ready. Stays while the element is stopped.
+    /// The loaded stage with the element's work. Stays loaded while the element is stopped.
     pub(super) work: Option<Arc<dyn Work>>,
 }
 
-/// What upstream and the sink say of frames.
+/// Properties of the input, from upstream and the sink's QoS events.
 #[derive(Default)]
 pub(super) struct Input {
     pub(super) info: Option<gst_video::VideoInfo>,
     pub(super) segment: Option<gst::FormattedSegment<gst::ClockTime>>,
-    /// Whether upstream is live, if it was queried.
+    /// Whether upstream is live; `None` until it was queried.
     pub(super) is_live: Option<bool>,
-    /// The sink wants no frame of before this running time.
+    /// The sink wants no frames before this running time.
     pub(super) earliest: Option<gst::ClockTime>,
 }
 
 impl Input {
-    /// When a buffer is to be shown.
+    /// Running time of a buffer's timestamp.
     pub(super) fn running_time(&self, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
         self.segment.as_ref()?.to_running_time(buffer.pts()?)
     }
 }
 
-/// Frames of this stream.
+/// Frame counters of this stream.
 #[derive(Default)]
 pub(super) struct FrameCounts {
-    /// Those that came: the number of the next one.
+    /// Arrived frames, which is also the number of the next frame.
     pub(super) n_arrived: u64,
-    /// The number of the frame that leaves next, if none is missing.
+    /// Number of the frame that should leave next.
     pub(super) next_to_leave: u64,
-    /// Frames whose inference failed since the last run that succeeded.
+    /// Frames whose inference failed since the last successful run.
     pub(super) n_failed_in_a_row: u64,
 }
 
 impl StreamState {
-    /// What upstream's next buffer returns.
+    /// The flow return for upstream's next buffer.
     pub(super) fn upstream(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         match self.flow.upstream() {
             Return::Ok => Ok(gst::FlowSuccess::Ok),
@@ -118,7 +118,7 @@ impl Stream {
             queue: InFlightQueue::new(1),
             state: Mutex::default(),
             policy: Mutex::default(),
-            found: Mutex::default(),
+            last_results: Mutex::default(),
             motion: Mutex::default(),
             counts: Counts::default(),
         }
@@ -136,7 +136,7 @@ impl Stream {
         self.lock().model.work.clone()
     }
 
-    /// What upstream's next buffer returns.
+    /// The flow return for upstream's next buffer.
     pub(super) fn upstream(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.lock().upstream()
     }
@@ -146,13 +146,13 @@ impl Stream {
         self.lock().flow.is_flushing()
     }
 
-    /// As [`Stream::handle_and`], for a trigger without an event or a task.
+    /// Like [`Stream::handle_and`], for a trigger without an event or a task.
     pub(super) fn handle(&self, trigger: Trigger<gst::FlowError>) -> Transition<gst::FlowError> {
         self.handle_and(trigger, |_, _| {})
     }
 
-    /// Takes a trigger, and does what is to be done under the lock; `and` does the part of it that is about an event or the task of a pad.
-    /// The other actions are for the caller.
+    /// Passes a trigger to the state machine and executes the actions that need the lock. `and` executes those about events and the task.
+    /// The caller executes the remaining actions.
     pub(super) fn handle_and(
         &self,
         trigger: Trigger<gst::FlowError>,
@@ -174,15 +174,15 @@ impl Stream {
             match action {
                 Action::CloseQueue => {
                     discarded = self.queue.flush();
-                    kept_of(&discarded).for_each(|event| state.kept.keep(event));
+                    storable_events(&discarded).for_each(|event| state.stored.store(event));
                 }
                 Action::OpenQueue => {
                     state.frames.n_failed_in_a_row = 0;
                     self.queue.resume();
                 }
                 Action::WakeQueue => self.queue.wake(),
-                Action::DiscardEvents => drop(state.kept.take()),
-                Action::DiscardSegment => state.kept.forget_segment(),
+                Action::DiscardEvents => drop(state.stored.take()),
+                Action::DiscardSegment => state.stored.discard_segment(),
                 Action::DiscardResults => (state.input.earliest, state.backlog) = (None, Backlog::default()),
                 _ => {}
             }
@@ -196,7 +196,7 @@ impl Stream {
                 loading.wake();
             }
             self.discard(discarded, reason);
-            // Runs that have not begun are dropped: flushes in a row pile nothing up, and other streams may wait for the requests.
+            // Cancel runs that have not begun: repeated flushes must not pile up work, and other streams may wait for the requests.
             if let Some(work) = self.work() {
                 work.stage().discard_pending();
             }
@@ -204,18 +204,18 @@ impl Stream {
         transition
     }
 
-    /// The task was stopped, in order to be started. `events` are those to be put on the source pad first.
+    /// Continues a restart after the task was stopped. `events` receives events to be stored on the source pad first.
     pub(super) fn task_stopped(&self, epoch: Epoch, events: &mut Vec<gst::Event>) -> Transition<gst::FlowError> {
         let state = self.lock();
-        let has_events = !state.kept.is_empty();
+        let has_events = !state.stored.is_empty();
         self.handle_locked(state, Trigger::TaskStopped { epoch, has_events }, |state, transition| {
             if transition.requires(Action::StoreEvents) {
-                *events = state.kept.take();
+                *events = state.stored.take();
             }
         })
     }
 
-    /// Downstream has enough of this segment: discards the rest of it. Returns the sticky events in it.
+    /// Discards the rest of a segment after downstream returned EOS. Returns the sticky events in it.
     pub(super) fn skip_to_segment(&self, trigger: Trigger<gst::FlowError>) -> Option<Vec<gst::Event>> {
         let mut state = self.lock();
         if !state.flow.handle(trigger).requires(Action::SkipToSegment) {
@@ -224,12 +224,12 @@ impl Stream {
         let (skipped, found) = self.queue.skip_to(|item| matches!(item, Item::Event(event) if events::begins_or_ends(event)));
         let _input = state.flow.handle(Trigger::SegmentSkipped { found });
         drop(state);
-        let kept = kept_of(&skipped).collect();
+        let stored = storable_events(&skipped).collect();
         self.discard(skipped, Reason::Downstream);
-        Some(kept)
+        Some(stored)
     }
 
-    /// The queue is closed: what upstream hears.
+    /// Discards an item because the queue is closed. Returns the flow return for upstream.
     pub(super) fn refused(&self, item: Item) -> gst::FlowError {
         let (error, reason) = {
             let state = self.lock();
@@ -239,7 +239,7 @@ impl Stream {
         error
     }
 
-    /// Counts the frames among these, which go no further.
+    /// Drops and counts the frames among these items.
     fn discard(&self, items: impl IntoIterator<Item = Item>, reason: Reason) {
         for item in items {
             if let Item::Frame(frame) = item {
@@ -248,23 +248,23 @@ impl Stream {
         }
     }
 
-    /// The frame goes no further.
+    /// Drops a frame and counts it.
     pub(super) fn drop_frame(&self, frame: InFlight, reason: Reason) {
         self.counts.drop(reason);
         frame.trace.end("dropped", Some(reason));
     }
 
-    /// What was found before has nothing to do with what comes.
-    pub(super) fn forget_results(&self) {
-        *self.found.lock().unwrap() = None;
-        self.forget_motion();
+    /// Discards results of earlier frames.
+    pub(super) fn reset_results(&self) {
+        *self.last_results.lock().unwrap() = None;
+        self.reset_motion();
         if let Some(work) = self.work() {
             work.reset();
         }
     }
 
-    /// What was looked at last was not inferred: the next frame is.
-    pub(super) fn forget_motion(&self) {
+    /// Resets the motion gate, so that the next frame is inferred: the last compared frame was not inferred.
+    pub(super) fn reset_motion(&self) {
         self.motion.lock().unwrap().0.reset();
     }
 
@@ -280,13 +280,13 @@ impl Stream {
     }
 }
 
-/// Whether upstream says that it is live; false where it is not linked yet.
+/// Whether upstream reports that it is live; false while the sink pad is not linked.
 pub(super) fn upstream_is_live(element: &gst::Element) -> bool {
     let mut query = gst::query::Latency::new();
     element.static_pad("sink").is_some_and(|pad| pad.peer_query(&mut query)) && query.result().0
 }
 
-/// Why frames are dropped in this state.
+/// The reason for dropped frames in this state.
 fn discard_reason(state: State<gst::FlowError>) -> Reason {
     match state {
         State::Stopped | State::Flushing | State::PeerFlushing => Reason::Flush,
@@ -295,9 +295,9 @@ fn discard_reason(state: State<gst::FlowError>) -> Reason {
     }
 }
 
-fn kept_of(items: &[Item]) -> impl Iterator<Item = gst::Event> {
+fn storable_events(items: &[Item]) -> impl Iterator<Item = gst::Event> {
     items.iter().filter_map(|item| match item {
-        Item::Event(event) if events::is_kept(event) => Some(event.clone()),
+        Item::Event(event) if events::is_storable(event) => Some(event.clone()),
         _ => None,
     })
 }

@@ -1,8 +1,10 @@
-//! `roiflow-video-file`: where `roiflow run` writes encoded video. Not part of the plugin.
+//! `roiflow-video-file`: sink of `roiflow run` for encoded video. Not part of the plugin.
 //!
-//! As `filesink`, but the file is opened, and one that exists replaced, when the first bytes come, or with `hold-until-moov` when what
-//! has come can be played; FIFOs and standard output that
-//! nothing reads hold up neither a start nor a stop; and errors say what happened and what is left.
+//! Differs from `filesink` in three ways:
+//!
+//! - The file is opened, and an existing one replaced, when the first bytes arrive; with `hold-until-moov`, when they can be played.
+//! - FIFOs and standard output without a reader block neither start nor stop.
+//! - Errors tell what happened and whether the file can be played.
 
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::sync::{LazyLock, Mutex};
@@ -22,7 +24,7 @@ use crate::publish::{Deadline, OutputFile};
 /// The name of the element in a gst-launch line.
 pub const NAME: &str = "roiflow-video-file";
 
-/// The name of the structure in the details of an error. Its field `closed` says whether the reader closed the destination.
+/// Name of the structure in the details of an error. Its field `closed` is true if the reader closed the destination.
 pub const WRITE_FAILED: &str = "roiflow-video-file-write-failed";
 
 glib::wrapper! {
@@ -31,7 +33,7 @@ glib::wrapper! {
 }
 
 impl VideoFile {
-    /// Until when bytes may wait for a reader of the destination; later ones are an error.
+    /// Sets the time until which bytes may wait for a reader of the destination. Later bytes are an error.
     pub fn write_until(&self, deadline: Instant) {
         self.imp().deadline.set(deadline);
     }
@@ -47,17 +49,17 @@ mod imp {
         hold_until_moov: bool,
     }
 
-    /// The most that is held back: some seconds of video.
+    /// Maximum number of bytes held back: a few seconds of video.
     const MAX_HELD_BYTES: usize = 64 << 20;
 
     /// Exists between start and stop.
     struct State {
         file: OutputFile,
-        /// The begin of the file, until it is written.
+        /// Bytes held back from the begin of the file, until they are written.
         held: Option<Vec<u8>>,
-        /// Where the next bytes go.
+        /// Position of the next bytes.
         position: u64,
-        /// Where the file is.
+        /// Current position of the file.
         at: u64,
         n_written: u64,
     }
@@ -72,7 +74,7 @@ mod imp {
     #[glib::object_subclass]
     impl ObjectSubclass for VideoFile {
         const NAME: &'static str = "RoiflowVideoFile";
-        /// Another copy of the library may be in the process.
+        /// Two copies of the library may be in one process.
         const ALLOW_NAME_CONFLICT: bool = true;
         type Type = super::VideoFile;
         type ParentType = gst_base::BaseSink;
@@ -94,7 +96,7 @@ mod imp {
                         .build(),
                     glib::ParamSpecBoolean::builder("hold-until-moov")
                         .nick("Hold until moov")
-                        .blurb("Write nothing until the box `moov` of an MP4 file is there, without which it can't be played")
+                        .blurb("Write nothing before the `moov` box of an MP4 file, without which the file cannot be played")
                         .mutable_ready()
                         .build(),
                 ]
@@ -124,7 +126,7 @@ mod imp {
 
         fn constructed(&self) {
             self.parent_constructed();
-            // Files are written as fast as frames come.
+            // Files are written without synchronization to the clock.
             self.obj().set_sync(false);
         }
     }
@@ -137,7 +139,7 @@ mod imp {
                 gst::subclass::ElementMetadata::new(
                     "Write video",
                     "Sink/File",
-                    "Writes encoded video to a file that is replaced when there is some",
+                    "Writes encoded video to a file that is opened when the first bytes arrive",
                     "The roiflow developers",
                 )
             });
@@ -156,7 +158,7 @@ mod imp {
         fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
             match transition {
                 gst::StateChange::ReadyToPaused => self.deadline.clear(),
-                // Bytes that wait for a reader would hold up the stop.
+                // Bytes that wait for a reader would block the stop.
                 gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
                 _ => {}
             }
@@ -189,7 +191,7 @@ mod imp {
             };
             let Err((error, n_written)) = written else { return Ok(gst::FlowSuccess::Ok) };
             let settings = self.settings.lock().unwrap();
-            let left = if n_written > 0 { "; what was written before can be played" } else { "" };
+            let left = if n_written > 0 { "; the part written before can be played" } else { "" };
             let sentence = format!("cannot write video `{}`: {error}{left}", settings.location);
             drop(settings);
             let details = gst::Structure::builder(WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe).build();

@@ -1,38 +1,37 @@
-//! What an inference element does with a frame: the interface between the driver and an element's own work.
+//! The interface between the driver and an element's own work on a frame.
 
 use std::sync::Arc;
 
 use crate::frame::{Frame, FrameResults};
 use crate::stages::{RunGuard, Stage};
 
-/// A stage, and what an inference element does with a frame and its results.
+/// A stage with the element's work on a frame and its results.
 pub(super) trait Work: Send + Sync {
-    /// The model put to work.
+    /// The inference stage.
     fn stage(&self) -> &Stage;
 
-    /// Starts on a frame; never blocks. `done` is called once, on any thread, after the frame's memory was released. Runs begin
-    /// only while `guard` allows it.
+    /// Starts inference on a frame without blocking. `done` is called once, on any thread, after the frame's memory was released. Runs
+    /// begin only while `guard` allows it.
     fn run(&self, frame: Frame, results: FrameResults, guard: Arc<RunGuard>, done: Done);
 
-    /// What of these results is this element's, of which `n_before` detections are not.
-    fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults;
+    /// The results of this element. The first `n_before` detections are those of earlier elements.
+    fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults;
 
-    /// How many objects this element found in a frame, or was given, of whose detections `n_before` were there before.
+    /// The number of objects that this element detected or classified. The first `n_before` detections are those of earlier elements.
     fn n_objects(&self, results: &FrameResults, n_before: usize) -> usize;
 
-    /// Adds what was found in an earlier frame to the results of one that was not inferred.
-    fn carry(&self, found: &FrameResults, results: &mut FrameResults);
+    /// Adds the results of an earlier frame to those of a skipped frame.
+    fn carry(&self, earlier: &FrameResults, results: &mut FrameResults);
 
-    /// Adds to the results of a frame what is known of its objects from others; called for every frame that leaves, in the order of
-    /// the stream.
+    /// Adds reused results of tracked objects. Called for every frame that leaves, in stream order.
     fn leave(&self, _results: &mut FrameResults) {}
 
-    /// The stream is flushed or over: what comes next has nothing to do with what came before.
+    /// Discards results of earlier frames: the stream was flushed or has ended.
     fn reset(&self) {}
 
-    /// Whether results of earlier elements are needed.
+    /// Whether the element needs results of earlier elements.
     fn reads_results(&self) -> bool;
 }
 
-/// Takes the results of a frame.
+/// Receives the results of a frame.
 pub(super) type Done = Box<dyn FnOnce(FrameResults) + Send>;

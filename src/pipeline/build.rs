@@ -1,4 +1,4 @@
-//! A plan as a `gst::Pipeline`: the line is parsed, then every value is set on its element.
+//! Builds a `gst::Pipeline` from a plan: parses the line, then sets every value on its element.
 
 use gst::glib;
 use gst::prelude::*;
@@ -8,7 +8,7 @@ use super::plan::{Assignment, SOURCE, WINDOW};
 use super::{Error, Input, Plan, Result, decoders, display, outputs, parse, properties, upright};
 use crate::elements;
 
-/// Builds the pipeline; nothing runs.
+/// Builds the pipeline without starting it.
 ///
 /// # Errors
 /// If an element is not installed, or an element, property or value is unknown.
@@ -23,13 +23,13 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
         if let Input::Uri(uri) = &plan.input {
             uri.open_with(&source);
         }
-        // Sound and subtitles are not decoded: it would cost time, and GStreamer would warn that nobody takes them.
+        // Audio and subtitles are not decoded: this saves time and avoids GStreamer's warnings about unlinked streams.
         source.connect_closure(
             "autoplug-continue",
             false,
             glib::closure!(|_source: &gst::Element, _pad: &gst::Pad, caps: &gst::Caps| {
                 let kind = caps.structure(0).map(|structure| structure.name().as_str());
-                // The demuxer of GStreamer 1.22 for GIF never comes to its end.
+                // GStreamer 1.22's GIF demuxer never reaches EOS.
                 let is_other =
                     kind.is_some_and(|kind| ["audio/", "text/", "subpicture/", "image/gif"].iter().any(|other| kind.starts_with(other)));
                 if !is_other {
@@ -42,9 +42,9 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     elements::set_engine(&pipeline, &plan.engine);
     upright::keep(&pipeline);
     if let Some(window) = pipeline.by_name(WINDOW) {
-        // A file is shown at its own pace.
+        // A window shows a file at its frame rate.
         window.set_property("sync", true);
-        // A window that is late asks upstream for fewer frames. Those would be missing in the results, too: only the window may lack them.
+        // A late window sends QoS events upstream, which would also drop frames from the results. Only the window may drop frames.
         let sinks = window.downcast_ref::<gst::Bin>().expect("autovideosink is a bin");
         sinks.connect_deep_element_added(|_, _, element| {
             if element.find_property("qos").is_some_and(|property| property.value_type() == glib::Type::BOOL) {
@@ -62,7 +62,7 @@ fn assign(pipeline: &gst::Pipeline, assignment: &Assignment) -> Result<()> {
     let factory = element.factory().ok_or_else(|| Error::failed(format!("element `{name}` has no factory")))?;
     let pspec = properties::find(&factory, name, property)?;
     if pspec.flags().contains(glib::ParamFlags::CONSTRUCT_ONLY) {
-        let message = format!("property `{property}` of `{name}` can't take a parameter: write its value into the graph");
+        let message = format!("property `{property}` of `{name}` cannot be set by a parameter: write its value into the graph");
         return Err(Error::usage(message));
     }
     let typed = properties::value(&factory.name(), name, &pspec, value)?;

@@ -1,4 +1,4 @@
-//! What playing a description would refuse, found without playing it: no frame is read and no file is written.
+//! Checks a description without playing it: no frame is read and no file is written.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -8,11 +8,11 @@ use super::spec::ParameterType;
 use super::{Error, Input, Outputs, Plan, Result, Spec, build};
 use crate::stages::{Engine, Stage, StageOptions};
 
-/// Checks a description with these values: its parameters, its graph, the elements and properties, and that each model can be loaded and
-/// is described. Gives the names of parameters that need a value and have none; of what depends on them nothing is known.
+/// Checks a description with these values: parameters, graph, elements, properties, and that each model can be loaded and has a
+/// description. Returns the parameters without a value that need one; elements that depend on them are not checked.
 ///
 /// # Errors
-/// As [`Plan::resolve`] and [`build::build`], and what the elements say of their models.
+/// As for [`Plan::resolve`] and [`build::build`], and the load errors of the models.
 pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     let is_set = |name: &str| set.iter().any(|(known, _)| known == name);
     let mut spec = spec.clone();
@@ -20,7 +20,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     for (name, parameter) in &mut spec.file.parameters {
         if parameter.default.is_none() && !is_set(name) {
             missing.push(name.clone());
-            // An empty text leaves the property as the element has it.
+            // An empty text keeps the element's default.
             (parameter.r#type, parameter.default) = (ParameterType::String, Some(toml::Value::String(String::new())));
         }
     }
@@ -32,7 +32,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     let slots =
         Graph::parse(&spec.file.pipeline.graph, &Structure { source: String::new(), json: String::new(), video: String::new() })?.slots;
     for element in &plan.elements {
-        // What a parameter without a value would say may be anything.
+        // The missing value could be anything, so the element is not checked.
         if slots.iter().any(|slot| slot.element == element.name && missing.contains(&slot.parameter)) {
             continue;
         }
@@ -43,7 +43,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// Defaults are of their parameters' types, those that the user has replaced, too.
+/// Checks that defaults have their parameters' types, including defaults that the user replaces.
 fn check_defaults(spec: &Spec) -> Result<()> {
     let mut alone = spec.clone();
     alone.file.pipeline.graph = "{source} ! {video}".to_owned();
@@ -53,7 +53,7 @@ fn check_defaults(spec: &Spec) -> Result<()> {
     Plan::resolve(&alone, &[], Input::Test(1), Outputs::default()).map(drop)
 }
 
-/// Elements have the properties that parameters are for, those without a value, too.
+/// Checks that elements have the properties that parameters set, including parameters without a value.
 fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
     let structure = Structure { source: String::new(), json: String::new(), video: String::new() };
     for slot in Graph::parse(&spec.file.pipeline.graph, &structure)?.slots {
@@ -77,7 +77,7 @@ fn check_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result
     let text = |property: &str| element.property::<Option<String>>(property).filter(|text| !text.is_empty());
     let threshold = |property: &str| Some(element.property::<f32>(property)).filter(|threshold| *threshold >= 0.0);
     let Some(model) = text("model") else {
-        return Err("it has no model: set the property `model` to the path of a model file".to_owned());
+        return Err("expected a model, got none. Set the property `model` to the path of a model file".to_owned());
     };
     let options = StageOptions {
         model: model.into(),

@@ -1,16 +1,16 @@
-//! Whether a media file has all the bytes that its outermost structure declares. Reads a few headers only.
+//! Checks whether a media file has all bytes that its container declares. Reads only a few headers.
 //!
-//! ISO base media (mp4, mov): a sequence of boxes with sizes. Matroska: an EBML header, then one segment with a size. AVI: RIFF chunks
-//! with sizes. Sources: ISO/IEC 14496-12, RFC 8794 and RFC 9559, Microsoft's RIFF specification.
+//! ISO base media (mp4, mov): a sequence of boxes with sizes. Matroska: an EBML header, then a segment with a size. AVI: RIFF chunks with
+//! sizes. Sources: ISO/IEC 14496-12, RFC 8794, RFC 9559, and Microsoft's RIFF specification.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// More boxes than files have: a fragmented file has two per fragment.
+/// Maximum number of boxes; a fragmented file has two per fragment.
 const MAX_PARTS: usize = 1_000_000;
 
-/// How many bytes the file should have and how many it has, if bytes at its end are missing.
+/// Declared and actual length of a truncated file; `None` if it is complete.
 pub(super) fn missing_bytes(path: &Path) -> Option<(u64, u64)> {
     let file = File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
@@ -18,7 +18,7 @@ pub(super) fn missing_bytes(path: &Path) -> Option<(u64, u64)> {
     (declared > length).then_some((declared, length))
 }
 
-/// The end of the last part that begins inside the file. `None` if the format is another one, or the file does not say.
+/// The end of the last part that begins in the file. `None` for other formats and undeclared lengths.
 fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     let mut begin = [0; 12];
     file.read_exact(&mut begin).ok()?;
@@ -32,7 +32,7 @@ fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     }
 }
 
-/// Walks over parts that follow each other.
+/// Iterates over consecutive parts.
 fn parts<F: Read + Seek>(mut file: F, length: u64, size: impl Fn(&mut F) -> Option<u64>) -> Option<u64> {
     let mut at = 0_u64;
     for _ in 0..MAX_PARTS {
@@ -51,12 +51,12 @@ fn iso_box(file: &mut (impl Read + Seek)) -> Option<u64> {
     let mut header = [0; 8];
     file.read_exact(&mut header).ok()?;
     let [a, b, c, d, kind @ ..] = header;
-    // Padding or another format behind the last box.
+    // Padding or another format after the last box.
     if !kind.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ' || *byte == 0xa9) {
         return None;
     }
     match u32::from_be_bytes([a, b, c, d]) {
-        // To the end of the file, however long it is.
+        // Extends to the end of the file.
         0 => None,
         1 => {
             let mut large = [0; 8];
@@ -72,7 +72,7 @@ fn riff_chunk(file: &mut (impl Read + Seek)) -> Option<u64> {
     file.read_exact(&mut header).ok()?;
     let [kind @ .., a, b, c, d] = header;
     let size = u32::from_le_bytes([a, b, c, d]);
-    // A file that was not finished says 0.
+    // An unfinished file has size 0.
     (&kind == b"RIFF" && size > 0).then(|| 8 + u64::from(size).next_multiple_of(2))
 }
 
@@ -89,7 +89,7 @@ fn matroska(mut file: impl Read + Seek) -> Option<u64> {
     file.stream_position().ok()?.checked_add(size)
 }
 
-/// Whether a Matroska file has bytes between its elements that are none. Reads the header of every block.
+/// Whether a Matroska file has invalid data between its elements. Reads the header of every block.
 pub(super) fn is_broken_matroska(path: &Path) -> bool {
     let is_broken = || {
         let file = File::open(path).ok()?;
@@ -99,7 +99,7 @@ pub(super) fn is_broken_matroska(path: &Path) -> bool {
     is_broken().unwrap_or(false)
 }
 
-/// `None` if it is no Matroska file, or one whose sizes are unknown.
+/// `None` for files that are not Matroska, or have unknown sizes.
 fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> {
     const CLUSTER: u32 = 0x1f43_b675;
     let mut magic = [0; 4];
@@ -108,7 +108,7 @@ fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> 
         return None;
     }
     let end = matroska(&mut file)?.min(length);
-    // Behind the header of the segment: its children, and those of clusters.
+    // After the segment header: children of the segment and of clusters.
     file.seek(SeekFrom::Start(4)).ok()?;
     let header = ebml_size(&mut file)?;
     file.seek_relative(i64::try_from(header).ok()? + 4).ok()?;
@@ -131,7 +131,7 @@ fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> 
     Some(false)
 }
 
-/// The name of an element; `None` if there is none that an element of a segment or a cluster can have.
+/// The ID of an element; `None` if it is invalid in a segment or a cluster.
 fn ebml_id(file: &mut impl Read) -> Option<u32> {
     let mut first = [0; 1];
     file.read_exact(&mut first).ok()?;
@@ -145,7 +145,7 @@ fn ebml_id(file: &mut impl Read) -> Option<u32> {
     Some(u32::from_be_bytes(bytes))
 }
 
-/// A size of EBML; `None` if it is declared as unknown.
+/// An EBML size; `None` if it is declared as unknown.
 fn ebml_size(file: &mut impl Read) -> Option<u64> {
     let mut first = [0; 1];
     file.read_exact(&mut first).ok()?;
@@ -154,7 +154,7 @@ fn ebml_size(file: &mut impl Read) -> Option<u64> {
         return None;
     }
     let mut bytes = [0; 8];
-    // The marker bit is no part of the number; of eight bytes nothing is left of the first.
+    // The marker bit is not part of the number. With eight bytes, the first byte has no other bits.
     bytes[7 - n_more] = first[0] & (0x7f_u8.checked_shr(n_more as u32).unwrap_or(0));
     file.read_exact(&mut bytes[8 - n_more..]).ok()?;
     let size = u64::from_be_bytes(bytes);
@@ -176,11 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn truncated_mp4_files_declare_more_than_they_have() {
+    fn truncated_mp4_is_detected() {
         assert_eq!(declared(&iso(&[(16, b"ftyp", 8), (108, b"moov", 100)])), Some(124));
         assert_eq!(declared(&iso(&[(16, b"ftyp", 8), (108, b"moov", 100), (1000, b"mdat", 10)])), Some(1124));
-        assert_eq!(declared(&iso(&[(16, b"ftyp", 8), (0, b"mdat", 10)])), None, "to the end");
-        assert_eq!(declared(&iso(&[(16, b"ftyp", 8), (3, b"moov", 100)])), None, "no such size");
+        assert_eq!(declared(&iso(&[(16, b"ftyp", 8), (0, b"mdat", 10)])), None, "extends to the end");
+        assert_eq!(declared(&iso(&[(16, b"ftyp", 8), (3, b"moov", 100)])), None, "invalid size");
         let large = [&iso(&[(16, b"ftyp", 8), (1, b"mdat", 0)])[..], &5000_u64.to_be_bytes(), &[0; 50]].concat();
         assert_eq!(declared(&large), Some(5016));
         let overflow = [&iso(&[(16, b"ftyp", 8), (1, b"mdat", 0)])[..], &u64::MAX.to_be_bytes(), &[0; 50]].concat();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_matroska_and_avi_files_declare_more_than_they_have() {
+    fn truncated_matroska_and_avi_are_detected() {
         let begin = [0x1a, 0x45, 0xdf, 0xa3, 0x83, 1, 2, 3, 0x18, 0x53, 0x80, 0x67];
         assert_eq!(declared(&[&begin[..], &[0x84, 0, 0, 0, 0]].concat()), Some(17));
         assert_eq!(declared(&[&begin[..], &[0x01, 0, 0, 0, 0, 0, 1, 0]].concat()), Some(20 + 256));

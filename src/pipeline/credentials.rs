@@ -1,4 +1,5 @@
-//! Users and passwords of inputs that stand on no command line: in the environment, or in a file as curl and ftp read it (netrc).
+//! Users and passwords of inputs from the environment, or from a netrc file as curl and ftp read it. They need not be on the command
+//! line.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -8,37 +9,37 @@ use super::{Error, Result};
 use crate::redaction::Secrets;
 use crate::stages::files;
 
-/// The user of the inputs.
+/// Environment variable with the user of the inputs.
 pub const USER: &str = "ROIFLOW_INPUT_USER";
-/// The password of the inputs.
+/// Environment variable with the password of the inputs.
 pub const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
-/// A file with the password of the inputs, instead of [`PASSWORD`].
+/// Environment variable with the path of a file that contains the password, instead of [`PASSWORD`].
 pub const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
 
-/// Credentials are short; a longer file is another one.
+/// Longer files are not credentials files.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A user and a password, as far as known.
+/// A user and a password, both optional.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
     pub user: Option<String>,
     pub password: Option<String>,
 }
 
-/// What is known of the users and passwords of hosts.
+/// Credentials of hosts.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Of a host, or of any; the first that fits is used.
+    /// Credentials of a host, or of all hosts (`None`). The first match is used.
     entries: Vec<(Option<String>, Login)>,
-    /// Readers of these may see passwords.
+    /// Warnings about files that other users can read.
     warnings: Vec<String>,
 }
 
 impl Credentials {
-    /// Those of a netrc file, if one is named, and behind them those of the environment, which go to every host.
+    /// Reads a netrc file, if given, and the environment. Credentials of the environment apply to every host, after those of the file.
     ///
     /// # Errors
-    /// If a file cannot be read or understood.
+    /// If a file cannot be read or parsed.
     pub fn read(file: Option<&Path>) -> Result<Self> {
         let mut credentials = match file {
             Some(path) => {
@@ -64,17 +65,17 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// Reads the text of a netrc file: `machine HOST login USER password PASSWORD`, in any number of lines, and `default` for all other
-    /// hosts. `HOST` may have a port. Values with spaces are quoted.
+    /// Parses a netrc file: `machine HOST login USER password PASSWORD`, in any number of lines, and `default` for all other hosts.
+    /// `HOST` may include a port. Values with spaces are quoted.
     ///
     /// # Errors
-    /// `Usage` with the line, if it is of another form.
+    /// `Usage` with the line number, for a syntax error.
     pub fn netrc(text: &str) -> Result<Self> {
         let wrong = |line: usize, expected: &str| Error::usage(format!("line {line}: expected {expected}"));
         let mut tokens = tokens(text)?.into_iter();
         let mut entries: Vec<(Option<String>, Login)> = Vec::new();
         while let Some((line, key)) = tokens.next() {
-            let mut value = || tokens.next().map(|(_, value)| value).ok_or_else(|| wrong(line, &format!("a value behind `{key}`")));
+            let mut value = || tokens.next().map(|(_, value)| value).ok_or_else(|| wrong(line, &format!("a value after `{key}`")));
             match &*key {
                 "machine" => entries.push((Some(value()?), Login::default())),
                 "default" => entries.push((None, Login::default())),
@@ -84,14 +85,14 @@ impl Credentials {
                     let Some((_, login)) = entries.last_mut() else { return Err(wrong(line, "`machine HOST` first")) };
                     *(if key == "login" { &mut login.user } else { &mut login.password }) = Some(value);
                 }
-                // The word itself is not shown: it may be a part of a password.
+                // The word itself is not shown, because it may be part of a password.
                 _ => return Err(wrong(line, "machine, default, login or password")),
             }
         }
         Ok(Self { entries, warnings: Vec::new() })
     }
 
-    /// The login for `host`, which may have a port; with a password for `user`, if that is known.
+    /// The login for `host`, which may include a port. If `user` is given, the entry must match it.
     pub(super) fn of(&self, host: &str, user: Option<&str>) -> Login {
         let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
             Some((name, _)) => name,
@@ -102,12 +103,12 @@ impl Credentials {
         };
         let is_of_user = |login: &Login| user.is_none() || login.user.is_none() || login.user.as_deref() == user;
         let mut fitting = self.entries.iter().filter(|(machine, login)| is_of_host(machine) && is_of_user(login));
-        // An entry of the host itself goes before one of all hosts.
+        // An entry of the host itself takes precedence.
         let found = fitting.clone().find(|(machine, _)| machine.is_some()).or_else(|| fitting.next());
         found.map(|(_, login)| login.clone()).unwrap_or_default()
     }
 
-    /// What must be hidden in any text.
+    /// Passwords that must be removed from any text.
     pub fn secrets(&self) -> Secrets {
         let mut secrets = Secrets::default();
         for password in self.entries.iter().filter_map(|(_, login)| login.password.as_ref()) {
@@ -116,7 +117,7 @@ impl Credentials {
         secrets
     }
 
-    /// What to tell the user about the files.
+    /// Warnings about the permissions of the files.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -128,7 +129,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// The words of a netrc file with their lines. Comments, and macros up to their empty line, are left out.
+/// The words of a netrc file with their line numbers, without comments and macros. A macro ends at an empty line.
 fn tokens(text: &str) -> Result<Vec<(usize, String)>> {
     let mut tokens: Vec<(usize, String)> = Vec::new();
     let (mut is_in_macro, mut is_value) = (false, false);
@@ -138,7 +139,7 @@ fn tokens(text: &str) -> Result<Vec<(usize, String)>> {
             continue;
         }
         let mut rest = line.trim_start();
-        // A value may begin with `#`, or be one of the keys.
+        // A value may begin with `#`, or equal a key.
         while !rest.is_empty() && (is_value || !rest.starts_with('#')) {
             let (word, behind) = word(rest).ok_or_else(|| Error::usage(format!("line {number}: expected a closing quote (\")")))?;
             if word == "macdef" && !is_value {
@@ -153,7 +154,7 @@ fn tokens(text: &str) -> Result<Vec<(usize, String)>> {
     Ok(tokens)
 }
 
-/// The first word, its quotes removed, and what follows it.
+/// The first word without its quotes, and the rest of the text.
 fn word(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(char::is_whitespace).unwrap_or(text.len());
@@ -181,7 +182,7 @@ fn variable(name: &str) -> Result<Option<String>> {
     }
 }
 
-/// The text of a file with secrets, and a warning if every user of the machine may read it.
+/// The text of a file with secrets, and a warning if every user can read it.
 fn read(path: &Path, what: &str) -> Result<(String, Option<String>)> {
     let failed = |reason: &dyn std::fmt::Display| Error::failed(format!("cannot read {what} `{}`: {reason}", path.display()));
     let file = files::open_regular(path, what).map_err(|error| Error::failed(error.to_string()))?;
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn netrc_files_are_read_as_others_read_them() {
+    fn netrc_syntax_is_parsed() {
         let text = "# cameras\nmachine door login admin password p#w\nmachine gate:8554\n  login \"a b\" # of the gate\n  password \"q\\\"\\\\\"\n\
             macdef init\n  cd /x\n  machine no\n\nmachine [::1] login v6 password six\ndefault login any password login\n";
         let credentials = Credentials::netrc(text).unwrap();

@@ -1,7 +1,7 @@
-//! Compares the frames that were decoded with what the file declares: files that are cut short, and frames that are lost in the middle.
+//! Compares the decoded frames with what the file declares, to detect truncated files and frames lost in the middle.
 //!
-//! Time stamps are compared between the demuxer, which reads the container's index, and the decoder's output. A compressed frame whose
-//! time lies in a gap of the decoder's output was lost. The end of the last frame is compared with the end that the container declares.
+//! Compares timestamps of the demuxer, which reads the container's index, with those of the decoder's output. A compressed frame in a gap
+//! of the decoder's output was lost. The end of the last frame is compared with the declared duration.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use gstreamer as gst;
 use super::watch::{factory_name, klass};
 use super::{Error, Input, Plan, container, reasons};
 
-/// Demuxers whose containers declare a duration that holds. Others estimate it.
+/// Demuxers of containers with a reliable duration. Other demuxers estimate it.
 const DEMUXERS: [&str; 3] = ["qtdemux", "matroskademux", "avidemux"];
-/// Compressed frames that can be inside a decoder.
+/// Maximum number of compressed frames inside a decoder.
 const MAX_INSIDE: usize = 1024;
-/// What may be missing at the end of a file whose bytes are all there: the smaller one of this and of a tenth of its duration.
+/// What may be missing at the end of a file that has all its bytes: the minimum of this and a tenth of its duration.
 const MAX_TOLERANCE: gst::ClockTime = gst::ClockTime::from_seconds(1);
 
 /// Counts the frames of one input.
@@ -28,27 +28,27 @@ pub(super) struct Decoded {
 
 #[derive(Debug, Default, Clone)]
 struct Seen {
-    /// Its own pads refer to this.
+    /// Weak, because its own pads hold this value.
     demuxer: Option<glib::WeakRef<gst::Element>>,
-    /// Pads of the demuxer that have video. The frames of several tracks can't be told apart behind their decoders.
+    /// Video pads of the demuxer. Frames of several tracks cannot be distinguished after their decoders.
     tracks: BTreeSet<String>,
-    /// Time stamps of compressed frames that have not come out of the decoder.
+    /// Timestamps of compressed frames inside the decoder.
     inside: BTreeSet<gst::ClockTime>,
     n_frames: u64,
     begin: Option<gst::ClockTime>,
     end: Option<gst::ClockTime>,
     frame_time: gst::ClockTime,
-    /// Of any stream of the file.
+    /// End of the last buffer of any stream.
     last_end: Option<gst::ClockTime>,
-    /// Where the video track ends, as the container declares it.
+    /// Declared end of the video track.
     declared_end: Option<gst::ClockTime>,
-    /// Frames that the file has and the decoder did not give.
+    /// Frames in the file that the decoder did not output.
     n_lost: u64,
-    /// Frames for which gaps in the file have room. Files with a changing frame rate have such gaps, and damaged ones.
+    /// Frames that would fit into gaps of the file. Both variable frame rates and damage cause gaps.
     n_absent: u64,
-    /// A damage that was not reported yet.
+    /// Damage that was not reported yet.
     news: Option<gst::ClockTime>,
-    /// A sink has asked for fewer frames.
+    /// A sink has requested fewer frames by QoS.
     drops_late: bool,
 }
 
@@ -75,42 +75,42 @@ impl Decoded {
         Self { seen, plan: plan.clone() }
     }
 
-    /// Frames that have been decoded.
+    /// Number of decoded frames.
     pub(super) fn n_frames(&self) -> u64 {
         self.lock().n_frames
     }
 
-    /// The end of the last frame, in the time of the input.
+    /// End of the last frame, in stream time.
     pub(super) fn reached(&self) -> Option<gst::ClockTime> {
         self.lock().end
     }
 
-    /// Whether the container says how long the video is.
+    /// Whether the container declares the duration of the video.
     pub(super) fn declares_duration(&self) -> bool {
         let seen = self.lock().clone();
         seen.declared_end.is_some() || seen.demuxer.and_then(|demuxer| duration(&demuxer.upgrade()?)).is_some()
     }
 
-    /// Whether bytes at the end of a file are missing, as a warning. Known before anything is played.
+    /// A warning if bytes at the end of the file are missing. Known before playback.
     pub(super) fn is_truncated(&self) -> Option<String> {
         let Input::File(path) = &self.plan.input else { return None };
         let (expected, got) = container::missing_bytes(path)?;
-        Some(format!("`{}` is cut short: expected {expected} bytes, got {got}; what is there is played", reasons::name(&self.plan)))
+        Some(format!("`{}` is truncated: expected {expected} bytes, got {got}; the existing part is played", reasons::name(&self.plan)))
     }
 
-    /// A damage that was found since the last call, as a warning.
+    /// A warning about damage since the last call.
     pub(super) fn news(&self) -> Option<String> {
         let at = self.lock().news.take()?;
         Some(format!("`{}` is damaged at {:.1} s: frames there can't be decoded", reasons::name(&self.plan), seconds(at)))
     }
 
-    /// The error of a file whose end has come and whose frames have not all.
+    /// The error of a file that reached EOS with missing frames.
     pub(super) fn missing(&self) -> Option<Error> {
         let mut seen = self.lock().clone();
         let demuxer = seen.demuxer.take()?.upgrade()?;
         if seen.declared_end.is_none() {
             let duration = duration(&demuxer);
-            // The longest stream of the file makes the duration, which may be sound.
+            // The longest stream of the file determines the duration, and may be audio.
             let others = seen.last_end.unwrap_or_default().saturating_sub(seen.end.unwrap_or_default());
             seen.declared_end = duration.map(|duration| duration.saturating_sub(others));
         }
@@ -125,7 +125,7 @@ impl Decoded {
             seen.n_lost += seen.n_absent;
         }
         let what = seen.damage(missing_bytes)?;
-        Some(Error::failed(format!("`{}` {what}; the results of the others are written", reasons::name(&self.plan))))
+        Some(Error::failed(format!("`{}` {what}; the results of all other frames are written", reasons::name(&self.plan))))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
@@ -134,7 +134,7 @@ impl Decoded {
 }
 
 impl Seen {
-    /// What is wrong with the file, in words.
+    /// Describes the damage of the file.
     fn damage(&self, missing_bytes: Option<(u64, u64)>) -> Option<String> {
         let (begin, end) = (self.begin?, self.end?);
         let played = end.saturating_sub(begin);
@@ -152,11 +152,11 @@ impl Seen {
                 let share = seconds(declared) / seconds(played).max(1e-3);
                 let n_expected = (n_got as f64 * share).round() as u64;
                 let (got, expected) = (seconds(played), seconds(declared));
-                Some(format!("is cut short: got {} of about {n_expected} frames ({got:.1} of {expected:.1} s)", self.n_frames))
+                Some(format!("is truncated: got {} of about {n_expected} frames ({got:.1} of {expected:.1} s)", self.n_frames))
             }
             None if missing_bytes.is_some() => {
                 let (expected, got) = missing_bytes?;
-                Some(format!("is cut short: got {got} of {expected} bytes, {} frames ({:.1} s)", self.n_frames, seconds(played)))
+                Some(format!("is truncated: got {got} of {expected} bytes, {} frames ({:.1} s)", self.n_frames, seconds(played)))
             }
             None if n_lost > 0 => {
                 let n_expected = self.n_frames + n_lost;
@@ -187,7 +187,7 @@ impl Seen {
         let before = self.end.unwrap_or(pts);
         if pts > before + frame_time / 2 {
             let n_lost = self.inside.range(before.saturating_sub(frame_time / 2)..pts).count() as u64;
-            // How many frames the gap has room for, if they came at a steady pace.
+            // Number of frames that fit into the gap at a constant frame rate.
             let n_room = (pts - before).nseconds().checked_div(frame_time.nseconds()).unwrap_or(0);
             if n_lost > 0 && self.n_lost == 0 {
                 self.news = Some(before);
@@ -195,7 +195,7 @@ impl Seen {
             self.n_lost += n_lost;
             self.n_absent += n_room.saturating_sub(n_lost);
         } else if pts + frame_time / 2 < before {
-            // Frames that come late, out of their order, were counted as lost.
+            // Reordered frames that arrive late were counted as lost.
             self.n_lost = self.n_lost.saturating_sub(1);
         }
         self.inside = self.inside.split_off(&(pts + gst::ClockTime::from_nseconds(1)));
@@ -203,7 +203,7 @@ impl Seen {
         self.end = self.end.max(Some(pts + duration.unwrap_or(frame_time)));
     }
 
-    /// Time begins anew, as with a loop.
+    /// Resets the timestamps, for example in a loop.
     fn restart(&mut self) {
         self.inside.clear();
         self.end = None;
@@ -272,7 +272,7 @@ mod tests {
 
     const FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
 
-    /// A video of 100 frames of which the decoder gives these.
+    /// A video of 100 frames, of which the decoder outputs these.
     fn seen(decoded: impl Iterator<Item = u64>) -> Seen {
         let mut seen = Seen { declared_end: Some(FRAME * 100), frame_time: FRAME, ..Seen::default() };
         let mut n_in = 0;
@@ -288,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_file_is_not_damaged() {
+    fn complete_file_is_not_damaged() {
         assert_eq!(seen(0..100).damage(None), None);
         assert_eq!(seen(0..98).damage(None), None, "durations are rounded");
     }
 
     #[test]
-    fn missing_frames_at_the_end_and_in_the_middle_are_counted() {
+    fn missing_frames_are_counted() {
         let cut = seen(0..46).damage(None).unwrap();
         assert!(cut.contains("got 46 of about 100 frames (1.8 of 4.0 s)"), "{cut}");
         let damaged = seen((0..30).chain(40..100)).damage(None).unwrap();
@@ -306,18 +306,18 @@ mod tests {
     }
 
     #[test]
-    fn gaps_in_which_the_file_has_no_frames_are_not_damage() {
+    fn gaps_without_frames_in_the_file_are_not_damage() {
         let mut seen = Seen { frame_time: FRAME, ..Seen::default() };
         for n in [0, 1, 2, 30, 31, 60] {
             seen.demuxed(true, Some(FRAME * n), None);
             seen.decoded(Some(FRAME * n), Some(FRAME));
         }
-        // A hidden frame between two that are shown.
+        // A hidden frame between two visible frames.
         seen.demuxed(true, Some(FRAME * 60 + FRAME / 2), None);
         seen.demuxed(true, Some(FRAME * 61), None);
         seen.decoded(Some(FRAME * 61), Some(FRAME));
         assert_eq!((seen.n_lost, seen.damage(None)), (0, None));
-        // Late frames that a window drops.
+        // Frames dropped by a late window.
         let dropping = Seen { drops_late: true, ..self::seen((0..30).chain(40..100)) };
         assert_eq!(dropping.damage(None), None);
     }

@@ -1,11 +1,10 @@
-//! The libraries of the decoder that a stream needs, opened one by one before GStreamer opens them together.
+//! Loads the libraries of a decoder one by one, before GStreamer loads them together.
 //!
-//! On Debian libav's plugin brings some 150 libraries along. The loader looks each symbol of what is opened together up in all of
-//! it, and meanwhile whoever else opens a library, or makes a thread that uses one, waits: engines do both while they make a model.
-//! Opened one by one, each behind those that it needs itself, they take half the time, and others come in between. That is as if other
-//! plugins had needed them before.
+//! On Debian, libav's plugin has about 150 dependencies. When they are loaded together, the loader looks up each symbol in all of them,
+//! and holds its lock meanwhile. Engines that compile a model also need this lock. Loaded one by one in dependency order, the libraries
+//! take half the time, and other threads can load libraries in between. The effect is as if other plugins had loaded them earlier.
 //!
-//! What can't be read or opened this way is left to GStreamer, whose errors are told.
+//! Libraries that cannot be read or loaded here are left to GStreamer, which reports the error.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,34 +18,34 @@ use gst::prelude::*;
 use gstreamer as gst;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
-/// Plugins whose libraries were opened; locked while they are, for those who need the same.
+/// Plugins whose libraries were loaded. Locked while loading, so that other threads wait for it.
 static PREPARED: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
 
-/// Opens the libraries of the decoder that is likeliest for these caps, unless they are open or there is none.
+/// Loads the libraries of the most likely decoder for these caps, unless they are loaded already.
 pub(super) fn prepare(caps: &gst::Caps) {
     let kind = gst::ElementFactoryType::DECODER | gst::ElementFactoryType::MEDIA_VIDEO;
-    // Sorted by rank, as those are that GStreamer tries.
+    // Sorted by rank, the order in which GStreamer tries them.
     let decoders = gst::ElementFactory::factories_with_type(kind, gst::Rank::MARGINAL);
     let Some(plugin) = decoders.iter().find(|decoder| decoder.can_sink_any_caps(caps)).and_then(|decoder| decoder.plugin()) else { return };
     let Some(file) = plugin.filename().filter(|_| !plugin.is_loaded()) else { return };
     let mut prepared = PREPARED.lock().unwrap_or_else(PoisonError::into_inner);
     if !prepared.contains(&file) {
         let n_opened = open_needs(&file);
-        tracing::debug!(plugin = %file.display(), n_opened, "opened the libraries of a decoder");
+        tracing::debug!(plugin = %file.display(), n_opened, "loaded the libraries of a decoder");
         prepared.insert(file);
     }
 }
 
-/// Opens what a library needs, and what that needs before it; how many were opened.
+/// Loads the dependencies of a library in dependency order. Returns how many were loaded.
 fn open_needs(library: &Path) -> usize {
-    // Plugins lie in a folder below the libraries. Another place is only a worse order: the loader finds what it opens by itself.
+    // Plugins are in a folder below the libraries. If not, only the order suffers, because the loader searches by itself.
     let folders: Vec<&Path> = library.ancestors().skip(1).take(2).collect();
     let (mut ordered, mut seen) = (Vec::new(), HashSet::new());
     order_needs(library, &folders, &mut seen, &mut ordered);
     ordered.iter().filter(|name| open(name)).count()
 }
 
-/// Appends the names of what a library needs, each behind what it needs itself.
+/// Appends the dependencies of a library, each after its own dependencies.
 fn order_needs(library: &Path, folders: &[&Path], seen: &mut HashSet<String>, ordered: &mut Vec<String>) {
     for name in needs(library).unwrap_or_default() {
         if seen.insert(name.clone()) {
@@ -58,7 +57,7 @@ fn order_needs(library: &Path, folders: &[&Path], seen: &mut HashSet<String>, or
     }
 }
 
-/// The names of the libraries that one says it needs (`DT_NEEDED`).
+/// Names of the direct dependencies of a library (`DT_NEEDED`).
 fn needs(library: &Path) -> Result<Vec<String>, ParseError> {
     let mut file = ElfStream::<AnyEndian, _>::open_stream(File::open(library)?)?;
     let needed: Vec<u64> = match file.dynamic()? {
@@ -72,9 +71,9 @@ fn needs(library: &Path) -> Result<Vec<String>, ParseError> {
     needed.iter().map(|&offset| Ok(names.get(usize::try_from(offset)?)?.to_owned())).collect()
 }
 
-/// Opens a library for good, as GStreamer opens plugins; false if the loader does not find it, or it does not stand alone.
+/// Loads a library permanently, as GStreamer loads plugins. Returns false if the loader fails.
 fn open(name: &str) -> bool {
-    // SAFETY: what opening it runs is what runs when GStreamer opens the plugin that needs it, which it is about to do on this thread.
+    // SAFETY: GStreamer is about to load the plugin on this thread, which would run the same initializers.
     let opened = unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) };
     opened.map(std::mem::forget).is_ok()
 }
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_library_needs_stands_before_it() {
+    fn dependencies_come_first() {
         let plugin = file_of("videoconvert").unwrap();
         let folders: Vec<&Path> = plugin.ancestors().skip(1).take(2).collect();
         let (mut ordered, mut seen) = (Vec::new(), HashSet::new());
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_needs_nothing() {
+    fn other_files_have_no_dependencies() {
         assert!(needs(Path::new("/nowhere/libnothing.so")).is_err());
         assert!(needs(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))).is_err());
         assert_eq!(open_needs(Path::new("/nowhere/libnothing.so")), 0);
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_libraries_of_a_decoder_are_opened_once() {
+    fn libraries_of_a_decoder_are_loaded_once() {
         let Some(plugin) = file_of("avdec_h264") else { return eprintln!("skipped: avdec_h264 is not installed") };
         prepare(&gst::Caps::builder("video/x-h264").build());
         let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();

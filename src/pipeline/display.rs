@@ -1,4 +1,4 @@
-//! Whether a window can be shown. GStreamer's sinks crash, or quietly show nothing, where the display does not answer.
+//! Checks that a window can be shown. Without a working display, GStreamer's sinks crash, or show nothing without an error.
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,17 +14,17 @@ use gstreamer as gst;
 use super::plan::WINDOW;
 use super::{Error, Result};
 
-/// How long a display on another machine may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Asks for a connection of version 11 without saying who asks: one that is refused is an answer, too.
+/// How long a display on another machine may take to respond.
+const MAX_WAIT: Duration = Duration::from_secs(3);
+/// X11 connection request, version 11, without authorization. A refusal is also a response.
 const X_GREETING: [u8; 12] = [b'l', 0, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Display 0 of X has this port.
+/// Port of X display 0.
 const X_PORT: u16 = 6000;
 
-/// Greets each display that the environment names.
+/// Connects to each display named in the environment.
 ///
 /// # Errors
-/// If it names none, or one does not answer.
+/// If none is named, or one does not respond.
 pub(super) fn check() -> Result<()> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let (x, wayland) = (variable("DISPLAY"), variable("WAYLAND_DISPLAY"));
@@ -35,7 +35,7 @@ pub(super) fn check() -> Result<()> {
         let Some(value) = value else { continue };
         if let Err(error) = connected(value) {
             return Err(Error::failed(format!(
-                "--show needs a display that answers: {name} is `{}`: {error}; correct or unset {name}, or use --video FILE instead",
+                "--show needs a display that responds: {name} is `{}`: {error}; correct or unset {name}, or use --video FILE instead",
                 value.to_string_lossy()
             )));
         }
@@ -43,7 +43,7 @@ pub(super) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Opens the window, to see whether there is one: without a sink that works GStreamer shows the video nowhere, and says nothing.
+/// Opens the window. Without a working sink, GStreamer would show nothing, without an error.
 ///
 /// # Errors
 /// If no window can be opened.
@@ -68,29 +68,29 @@ fn connect_wayland(display: &OsStr) -> io::Result<()> {
     greet_wayland(UnixStream::connect(Path::new(&folder).join(path))?)
 }
 
-/// Asks for the list of what the compositor has.
+/// Requests the compositor's registry.
 fn greet_wayland(stream: UnixStream) -> io::Result<()> {
     const DISPLAY: u32 = 1;
     const REGISTRY: u32 = 2;
-    // `wl_display.get_registry`: the object, the size of the message and the number of the request, the name of what it makes.
+    // Message `wl_display.get_registry`: object ID, message size and opcode, ID of the new object.
     let message = [DISPLAY, (12 << 16) | 1, REGISTRY].map(u32::to_ne_bytes).concat();
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(MAX_WAIT))?;
+    stream.set_write_timeout(Some(MAX_WAIT))?;
     greet(stream, &message)
 }
 
-/// Whether something comes back.
+/// Sends a message and waits for a response.
 fn greet(mut stream: impl Read + Write, message: &[u8]) -> io::Result<()> {
     stream.write_all(message)?;
     match stream.read(&mut [0; 8]) {
-        Ok(0) => Err(io::Error::other("it closed the connection")),
+        Ok(0) => Err(io::Error::other("the display closed the connection")),
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::other("it does not answer")),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::other("the display does not respond")),
         Err(error) => Err(error),
     }
 }
 
-/// `host:display.screen`; without a host on this machine.
+/// Connects to `host:display.screen`; without a host, to this machine.
 fn connect_x(display: &OsStr) -> io::Result<()> {
     let wrong = || io::Error::other("expected HOST:NUMBER, such as :0");
     let (host, number) = display.to_str().and_then(|display| display.rsplit_once(':')).ok_or_else(wrong)?;
@@ -102,9 +102,9 @@ fn connect_x(display: &OsStr) -> io::Result<()> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let mut failure = io::Error::other("the host has no address");
     for address in (host, X_PORT.checked_add(number).ok_or_else(wrong)?).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match TcpStream::connect_timeout(&address, MAX_WAIT) {
             Ok(stream) => {
-                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(MAX_WAIT))?;
                 return greet(stream, &X_GREETING);
             }
             Err(error) => failure = error,
@@ -126,7 +126,7 @@ fn connect_local_x(path: &str) -> io::Result<()> {
 }
 
 fn greet_x(stream: UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(MAX_WAIT))?;
+    stream.set_write_timeout(Some(MAX_WAIT))?;
     greet(stream, &X_GREETING)
 }

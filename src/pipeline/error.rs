@@ -5,15 +5,15 @@ use std::fmt;
 /// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Wrong usage: an unknown parameter, an invalid description.
+    /// Wrong usage, such as an unknown parameter or an invalid description.
     Usage,
-    /// Failure: a missing file, a broken stream.
+    /// Failure, such as a missing file or a broken stream.
     Failed,
-    /// The reader of standard output closed it, which is not a failure.
+    /// The reader of standard output closed it. Not a failure.
     Closed,
 }
 
-/// A sentence for people, and whose fault it is.
+/// A message for the user, with its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -24,17 +24,17 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Makes an error of usage.
+    /// Creates an error of wrong usage.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Usage, message: message.into() }
     }
 
-    /// Makes an error of failure.
+    /// Creates an error of a failure.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Failed, message: message.into() }
     }
 
-    /// The reader of standard output closed it.
+    /// The error of a closed standard output.
     pub(super) fn closed() -> Self {
         Self { kind: ErrorKind::Closed, message: "the reader of standard output closed it".to_owned() }
     }
@@ -44,7 +44,7 @@ impl Error {
         self.kind
     }
 
-    /// Returns the error without these credentials.
+    /// Returns the error with these credentials removed.
     pub(super) fn scrubbed(self, secrets: &crate::redaction::Secrets) -> Self {
         Self { message: secrets.scrub(&self.message).into_owned(), ..self }
     }

@@ -1,12 +1,12 @@
-//! A gst-launch line with placeholders, taken apart. Text in, text out; knows no GStreamer.
+//! Tokenizes a gst-launch line with placeholders. Works on text only; knows no GStreamer.
 //!
-//! Two kinds of placeholders: `{source}`, `{json}`, `{video}` stand for whole elements that the program puts in; `property={name}`
-//! stands for the whole value of a property. Values are never pasted into the line: they are set on the element after the line
-//! was parsed, so a path like `a b"! c.onnx` is just a path.
+//! There are two kinds of placeholders. `{source}`, `{json}` and `{video}` are replaced by elements of the program. `property={name}` is
+//! the value of a property. Values are never pasted into the line: they are set on the elements after parsing. So a path such as `a b"!
+//! c.onnx` needs no quoting.
 
 use super::{Error, Result};
 
-/// What the program puts in for the structural placeholders.
+/// Elements that replace the structural placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Structure {
     pub source: String,
@@ -14,25 +14,25 @@ pub struct Structure {
     pub video: String,
 }
 
-/// The names of the structural placeholders.
+/// Names of the structural placeholders.
 pub const STRUCTURE: [&str; 3] = ["source", "json", "video"];
 
-/// The line as GStreamer's parser takes it, and what to set afterwards.
+/// The line for GStreamer's parser, and the values to set afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Graph {
-    /// Every element of the description has a name in it.
+    /// The line; every element of the description has a name.
     pub line: String,
-    /// Placeholders for values, to be set after parsing.
+    /// Properties set from parameters.
     pub slots: Vec<Slot>,
-    /// Property values written in the description, as they stand there.
+    /// Property values written in the description, unparsed.
     pub literals: Vec<Literal>,
     /// The structural placeholders that occur.
     pub places: Vec<&'static str>,
-    /// The elements written in the description, in order.
+    /// The elements of the description, in order.
     pub elements: Vec<NamedElement>,
 }
 
-/// One property that takes the value of a parameter.
+/// A property that is set from a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
     pub element: String,
@@ -45,11 +45,11 @@ pub struct Slot {
 pub struct Literal {
     pub element: String,
     pub property: String,
-    /// With its quotes and escapes.
+    /// The value with its quotes and escapes.
     pub text: String,
 }
 
-/// An element and the name that it has in the pipeline.
+/// An element and its name in the pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedElement {
     pub factory: String,
@@ -57,10 +57,10 @@ pub struct NamedElement {
 }
 
 impl Graph {
-    /// Takes a line apart and puts the structure in.
+    /// Tokenizes a line and inserts the structural elements.
     ///
     /// # Errors
-    /// If a placeholder stands where none can, or `{source}` is missing.
+    /// If a placeholder is in a wrong place, or `{source}` is missing.
     pub fn parse(text: &str, structure: &Structure) -> Result<Self> {
         let mut graph = Self::default();
         let mut words: Vec<String> = Vec::new();
@@ -74,7 +74,7 @@ impl Graph {
                     Some("video") => graph.add_place("video", &structure.video, &mut words)?,
                     Some(other) => {
                         return Err(Error::usage(format!(
-                            "placeholder `{{{other}}}` stands alone: only {} stand for elements; write `property={{{other}}}` for a value",
+                            "placeholder `{{{other}}}` is not part of a property: only {} are replaced by elements; write `property={{{other}}}` for a value",
                             STRUCTURE.map(|name| format!("`{{{name}}}`")).join(", ")
                         )));
                     }
@@ -87,7 +87,7 @@ impl Graph {
             }
         }
         if !graph.places.contains(&"source") {
-            return Err(Error::usage("the graph has no `{source}`: begin it with `{source} ! ...`, so that --input has a place"));
+            return Err(Error::usage("the graph has no `{source}`: begin it with `{source} ! ...`, which --input replaces"));
         }
         graph.line = words.join(" ");
         Ok(graph)
@@ -133,7 +133,7 @@ impl Graph {
     }
 }
 
-/// An element with its properties, or anything else.
+/// An element with its properties, or another token.
 enum Group<'a> {
     Element(&'a str, Vec<&'a str>),
     Other(&'a str),
@@ -152,7 +152,7 @@ fn groups<'a>(tokens: &[&'a str]) -> Vec<Group<'a>> {
     groups
 }
 
-/// Not a link, a pad reference (`tee.`), caps (`video/x-raw,...`), a bracket or a placeholder.
+/// Whether the token is an element: not a link, a pad reference (`tee.`), caps (`video/x-raw,...`), a bracket or a placeholder.
 fn is_element(token: &str) -> bool {
     token.starts_with(|c: char| c.is_ascii_alphabetic()) && token.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
@@ -165,10 +165,10 @@ fn check_plain(token: &str) -> Result<()> {
     if token.starts_with('"') || !token.contains('{') {
         return Ok(());
     }
-    Err(Error::usage(format!("`{token}`: a placeholder stands for the whole value of a property, as in `model={{detector}}`")))
+    Err(Error::usage(format!("`{token}`: expected a placeholder as the whole value of a property, as in `model={{detector}}`")))
 }
 
-/// GStreamer's parser prints criticals where a link leads nowhere.
+/// GStreamer's parser logs critical warnings for dangling links.
 fn check_links(tokens: &[&str]) -> Result<()> {
     let is_link = |token: Option<&&str>| token.is_none_or(|token| *token == "!");
     for (place, _) in tokens.iter().enumerate().filter(|(_, token)| **token == "!") {
@@ -183,7 +183,7 @@ fn check_links(tokens: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Words, with quoted parts kept whole.
+/// Splits the text into words; quoted parts stay whole.
 fn tokens(text: &str) -> Result<Vec<&str>> {
     if text.contains('\0') {
         return Err(Error::usage("the graph has a NUL character; remove it"));
@@ -206,7 +206,7 @@ fn tokens(text: &str) -> Result<Vec<&str>> {
         escaped = c == '\\' && !escaped;
     }
     if quoted {
-        return Err(Error::usage("the graph has a quote (\") that is not closed"));
+        return Err(Error::usage("the graph has an unclosed quote (\")"));
     }
     tokens.extend(begin.map(|begin| &text[begin..]));
     Ok(tokens)
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_caps_and_pad_references_pass_as_they_are() {
+    fn branches_caps_and_pad_references_stay_unchanged() {
         let graph = parse("{source} ! tee name=t t. ! queue ! {video} t. ! video/x-raw,width=4 ! {json} ! fakesink").unwrap();
         assert_eq!(
             graph.line,
@@ -248,12 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_in_the_wrong_place_are_errors_that_say_so() {
+    fn misplaced_placeholders_are_errors() {
         for (text, says) in [
             ("{source} ! roidetect model=a{b}c ! fakesink", "whole value"),
-            ("{source} ! {detector} ! fakesink", "stands alone"),
+            ("{source} ! {detector} ! fakesink", "`property={detector}`"),
             ("videotestsrc ! fakesink", "no `{source}`"),
-            ("{source} ! roidetect model=\"a ! fakesink", "not closed"),
+            ("{source} ! roidetect model=\"a ! fakesink", "unclosed quote"),
             ("{source} ! tee name=t t. ! {video} t. ! {video}", "`{video}` twice"),
             ("{source} ! ! {video}", "elements joined by `!`"),
             ("! {source} ! {video}", "elements joined by `!`"),

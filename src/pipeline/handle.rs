@@ -1,4 +1,4 @@
-//! Streams of a program: added, watched, drained, stopped and removed while others run.
+//! A handle for streams that are added, monitored, drained, stopped and removed while others run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,12 @@ use super::stats::{Meter, Stats};
 use super::supervisor::{Inbox, Input, Request};
 use super::{Ending, Error, Plan, Progress, Result};
 
-/// Events of progress that are sent although earlier events were not received.
+/// Maximum number of unread progress events; later ones are left out.
 const MAX_UNREAD_PROGRESS: usize = 64;
 
-/// Runs one or many streams. Cheap to clone; the streams are stopped when the last clone is dropped.
+/// Runs any number of streams. Cheap to clone; dropping the last clone stops the streams.
 ///
-/// One thread of the process supervises all streams of all handles. No method but [`PipelineHandle::wait`] and [`PipelineHandle::remove`]
-/// waits for a stream.
+/// One thread of the process supervises all streams of all handles. Only [`PipelineHandle::wait`] and [`PipelineHandle::remove`] block.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -52,48 +51,48 @@ struct Inner {
     inbox: Arc<Inbox>,
 }
 
-/// Names a stream; no other stream of the process has the same ID.
+/// ID of a stream, unique in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
-/// What a stream is doing.
+/// Phase of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Its source is opened and its models are loaded. Left with the first frame or an error.
+    /// Opening its source and loading its models. Ends with the first frame or an error.
     Starting,
-    /// Frames pass.
+    /// Processing frames.
     Running,
-    /// It takes no more frames; those in flight come out, and outputs are completed.
+    /// No new frames are accepted; frames in flight complete, and outputs are finished.
     Draining,
-    /// Its pipeline is stopped.
+    /// Stopping its pipeline.
     Stopping,
-    /// It has ended; [`PipelineHandle::wait`] returns how.
+    /// Ended; [`PipelineHandle::wait`] returns the result.
     Ended,
 }
 
-/// What a stream is doing, and where it is.
+/// Phase and progress of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// What it is doing.
+    /// Phase of the stream.
     pub phase: Phase,
-    /// Where it is; refreshed ten times a second.
+    /// Progress; updated ten times per second.
     pub progress: Progress,
 }
 
-/// Reported by a stream when it happens, in this order. `Started` comes at most once, and `Ended` last.
+/// Event of a stream. `Started` occurs at most once, `Ended` is always last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Its elements have started. Errors of its models and its source may follow.
+    /// All elements have started. Errors of models and source may follow.
     Started,
-    /// Where it is; ten times a second. Left out while events are not received.
+    /// Progress, ten times per second. Left out while events are not received.
     Progress(Progress),
-    /// An element warns; each text once.
+    /// Warning of an element; each text once.
     Warning(String),
-    /// It ended. Nothing follows.
+    /// The stream ended. No events follow.
     Ended(Result<Ending>),
 }
 
-/// An event, and the stream that reported it.
+/// An event with its stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamEvent {
     /// The stream.
@@ -102,13 +101,13 @@ pub struct StreamEvent {
     pub event: Event,
 }
 
-/// The events of all streams of a handle. The iterator blocks until there is one, and ends when the handle is dropped and all its streams have
-/// ended. Events wait in memory until they are received: drop it if they are not needed.
+/// The events of all streams of a handle. The iterator blocks until there is an event. It ends when the handle was dropped and all its
+/// streams have ended. Events are stored until they are received; drop this value if they are not needed.
 #[derive(Debug)]
 pub struct Events(crossbeam_channel::Receiver<StreamEvent>);
 
 impl Events {
-    /// The next event if there is one within `timeout`.
+    /// The next event, or `None` after `timeout`.
     pub fn next_timeout(&self, timeout: Duration) -> Option<StreamEvent> {
         self.0.recv_timeout(timeout).ok()
     }
@@ -127,20 +126,20 @@ impl Iterator for Events {
 }
 
 impl PipelineHandle {
-    /// A handle without streams.
+    /// Creates a handle without streams.
     ///
     /// # Errors
-    /// If the thread that supervises streams cannot be started.
+    /// If the supervising thread cannot be started.
     pub fn new() -> Result<(Self, Events)> {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let board = Arc::new(Board { entries: Mutex::default(), changed: Condvar::new(), events: sender });
         Ok((Self(Arc::new(Inner { board, inbox: Inbox::shared()? })), Events(receiver)))
     }
 
-    /// Builds a pipeline of the plan and starts it, beside the streams that run.
+    /// Builds and starts a pipeline of the plan in addition to the running streams.
     ///
     /// # Errors
-    /// As [`build`](super::build::build), and if an output of the plan is one of its inputs. Errors of the running stream are in
+    /// As for [`build`](super::build::build), or if an output of the plan is one of its inputs. Errors of the running stream are in
     /// [`Event::Ended`].
     pub fn add(&self, plan: &Plan) -> Result<StreamId> {
         Ok(self.start(NewSession::build(plan)?))
@@ -158,17 +157,17 @@ impl PipelineHandle {
         stream
     }
 
-    /// The streams that were added and not removed, in the order in which they were added.
+    /// The streams of this handle, in the order in which they were added.
     pub fn streams(&self) -> Vec<StreamId> {
         self.0.board.lock().keys().copied().collect()
     }
 
-    /// What a stream is doing; `None` if the handle does not have it.
+    /// Phase and progress of a stream; `None` if the handle does not have it.
     pub fn status(&self, stream: StreamId) -> Option<Status> {
         self.0.board.lock().get(&stream).map(|entry| entry.status)
     }
 
-    /// What was measured so far, of a stream that has ended in all; `None` if the handle does not have it, or it failed.
+    /// Measurements of a stream so far. `None` if the handle does not have it, or it failed.
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
         let meter = match &self.0.board.lock().get(&stream)?.outcome {
             Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
@@ -177,26 +176,26 @@ impl PipelineHandle {
         Some(meter.stats(false))
     }
 
-    /// Asks a stream to end properly: it takes no more frames, those in flight come out, and outputs are completed. If that takes longer
-    /// than five seconds, the stream is stopped.
+    /// Drains a stream: it accepts no more frames, frames in flight complete, and outputs are finished. After five seconds, the stream is
+    /// stopped. Does not block.
     pub fn drain(&self, stream: StreamId) {
         self.0.inbox.send(Input::Request(stream, Request::Drain));
     }
 
-    /// Asks all streams to end properly.
+    /// Drains all streams. Does not block.
     pub fn drain_all(&self) {
         self.streams().into_iter().for_each(|stream| self.drain(stream));
     }
 
-    /// Asks a stream to end now: frames in flight are lost, and files may be incomplete.
+    /// Stops a stream at once: frames in flight are lost, and files may be incomplete. Does not block.
     pub fn stop(&self, stream: StreamId) {
         self.0.inbox.send(Input::Request(stream, Request::Stop));
     }
 
-    /// Blocks until a stream has ended, and returns how.
+    /// Blocks until a stream has ended, and returns the result.
     ///
     /// # Errors
-    /// The error of the stream; or that the handle does not have it.
+    /// The error of the stream, or `Usage` if the handle does not have it.
     pub fn wait(&self, stream: StreamId) -> Result<Ending> {
         let mut entries = self.0.board.lock();
         loop {
@@ -208,10 +207,10 @@ impl PipelineHandle {
         }
     }
 
-    /// Drains a stream, blocks until it has ended, and forgets it.
+    /// Drains a stream, blocks until it has ended, and removes it.
     ///
     /// # Errors
-    /// As [`PipelineHandle::wait`].
+    /// As for [`PipelineHandle::wait`].
     pub fn remove(&self, stream: StreamId) -> Result<Ending> {
         self.drain(stream);
         let ended = self.wait(stream);
@@ -228,7 +227,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let streams: Vec<StreamId> = self.board.lock().keys().copied().collect();
         streams.iter().for_each(|stream| self.inbox.send(Input::Request(*stream, Request::Stop)));
-        // Each stop takes a bounded time.
+        // Each stop takes a limited time.
         let mut entries = self.board.lock();
         while entries.values().any(|entry| matches!(entry.outcome, Outcome::Pending(_))) {
             entries = self.board.changed.wait(entries).unwrap_or_else(PoisonError::into_inner);
@@ -236,7 +235,7 @@ impl Drop for Inner {
     }
 }
 
-/// What the streams of a handle tell it.
+/// State of a handle's streams, updated by the streams.
 #[derive(Debug)]
 pub(super) struct Board {
     entries: Mutex<BTreeMap<StreamId, Entry>>,
@@ -253,7 +252,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Outcome {
-    /// The stream has not ended; its measurements so far.
+    /// Not ended; its measurements so far.
     Pending(Arc<Meter>),
     Ended(Result<Ending>),
 }
@@ -278,17 +277,17 @@ impl Board {
                 return;
             }
         }
-        // The application may have dropped the receiver.
+        // Fails only if the application has dropped the receiver.
         let _sent = self.events.send(StreamEvent { stream, event });
     }
 
-    /// The stream ended like this.
+    /// Records the result of a stream.
     pub(super) fn end(&self, stream: StreamId, ended: Result<Ending>) {
         let pending = self.lock().get_mut(&stream).map(|entry| {
             entry.status.phase = Phase::Ended;
             std::mem::replace(&mut entry.outcome, Outcome::Ended(ended.clone()))
         });
-        // Frees elements.
+        // Dropping it may free elements.
         drop(pending);
         let _sent = self.events.send(StreamEvent { stream, event: Event::Ended(ended) });
         self.changed.notify_all();

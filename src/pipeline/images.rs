@@ -1,4 +1,4 @@
-//! Pictures from files, pushed into an `appsrc` one by one. What can't be read is skipped, said at once, and counted.
+//! Pushes images from files into an `appsrc`. Unreadable images are skipped, reported and counted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -7,62 +7,62 @@ use std::sync::{Arc, Mutex};
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 
-use super::picture::{self, Picture};
+use super::image_file::{self, DecodedImage};
 use super::{Error, Result};
 use crate::elements::origin;
 
-/// Pictures a second, for players of what comes out.
+/// Frame rate of the images, in frames per second.
 const FRAMERATE: i32 = 5;
 
-/// What became of the pictures so far.
+/// Counts of read and skipped images.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Feed(Arc<Mutex<Account>>);
 
 #[derive(Debug, Clone, Default)]
 struct Account {
     n_pushed: u64,
-    /// Pictures that could not be read in the first turn, and why the first of them could not.
+    /// Unreadable images in the first turn, and the error of the first one.
     n_skipped: u64,
     reason: Option<Error>,
 }
 
 impl Feed {
-    /// How many pictures could not be read.
+    /// Number of unreadable images.
     pub fn n_skipped(&self) -> u64 {
         self.0.lock().unwrap().n_skipped
     }
 
-    /// The error of a feed of which no picture could be read.
+    /// The error of a feed without any readable image.
     pub fn nothing_read(&self) -> Option<Error> {
         let account = self.0.lock().unwrap();
         let reason = account.reason.clone().filter(|_| account.n_pushed == 0)?;
         Some(match account.n_skipped {
             1 => reason,
-            n_skipped => Error::failed(format!("none of the {n_skipped} pictures could be read; the first: {reason}")),
+            n_skipped => Error::failed(format!("none of the {n_skipped} images could be read; the first: {reason}")),
         })
     }
 
-    /// Takes account of a picture; the sentence to say about it.
+    /// Counts an unreadable image. Returns the message to report.
     fn take(&self, path: &Path, error: String, is_first_turn: bool) -> String {
         let mut account = self.0.lock().unwrap();
         account.n_skipped += u64::from(is_first_turn);
-        let shown = picture::shown(path);
-        account.reason.get_or_insert_with(|| Error::failed(format!("cannot read picture `{shown}`: {error}")));
-        format!("picture `{shown}` is skipped: {error}")
+        let shown = image_file::shown(path);
+        account.reason.get_or_insert_with(|| Error::failed(format!("cannot read image `{shown}`: {error}")));
+        format!("image `{shown}` is skipped: {error}")
     }
 }
 
-/// Ends the stream however the thread is left, so that no pipeline waits for it.
+/// Ends the stream when the thread ends for any reason, so that no pipeline waits for it.
 struct EndOfStream(gst_app::AppSrc);
 
 impl Drop for EndOfStream {
     fn drop(&mut self) {
-        // Refused only by a pipeline that stops.
+        // Fails only if the pipeline is stopping.
         let _ended = self.0.end_of_stream();
     }
 }
 
-/// Starts a thread that decodes the pictures and pushes them until the end or the pipeline's stop.
+/// Starts a thread that decodes and pushes the images until the last one, or until the pipeline stops.
 pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) -> Result<Feed> {
     let feed = Feed::default();
     let (end, of_thread) = (EndOfStream(source.clone()), feed.clone());
@@ -72,14 +72,14 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
         let is_one = paths.len() == 1;
         loop {
             let n_before = of_thread.0.lock().unwrap().n_pushed;
-            for (picture_idx, path) in paths.iter().enumerate() {
-                // A decoder that panics costs its picture, no more.
+            for (image_idx, path) in paths.iter().enumerate() {
+                // A panic of a decoder skips only its image.
                 let read =
-                    catch_unwind(AssertUnwindSafe(|| picture::read(path))).unwrap_or_else(|_| Err("its decoder panicked".to_owned()));
+                    catch_unwind(AssertUnwindSafe(|| image_file::read(path))).unwrap_or_else(|_| Err("its decoder panicked".to_owned()));
                 let sentence = match read {
-                    Ok(picture) => {
+                    Ok(image) => {
                         let n_pushed = of_thread.0.lock().unwrap().n_pushed;
-                        match push(source, &picture, picture_idx, path, n_pushed) {
+                        match push(source, &image, image_idx, path, n_pushed) {
                             Ok(true) => of_thread.0.lock().unwrap().n_pushed += 1,
                             Ok(false) => return,
                             Err(error) => {
@@ -87,9 +87,9 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
                                 return;
                             }
                         }
-                        picture.note.map(|note| format!("picture `{}`: {note}", picture::shown(path)))
+                        image.note.map(|note| format!("image `{}`: {note}", image_file::shown(path)))
                     }
-                    // Of a single one it is the error of the whole.
+                    // A single unreadable image is the error of the whole input.
                     Err(error) => Some(of_thread.take(path, error, is_first_turn)).filter(|_| !is_one),
                 };
                 if let Some(sentence) = sentence.filter(|_| is_first_turn) {
@@ -101,7 +101,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
                 return;
             }
             if of_thread.0.lock().unwrap().n_pushed == n_before {
-                gst::element_error!(source, gst::ResourceError::Read, ("none of the pictures can be read any more"));
+                gst::element_error!(source, gst::ResourceError::Read, ("none of the images is readable any more"));
                 return;
             }
             is_first_turn = false;
@@ -117,32 +117,32 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
         .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
 }
 
-/// Width and height of the first picture that has them, from its header.
+/// Width and height of the first readable image, from its header.
 pub(super) fn size(paths: &[PathBuf]) -> Result<(u32, u32)> {
     let mut reason = None;
     for path in paths {
-        match picture::size(path) {
+        match image_file::size(path) {
             Ok(size) => return Ok(size),
-            Err(error) => drop(reason.get_or_insert_with(|| format!("cannot read picture `{}`: {error}", picture::shown(path)))),
+            Err(error) => drop(reason.get_or_insert_with(|| format!("cannot read image `{}`: {error}", image_file::shown(path)))),
         }
     }
-    Err(Error::failed(reason.unwrap_or_else(|| "there are no pictures".to_owned())))
+    Err(Error::failed(reason.unwrap_or_else(|| "there are no images".to_owned())))
 }
 
-/// False if the pipeline takes no more.
-fn push(source: &gst_app::AppSrc, picture: &Picture, picture_idx: usize, path: &Path, n_pushed: u64) -> Result<bool> {
-    let (width, height) = picture.pixels.dimensions();
+/// Returns false if the pipeline accepts no more frames.
+fn push(source: &gst_app::AppSrc, image: &DecodedImage, image_idx: usize, path: &Path, n_pushed: u64) -> Result<bool> {
+    let (width, height) = image.pixels.dimensions();
     let caps = super::stream::raw_caps("RGB", width, height, FRAMERATE);
     if source.caps().as_ref() != Some(&caps) {
         source.set_caps(Some(&caps));
     }
-    let mut buffer = super::stream::packed_buffer(picture.pixels.as_raw(), width as usize * 3, height as usize)?;
+    let mut buffer = super::stream::packed_buffer(image.pixels.as_raw(), width as usize * 3, height as usize)?;
     {
         let buffer = buffer.make_mut();
         let pts = |n: u64| gst::ClockTime::from_nseconds(n * gst::ClockTime::SECOND.nseconds() / FRAMERATE as u64);
         buffer.set_pts(pts(n_pushed));
         buffer.set_duration(pts(n_pushed + 1) - pts(n_pushed));
-        origin::attach(buffer, picture_idx as u64, &path.to_string_lossy());
+        origin::attach(buffer, image_idx as u64, &path.to_string_lossy());
     }
     Ok(source.push_buffer(buffer).is_ok())
 }

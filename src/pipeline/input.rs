@@ -1,4 +1,4 @@
-//! What `--input` means.
+//! Parses `--input`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,37 +7,37 @@ use std::path::{Component, Path, PathBuf};
 
 use super::credentials::Credentials;
 use super::uri::Uri;
-use super::{Error, Result, picture};
+use super::{Error, Result, image_file};
 use crate::redaction::{self, Secrets};
 
-/// Where the frames come from.
+/// Source of the frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A video file.
     File(PathBuf),
-    /// Pictures, in this order.
+    /// Image files, in this order.
     Images(Vec<PathBuf>),
-    /// Anything else that GStreamer plays: `rtsp://`, `https://`, `v4l2://`.
+    /// Any other address that GStreamer plays: `rtsp://`, `https://`, `v4l2://`.
     Uri(Uri),
-    /// GStreamer's test picture, so many frames.
+    /// This number of frames of GStreamer's test pattern.
     Test(u32),
     /// Frames that the application pushes.
     Application,
 }
 
-const IMAGE_ENDINGS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
+const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
 
-/// Frames of `test:`.
+/// Default number of frames of `test:`.
 const N_TEST_FRAMES: u32 = 300;
 
 impl Input {
-    /// Reads what the user typed: a file, a picture, a folder or pattern of pictures, a URI, `test:` or `test:FRAMES`.
+    /// Parses an input: a file, an image, a folder or pattern of images, a URI, `test:` or `test:FRAMES`.
     ///
-    /// A path that exists is that file or folder, whatever it looks like. Of a single file the content decides whether it is a
-    /// picture; in folders the endings of the names. Files whose names begin with a dot, and folders in folders, are left out.
+    /// An existing path always means that file or folder. For a single file, its content decides whether it is an image; in folders, the
+    /// file extensions decide. Hidden files and subfolders are left out.
     ///
     /// # Errors
-    /// If there is no such file, or no picture in the folder or pattern.
+    /// If there is no such file, or no image in the folder or pattern.
     pub fn parse(text: &str) -> Result<Self> {
         let path = Path::new(text);
         if path.exists() {
@@ -57,10 +57,10 @@ impl Input {
         }
     }
 
-    /// The input, opened with what `credentials` have for its host.
+    /// The input with the credentials for its host.
     ///
     /// # Errors
-    /// If there is a password for it, but no user.
+    /// If there is a password but no user.
     pub fn with_credentials(self, credentials: &Credentials) -> Result<Self> {
         match self {
             Self::Uri(uri) => Ok(Self::Uri(uri.with_credentials(credentials)?)),
@@ -68,7 +68,7 @@ impl Input {
         }
     }
 
-    /// What to call it in results and messages; without credentials.
+    /// Name in results and messages, without credentials.
     pub fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -82,7 +82,7 @@ impl Input {
         }
     }
 
-    /// What must be hidden in any text about this input.
+    /// Credentials that must be removed from texts about this input.
     pub fn secrets(&self) -> Secrets {
         match self {
             Self::Uri(uri) => uri.secrets(),
@@ -91,14 +91,14 @@ impl Input {
     }
 }
 
-/// The path of a `file:` URI; `None` if the text is none.
+/// The path of a `file:` URI; `None` for other texts.
 ///
 /// # Errors
 /// `Usage` if it names another host.
 pub(super) fn file_of_uri(text: &str) -> Result<Option<PathBuf>> {
     let Some(rest) = text.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("file:")).map(|_| &text[5..]) else { return Ok(None) };
     let decoded = |path: &str| PathBuf::from(OsString::from_vec(redaction::percent_decoded(path)));
-    // A path that nobody encoded may hold a percent sign.
+    // A path without percent-encoding may contain a percent sign.
     let existing = |path: &str| [decoded(path), PathBuf::from(path)].into_iter().find(|path| path.exists());
     let Some(behind) = rest.strip_prefix("//") else {
         return Ok(Some(existing(rest).unwrap_or_else(|| decoded(rest))));
@@ -107,72 +107,72 @@ pub(super) fn file_of_uri(text: &str) -> Result<Option<PathBuf>> {
     if host.is_empty() || host.eq_ignore_ascii_case("localhost") {
         return Ok(Some(existing(path).unwrap_or_else(|| decoded(path))));
     }
-    // `file://clip.mp4` is no URI of a file here, but it is clear what is meant.
+    // `file://clip.mp4` is not a valid URI of a local file, but its meaning is clear.
     match existing(behind) {
         Some(path) => Ok(Some(path)),
         None => Err(Error::usage(format!(
-            "input `{}`: expected a file of this machine, got one of the host `{}`. Write file:///PATH, or the path alone",
+            "input `{}`: expected a local file, got one of the host `{}`. Write file:///PATH, or the path alone",
             redaction::redact(text),
             redaction::redact(&format!("x://{host}")).trim_start_matches("x://")
         ))),
     }
 }
 
-/// A file, a folder, or a pattern of pictures.
+/// A file, a folder, or a pattern of images.
 fn of_path(text: &str, path: &Path) -> Result<Input> {
     let shown = || if path.exists() { text.to_owned() } else { redaction::redact(text).into_owned() };
     let failed = |error: &dyn std::fmt::Display| {
         Error::failed(format!(
-            "cannot read input `{}`: {error}; expected a video, a picture, a folder or pattern of pictures, a URI (rtsp://, v4l2://), or `test:`",
+            "cannot read input `{}`: {error}; expected a video, an image, a folder or pattern of images, a URI (rtsp://, v4l2://), or `test:`",
             shown()
         ))
     };
-    let no_pictures =
-        || Error::failed(format!("input `{}`: no pictures found; expected files that end in {}", shown(), IMAGE_ENDINGS.join(", ")));
+    let no_images =
+        || Error::failed(format!("input `{}`: no images found; expected files that end in {}", shown(), IMAGE_EXTENSIONS.join(", ")));
     if path.is_dir() {
-        let pictures = in_folder(path).map_err(|error| failed(&error))?;
-        return if pictures.is_empty() { Err(no_pictures()) } else { Ok(Input::Images(pictures)) };
+        let images = in_folder(path).map_err(|error| failed(&error))?;
+        return if images.is_empty() { Err(no_images()) } else { Ok(Input::Images(images)) };
     }
     match fs::metadata(path) {
-        // A pipe is opened once, by who reads it; a device is not looked into.
+        // A pipe can be opened only once, by its reader; devices are not read here.
         Ok(metadata) if !metadata.is_file() => Ok(Input::File(path.to_owned())),
-        Ok(_) => match picture::is_picture(path) {
+        Ok(_) => match image_file::is_image(path) {
             Ok(true) => Ok(Input::Images(vec![path.to_owned()])),
             Ok(false) => Ok(Input::File(path.to_owned())),
             Err(error) => Err(failed(&error)),
         },
         Err(_) if fs::symlink_metadata(path).is_err() && is_pattern(path) => {
-            let pictures = matching(path).map_err(|error| Error::usage(format!("input `{}`: {error}", shown())))?;
-            // Brackets are common in names: without other wildcards, a file was meant.
+            let images = matching(path).map_err(|error| Error::usage(format!("input `{}`: {error}", shown())))?;
+            // Brackets are common in file names: without other wildcards, a file is meant.
             let is_name = !path.to_string_lossy().contains(['*', '?']);
-            match pictures.is_empty() {
+            match images.is_empty() {
                 true if is_name => Err(failed(&std::io::Error::from(std::io::ErrorKind::NotFound))),
-                true => Err(no_pictures()),
-                false => Ok(Input::Images(pictures)),
+                true => Err(no_images()),
+                false => Ok(Input::Images(images)),
             }
         }
         Err(error) => Err(failed(&error)),
     }
 }
 
-/// Whether the name ends as those of pictures do.
-pub(super) fn has_picture_ending(path: &Path) -> bool {
+/// Whether the file has an extension of image formats.
+pub(super) fn has_image_extension(path: &Path) -> bool {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
-    IMAGE_ENDINGS.contains(&&*ending)
+    IMAGE_EXTENSIONS.contains(&&*ending)
 }
 
-/// Not hidden, and a file or a link that leads nowhere: that is a picture which cannot be read, and is said to be one.
+/// A visible file, or a broken link: the broken link is later reported as an unreadable image.
 fn is_listed(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     !is_hidden && fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file())
 }
 
-/// The pictures of a folder, sorted.
+/// The images in a folder, sorted.
 fn in_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
-    let mut pictures: Vec<PathBuf> = paths.into_iter().filter(|path| has_picture_ending(path) && is_listed(path)).collect();
-    pictures.sort();
-    Ok(pictures)
+    let mut images: Vec<PathBuf> = paths.into_iter().filter(|path| has_image_extension(path) && is_listed(path)).collect();
+    images.sort();
+    Ok(images)
 }
 
 const WILDCARDS: [char; 3] = ['*', '?', '['];
@@ -181,10 +181,10 @@ fn is_pattern(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.contains(WILDCARDS))
 }
 
-/// The pictures that a pattern matches, sorted. A folder or file that exists under the very name of a part of the pattern is that one.
+/// The images that match a pattern, sorted. An existing name is taken literally, even if it contains wildcards.
 ///
-/// `*`, `?`, `[...]` stand for letters of one name, `**` for any number of folders. Names that begin with a dot only match if the
-/// pattern begins with one, too.
+/// `*`, `?` and `[...]` match characters of one name, `**` any number of folders. Hidden names match only if the pattern begins with a
+/// dot.
 fn matching(path: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![PathBuf::new()];
     for component in path.components() {
@@ -209,21 +209,21 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, String> {
         };
         found = found.into_iter().flat_map(matching).collect();
     }
-    let is_picture = |path: &PathBuf| has_picture_ending(path) || picture::is_picture(path).unwrap_or(false);
+    let is_image = |path: &PathBuf| has_image_extension(path) || image_file::is_image(path).unwrap_or(false);
     let is_file = |path: &PathBuf| fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file());
-    found.retain(|path| is_file(path) && is_picture(path));
+    found.retain(|path| is_file(path) && is_image(path));
     found.sort();
     found.dedup();
     Ok(found)
 }
 
-/// What is in a folder; nothing if it cannot be read.
+/// The entries of a folder; empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let listed = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     listed.into_iter().flatten().flatten().map(|entry| folder.join(entry.file_name())).collect()
 }
 
-/// The folder and all below it, but for hidden ones and links.
+/// The folder and all its subfolders, except hidden ones and links.
 fn with_subfolders(folder: &Path) -> Vec<PathBuf> {
     let mut folders = vec![folder.to_owned()];
     let mut folder_idx = 0;

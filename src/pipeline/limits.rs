@@ -1,4 +1,4 @@
-//! When a run ends before its input does, and how long it waits for a source: `--frames`, `--seconds`, `--source-timeout`.
+//! Limits of a run: `--frames`, `--seconds`, and the timeout of a source, `--source-timeout`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use super::plan::{ENTRY, PUBLISH, SOURCE};
 /// The limits of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// End after so many frames.
+    /// End after this number of frames.
     pub n_frames: Option<u64>,
-    /// End after so much time of the stream, from its first frame on.
+    /// End after this stream time, counted from the first frame.
     pub duration: Option<Duration>,
-    /// A camera or network source that delivers nothing for so long is lost. `None`: never.
+    /// A camera or network source that delivers nothing for this long is lost. `None` = no limit.
     pub source_timeout: Option<Duration>,
 }
 
@@ -27,10 +27,10 @@ impl Default for Limits {
     }
 }
 
-/// The name of the application message that says that the limit was reached.
+/// Name of the application message that reports a reached limit.
 pub(super) const REACHED: &str = "roiflow-limit-reached";
 
-/// Lets frames pass until the limit, and none behind it.
+/// Lets frames pass up to the limit, and none after it.
 pub(super) struct Gate {
     pad: gst::Pad,
     is_reached: Arc<AtomicBool>,
@@ -43,8 +43,8 @@ struct Passed {
 }
 
 impl Gate {
-    /// `None` without a limit. Frames are counted behind the source. Where elements may drop or repeat frames, they are counted where the
-    /// JSON is written, so that it has as many lines; but in front of all branches, if the graph has several.
+    /// `None` without a limit. Frames are counted at the source. If elements may drop or repeat frames, they are counted at the JSON
+    /// writer, so that the number of lines is exact. If the graph has branches, they are counted before the branches.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Limits { n_frames, duration, .. } = plan.limits;
         if n_frames.is_none() && duration.is_none() {
@@ -77,7 +77,7 @@ impl Gate {
             if n_frames != Some(passed.n_frames) {
                 return gst::PadProbeReturn::Ok;
             }
-            // Pushed here, so that the end of the stream can't overtake it.
+            // Pushed here, so that EOS cannot overtake the frame.
             if let (Some(peer), Some(gst::PadProbeData::Buffer(buffer))) = (pad.peer(), info.data.take()) {
                 info.flow_res = peer.chain(buffer);
             }
@@ -91,22 +91,22 @@ impl Gate {
         self.is_reached.load(Ordering::Acquire)
     }
 
-    /// Ends the stream behind the last frame that passed.
+    /// Ends the stream after the last frame that passed.
     pub(super) fn end(&self) {
         push_end(&self.pad);
     }
 }
 
-/// Whether as many frames leave the graph as come in.
+/// Whether the number of frames stays the same in the graph.
 fn keeps_all_frames(plan: &Plan) -> bool {
     let are_ours = plan.elements.iter().all(|element| element.factory.starts_with("roi"));
     let mut properties = plan.literals.iter().map(|literal| &literal.property).chain(plan.assignments.iter().map(|set| &set.property));
     are_ours && properties.all(|property| property != "drop-frames")
 }
 
-/// Ends the stream behind a pad, on a thread of GStreamer's: the event waits until downstream has taken the frame in front of it.
+/// Pushes EOS after a pad, on a thread of GStreamer's: the event waits until downstream has accepted the previous frame.
 ///
-/// It goes to the pad's peer, for a source that was lost may have left the pad itself flushing.
+/// The event goes to the pad's peer, because a lost source may have left the pad flushing.
 pub(super) fn push_end(pad: &gst::Pad) {
     let Some((element, peer)) = pad.parent_element().zip(pad.peer()) else { return };
     element.call_async(move |_| {
@@ -114,7 +114,7 @@ pub(super) fn push_end(pad: &gst::Pad) {
     });
 }
 
-/// Upstream hears that downstream takes no more, and ends.
+/// Returns EOS to upstream, which then ends.
 fn refuse(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
     info.data.take();
     info.flow_res = Err(gst::FlowError::Eos);
@@ -125,12 +125,12 @@ fn reach(pad: &gst::Pad, is_reached: &AtomicBool) {
     is_reached.store(true, Ordering::Release);
     if let Some(element) = pad.parent_element() {
         let structure = gst::Structure::new_empty(REACHED);
-        // Refused only by a pipeline that stops.
+        // Fails only if the pipeline is stopping.
         let _posted = element.post_message(gst::message::Application::builder(structure).src(&element).build());
     }
 }
 
-/// Goes on over the seams of a loop, as time stamps do not.
+/// Running time of a timestamp. Continues across the seams of a loop, unlike timestamps.
 fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
     let segment = pad.sticky_event::<gst::event::Segment>(0)?;
     segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(pts)

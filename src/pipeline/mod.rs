@@ -1,17 +1,19 @@
-//! From a description file to a running pipeline.
+//! From a pipeline description to a running pipeline.
 //!
-//! [`spec`] is the file as written, [`graph`] its gst-launch line taken apart, [`plan`] the file as understood: parameters
-//! resolved, input and outputs known. [`build`] makes a `gst::Pipeline` of a plan, [`mod@check`] finds what would be refused without
-//! playing it, [`handle`] runs streams of plans that are added and removed while others run: `supervisor` is the one bus loop, `session` one
-//! stream on it. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures them; `decoders` opens what a decoder needs,
-//! [`outputs`] guards the files that are written. `parse` and `properties` check a line before GStreamer's parser takes it.
-//! Of a running pipeline, `watch` supervises the source, `decoded` compares the frames that came with what the file declares, `upright`
-//! rotates frames, [`limits`] ends a run early, [`naming`] names streams as the user wants, and `reasons` turns errors of elements into
-//! sentences. [`stream`] runs a plan for an application: push frames in, iterate over frames with their results.
+//! - Description: [`spec`] is the parsed file, [`graph`] its tokenized gst-launch line, and [`plan`] the resolved description with values
+//!   for all parameters. `parse` and `properties` check a line before GStreamer's parser reads it.
+//! - Building: [`build`] creates a `gst::Pipeline` from a plan. [`mod@check`] finds errors without playing it.
+//! - Running: [`handle`] adds and removes streams while others run. `supervisor` is the bus loop of all streams, `session` one stream in
+//!   it. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures them.
+//! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames.
+//!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
+//! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
+//!   loads the libraries of a decoder.
+//! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results.
 //!
-//! [`input`] says what an input is: [`uri`] of addresses, with [`credentials`]; `picture` and `images` of pictures. [`pictures_out`] writes pictures.
+//! [`input`] parses inputs: [`uri`] for addresses, with [`credentials`]; `image_file` and `images` for images.
 //!
-//! Knows the elements by their names and properties. Knows no requests and no pixels but those it hands over.
+//! Uses the elements only by name and property. Knows no inference requests. Reads no pixels except those it passes on.
 
 pub mod build;
 pub mod check;
@@ -24,15 +26,15 @@ mod display;
 pub mod error;
 pub mod graph;
 pub mod handle;
+mod image_file;
 mod images;
+pub mod images_out;
 pub mod input;
 pub mod limits;
 mod models;
 pub mod naming;
 pub mod outputs;
 mod parse;
-mod picture;
-pub mod pictures_out;
 pub mod plan;
 mod properties;
 mod reasons;
@@ -52,10 +54,10 @@ pub use check::check;
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use handle::{Event, Events, Phase, PipelineHandle, Status, StreamEvent, StreamId};
+pub use images_out::ImageFiles;
 pub use input::Input;
 pub use limits::Limits;
 pub use models::Models;
-pub use pictures_out::Pictures;
 pub use plan::{Outputs, Plan};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;

@@ -1,4 +1,4 @@
-//! The pipeline of a detector and classifiers that a user names without a pipeline description.
+//! Pipeline of a detector and classifiers given on the command line without a description.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct Models {
 impl Models {
     /// The description of this pipeline, and the values of its parameters.
     ///
-    /// Its parameters are `device`; `model` and `model-description`; for each classifier, counted from 1, `classify-1` and
+    /// The parameters are `device`, `model` and `model-description`; for each classifier, counted from 1, `classify-1` and
     /// `classify-1-description`.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Models {
             "version = 1\nname = \"models\"\ndescription = \"The models of the command line.\"\n{parameters}\
              [pipeline]\ngraph = \"\"\"\n{graph}\n! {{json}}\n! roioverlay\n! {{video}}\n\"\"\"\n"
         );
-        // The path stands in messages, and is the folder that defaults are relative to, of which there are none.
+        // The path appears in messages, and relative defaults would refer to it; there are none.
         Ok((Spec::parse(&text, Path::new("--model"))?, set))
     }
 }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn detector_tracker_and_classifiers_stand_in_order() {
+    fn detector_tracker_and_classifiers_are_in_order() {
         let models = Models { detector: Some("a b.onnx".into()), track: true, classifiers: vec!["c.onnx".into(), "d.xml".into()] };
         assert_eq!(
             graph(&models),

@@ -1,22 +1,22 @@
-//! Names that the user gives to streams, instead of those made from the inputs.
+//! Stream names given by the user, instead of names derived from the inputs.
 
 use super::{Error, Result, streams};
 
-/// Longer names can't be file names everywhere.
+/// Longer names are invalid file names on some systems.
 const MAX_LENGTH: usize = 100;
 
-/// The names of the streams of these inputs: the given ones in the order of the inputs, then those made from the other inputs.
+/// Names for these inputs: the given names in the order of the inputs, then names derived from the remaining inputs.
 ///
 /// # Errors
-/// `Usage` if there are more names than inputs, two are equal, or one has characters that are no part of a plain file name.
+/// `Usage` if there are more names than inputs, two names are equal, or a name has invalid characters for a file name.
 pub fn names(inputs: &[String], given: &[String]) -> Result<Vec<String>> {
     if given.len() > inputs.len() {
-        return Err(Error::usage(format!("--name: expected at most one for each of {} inputs, got {}", inputs.len(), given.len())));
+        return Err(Error::usage(format!("--name: expected at most {} names, one per input, got {}", inputs.len(), given.len())));
     }
     for (place, name) in given.iter().enumerate() {
         check(name)?;
         if given[..place].contains(name) {
-            return Err(Error::usage(format!("--name {name}: two streams have this name; each needs its own")));
+            return Err(Error::usage(format!("--name {name}: expected different names, got this one twice")));
         }
     }
     let mut names = given.to_vec();
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn given_names_come_first_and_made_ones_give_way() {
+    fn given_names_take_precedence_over_derived_ones() {
         assert_eq!(names_of(&["a", "b"], &[]).unwrap(), ["a", "b"]);
         assert_eq!(names_of(&["a", "b"], &["door", "gate"]).unwrap(), ["door", "gate"]);
         assert_eq!(names_of(&["test:1", "test:2"], &["door"]).unwrap(), ["door", "test"]);
@@ -57,10 +57,10 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_file_names_are_refused() {
+    fn invalid_file_names_are_refused() {
         for (given, says) in [
-            (&["a", "b", "c"][..], "at most one for each of 2 inputs, got 3"),
-            (&["a", "a"], "two streams have this name"),
+            (&["a", "b", "c"][..], "at most 2 names, one per input, got 3"),
+            (&["a", "a"], "this one twice"),
             (&[""], "expected 1 to"),
             (&["a/b"], "letters"),
             (&[".."], "begin with"),

@@ -1,7 +1,7 @@
-//! Which files a run writes: that they are none of those that it reads, that each has one writer, and how video is written.
+//! Checks the files that a run writes: none is an input file, and each has one writer. Also chooses the elements that write video.
 //!
-//! Files are compared, not paths: by device and number after links were followed, and by folder and name where a file is yet to be
-//! made. All of it is known before anything is opened; see [`check`].
+//! Compares files, not paths: existing files by device and inode after following links, new files by folder and name. All checks happen
+//! before anything is opened; see [`check`].
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -13,40 +13,40 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::plan::{PUBLISH, SINK};
-use super::{Error, Input, Outputs, Plan, Result, build, pictures_out};
+use super::{Error, Input, Outputs, Plan, Result, build, images_out};
 use crate::elements::video_file;
 use crate::publish::{self, Deadline, IfExists, OutputFile};
 use crate::stages::files;
 
-/// The element that makes the size of the video even, for encoders of half-resolution chroma.
+/// The element that makes the size of the video even, for encoders with subsampled chroma.
 pub(super) const EVEN: &str = "roiflow-even";
 
-/// Longer files are no descriptions.
+/// Longer files are not descriptions.
 const MAX_DESCRIPTION_BYTES: u64 = 16 << 20;
 
 /// A file that a run reads or writes.
 #[derive(Debug, Clone)]
 struct File {
-    /// What it is for, such as `--json`.
+    /// Purpose of the file, such as `--json`.
     role: String,
     path: PathBuf,
     is_json: bool,
 }
 
-/// Which file a path names.
+/// Identity of the file that a path refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Identity {
-    /// One that exists, by device and number.
+    /// An existing file: device and inode.
     Existing(u64, u64),
-    /// One that would be made: device and number of the folder, and the name in it.
+    /// A new file: device and inode of the folder, and the name.
     New(u64, u64, OsString),
 }
 
-/// Refuses outputs that are files which the runs read, and outputs that share a file. Opens and changes nothing. `trace` is the file of
-/// `--trace`; `also_read` are files that no plan knows, each with what it is for.
+/// Refuses outputs that are also inputs, and outputs that share a file. Opens and changes nothing. `trace` is the file of `--trace`;
+/// `also_read` are further input files with their purposes.
 ///
 /// # Errors
-/// `Usage`, naming both.
+/// `Usage`, with both files.
 pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>, also_read: &[(&str, &Path)]) -> Result<()> {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     also_read.iter().for_each(|(role, path)| add_read(&mut reads, role, path));
@@ -55,18 +55,18 @@ pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>
     }
     let plans: Vec<&Plan> = plans.into_iter().collect();
     for plan in &plans {
-        // What can't be built writes nothing, and says why when it is played.
+        // A pipeline that cannot be built writes nothing; the error is reported when it is played.
         if let Ok(pipeline) = build::build(plan) {
             collect(&pipeline, plan, &mut reads, &mut writes);
         }
     }
     compare(&reads, &writes)?;
     let files: Vec<(&File, Identity)> = reads.iter().chain(&writes).filter_map(|file| Some((file, identity(&file.path)?))).collect();
-    for target in plans.iter().flat_map(|plan| pictures_out::targets(plan)) {
+    for target in plans.iter().flat_map(|plan| images_out::targets(plan)) {
         let id = identity(&target);
         if let Some((file, _)) = files.iter().find(|(_, of_file)| id.as_ref() == Some(of_file)) {
             return Err(Error::usage(format!(
-                "picture `{}`: expected a file of its own, got the {} `{}`; write to another folder",
+                "image `{}`: expected a separate file, got the {} `{}`; write to another folder",
                 target.display(),
                 file.role,
                 file.path.display()
@@ -76,30 +76,30 @@ pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>
     Ok(())
 }
 
-/// As [`check`], for a pipeline that was built.
+/// Like [`check`], for a pipeline that is already built.
 pub(super) fn check_built(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     collect(pipeline, plan, &mut reads, &mut writes);
     compare(&reads, &writes)
 }
 
-/// Refuses to write a file that is read, too: `option` with `out`, such as `--out`, is compared with the files of `reads`, each with what it
-/// is for. What models consist of besides is found.
+/// Refuses an output file that is also an input. `option` and `out` are the option and its file, such as `--out`. `reads` are the input
+/// files with their purposes; further files of models are added.
 ///
 /// # Errors
-/// `Usage`, naming both.
+/// `Usage`, with both files.
 pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<()> {
     let mut files = Vec::new();
     reads.iter().for_each(|(role, path)| add_read(&mut files, role, path));
-    // The description that lies with the model is what may be written anew.
+    // The description next to the model may be overwritten.
     files.retain(|file| file.role != "description" || reads.iter().any(|(_, path)| *path == file.path));
     compare(&files, &[File { role: option.to_owned(), path: out.to_owned(), is_json: false }])
 }
 
-/// The destination of an option, if it can be written.
+/// Checks that the destination of an option can be written.
 ///
 /// # Errors
-/// `Usage` if it exists and is to be kept; `Failed` if it can't be written.
+/// `Usage` if it exists and must not be overwritten; `Failed` if it cannot be written.
 pub fn check_destination(option: &str, path: &Path, if_exists: IfExists) -> Result<()> {
     use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
     let Err(error) = OutputFile::new(path, if_exists, Deadline::default()).check() else { return Ok(()) };
@@ -122,7 +122,7 @@ fn collect(pipeline: &gst::Pipeline, plan: &Plan, reads: &mut Vec<File>, writes:
     add_read(reads, "pipeline description", &plan.path);
     match &plan.input {
         Input::File(path) => add_read(reads, "input", path),
-        Input::Images(paths) => paths.iter().for_each(|path| add_read(reads, "input picture", path)),
+        Input::Images(paths) => paths.iter().for_each(|path| add_read(reads, "input image", path)),
         Input::Uri(_) | Input::Test(_) | Input::Application => {}
     }
     for element in pipeline.iterate_recurse().into_iter().flatten() {
@@ -130,7 +130,7 @@ fn collect(pipeline: &gst::Pipeline, plan: &Plan, reads: &mut Vec<File>, writes:
     }
 }
 
-/// What the properties of an element name, whoever set them.
+/// Collects the files named by an element's properties.
 fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mut Vec<File>) {
     let text = |name: &str| {
         let is_text = element.find_property(name).is_some_and(|property| property.value_type() == glib::Type::STRING);
@@ -162,7 +162,7 @@ fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mu
     }
 }
 
-/// Adds a file and those that are read with it: the weights of a model, the description that lies with it, what a description names.
+/// Adds a file and the files that are read with it: the weights of a model, its description, files named in the description.
 fn add_read(reads: &mut Vec<File>, role: &str, path: &Path) {
     let mut add = |role: String, path: PathBuf| reads.push(File { role, path, is_json: false });
     add(role.to_owned(), path.to_owned());
@@ -185,7 +185,7 @@ fn add_read(reads: &mut Vec<File>, role: &str, path: &Path) {
     }
 }
 
-/// All texts in a description, of whatever keys.
+/// All strings in a description, under any key.
 fn texts(path: &Path) -> Vec<String> {
     fn add(value: &toml::Value, texts: &mut Vec<String>) {
         match value {
@@ -197,7 +197,7 @@ fn texts(path: &Path) -> Vec<String> {
     }
     let is_short = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_DESCRIPTION_BYTES);
     let Some(text) = is_short.then(|| std::fs::read_to_string(path).ok()).flatten() else { return Vec::new() };
-    // Both formats are read into the values of one of them.
+    // Both formats are parsed to `toml::Value`.
     let value = toml::from_str::<toml::Value>(&text).ok().or_else(|| serde_json::from_str(&text).ok());
     let mut texts = Vec::new();
     value.iter().for_each(|value| add(value, &mut texts));
@@ -209,7 +209,7 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
     let written: Vec<_> = writes.iter().filter_map(|file| Some((file, identity(&file.path)?))).collect();
     for (idx, (write, id)) in written.iter().enumerate() {
         if is_shared(&write.path) {
-            // Lines of several streams may go there; lines and video can't be told apart again.
+            // Several streams may write lines there, but lines and video cannot be separated again.
             let other = written[..idx].iter().find(|(other, other_id)| other_id == id && other.is_json != write.is_json);
             if let Some((other, _)) = other.filter(|(other, _)| is_stdout(other) && is_stdout(write) && !is_null(&write.path)) {
                 return Err(Error::usage(format!("{} and {}: only one of them can be standard output", other.role, write.role)));
@@ -219,7 +219,7 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
         let path = write.path.display();
         if let Some((read, _)) = read.iter().find(|(_, read_id)| read_id == id) {
             return Err(Error::usage(format!(
-                "{} `{path}`: expected a file that the run does not read, got the {} `{}`; write to another file",
+                "{} `{path}`: expected a file that is not an input, got the {} `{}`; write to another file",
                 write.role,
                 read.role,
                 read.path.display()
@@ -228,24 +228,24 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
         if let Some(model) = reads.iter().find(|read| read.role == "model" && has_weights_in(&read.path, &write.path)) {
             let model = model.path.display();
             return Err(Error::usage(format!(
-                "{} `{path}`: expected a file that the run does not read, got weights of the model `{model}`; write to another file",
+                "{} `{path}`: expected a file that is not an input, got weights of the model `{model}`; write to another file",
                 write.role
             )));
         }
         if let Some(other) = written[..idx].iter().find(|(other, other_id)| other_id == id && !(other.is_json && both_stdout(other, write)))
         {
             return Err(Error::usage(format!(
-                "{} `{path}` and {} `{}` are one file; expected a file for each. Name another one",
+                "{} `{path}` and {} `{}` are the same file; expected two different files",
                 write.role,
                 other.0.role,
                 other.0.path.display()
             )));
         }
-        if let Some(picture) = read.iter().find(|(read, _)| read.role == "input picture" && is_beside(&read.path, &write.path)) {
+        if let Some(image) = read.iter().find(|(read, _)| read.role == "input image" && is_in_same_folder(&read.path, &write.path)) {
             return Err(Error::usage(format!(
-                "{} `{path}`: the next run would take it for a picture of its input, as `{}`; write to another folder, or with another ending",
+                "{} `{path}`: the next run would read it as an input image like `{}`; write to another folder, or with another extension",
                 write.role,
-                picture.0.path.display()
+                image.0.path.display()
             )));
         }
     }
@@ -264,8 +264,8 @@ fn is_null(path: &Path) -> bool {
     identity(path) == identity(Path::new("/dev/null"))
 }
 
-/// Whether a file that is yet to be written is a picture, and lies where this one lies.
-fn is_beside(picture: &Path, file: &Path) -> bool {
+/// Whether a new file would be an image in the same folder as this one.
+fn is_in_same_folder(image: &Path, file: &Path) -> bool {
     let folder = |path: &Path| match identity(path)? {
         Identity::New(device, number, _) => Some((device, number)),
         Identity::Existing(..) => {
@@ -273,7 +273,7 @@ fn is_beside(picture: &Path, file: &Path) -> bool {
             Some((folder.dev(), folder.ino()))
         }
     };
-    super::input::has_picture_ending(file) && folder(picture).is_some_and(|of_picture| folder(file) == Some(of_picture))
+    super::input::has_image_extension(file) && folder(image).is_some_and(|of_image| folder(file) == Some(of_image))
 }
 
 fn metadata(path: &Path) -> Option<Metadata> {
@@ -289,7 +289,7 @@ fn identity(path: &Path) -> Option<Identity> {
     Some(Identity::New(folder.dev(), folder.ino(), name?))
 }
 
-/// Whether several may write there, and read what others write: a device or a FIFO.
+/// Whether several processes may read and write it: a device or a FIFO.
 fn is_shared(path: &Path) -> bool {
     metadata(path).is_some_and(|metadata| {
         let kind = metadata.file_type();
@@ -297,7 +297,7 @@ fn is_shared(path: &Path) -> bool {
     })
 }
 
-/// Whether an ONNX model says that some of its weights lie in this file.
+/// Whether an ONNX model refers to this file as external data.
 fn has_weights_in(model: &Path, file: &Path) -> bool {
     if model.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("onnx")) || !model.is_file() {
         return false;
@@ -307,13 +307,13 @@ fn has_weights_in(model: &Path, file: &Path) -> bool {
         Some(file.strip_prefix(model.parent()?).ok()?.to_str()?.to_owned())
     };
     let Some(name) = lies_below().filter(|name| name.len() < 128) else { return false };
-    // Such a file is a pair of `location` and its name, as protocol buffers write it.
+    // Encoded as a key-value pair of protocol buffers: the key `location` with the file name.
     let pair = [b"\x0a\x08location\x12".as_slice(), &[name.len() as u8], name.as_bytes()].concat();
     files::read_limited(model, files::MAX_MODEL_BYTES, "model").is_ok_and(|bytes| bytes.windows(pair.len()).any(|window| window == pair))
 }
 
 impl Outputs {
-    /// Whether outputs may be one for several streams: standard output for lines, devices, FIFOs.
+    /// Whether several streams may share this output: standard output for lines, devices, FIFOs.
     pub(super) fn is_for_all(path: &Path) -> bool {
         publish::is_stdout(path) || is_shared(path)
     }
@@ -321,11 +321,11 @@ impl Outputs {
 
 /// The elements that write video, and the location of the last one.
 pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
-    // An encoder that looks ahead holds back frames: the window beside it waits for them, at the seam of a loop they would get the
-    // times of the next turn, and they are lost when a camera or the process goes away.
+    // Encoders with lookahead hold frames back. The window would wait for them, a loop would give them wrong timestamps, and they are
+    // lost when a camera or the process stops.
     let is_live = matches!(input, Input::Uri(_));
     let tune = if outputs.show || outputs.repeat || is_live { " tune=zerolatency" } else { "" };
-    // Pictures of several sizes become one video; mp4 has no other way.
+    // Images of several sizes are scaled to one size, because mp4 allows only one.
     let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
     let encode = format!(
         "{scale}videoconvert ! video/x-raw,format=I420 ! videobox name={EVEN} ! videoscale ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse"
@@ -336,7 +336,7 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
     }
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     let goes_back = OutputFile::new(path, outputs.if_exists, Deadline::default()).is_seekable();
-    // In fragments, so that what is on the disk can be played at any moment; at the end one index of all takes the place of theirs.
+    // Written in fragments, so that the file is playable at any time; at the end, one index replaces theirs.
     let fragments = "fragment-duration=500 fragment-mode=first-moov-then-finalise";
     let muxer = match (&*ending, goes_back) {
         ("mp4" | "m4v", true) => format!("mp4mux {fragments}"),
@@ -352,8 +352,8 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
     Ok((format!("{encode} ! {muxer} ! {sink}"), path.to_owned()))
 }
 
-/// Crops by one pixel, or pads, as the size of the frames says when it is known: the encoder takes even sizes from 16 x 16 on. The
-/// `videoscale` behind has nothing to do then; it is there because the encoder's limits are asked for before.
+/// Crops or pads by one pixel when the frame size is known: the encoder accepts even sizes from 16 x 16. The following `videoscale` then
+/// changes nothing; it is needed because the encoder's limits are queried earlier.
 pub(super) fn keep_size_even(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(EVEN).and_then(|even| even.static_pad("sink")) else { return };
     let even = |extent: i32| if extent < 16 { extent - 16 } else { extent % 2 };

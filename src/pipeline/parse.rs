@@ -1,6 +1,6 @@
-//! The line of a plan as a `gst::Pipeline`, with errors in words for those who write descriptions.
+//! Parses the line of a plan to a `gst::Pipeline`, with helpful errors for authors of descriptions.
 //!
-//! Elements and property values are checked before GStreamer's parser sees the line: it lets values out of range pass.
+//! Elements and property values are checked first, because GStreamer's parser accepts values out of range.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -9,7 +9,7 @@ use super::plan::PUBLISH;
 use super::{Error, Outputs, Plan, Result, properties};
 use crate::stages::did_you_mean;
 
-/// The Debian package of an element, by how its name begins; the longest beginning counts.
+/// Debian packages of elements, by prefix of the element's name; the longest prefix wins.
 const PACKAGES: &[(&str, &str)] = &[
     ("x264", "gstreamer1.0-plugins-ugly"),
     ("mpeg2dec", "gstreamer1.0-plugins-ugly"),
@@ -72,7 +72,7 @@ const PACKAGES: &[(&str, &str)] = &[
 /// Checks and parses the line.
 ///
 /// # Errors
-/// If an element is not installed (`Failed`), or a property, a value or the graph itself is wrong (`Usage`).
+/// If an element is not installed (`Failed`), or a property, a value or the graph is wrong (`Usage`).
 pub(super) fn launch(plan: &Plan) -> Result<gst::Pipeline> {
     for element in &plan.elements {
         if gst::ElementFactory::find(&element.factory).is_none() {
@@ -95,20 +95,18 @@ pub(super) fn launch(plan: &Plan) -> Result<gst::Pipeline> {
     Ok(pipeline)
 }
 
-/// What the parser said of a line.
+/// Converts an error of the parser.
 fn refused(name: &str, error: &gst::glib::Error) -> Error {
     let what = error.message().trim_end_matches('.');
     let advice = match error.kind::<gst::ParseError>() {
-        // GStreamer's parser also calls a value of a property that is not there a missing element.
+        // GStreamer's parser also reports a missing property as a missing element.
         Some(gst::ParseError::NoSuchElement) => {
-            return Error::failed(format!(
-                "the graph of `{name}` can't be built: {what}; `gst-inspect-1.0` lists the elements that are installed"
-            ));
+            return Error::failed(format!("the graph of `{name}` can't be built: {what}; `gst-inspect-1.0` lists the installed elements"));
         }
         Some(gst::ParseError::NoSuchProperty) => "; `gst-inspect-1.0 ELEMENT` lists the properties of an element",
         Some(gst::ParseError::CouldNotSetProperty) => "; `gst-inspect-1.0 ELEMENT` lists the values that a property takes",
         Some(gst::ParseError::Link | gst::ParseError::DelayedLink) => {
-            "; elements that follow each other need a format in common: put `videoconvert` between them, or check the caps"
+            "; linked elements need a common format: add `videoconvert` between them, or check the caps"
         }
         Some(gst::ParseError::Syntax | gst::ParseError::Empty | gst::ParseError::EmptyBin) => {
             "; expected elements joined by `!`, as in `{source} ! roidetect model={model} ! {json} ! {video}`"
@@ -128,11 +126,11 @@ fn missing(name: &str, factory: &str) -> Error {
         _ => String::new(),
     };
     Error::failed(format!(
-        "the graph of `{name}` can't be built: element `{factory}` is not installed{near}{install}; `gst-inspect-1.0` lists the elements that are installed"
+        "the graph of `{name}` can't be built: element `{factory}` is not installed{near}{install}; `gst-inspect-1.0` lists the installed elements"
     ))
 }
 
-/// A graph that ends in nothing would stop with GStreamer's "not linked" at the first frame.
+/// An unlinked source pad at the end would fail with GStreamer's "not linked" at the first frame.
 fn check_ends(pipeline: &gst::Pipeline) -> Result<()> {
     for element in pipeline.children() {
         let pads = element.src_pads();
@@ -142,30 +140,25 @@ fn check_ends(pipeline: &gst::Pipeline) -> Result<()> {
                 name if name.starts_with("roiflow-") => "`{source}`".to_owned(),
                 name => format!("element `{name}`"),
             };
-            return Err(Error::usage(format!("the graph ends behind {what}, where frames still come out: end it with `! {{video}}`")));
+            return Err(Error::usage(format!("the graph ends at {what}, expected a sink: end it with `! {{video}}`")));
         }
     }
     Ok(())
 }
 
 impl Outputs {
-    /// Whether a graph with these structural placeholders has a place for each output.
+    /// Checks that the graph has a placeholder for each requested output.
     ///
     /// # Errors
     /// `Usage` if one is missing.
     pub(super) fn check_places(&self, places: &[&str]) -> Result<()> {
         for (is_wanted, place, option, where_to) in [
-            (
-                self.json.is_some(),
-                "json",
-                "--json",
-                "put it behind the last element whose results are wanted, as in `... ! {json} ! {video}`",
-            ),
+            (self.json.is_some(), "json", "--json", "add it after the last inference element, as in `... ! {json} ! {video}`"),
             (self.video.is_some(), "video", "--video", "end the graph with it, as in `... ! roioverlay ! {video}`"),
             (self.show, "video", "--show", "end the graph with it, as in `... ! roioverlay ! {video}`"),
         ] {
             if is_wanted && !places.contains(&place) {
-                return Err(Error::usage(format!("{option}: expected `{{{place}}}` in the graph, which has none; {where_to}")));
+                return Err(Error::usage(format!("{option}: expected `{{{place}}}` in the graph, got none; {where_to}")));
             }
         }
         Ok(())

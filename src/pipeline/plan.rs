@@ -1,4 +1,4 @@
-//! A pipeline description as understood: parameters have their values, input and outputs are known, nothing is optional.
+//! A resolved pipeline description: all parameters have values, input and outputs are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,64 +6,64 @@ use std::path::{Path, PathBuf};
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
-use super::{Error, Input, Pictures, Result, Spec, file_uri, outputs, pictures_out, properties};
+use super::{Error, ImageFiles, Input, Result, Spec, file_uri, images_out, outputs, properties};
 use crate::publish::IfExists;
 use crate::stages::{Engine, did_you_mean};
 
-/// Where results go.
+/// Destinations of the results.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outputs {
     /// JSON lines; `-` is standard output.
     pub json: Option<PathBuf>,
-    /// The video with boxes; `-` is standard output (Matroska).
+    /// Video with boxes; `-` is standard output (Matroska).
     pub video: Option<PathBuf>,
-    /// Frames as pictures, one file each.
-    pub pictures: Option<Pictures>,
-    /// A window.
+    /// One image file per frame.
+    pub images: Option<ImageFiles>,
+    /// Show the video in a window.
     pub show: bool,
-    /// Frames go to the application.
+    /// Pass frames to the application.
     pub application: bool,
-    /// The input begins again when it ends.
+    /// Restart the input when it ends.
     pub repeat: bool,
-    /// The name of the stream, in each line of JSON.
+    /// Name of the stream, for the field `stream` of the JSON lines.
     pub stream: Option<String>,
-    /// What happens to files that exist.
+    /// Handling of existing files.
     pub if_exists: IfExists,
 }
 
 impl Outputs {
-    /// Whether anybody gets to see the frames.
-    fn have_pictures(&self) -> bool {
-        self.video.is_some() || self.pictures.is_some() || self.show || self.application
+    /// Whether any output needs the pixels of the frames.
+    fn need_pixels(&self) -> bool {
+        self.video.is_some() || self.images.is_some() || self.show || self.application
     }
 }
 
-/// See the module.
+/// A resolved pipeline description. See the module.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The name of the description.
     pub name: String,
     /// The file of the description.
     pub path: PathBuf,
-    /// A gst-launch line in which every value still has to be set.
+    /// A gst-launch line without parameter values.
     pub line: String,
-    /// What to set.
+    /// Parameter values to set on elements.
     pub assignments: Vec<Assignment>,
     /// The elements of the description, in order.
     pub elements: Vec<NamedElement>,
-    /// The property values that the description itself has, to be checked before the line is parsed.
+    /// Property values in the description, to be checked before the line is parsed.
     pub literals: Vec<Literal>,
-    /// Where the frames come from.
+    /// Source of the frames.
     pub input: Input,
-    /// Where results go.
+    /// Destinations of the results.
     pub outputs: Outputs,
     /// When to end, and how long to wait for the source.
     pub limits: Limits,
-    /// Whose devices, decoders and compiled models the elements use; at first that of the process.
+    /// Engine with the devices, decoders and compiled models of the elements; by default that of the process.
     pub engine: Engine,
 }
 
-/// A property to set before the pipeline starts.
+/// A property value to set before the pipeline starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     pub element: String,
@@ -71,33 +71,33 @@ pub struct Assignment {
     pub value: String,
 }
 
-/// The names of the elements that the program puts in.
+/// Names of the elements that the program inserts.
 pub(super) const SOURCE: &str = "roiflow-source";
-/// Behind the source where that decodes.
+/// The element after a decoding source.
 pub(super) const ENTRY: &str = "roiflow-entry";
 pub(super) const PUBLISH: &str = "roiflow-publish";
 pub(super) const SINK: &str = "roiflow-sink";
 pub(super) const WINDOW: &str = "roiflow-window";
 
 impl Plan {
-    /// Resolves a description: `set` are the user's `name=value`s; defaults are relative to the description's folder, what the
-    /// user sets to the working folder.
+    /// Resolves a description. `set` are the user's `name=value` pairs. Paths in defaults are relative to the description's folder, paths
+    /// set by the user to the working folder.
     ///
     /// # Errors
-    /// If a parameter is unknown (the nearest name is offered), missing or of the wrong type, a placeholder has no parameter, or
-    /// an output folder does not exist.
+    /// If a parameter is unknown (the nearest name is suggested), missing or of the wrong type, a placeholder has no parameter, or an
+    /// output folder does not exist.
     pub fn resolve(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
         let mut assignments = Vec::new();
         let structure = Structure {
             source: source(&input, &mut assignments)?,
             json: json(&outputs, &input, &mut assignments)?,
-            video: pictures_out::beside(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
+            video: images_out::with_branch(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
         };
         Self::of_description(spec, set, input, outputs, (structure, assignments))
             .map_err(|error| error.context(format!("`{}`", spec.path.display())))
     }
 
-    /// The devices that models run on; `None` is the one that elements take by themselves.
+    /// Devices that run the models; `None` is the element's default device.
     pub fn devices(&self) -> BTreeSet<Option<String>> {
         let infers = |element: &&NamedElement| ["roidetect", "roiclassify"].contains(&&*element.factory);
         let device = |element: &NamedElement| {
@@ -109,7 +109,7 @@ impl Plan {
         self.elements.iter().filter(infers).map(device).collect()
     }
 
-    /// What the description makes of the elements for its places and of the parameters.
+    /// Applies the description to the inserted elements and the parameter values.
     fn of_description(
         spec: &Spec,
         set: &[(String, String)],
@@ -123,21 +123,21 @@ impl Plan {
         for slot in graph.slots {
             let Some(value) = values.get(&*slot.parameter) else {
                 return Err(Error::usage(format!(
-                    "the graph uses `{{{}}}`, which is no parameter: add a section [parameters.{}]{}",
+                    "the graph uses `{{{}}}`, expected the name of a parameter: add a section [parameters.{}]{}",
                     slot.parameter,
                     slot.parameter,
                     did_you_mean(&slot.parameter, values.keys().copied())
                 )));
             };
-            // An empty default means: as the element has it.
+            // An empty default means the element's default.
             if !value.is_empty() {
                 assignments.push(Assignment { element: slot.element, property: slot.property, value: value.clone() });
             }
         }
-        // Other elements may have ways of their own to show frames.
+        // Foreign elements may show frames themselves.
         let are_ours = graph.elements.iter().all(|element| element.factory.starts_with("roi"));
-        if are_ours && !outputs.have_pictures() {
-            // Drawn on, a frame that the decoder still refers to would be copied, for nobody.
+        if are_ours && !outputs.need_pixels() {
+            // Drawing would copy frames that the decoder still references, without any use.
             for overlay in graph.elements.iter().filter(|element| element.factory == "roioverlay") {
                 assign(&mut assignments, &overlay.name, "draw", "false");
             }
@@ -162,14 +162,14 @@ fn assign(assignments: &mut Vec<Assignment>, element: &str, property: &str, valu
     assignments.push(Assignment { element: element.to_owned(), property: property.to_owned(), value: value.into() });
 }
 
-/// The elements for `{source}`. Behind them lies raw video in a format of ours; `videoconvert` does nothing where it is already.
+/// The elements for `{source}`. Their output is raw video in a supported format; `videoconvert` passes such frames unchanged.
 fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
     Ok(match input {
         Input::File(path) => {
             assign(assignments, SOURCE, "uri", file_uri(path)?);
             decode()
         }
-        // The address is set when the pipeline is built: it may hold a password.
+        // The address is set when the pipeline is built, because it may contain a password.
         Input::Uri(_) => decode(),
         Input::Test(n_frames) => {
             format!("videotestsrc name={SOURCE} num-buffers={n_frames} ! video/x-raw,format=NV12,width=640,height=480,framerate=30/1")
@@ -179,13 +179,13 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
 }
 
 fn decode() -> String {
-    // Decoded to system memory. Other streams stay unlinked; where all are others, their error ends the run.
+    // Decodes to system memory. Streams other than video stay unlinked; if there is no video stream, the error ends the run.
     format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert name={ENTRY}")
 }
 
-/// A path as the value of a property, which is UTF-8.
+/// A path as the value of a property, which must be UTF-8.
 fn text_of<'a>(option: &str, path: &'a Path) -> Result<&'a str> {
-    path.to_str().ok_or_else(|| Error::usage(format!("{option} `{}`: expected a name in UTF-8; choose another one", path.display())))
+    path.to_str().ok_or_else(|| Error::usage(format!("{option} `{}`: expected a path in UTF-8; rename the file", path.display())))
 }
 
 fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
@@ -230,7 +230,7 @@ fn if_exists(outputs: &Outputs) -> &'static str {
     }
 }
 
-/// The value of every parameter, as text.
+/// The values of all parameters, as text.
 fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a str, String>> {
     let parameters = &spec.file.parameters;
     for (name, _) in set {
@@ -262,16 +262,16 @@ fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a s
     if missing.is_empty() { Ok(values) } else { Err(missing_values(&missing)) }
 }
 
-/// All of them at once, so that nobody runs the command once for each.
+/// Reports all missing values at once.
 fn missing_values(missing: &[(&String, &Parameter)]) -> Error {
-    let told = missing.iter().map(|(name, parameter)| match &*parameter.help {
+    let described = missing.iter().map(|(name, parameter)| match &*parameter.help {
         "" => format!("`{name}`"),
         help => format!("`{name}` ({help})"),
     });
     let options = missing.iter().map(|(name, parameter)| format!("--set {name}={}", parameter.r#type.name().to_uppercase()));
-    let (told, options) = (told.collect::<Vec<_>>().join(", "), options.collect::<Vec<_>>().join(" "));
+    let (described, options) = (described.collect::<Vec<_>>().join(", "), options.collect::<Vec<_>>().join(" "));
     let (noun, verb) = if missing.len() == 1 { ("parameter", "has") } else { ("parameters", "have") };
-    Error::usage(format!("{noun} {told} {verb} no default: add {options}"))
+    Error::usage(format!("{noun} {described} {verb} no default: add {options}"))
 }
 
 fn check_type(name: &str, parameter: &Parameter, value: &str) -> Result<()> {
@@ -308,7 +308,7 @@ fn default_value(name: &str, parameter: &Parameter, default: &toml::Value, spec:
     Ok(text)
 }
 
-/// `pipelines/../assets` is `assets`, for messages that people read. Only where the folder left again is a plain name.
+/// Removes `..` from paths in messages: `pipelines/../assets` becomes `assets`. Only after a plain folder name.
 fn tidy(path: &Path) -> PathBuf {
     use std::path::Component;
     let mut tidied = PathBuf::new();

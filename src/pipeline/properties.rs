@@ -1,7 +1,7 @@
-//! Property values as text, checked against what the element declares: name, type, range, allowed values.
+//! Checks property values in text form against the element's declaration: name, type, range, allowed values.
 //!
-//! Placeholders and the values written in a description pass through the same functions, before anything is set. GLib itself only
-//! prints a warning for a value out of range, and its bindings panic.
+//! Both parameter values and values written in a description are checked here before they are set. GLib only prints a warning for a value
+//! out of range, and its Rust bindings panic.
 
 use gst::glib;
 use gst::glib::prelude::*;
@@ -11,14 +11,15 @@ use gstreamer as gst;
 use super::{Error, Result};
 use crate::stages::did_you_mean;
 
-/// The property of an element class.
+/// Finds a property of an element class.
 ///
 /// # Errors
-/// `Usage` if there is none, with the nearest name, or if it can't be set.
+/// `Usage` if there is no such property (the nearest name is suggested), or it is read-only.
 pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str) -> Result<glib::ParamSpec> {
     let name = factory.name();
-    let loaded =
-        factory.load().map_err(|_| Error::failed(format!("element `{name}` can't be loaded; `gst-inspect-1.0 {name}` says why")))?;
+    let loaded = factory
+        .load()
+        .map_err(|_| Error::failed(format!("element `{name}` can't be loaded; `gst-inspect-1.0 {name}` shows the reason")))?;
     let class = glib::Class::<gst::Element>::from_type(loaded.element_type());
     let Some(class) = class else { return Err(Error::failed(format!("element `{name}` can't be loaded"))) };
     let pspec = class.find_property(property).ok_or_else(|| {
@@ -27,15 +28,15 @@ pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str)
         Error::usage(format!("{} has no property `{property}`{near}; `gst-inspect-1.0 {name}` lists them", title(&name, element)))
     })?;
     if !pspec.flags().contains(glib::ParamFlags::WRITABLE) {
-        return Err(Error::usage(format!("property `{property}` of {} can't be set: it can only be read", title(&name, element))));
+        return Err(Error::usage(format!("property `{property}` of {} can't be set: it is read-only", title(&name, element))));
     }
     Ok(pspec)
 }
 
-/// The value of a property from text.
+/// Parses the value of a property.
 ///
 /// # Errors
-/// `Usage` if the text is no value of the property's type, or is out of its range; the message has element, property, range and text.
+/// `Usage` if the text is not a value of the property's type, or out of range; the message contains element, property, range and text.
 pub(super) fn value(factory: &str, element: &str, pspec: &glib::ParamSpec, text: &str) -> Result<glib::Value> {
     let refused = || {
         let (property, expected) = (pspec.name(), expected(pspec));
@@ -47,17 +48,17 @@ pub(super) fn value(factory: &str, element: &str, pspec: &glib::ParamSpec, text:
     if pspec.value_type() == glib::Type::STRING {
         return Ok(text.to_value());
     }
-    // An empty text would be taken for 0 by some of GStreamer's readers.
+    // Some of GStreamer's parsers read an empty text as 0.
     if text.trim().is_empty() && is_number(pspec) {
         return Err(refused());
     }
     let value = glib::Value::deserialize_with_pspec(text, pspec).map_err(|_| refused())?;
-    // What does not fit into the type is cut off by GStreamer's reader.
+    // GStreamer's parser truncates numbers that do not fit the type.
     let is_cut = text.trim().parse::<i128>().is_ok_and(|number| integer(&value).is_some_and(|read| read != number));
     if is_cut || !is_in_range(pspec, &value) { Err(refused()) } else { Ok(value) }
 }
 
-/// Whether a value is in the range of a property. NaN is in none.
+/// Whether a value is in the range of a property. NaN never is.
 fn is_in_range(pspec: &glib::ParamSpec, value: &glib::Value) -> bool {
     macro_rules! range {
         ($($spec:ty, $kind:ty;)*) => {
@@ -82,7 +83,7 @@ fn is_in_range(pspec: &glib::ParamSpec, value: &glib::Value) -> bool {
     true
 }
 
-/// The text of a value in a gst-launch line, without its quotes and escapes.
+/// Removes the quotes and escapes of a value in a gst-launch line.
 pub(super) fn unescaped(text: &str) -> String {
     let inner = ['"', '\''].iter().find_map(|quote| text.strip_prefix(*quote)?.strip_suffix(*quote)).unwrap_or(text);
     let mut plain = String::with_capacity(inner.len());
@@ -93,7 +94,7 @@ pub(super) fn unescaped(text: &str) -> String {
     plain
 }
 
-/// Whether GStreamer's parser makes an element or another object of the text, which only it can.
+/// Whether the property takes an object, which only GStreamer's parser can create.
 pub(super) fn is_object(pspec: &glib::ParamSpec) -> bool {
     pspec.value_type().is_a(glib::Type::OBJECT)
 }
@@ -112,7 +113,7 @@ fn title(factory: &str, element: &str) -> String {
     if element == factory { format!("`{factory}`") } else { format!("`{factory}` (element `{element}`)") }
 }
 
-/// What a property takes, in words.
+/// Describes the values that a property accepts.
 fn expected(pspec: &glib::ParamSpec) -> String {
     macro_rules! range {
         ($($spec:ty, $what:literal;)*) => {
@@ -138,7 +139,7 @@ fn expected(pspec: &glib::ParamSpec) -> String {
         return format!("one of {}", listed(class.values().iter().map(|value| value.nick().to_owned()).collect()));
     }
     if let Some(class) = glib::FlagsClass::with_type(kind) {
-        return format!("some of {}, joined by `+`", listed(class.values().iter().map(|value| value.nick().to_owned()).collect()));
+        return format!("flags of {}, joined by `+`", listed(class.values().iter().map(|value| value.nick().to_owned()).collect()));
     }
     match kind {
         glib::Type::BOOL => "`true` or `false`".to_owned(),
@@ -146,10 +147,10 @@ fn expected(pspec: &glib::ParamSpec) -> String {
     }
 }
 
-/// A range in words; the limits of the type itself are left out where they say nothing.
+/// Describes a range; limits of the type itself are left out.
 fn between(what: &str, least: String, most: String) -> String {
     let digits = |text: &str| text.trim_start_matches('-').len();
-    // 2147483647 and beyond is "as large as the type allows"; floats print hundreds of digits.
+    // 2147483647 and above means "the type's maximum"; floats would print hundreds of digits.
     match (digits(&least) > 19, digits(&most) > 20) {
         (true, true) => what.to_owned(),
         (false, true) => format!("{what} of at least {least}"),
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_name_property_range_and_value() {
+    fn out_of_range_error_has_property_range_and_value() {
         for (factory, property, text, says) in [
             ("roidetect", "threshold", "2", "`threshold` of `roidetect` (element `it`): expected a number from"),
             ("roidetect", "threshold", "NaN", "got `NaN`"),
@@ -180,7 +181,7 @@ mod tests {
             ("roidetect", "nireq", "99999999999999999999", "got `9999"),
             ("roidetect", "queue-policy", "never", "one of `auto`, `wait`"),
             ("roidetect", "qos", "perhaps", "`true` or `false`"),
-            ("roidetect", "stats", "x", "only be read"),
+            ("roidetect", "stats", "x", "read-only"),
             ("roidetect", "treshold", "0.5", "did you mean `threshold`"),
             ("queue", "max-size-buffers", "-5", "a whole number from 0 to 4294967295, got `-5`"),
             ("queue", "leaky", "sideways", "one of `no`, `upstream`, `downstream`"),
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_range_are_taken_as_the_parser_takes_them() {
+    fn valid_values_equal_those_of_the_parser() {
         check("roidetect", "threshold", "0.5").unwrap();
         assert_eq!(check("queue", "max-size-buffers", "0").unwrap().get::<u32>().unwrap(), 0);
         assert_eq!(check("queue", "max-size-buffers", "4294967295").unwrap().get::<u32>().unwrap(), u32::MAX);
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_and_escapes_are_those_of_the_parser() {
+    fn quotes_and_escapes_equal_those_of_the_parser() {
         for (text, plain) in [("a", "a"), ("\"a b\"", "a b"), ("a\\ b", "a b"), ("\"a\\\"b\"", "a\"b"), ("'a'", "a")] {
             assert_eq!(unescaped(text), plain);
         }

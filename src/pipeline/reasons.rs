@@ -1,4 +1,4 @@
-//! Errors of elements as sentences for people: which source, what the server answered, what to do.
+//! Converts errors of elements to messages for the user: the source, the server's response, the remedy.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
@@ -11,10 +11,10 @@ use gstreamer as gst;
 use super::plan::SOURCE;
 use super::{Error, Input, Plan, streams, watch};
 
-/// How long it may take to find out why a server could not be reached.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to look for the reason why a server could not be reached.
+const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// The input as people may see it: without user and password.
+/// Display name of the input, without user and password.
 pub(super) fn name(plan: &Plan) -> String {
     streams::redacted(&plan.input.name())
 }
@@ -29,10 +29,10 @@ pub(super) fn is_in_source(object: &gst::Object) -> bool {
     std::iter::successors(Some(object.clone()), |object| object.parent()).any(|object| object.name() == SOURCE)
 }
 
-/// Why a stream failed.
+/// The reason why a stream failed.
 pub(super) enum Reason {
     Known(Error),
-    /// An error message of an element. `has_played`: frames of the input have come before.
+    /// An error message of an element. `has_played`: frames of the input have already arrived.
     OfElement {
         message: gst::Message,
         has_played: bool,
@@ -40,13 +40,13 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    /// The reason as a sentence. May ask a server why it does not answer, for some seconds.
+    /// Converts the reason to an error. May contact a server, for a few seconds.
     pub(super) fn explain(self, plan: &Plan) -> Error {
         match self {
             Self::Known(error) => error,
             Self::OfElement { message, has_played } => match message.view() {
                 gst::MessageView::Error(error) => explain(plan, error, has_played),
-                _ => Error::failed("a bug: the message is not an error"),
+                _ => Error::failed("internal error: the message is not an error"),
             },
         }
     }
@@ -66,21 +66,21 @@ fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error 
     if let Some(answer) = answer(error) {
         return Error::failed(format!("{what} `{name}`: {answer}"));
     }
-    // Network elements fail without a reason where no connection was made.
+    // Network elements report no reason if no connection was made.
     let origin = error.src().and_then(|source| source.downcast_ref::<gst::Element>()).filter(|element| is_network(element));
     if let Some(origin) = origin {
-        let broke_off = || if has_played { "the connection broke off".to_owned() } else { text.clone() };
+        let broke_off = || if has_played { "the connection was closed".to_owned() } else { text.clone() };
         let cause = unreachable(origin).unwrap_or_else(broke_off);
         return Error::failed(format!("{what} `{name}`: {cause}"));
     }
-    // GStreamer's text for a stream of audio alone does not mention video.
+    // GStreamer's error for an audio-only stream does not mention video.
     let flow = error.details().and_then(|details| details.get::<i32>("flow-return").ok());
     let no_video = flow == Some(gst::FlowError::NotLinked.into_glib()) || reason.kind() == Some(gst::CoreError::MissingPlugin);
-    let hint = if no_video { "; expected a file or stream with video in it" } else { "" };
+    let hint = if no_video { "; expected a file or stream with video" } else { "" };
     Error::failed(format!("{what} `{name}`: {text}{hint}"))
 }
 
-/// What an HTTP or RTSP server answered.
+/// The response of an HTTP or RTSP server.
 fn answer(error: &gst::message::Error) -> Option<String> {
     let details = error.details()?;
     let of = |protocol: &str| details.get::<u32>(&format!("{protocol}-status-code")).ok().filter(|code| *code >= 300);
@@ -99,7 +99,7 @@ fn is_network(element: &gst::Element) -> bool {
     ["rtspsrc", "souphttpsrc", "curlhttpsrc"].contains(&watch::factory_name(element).as_str())
 }
 
-/// Tries to connect where the element could not, and says what stands in the way.
+/// Tries to connect to the server, and returns the reason why that fails.
 fn unreachable(origin: &gst::Element) -> Option<String> {
     let handler = origin.dynamic_cast_ref::<gst::URIHandler>()?;
     let uri = handler.uri()?;
@@ -107,16 +107,16 @@ fn unreachable(origin: &gst::Element) -> Option<String> {
     let is_secure = scheme == "https" || scheme == "rtsps";
     let (sender, receiver) = mpsc::channel();
     let (of_thread, no_answer) = (host.clone(), format!("{host} does not answer on port {port}"));
-    // Looking up a name can't be broken off; the thread ends by itself.
+    // A name lookup cannot be canceled; the thread ends by itself.
     let spawned = std::thread::Builder::new().name("roiflow-connect".to_owned()).spawn(move || {
         let connected = (&*of_thread, port)
             .to_socket_addrs()
-            .map(|mut addresses| addresses.next().map(|address| TcpStream::connect_timeout(&address, PATIENCE)));
-        // The receiver may have given up.
+            .map(|mut addresses| addresses.next().map(|address| TcpStream::connect_timeout(&address, MAX_WAIT)));
+        // The receiver may have timed out.
         let _sent = sender.send(connected);
     });
     spawned.ok()?;
-    match receiver.recv_timeout(PATIENCE) {
+    match receiver.recv_timeout(MAX_WAIT) {
         Err(_) => Some(format!("{no_answer}; check the address and the network")),
         Ok(Err(_) | Ok(None)) => Some(format!("no address is known for the host {host}; check its name and the network")),
         Ok(Ok(Some(Err(error)))) if error.kind() == std::io::ErrorKind::TimedOut => {
@@ -154,7 +154,7 @@ mod tests {
     use super::address;
 
     #[test]
-    fn the_address_of_a_server_is_found_in_its_uri() {
+    fn uri_has_scheme_host_and_port() {
         for (uri, expected) in [
             ("http://host/a.mp4", Some(("http", "host", 80))),
             ("https://u:p@host:8443/a?b=c:1", Some(("https", "host", 8443))),

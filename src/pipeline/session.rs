@@ -1,4 +1,4 @@
-//! One stream on the bus loop: what its messages, requests and timers do to it, the proper end, and the reason of the end.
+//! One stream in the bus loop: handling of its messages, requests and timers, its orderly end, and the reason of the end.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,27 +16,27 @@ use super::reasons::Reason;
 use super::stats::Meter;
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
-use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, display, images, limits, outputs, pictures_out, reasons};
+use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, display, images, images_out, limits, outputs, reasons};
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};
 use crate::redaction::Secrets;
 
-/// How often progress is reported, and sources are looked after.
+/// Interval of progress reports and source checks.
 const TICK: Duration = Duration::from_millis(100);
 /// How long results may wait for a reader after a request to end.
-const WRITE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a stream may take to drain. Its stop may take some seconds more, and all has ten.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The same if no frame has come: a model is being compiled, or a source opened, and nothing is lost.
-const PATIENCE_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
-/// How long a source that failed may deliver nothing more until the stream is ended for it.
-const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(2);
-/// How long a pipeline may take to stop until it is abandoned. An inference element takes up to five seconds.
-const STOP_PATIENCE: Duration = Duration::from_secs(6);
-/// How much longer that may take after an error, to find out why a server could not be reached.
-const REASON_PATIENCE: Duration = Duration::from_secs(4);
+const MAX_WRITE_WAIT: Duration = Duration::from_secs(3);
+/// How long a stream may take to drain. Stopping it may take a few seconds more; both together at most ten.
+const MAX_DRAIN: Duration = Duration::from_secs(5);
+/// The same before the first frame: a model is being compiled or a source is being opened, and nothing is lost.
+const MAX_DRAIN_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
+/// How long a failed source may deliver nothing before its stream is ended.
+const MAX_SOURCE_STALL: Duration = Duration::from_secs(2);
+/// How long a pipeline may take to stop before it is abandoned. An inference element takes up to five seconds.
+const MAX_STOP: Duration = Duration::from_secs(6);
+/// Additional time after an error, to find out why a server could not be reached.
+const MAX_REASON: Duration = Duration::from_secs(4);
 
-/// A stream that is built, and then supervised.
+/// A supervised stream.
 pub(super) struct Session {
     stream: StreamId,
     board: Arc<Board>,
@@ -45,17 +45,17 @@ pub(super) struct Session {
     state: State,
     /// When [`Session::tick`] is due.
     timer: Instant,
-    /// What the ending is so far.
+    /// Data collected for the ending.
     ending: Ending,
-    /// A loop that goes on.
+    /// The input is repeated and the loop is not interrupted.
     repeats: bool,
     gate: Option<Gate>,
 }
 
-/// A stream that is built and not started.
+/// A stream that is built but not started.
 pub(super) struct NewSession(Parts);
 
-/// What does not change while a stream runs; shared with the threads that do for it what may block.
+/// Constant data of a stream; shared with the threads that run blocking operations for it.
 struct Parts {
     plan: Plan,
     secrets: Secrets,
@@ -63,22 +63,22 @@ struct Parts {
     meter: Arc<Meter>,
     supervision: Supervision,
     images: images::Feed,
-    /// No change of state comes after the stop. Locked while the state is changed.
+    /// Set when the pipeline is stopped: it must not change its state afterwards. Locked during state changes.
     is_stopped: Mutex<bool>,
 }
 
 enum State {
-    /// Frames may come.
+    /// Frames may arrive.
     Playing,
-    /// An element refused to start. It says why on the bus, in general.
+    /// An element failed to start. It usually posts the reason on the bus.
     Refused,
-    /// No more frames come in; see [`Closing`].
+    /// No more frames are accepted; see [`Closing`].
     Closing(Closing),
-    /// A thread stops the pipeline. If that does not return in time, the stream ended like this.
+    /// A thread is stopping the pipeline. If it times out, this is the result of the stream.
     Stopping(Result<Ending>),
 }
 
-/// What is looked at while a stream runs.
+/// Monitoring of a running stream.
 struct Supervision {
     watch: Option<Watch>,
     decoded: Decoded,
@@ -94,18 +94,18 @@ impl Supervision {
         self.limit.as_ref().is_some_and(limits::Gate::is_reached)
     }
 
-    /// Whether data of the input has come.
+    /// Whether data of the input has arrived.
     fn has_played(&self) -> bool {
         self.decoded.n_frames() > 0 || self.watch.as_ref().is_some_and(Watch::has_arrived)
     }
 
-    /// Whether results may come of what arrived before this error of the source.
-    fn has_something(&self, error: &gst::message::Error) -> bool {
+    /// Whether results may follow for data that arrived before this error of the source.
+    fn may_have_results(&self, error: &gst::message::Error) -> bool {
         let is_reading = error.error().is::<gst::ResourceError>();
         self.decoded.n_frames() > 0 || is_reading && self.watch.as_ref().is_some_and(Watch::has_arrived)
     }
 
-    /// What is wrong with an end of the stream that came from the input.
+    /// The error of an unexpected EOS of the input.
     fn broken_end(&self) -> Option<Error> {
         if self.is_at_limit() {
             return None;
@@ -122,17 +122,17 @@ enum Cause {
     Limit,
     /// The source failed.
     Lost(Reason),
-    /// Results can't be written.
+    /// Results cannot be written.
     Unwritable(Error),
 }
 
-/// A stream that is ending: everything in flight comes out, and files are completed.
+/// A draining stream: all frames in flight complete, and files are finished.
 struct Closing {
     cause: Cause,
     since: Instant,
-    /// How many frames had been decoded when that number last changed, and when.
+    /// Number of decoded frames, and the time when it last changed.
     progress: (u64, Instant),
-    /// The end of the stream was pushed behind the source.
+    /// EOS was pushed after the source.
     is_pushed: bool,
 }
 
@@ -142,32 +142,32 @@ impl Closing {
         Self { cause, since: now, progress: (0, now), is_pushed: false }
     }
 
-    /// Whether a source that failed delivers neither frames nor the end of the stream.
+    /// Whether a failed source delivers neither frames nor EOS.
     fn is_stuck(&mut self, n_frames: u64) -> bool {
         if self.progress.0 != n_frames {
             self.progress = (n_frames, Instant::now());
         }
-        !self.is_pushed && matches!(self.cause, Cause::Lost(_)) && self.progress.1.elapsed() > PATIENCE_WITH_SOURCE
+        !self.is_pushed && matches!(self.cause, Cause::Lost(_)) && self.progress.1.elapsed() > MAX_SOURCE_STALL
     }
 
-    /// Results could not be written while the stream was ending. The first failure is the reason.
-    fn give_up_writing(&mut self, error: Error) {
+    /// Records that results could not be written while the stream was ending. The first failure is the cause.
+    fn fail_writing(&mut self, error: Error) {
         if matches!(self.cause, Cause::Interrupt | Cause::Limit) {
             self.cause = Cause::Unwritable(error);
         }
     }
 
-    /// Whether it ends because the reader of standard output closed it, which is not reported.
-    fn is_of_closed_reader(&self) -> bool {
+    /// Whether the cause is a closed standard output, which is not reported.
+    fn is_reader_closed(&self) -> bool {
         matches!(&self.cause, Cause::Unwritable(error) if error.kind() == ErrorKind::Closed)
     }
 }
 
-/// How the frames of a stream came to their end.
+/// How a stream ended.
 enum Outcome {
-    /// The end of the stream has passed all elements, by itself or because it was closed.
+    /// EOS has passed all elements, by itself or on request.
     Ended(Option<Cause>),
-    /// It was closed and did not end in time.
+    /// It was closed but did not end in time.
     Forced(Cause),
     /// It was stopped on request.
     Stopped,
@@ -175,7 +175,7 @@ enum Outcome {
 }
 
 impl NewSession {
-    /// Builds the pipeline of a plan; nothing runs.
+    /// Builds the pipeline of a plan without starting it.
     ///
     /// # Errors
     /// See [`super::PipelineHandle::add`].
@@ -186,7 +186,7 @@ impl NewSession {
             outputs::check_built(&pipeline, plan)?;
             let meter = Arc::new(Meter::new(&pipeline, plan));
             let supervision = Supervision::new(&pipeline, plan);
-            pictures_out::write_from(&pipeline, plan)?;
+            images_out::write_from(&pipeline, plan)?;
             let images = images::Feed::default();
             let is_stopped = Mutex::new(false);
             let mut parts = Parts { plan: plan.clone(), secrets: secrets.clone(), pipeline, meter, supervision, images, is_stopped };
@@ -194,7 +194,7 @@ impl NewSession {
             parts.images = feed_images(&parts.pipeline, plan)?;
             Ok(Self(parts))
         };
-        // GStreamer's texts quote the address of the input.
+        // GStreamer's messages contain the address of the input.
         build().map_err(|error: Error| error.scrubbed(&secrets))
     }
 
@@ -230,7 +230,7 @@ impl Session {
         self.stream
     }
 
-    /// Reports the ending, once the pipeline is gone.
+    /// Reports the ending after the pipeline was dropped.
     pub(super) fn end(self, ended: Result<Ending>) {
         let Self { stream, board, parts, .. } = self;
         drop(parts);
@@ -242,19 +242,19 @@ impl Session {
         self.timer
     }
 
-    /// Starts the pipeline, on a thread of its own because a source may block.
+    /// Starts the pipeline on a separate thread, because a source may block.
     pub(super) fn start(&mut self) {
         self.spawn("roiflow-start", |parts, send| {
             parts.supervision.decoded.is_truncated().into_iter().for_each(|damage| send(Request::Warning(damage)));
             Some(Request::Started(parts.play()))
         });
-        // Posted before there was a handler.
+        // Handle messages that were posted before the handler was installed.
         while let Some(message) = self.parts.pipeline.bus().and_then(|bus| bus.pop()) {
             self.on_message(&message);
         }
     }
 
-    /// `Break` with the ending if the stream has ended.
+    /// Handles a request. `Break` with the ending if the stream has ended.
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
         match request {
             Request::Stopped(ended) => return ControlFlow::Break(ended),
@@ -278,7 +278,7 @@ impl Session {
         ControlFlow::Continue(())
     }
 
-    /// Does what is due at this time. `Break` with the ending if the stream has ended.
+    /// Handles timeouts that are due. `Break` with the ending if the stream has ended.
     pub(super) fn tick(&mut self, now: Instant) -> ControlFlow<Result<Ending>> {
         self.timer = now + TICK;
         match &mut self.state {
@@ -288,7 +288,7 @@ impl Session {
                 return ControlFlow::Break(ended);
             }
             State::Refused => {
-                let error = Error::failed("the pipeline did not start, and no element said why; try --log debug");
+                let error = Error::failed("the pipeline did not start, and no element reported a reason; try --log debug");
                 self.finish(Outcome::Failed(Reason::Known(error)));
                 return ControlFlow::Continue(());
             }
@@ -319,33 +319,33 @@ impl Session {
         let Supervision { watch, decoded, .. } = &self.parts.supervision;
         if let (State::Playing, Some(error)) = (&self.state, watch.as_ref().and_then(|watch| watch.overdue(decoded.n_frames()))) {
             self.close(Cause::Lost(Reason::Known(error)));
-            self.go_on_without_source();
-            // Not on this thread: a source that hangs may hold it.
+            self.continue_without_source();
+            // On another thread, because a blocked source may hold its lock.
             self.parts.pipeline.call_async(|pipeline| {
                 pipeline.send_event(gst::event::Eos::new());
             });
         }
     }
 
-    /// Looks whether a stream that is ending gets on.
+    /// Checks the progress of a draining stream.
     fn check_closing(&mut self) {
         let is_lost = matches!(&self.state, State::Closing(Closing { cause: Cause::Lost(_), .. }));
         if is_lost && self.parts.pipeline.current_state() != gst::State::Playing {
-            // Again, because a change of state that was under way may have met the failing source and had no effect.
-            self.go_on_without_source();
+            // Repeated, because a concurrent state change may have undone the first attempt.
+            self.continue_without_source();
         }
         let Self { parts, state: State::Closing(closing), .. } = self else { return };
         if closing.is_stuck(parts.supervision.decoded.n_frames()) {
             closing.is_pushed = true;
             parts.entry_pad().iter().for_each(limits::push_end);
         }
-        let patience = if parts.meter.waits_for_frames() { PATIENCE_WITHOUT_FRAMES } else { PATIENCE };
-        // The end at a limit is an ordinary one, and takes as long as the frames in flight.
-        let is_hurried = self.ending.interrupted || !matches!(closing.cause, Cause::Limit);
-        if is_hurried && closing.since.elapsed() > patience {
+        let max_drain = if parts.meter.waits_for_frames() { MAX_DRAIN_WITHOUT_FRAMES } else { MAX_DRAIN };
+        // The end at a limit is regular, so the frames in flight may take their time.
+        let is_limited = self.ending.interrupted || !matches!(closing.cause, Cause::Limit);
+        if is_limited && closing.since.elapsed() > max_drain {
             let n_lost = parts.meter.n_in_flight();
             let lost = if n_lost > 0 { format!("; {n_lost} frames in flight are lost") } else { String::new() };
-            self.warn(format!("the stream did not end within {} s and was stopped{lost}", patience.as_secs()));
+            self.warn(format!("the stream did not end within {} s and was stopped{lost}", max_drain.as_secs()));
             self.ending.forced = true;
             if let Some(cause) = self.take_cause() {
                 self.finish(Outcome::Forced(cause));
@@ -353,13 +353,13 @@ impl Session {
         }
     }
 
-    /// Ends the stream properly.
+    /// Drains the stream.
     fn drain(&mut self) {
         if std::mem::replace(&mut self.ending.interrupted, true) {
             return;
         }
         self.repeats = false;
-        self.parts.write_until(Instant::now() + WRITE_PATIENCE);
+        self.parts.write_until(Instant::now() + MAX_WRITE_WAIT);
         match &mut self.state {
             State::Closing(closing) => closing.since = Instant::now(),
             _ => {
@@ -375,7 +375,7 @@ impl Session {
         self.board.set_phase(self.stream, Phase::Draining);
     }
 
-    /// Why the stream is ending, if it is.
+    /// Takes the cause of the end, if the stream is ending.
     fn take_cause(&mut self) -> Option<Cause> {
         match std::mem::replace(&mut self.state, State::Playing) {
             State::Closing(closing) => Some(closing.cause),
@@ -402,7 +402,8 @@ impl Session {
                 Some(limits::REACHED) => self.check_limit(),
                 Some(FIRST_FRAME) => {
                     if let Some(gate) = self.gate.take() {
-                        // Segments instead of flushes: time runs on over the seams, so encoders and muxers see one stream.
+                        // Segment seeks instead of flushes: running time continues across the seams, so encoders and muxers see one
+                        // stream.
                         self.spawn("roiflow-seek", move |parts, _| {
                             let sought = parts.seek_to_start(gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT);
                             gate.open();
@@ -424,26 +425,26 @@ impl Session {
 
     fn on_error(&mut self, message: &gst::Message, error: &gst::message::Error) {
         let is_from_source = reasons::is_from_source(&self.parts.plan, error.src());
-        // Cut off in mid-segment, a demuxer complains; the end is on its way all the same.
+        // A demuxer reports an error if it is interrupted in mid-segment; EOS follows anyway.
         if matches!(self.state, State::Closing(_)) && is_from_source {
             return;
         }
         if write_failure(error.details(), error.src()) == Some(true) {
             return self.finish(Outcome::Failed(Reason::Known(Error::closed())));
         }
-        // An error that follows results that can't be written is not the reason of the end.
+        // An error that follows a failure to write results is not the cause.
         let first = match self.take_cause() {
             Some(Cause::Lost(first)) => Some(first),
             Some(Cause::Unwritable(first)) => Some(Reason::Known(first)),
             Some(Cause::Interrupt | Cause::Limit) | None => None,
         };
         let supervision = &self.parts.supervision;
-        let is_lost = first.is_none() && is_from_source && supervision.has_something(error);
+        let is_lost = first.is_none() && is_from_source && supervision.may_have_results(error);
         let reason = first.unwrap_or_else(|| Reason::OfElement { message: message.clone(), has_played: supervision.has_played() });
         if is_lost {
-            // The source pushes the end of the stream behind its error, so that what it delivered is completed.
+            // The source pushes EOS after its error, so that the delivered frames are completed.
             self.close(Cause::Lost(reason));
-            self.go_on_without_source();
+            self.continue_without_source();
         } else {
             self.finish(Outcome::Failed(reason));
         }
@@ -451,13 +452,13 @@ impl Session {
 
     fn on_warning(&mut self, warning: &gst::message::Warning) {
         if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
-            // Nothing of what follows could be written either. Ended properly, so that the other files are complete.
+            // No further results could be written. The stream is drained, so that the other files are complete.
             let failure = if is_closed { Error::closed() } else { Error::failed(warning.error().message()) };
             match &mut self.state {
-                State::Closing(closing) => closing.give_up_writing(failure),
+                State::Closing(closing) => closing.fail_writing(failure),
                 _ => {
                     self.close(Cause::Unwritable(failure));
-                    self.parts.write_until(Instant::now() + WRITE_PATIENCE);
+                    self.parts.write_until(Instant::now() + MAX_WRITE_WAIT);
                     self.parts.end();
                 }
             }
@@ -466,21 +467,21 @@ impl Session {
             }
         }
         let name = reasons::name(&self.parts.plan);
-        // The source has no pad that fits, now or later.
+        // The source will never have a matching pad.
         if warning.error().kind::<gst::ParseError>() == Some(gst::ParseError::DelayedLink) {
-            let error = format!("cannot play `{name}`: it has no video that can be decoded; expected a file or stream with video in it");
+            let error = format!("cannot play `{name}`: it has no decodable video; expected a file or stream with video");
             return self.finish(Outcome::Failed(Reason::Known(Error::failed(error))));
         }
-        // A warning about a picture names it.
+        // Warnings about an image already contain its name.
         let is_from_source = reasons::is_from_source(&self.parts.plan, warning.src()) && !matches!(self.parts.plan.input, Input::Images(_));
         let text = warning.error().message().to_owned();
-        let is_of_closed_reader = matches!(&self.state, State::Closing(closing) if closing.is_of_closed_reader());
-        if !is_of_closed_reader {
+        let is_reader_closed = matches!(&self.state, State::Closing(closing) if closing.is_reader_closed());
+        if !is_reader_closed {
             self.warn(if is_from_source { format!("`{name}`: {text}") } else { text });
         }
     }
 
-    /// Reports a warning, once.
+    /// Reports a warning once.
     fn warn(&mut self, warning: String) {
         let warning = self.parts.secrets.scrub(&warning).into_owned();
         if !self.ending.warnings.contains(&warning) {
@@ -500,7 +501,7 @@ impl Session {
         self.board.report(self.stream, Event::Progress(progress));
     }
 
-    /// Stops the pipeline, on a thread of its own because that may block.
+    /// Stops the pipeline on a separate thread, because that may block.
     fn finish(&mut self, outcome: Outcome) {
         let ending = std::mem::take(&mut self.ending);
         let has_reason = matches!(outcome, Outcome::Failed(_) | Outcome::Ended(Some(Cause::Lost(_))) | Outcome::Forced(Cause::Lost(_)));
@@ -509,23 +510,23 @@ impl Session {
         } else {
             Ok(Ending { forced: true, stats: self.parts.meter.stats(false), ..ending.clone() })
         };
-        self.timer = Instant::now() + STOP_PATIENCE + if has_reason { REASON_PATIENCE } else { Duration::ZERO };
+        self.timer = Instant::now() + MAX_STOP + if has_reason { MAX_REASON } else { Duration::ZERO };
         self.state = State::Stopping(fallback);
         self.board.set_phase(self.stream, Phase::Stopping);
         self.spawn("roiflow-stop", |parts, _| Some(Request::Stopped(parts.finish(outcome, ending))));
     }
 
-    /// A source that failed refuses to play, and sinks that have not seen a frame yet would wait for it. Without it, they go on.
-    fn go_on_without_source(&self) {
+    /// Continues without a failed source, which sinks without a frame would otherwise wait for.
+    fn continue_without_source(&self) {
         let source = self.parts.pipeline.by_name(SOURCE);
         if let Some(source) = &source {
             source.set_locked_state(true);
         }
         self.spawn("roiflow-go-on", move |parts, _| {
             if !parts.play() {
-                tracing::debug!("the pipeline does not go on without its source");
+                tracing::debug!("the pipeline cannot continue without its source");
             }
-            // A source that failed while it was opened never reports that it is open, and the pipeline waits for that.
+            // A source that failed to open never completes its state change, and the pipeline waits for it.
             if let Some(source) = source {
                 let _posted = source.post_message(gst::message::AsyncDone::builder().src(&source).build());
             }
@@ -533,7 +534,7 @@ impl Session {
         });
     }
 
-    /// Runs something that may block on a thread of its own. It may send requests, and returns the last one.
+    /// Runs a blocking operation on a separate thread. It may send requests, and returns the last one.
     fn spawn(&self, name: &str, act: impl FnOnce(&Parts, &dyn Fn(Request)) -> Option<Request> + Send + 'static) {
         let (parts, inbox, stream) = (self.parts.clone(), self.inbox.clone(), self.stream);
         let send = move |request| inbox.send(supervisor::Input::Request(stream, request));
@@ -541,7 +542,7 @@ impl Session {
             let send = send.clone();
             move || {
                 let last = act(&parts, &send);
-                // The pipeline is gone when the end of the stream is reported.
+                // Drop the pipeline before the end of the stream is reported.
                 drop(parts);
                 last.into_iter().for_each(send);
             }
@@ -553,7 +554,7 @@ impl Session {
 }
 
 impl Parts {
-    /// Stops the pipeline, and returns how the stream ended.
+    /// Stops the pipeline and returns how the stream ended.
     fn finish(&self, outcome: Outcome, mut ending: Ending) -> Result<Ending> {
         let played = match outcome {
             Outcome::Ended(None) => self.supervision.broken_end().map_or_else(
@@ -580,9 +581,9 @@ impl Parts {
         };
         ending.stats = self.meter.stats(played.is_ok());
         self.stop();
-        // A stop writes what waits, or loses it.
+        // Stopping writes or drops the waiting lines.
         ending.stats.n_lines_lost = self.meter.n_lines_lost();
-        ending.n_skipped_pictures = self.images.n_skipped();
+        ending.n_skipped_images = self.images.n_skipped();
         let failure = match (self.images.nothing_read(), played) {
             (Some(error), _) | (None, Err(error)) => Some(error),
             (None, Ok(_)) if ending.stats.n_lines_lost > 0 => {
@@ -595,14 +596,14 @@ impl Parts {
         failure.map_or(Ok(ending), |failure| Err(failure.scrubbed(&self.secrets)))
     }
 
-    /// An input without frames has a file without results. A pipe may have no reader.
+    /// Creates the empty results file of an input without frames. A FIFO may have no reader.
     fn open_results(&self) {
-        self.write_until(Instant::now() + WRITE_PATIENCE);
+        self.write_until(Instant::now() + MAX_WRITE_WAIT);
         let elements = self.pipeline.iterate_recurse().into_iter().flatten();
         elements.for_each(|element| element.downcast_ref::<RoiPublish>().into_iter().for_each(RoiPublish::open));
     }
 
-    /// The elements that write results give up waiting for readers at this time.
+    /// Sets the time at which the elements that write results stop waiting for readers.
     fn write_until(&self, deadline: Instant) {
         for element in self.pipeline.iterate_recurse().into_iter().flatten() {
             if let Some(publish) = element.downcast_ref::<RoiPublish>() {
@@ -614,14 +615,14 @@ impl Parts {
         }
     }
 
-    /// False if an element refuses, or the pipeline was stopped.
+    /// Starts the pipeline. Returns false if an element fails or the pipeline was stopped.
     fn play(&self) -> bool {
         let is_stopped = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
         !*is_stopped && self.pipeline.set_state(gst::State::Playing).is_ok()
     }
 
     fn stop(&self) {
-        // A sink that waits for its reader would hold up the stop.
+        // A sink that waits for its reader would block the stop.
         self.write_until(Instant::now());
         let mut is_stopped = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
         *is_stopped = true;
@@ -633,10 +634,10 @@ impl Parts {
         }
     }
 
-    /// Ends the stream behind its source, so that everything in flight comes out and files are completed.
+    /// Pushes EOS after the source, so that all frames in flight complete and files are finished.
     fn end(&self) {
         match (&self.plan.input, self.entry_pad()) {
-            // A file's source may be pulled from, and then hears of no event; its next frame is where the stream ends.
+            // A file source may work in pull mode, which ignores events; so EOS replaces its next frame.
             (Input::File(_), Some(pad)) => {
                 pad.add_probe(gst::PadProbeType::BUFFER, |pad, _info| {
                     pad.push_event(gst::event::Eos::new());
@@ -644,8 +645,8 @@ impl Parts {
                 });
             }
             _ => {
-                // To each source, and not to the pipeline: that would hold its lock while a source waits for the first frame to be shown,
-                // which waits for the lock. On threads of their own, because a source that hangs does not return.
+                // Send EOS to each source, not to the pipeline: the pipeline would hold its lock while a source waits for preroll, which
+                // needs the lock. On separate threads, because a blocked source does not return.
                 for source in self.pipeline.iterate_sources().into_iter().flatten() {
                     let send = move || {
                         let _sent = source.send_event(gst::event::Eos::new());
@@ -658,22 +659,22 @@ impl Parts {
         }
     }
 
-    /// Where decoded frames come in.
+    /// The pad where decoded frames enter the graph.
     fn entry_pad(&self) -> Option<gst::Pad> {
         self.pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"))
     }
 
-    /// Seeks where the decoder's frames come in: a muxer further down would take the seek for its own.
+    /// Seeks at the decoder's output, because a muxer downstream would handle the seek itself.
     fn seek_to_start(&self, flags: gst::SeekFlags) -> Result<()> {
         let (from, to) = ((gst::SeekType::Set, gst::ClockTime::ZERO), (gst::SeekType::None, gst::ClockTime::NONE));
         let seek = gst::event::Seek::new(1.0, flags, from.0, from.1, to.0, to.1);
         let sought = self.entry_pad().is_some_and(|pad| pad.send_event(seek));
-        if sought { Ok(()) } else { Err(Error::failed("--loop: this input can't be played from its start again")) }
+        if sought { Ok(()) } else { Err(Error::failed("--loop: this input cannot be restarted")) }
     }
 }
 
 impl Drop for Parts {
-    /// No effect if the stream has run: it is stopped then.
+    /// No effect if the stream has run: it is already stopped.
     fn drop(&mut self) {
         if self.pipeline.current_state() != gst::State::Null {
             self.stop();
@@ -694,11 +695,11 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
         filter.set_property("caps", caps);
     }
     let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst_app::AppSrc>().ok());
-    let source = source.ok_or_else(|| Error::usage("the graph has no place for pictures: begin it with `{source}`"))?;
+    let source = source.ok_or_else(|| Error::usage("the graph has no source for images: begin it with `{source}`"))?;
     images::feed(&source, paths.clone(), plan.outputs.repeat)
 }
 
-/// Whether a message says that results could not be written; true in it if the reader of standard output closed it.
+/// Whether a message reports that results could not be written; `Some(true)` if the reader of standard output closed it.
 fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Object>) -> Option<bool> {
     let details = details.filter(|details| [publish::WRITE_FAILED, video_file::WRITE_FAILED].contains(&details.name().as_str()))?;
     let is_closed = details.get::<bool>("closed").unwrap_or(false);
@@ -712,18 +713,17 @@ fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Objec
     Some(is_closed && source.is_some_and(to_stdout))
 }
 
-/// The name of the application message that says that the first frame of a loop is there.
+/// Name of the application message that reports the first frame of a loop.
 const FIRST_FRAME: &str = "roiflow-first-frame";
 
-/// Holds the first frame of a loop back until the seek that makes it a segment is done: else the frames that came before the
-/// seek would be seen twice.
+/// Blocks the first frame of a loop until the segment seek is done. Otherwise, frames before the seek would appear twice.
 struct Gate {
     pad: gst::Pad,
     probe: gst::PadProbeId,
 }
 
 impl Gate {
-    /// Posts an application message when the first frame is there. `None` if the source does not decode.
+    /// Posts an application message when the first frame arrives. `None` if the source does not decode.
     fn closed(pipeline: &gst::Pipeline) -> Option<Self> {
         let entry = pipeline.by_name(ENTRY)?;
         let pad = entry.static_pad("src")?;

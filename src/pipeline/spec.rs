@@ -1,4 +1,4 @@
-//! A pipeline description as written. Checks nothing beyond form; [`Plan`](super::Plan) does.
+//! A parsed pipeline description. Checks only the syntax; [`Plan`](super::Plan) checks the content.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,28 @@ use super::{Error, Result};
 use crate::folders;
 use crate::stages::{files, hint_of_unknown};
 
-/// The file as written.
+/// A parsed pipeline description.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// Where it was read from; paths in it are relative to its folder.
+    /// Path of the file; paths in it are relative to its folder.
     pub path: PathBuf,
-    /// The comment that opens the file: what it shows, needs, and what to expect.
+    /// The comment at the top of the file: purpose, requirements, expected output.
     pub comment: String,
-    /// What the file says.
+    /// The content of the file.
     pub file: SpecFile,
 }
 
-/// The format, version 1.
+/// The file format, version 1.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SpecFile {
-    /// 1.
+    /// Version of the format: 1.
     pub version: u32,
     /// A short name.
     pub name: String,
-    /// One line.
+    /// Description in one line.
     pub description: String,
-    /// What can be set with `--set name=value`.
+    /// Parameters that can be set with `--set name=value`.
     #[serde(default)]
     pub parameters: BTreeMap<String, Parameter>,
     /// The graph.
@@ -50,16 +50,16 @@ pub struct PipelineSection {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Parameter {
-    /// What kind of value it takes.
+    /// Type of the value.
     pub r#type: ParameterType,
-    /// The value if none is set; without a default one must be set.
+    /// Default value; `None` = a value is required.
     pub default: Option<toml::Value>,
-    /// What it means.
+    /// Explanation for the user.
     #[serde(default)]
     pub help: String,
 }
 
-/// What kind of value a parameter takes.
+/// Type of a parameter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ParameterType {
@@ -71,7 +71,7 @@ pub enum ParameterType {
 }
 
 impl ParameterType {
-    /// As in the file.
+    /// The name in the file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Path => "path",
@@ -84,10 +84,11 @@ impl ParameterType {
 }
 
 impl Spec {
-    /// Reads the description at `path`, or the installed one of that name: `faces` is `pipelines/faces.toml` in roiflow's data folder.
+    /// Reads the description at `path`, or the installed description with that name: `faces` is `pipelines/faces.toml` in roiflow's data
+    /// folder.
     ///
     /// # Errors
-    /// As [`Spec::read`]; if there is neither file, the error lists the installed descriptions.
+    /// As for [`Spec::read`]. If neither file exists, the error lists the installed descriptions.
     pub fn find(path: &Path) -> Result<Self> {
         let is_name = path.components().count() == 1 && !path.exists();
         if !is_name {
@@ -114,17 +115,17 @@ impl Spec {
     /// Reads a description.
     ///
     /// # Errors
-    /// If the file can't be read, or is not of this form; the message has the line.
+    /// If the file cannot be read, or has a syntax error; the message contains the line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_text(path, files::MAX_DESCRIPTION_BYTES, "pipeline description")
             .map_err(|error| Error::failed(error.to_string()))?;
         Self::parse(&text, path)
     }
 
-    /// Reads a description from text; `path` is for messages and relative paths.
+    /// Parses a description from text; `path` is used in messages and to resolve relative paths.
     ///
     /// # Errors
-    /// As [`Spec::read`].
+    /// As for [`Spec::read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let wrong = |what: &str| Error::usage(format!("pipeline description `{}`: {what}", path.display()));
         let with_hint = |error: &toml::de::Error| format!("{}{}", error.to_string().trim_end(), hint_of_unknown(error.message()));
@@ -142,7 +143,7 @@ impl Spec {
             }
             if STRUCTURE.contains(&name.as_str()) {
                 return Err(wrong(&format!(
-                    "[parameters.{name}]: expected another name, got one that stands for elements ({})",
+                    "[parameters.{name}]: expected another name, got a placeholder for elements ({})",
                     STRUCTURE.join(", ")
                 )));
             }
@@ -152,7 +153,7 @@ impl Spec {
     }
 }
 
-/// The descriptions in a folder, by name.
+/// Names of the descriptions in a folder.
 fn names_in(folder: &Path) -> Vec<String> {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));

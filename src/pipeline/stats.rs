@@ -1,4 +1,4 @@
-//! Measures a running pipeline: frames, objects, latency from the first to behind the last inference element, time per step.
+//! Measures a running pipeline: frames, objects, latency across the inference elements, time per step.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -10,65 +10,64 @@ use gstreamer as gst;
 use super::Plan;
 use super::plan::PUBLISH;
 
-/// Latencies kept for the percentiles: all of an hour at 30 frames a second, of longer streams every second one, every fourth and so on.
+/// Maximum number of stored latencies: one hour at 30 frames per second. For longer streams, every second latency is stored, then every
+/// fourth, and so on.
 const MAX_LATENCIES: usize = 108_000;
-/// Frames that can be on their way from the first inference element to the last: more than windows hold. Those beyond were dropped, or
-/// something between has given them other time stamps.
+/// Maximum number of frames between the first and the last inference element, above the capacity of in-flight queues. Older entries were
+/// dropped, or an element changed their timestamps.
 const MAX_INSIDE: usize = 4096;
 
-/// What was measured.
+/// Measurements of one or more streams.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stats {
     /// Frames that left the last inference element.
     pub n_frames: u64,
-    /// Objects that the detectors found.
+    /// Objects of the detectors.
     pub n_objects: u64,
-    /// From the first buffer to the last.
+    /// Time from the first buffer to the last.
     pub duration: Duration,
-    /// From the arrival at the first inference element to leaving the last one; sorted. Of a long stream an even sample; of several
-    /// streams together those of each.
+    /// Latencies from the first inference element to leaving the last one, sorted. For long streams an even sample.
     pub latencies: Vec<Duration>,
-    /// Per inference element.
+    /// Step times per inference element.
     pub stages: Vec<StageTimes>,
     /// Frames on which inference failed.
     pub n_failed: u64,
-    /// Frames that were dropped on the way.
+    /// Frames that were dropped.
     pub n_dropped: u64,
-    /// Frames that an inference element let pass without inference, or dropped: the element, what it did, why, and how many.
+    /// Skipped and dropped frames per element and reason.
     pub not_inferred: Vec<NotInferred>,
     /// JSON lines that could not be written.
     pub n_lines_lost: u64,
 }
 
-/// The steps of one inference element.
+/// Step times of one inference element.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StageTimes {
     /// The element's name in the pipeline.
     pub name: String,
     /// The device that runs its model.
     pub device: String,
-    /// Runs of its model.
+    /// Number of inferences.
     pub n_runs: u64,
-    /// Mean time per run, by step.
+    /// Mean time per inference, by step.
     pub steps: Vec<(String, Duration)>,
 }
 
-/// Frames that were not inferred for one reason.
+/// Number of frames that were not inferred for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotInferred {
     /// The element's name in the pipeline.
     pub element: String,
-    /// Whether they went no further.
+    /// Whether they were dropped.
     pub dropped: bool,
-    /// The property that is the reason, or "flush", "downstream".
+    /// The property that is the reason, or `flush`, `downstream`.
     pub reason: String,
-    /// How many.
+    /// Number of frames.
     pub n_frames: u64,
 }
 
 impl Stats {
-    /// What streams that ran at the same time did together: everything is added up, but for the duration, which is that of the
-    /// longest. Inference elements of the same name are one.
+    /// Sum over streams that ran at the same time. The duration is the longest one. Inference elements with the same name are combined.
     pub fn sum<'a>(of: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for stats in of {
@@ -99,13 +98,13 @@ impl Stats {
         sum
     }
 
-    /// Frames a second.
+    /// Frames per second.
     pub fn fps(&self) -> f64 {
         let seconds = self.duration.as_secs_f64();
         if seconds > 0.0 { self.n_frames as f64 / seconds } else { 0.0 }
     }
 
-    /// The latency that this share of the frames stays within; `None` without frames.
+    /// The latency that `percent` % of the frames do not exceed; `None` without frames.
     pub fn latency_percentile(&self, percent: usize) -> Option<Duration> {
         let rank = (self.latencies.len() * percent).div_ceil(100).max(1);
         self.latencies.get(rank - 1).copied()
@@ -113,12 +112,12 @@ impl Stats {
 }
 
 impl StageTimes {
-    /// Adds the runs of an element of the same name.
+    /// Adds the measurements of an element with the same name.
     fn add(&mut self, other: &Self) {
         let n_runs = self.n_runs + other.n_runs;
         for (name, time) in &other.steps {
             match self.steps.iter_mut().find(|(known, _)| known == name) {
-                // Means, weighed by the runs.
+                // Means, weighted by the number of runs.
                 Some((_, known)) if n_runs > 0 => {
                     let total = known.as_secs_f64() * self.n_runs as f64 + time.as_secs_f64() * other.n_runs as f64;
                     *known = Duration::from_secs_f64(total / n_runs as f64);
@@ -144,7 +143,7 @@ pub(super) struct Meter {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Frames between the two probes, by time stamp.
+    /// Frames between the two probes, by timestamp.
     inside: VecDeque<(Option<gst::ClockTime>, Instant)>,
     latencies: Latencies,
     n_in: u64,
@@ -166,12 +165,12 @@ impl Meter {
         Self { seen, inference, publish: pipeline.by_name(PUBLISH) }
     }
 
-    /// Frames that left so far.
+    /// Number of frames that have left.
     pub(super) fn n_frames(&self) -> u64 {
         self.seen.lock().unwrap().n_out
     }
 
-    /// What was measured. `ended` says that nothing is in flight any more.
+    /// The measurements. `ended`: no frames are in flight any more.
     pub(super) fn stats(&self, ended: bool) -> Stats {
         let mut stats = Stats::default();
         {
@@ -209,19 +208,19 @@ impl Meter {
         stats
     }
 
-    /// Lines of results that could not be written; all of them once the pipeline has stopped.
+    /// Number of result lines that could not be written; final once the pipeline has stopped.
     pub(super) fn n_lines_lost(&self) -> u64 {
         let errors = |publish: &gst::Element| publish.property::<gst::Structure>("stats").get::<u64>("errors").ok();
         self.publish.as_ref().and_then(errors).unwrap_or(0)
     }
 
-    /// Frames that came to the first inference element and did not leave the last one.
+    /// Number of frames between the first and the last inference element.
     pub(super) fn n_in_flight(&self) -> u64 {
         let seen = self.seen.lock().unwrap();
         seen.n_in.saturating_sub(seen.n_out)
     }
 
-    /// Whether frames are inferred, and none came yet.
+    /// Whether there is an inference element, and no frame has arrived yet.
     pub(super) fn waits_for_frames(&self) -> bool {
         !self.inference.is_empty() && self.seen.lock().unwrap().n_in == 0
     }
@@ -240,19 +239,19 @@ impl Seen {
     fn leave(&mut self, pts: Option<gst::ClockTime>, now: Instant) {
         self.n_out += 1;
         self.last = Some(now);
-        // Order is kept on the way; a frame that was dropped between the probes is passed over.
+        // The order is preserved; frames that were dropped between the probes are discarded.
         let Some(place) = self.inside.iter().position(|(inside, _)| *inside == pts) else { return };
         let (_, arrived) = self.inside.drain(..=place).next_back().expect("the range has at least one");
         self.latencies.add(now - arrived);
     }
 }
 
-/// An even sample of durations: each, then every second one, and so on, of those that came.
+/// An even sample of durations: each one, later every second one, and so on.
 #[derive(Debug, Default)]
 struct Latencies {
     kept: Vec<Duration>,
     n_seen: u64,
-    /// One of two to the power of this is kept.
+    /// One of 2^`shift` durations is stored.
     shift: u32,
 }
 
@@ -299,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_of_a_long_stream_are_an_even_sample_of_it() {
+    fn latencies_of_long_stream_are_an_even_sample() {
         let mut latencies = Latencies::default();
         let n_frames = 5 * MAX_LATENCIES as u64 + 7;
         (0..n_frames).for_each(|n| latencies.add(Duration::from_nanos(n)));
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_get_other_time_stamps_on_the_way_take_no_memory_and_no_latency() {
+    fn frames_with_changed_timestamps_are_not_counted() {
         let (mut seen, now) = (Seen::default(), Instant::now());
         let pts = |n: u64| Some(gst::ClockTime::from_mseconds(n));
         for n in 0..3 * MAX_INSIDE as u64 {
@@ -321,6 +320,6 @@ mod tests {
         seen.enter(pts(1), now);
         seen.leave(pts(1), now + Duration::from_millis(5));
         assert_eq!(seen.latencies.kept, [Duration::from_millis(5)]);
-        assert!(seen.inside.is_empty(), "what was before it is not on its way any more");
+        assert!(seen.inside.is_empty(), "earlier frames are discarded");
     }
 }

@@ -1,4 +1,4 @@
-//! A pipeline fed and read by the application: push frames, iterate over frames with results.
+//! A pipeline between the frames and the results of an application: push frames, iterate over frames with results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,7 +16,7 @@ use super::{Error, Event, Events, Input, Outputs, PipelineHandle, Plan, Result, 
 use crate::elements::{caps, meta};
 use crate::frame::{Frame, FrameResults, Size};
 
-/// A running pipeline between an application's frames and their results. Ends when dropped.
+/// A running pipeline fed and read by the application. Dropping it ends the pipeline.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -40,18 +40,18 @@ use crate::frame::{Frame, FrameResults, Size};
 pub struct Stream {
     sink: gst_app::AppSink,
     events: Events,
-    /// Something comes when there is a frame, and when the last sender is dropped.
+    /// Notified when there is a frame, and when the last sender is dropped.
     wake: Receiver<()>,
     entrance: Arc<Entrance>,
     senders: Mutex<Weak<Token>>,
     phase: Phase,
-    /// Ended because no sender was left.
+    /// The stream ended because all senders were dropped.
     is_abandoned: bool,
     /// Stops the pipeline when the stream is dropped.
     _handle: PipelineHandle,
 }
 
-/// Where a stream is, as its application sees it.
+/// State of a stream as seen by the application.
 #[derive(Debug)]
 enum Phase {
     Running,
@@ -60,9 +60,9 @@ enum Phase {
     Done,
 }
 
-/// The end of a stream into which frames go. Cheap to clone.
+/// Pushes frames into a stream. Cheap to clone.
 ///
-/// Call [`Sender::end`] after the last frame. A stream that waits for frames while there is no sender left ends with an error.
+/// Call [`Sender::end`] after the last frame. If all senders are dropped while the stream waits for frames, it ends with an error.
 #[derive(Debug, Clone)]
 pub struct Sender(Arc<Token>);
 
@@ -70,7 +70,7 @@ pub struct Sender(Arc<Token>);
 #[derive(Debug)]
 struct Entrance {
     source: gst_app::AppSrc,
-    /// `Sender::end` was called, or the stream ended for want of a sender.
+    /// `Sender::end` was called, or all senders were dropped.
     is_closed: AtomicBool,
     wake: crossbeam_channel::Sender<()>,
 }
@@ -81,38 +81,38 @@ struct Token(Arc<Entrance>);
 
 impl Drop for Token {
     fn drop(&mut self) {
-        // Full: it wakes up in any case. Disconnected: it is gone.
+        // A full channel already wakes the stream up; a disconnected one means that it was dropped.
         let _sent = self.0.wake.try_send(());
     }
 }
 
-/// A frame that went through the pipeline.
+/// A frame with its results.
 #[derive(Debug)]
 pub struct ResultFrame {
-    /// Its results.
+    /// Results of the frame.
     pub results: FrameResults,
-    /// Its time in the stream.
+    /// Timestamp of the frame.
     pub pts: Option<std::time::Duration>,
-    /// The media buffer, with the pixels as the pipeline left them.
+    /// The media buffer with the pixels after the pipeline.
     pub sample: gst::Sample,
 }
 
 impl Stream {
-    /// Builds and starts a description with the application at both ends.
+    /// Builds and starts a description whose source and sink are the application.
     ///
     /// # Errors
-    /// As [`Plan::resolve`] and [`PipelineHandle::add`], and what elements report when they start.
+    /// As for [`Plan::resolve`] and [`PipelineHandle::add`], and errors of elements that fail to start.
     pub fn open(spec: &Spec, set: &[(String, String)]) -> Result<Self> {
         let outputs = Outputs { application: true, ..Outputs::default() };
         let plan = Plan::resolve(spec, set, Input::Application, outputs)?;
         let session = NewSession::build(&plan)?;
         let end = |name: &str| {
             session.pipeline().by_name(name).ok_or_else(|| {
-                Error::usage(format!("the graph of `{}` has no place for `{name}`: it needs {{source}} and {{video}}", plan.name))
+                Error::usage(format!("the graph of `{}` has no element `{name}`: expected {{source}} and {{video}}", plan.name))
             })
         };
-        let source = end(SOURCE)?.downcast::<gst_app::AppSrc>().map_err(|_| Error::usage("{source} is not the application's"))?;
-        let sink = end(SINK)?.downcast::<gst_app::AppSink>().map_err(|_| Error::usage("{video} is not the application's"))?;
+        let source = end(SOURCE)?.downcast::<gst_app::AppSrc>().map_err(|_| Error::usage("{source} is not an appsrc"))?;
+        let sink = end(SINK)?.downcast::<gst_app::AppSink>().map_err(|_| Error::usage("{video} is not an appsink"))?;
         let (wake_stream, wake) = bounded(1);
         let of_sink = wake_stream.clone();
         let new_sample = move |_: &gst_app::AppSink| {
@@ -123,7 +123,7 @@ impl Stream {
         let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false), wake: wake_stream });
         let (handle, mut events) = PipelineHandle::new()?;
         handle.start(session);
-        // An element that refuses to start is an error of this call.
+        // If an element fails to start, this call returns the error.
         for started in events.by_ref() {
             match started.event {
                 Event::Started => break,
@@ -138,7 +138,7 @@ impl Stream {
         Ok(Self { sink, events, wake, entrance, senders, phase, is_abandoned: false, _handle: handle })
     }
 
-    /// Returns a sender of frames, which may be used on another thread and blocks while the pipeline is full. Keep it until
+    /// Returns a sender of frames. It may be used on another thread, and blocks while the pipeline is full. Keep it until
     /// [`Sender::end`].
     pub fn sender(&self) -> Sender {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,12 +147,12 @@ impl Stream {
         Sender(token)
     }
 
-    /// Ends the stream if it waits for frames and has no sender. None can be created while this call borrows the stream.
+    /// Ends the stream if it waits for frames and has no sender. No sender can be created during this call, which borrows the stream.
     fn end_if_abandoned(&mut self) {
         let has_sender = self.senders.get_mut().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
         if !has_sender && !self.entrance.is_closed.swap(true, Ordering::AcqRel) {
             self.is_abandoned = true;
-            // Refused only by a pipeline that has ended.
+            // Fails only if the pipeline has ended.
             let _ended = self.entrance.source.end_of_stream();
         }
     }
@@ -161,8 +161,8 @@ impl Stream {
 impl Iterator for Stream {
     type Item = Result<ResultFrame>;
 
-    /// The next frame. After the last one of a stream whose senders are all gone without [`Sender::end`], an error: no more frames can
-    /// come, and the application has not ended the stream. When an element fails, frames that were not taken yet are dropped.
+    /// The next frame. Returns an error after the last frame if all senders were dropped without [`Sender::end`]. If an element fails,
+    /// frames that were not read yet are discarded.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::ZERO) {
@@ -172,7 +172,7 @@ impl Iterator for Stream {
                 Phase::Running => self.phase = Phase::Running,
                 Phase::Ended(Ok(())) if self.is_abandoned => {
                     return Some(Err(Error::failed(
-                        "the stream failed: expected Sender::end after the last frame, got no sender any more. Keep a sender until its `end`",
+                        "the stream failed: expected Sender::end after the last frame, but all senders were dropped. Keep a sender until its `end`",
                     )));
                 }
                 Phase::Ended(ended) => return ended.err().map(Err),
@@ -184,7 +184,7 @@ impl Iterator for Stream {
                 recv(self.events.receiver()) -> event => match event.map(|event| event.event) {
                     Ok(Event::Ended(ended)) => self.phase = Phase::Ended(ended.map(drop)),
                     Ok(Event::Started | Event::Progress(_) | Event::Warning(_)) => {}
-                    Err(_) => self.phase = Phase::Ended(Err(Error::failed("a bug: the stream ended without an event"))),
+                    Err(_) => self.phase = Phase::Ended(Err(Error::failed("internal error: the stream ended without an event"))),
                 },
             }
         }
@@ -198,7 +198,7 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Sender {
-    /// Pushes a frame, copied once into the pipeline's memory. Frames of another size or format may follow.
+    /// Pushes a frame, which is copied once into the pipeline's memory. The next frame may have another size or format.
     ///
     /// # Errors
     /// If the pipeline has ended.
@@ -211,7 +211,7 @@ impl Sender {
         }
         let mut buffer = buffer_of(frame, &caps)?;
         buffer.make_mut().set_pts(pts.map(|pts| gst::ClockTime::from_nseconds(pts.as_nanos() as u64)));
-        source.push_buffer(buffer).map(drop).map_err(|error| Error::failed(format!("the pipeline takes no more frames: {error:?}")))
+        source.push_buffer(buffer).map(drop).map_err(|error| Error::failed(format!("the pipeline accepts no more frames: {error:?}")))
     }
 
     /// Ends the input. The results of earlier frames are still delivered.
@@ -232,7 +232,7 @@ fn result_frame(sample: gst::Sample) -> Result<ResultFrame> {
     Ok(ResultFrame { results, pts, sample })
 }
 
-/// Caps of raw video; a frame rate of 0 means that there is none.
+/// Caps of raw video; a frame rate of 0 means unknown.
 pub(super) fn raw_caps(format: &str, width: u32, height: u32, framerate: i32) -> gst::Caps {
     gst::Caps::builder("video/x-raw")
         .field("format", format)
@@ -242,7 +242,7 @@ pub(super) fn raw_caps(format: &str, width: u32, height: u32, framerate: i32) ->
         .build()
 }
 
-/// A buffer of packed rows, with the padding between rows that GStreamer expects.
+/// Copies packed rows to a buffer with the row padding that GStreamer expects.
 pub(super) fn packed_buffer(bytes: &[u8], row_bytes: usize, n_rows: usize) -> Result<gst::Buffer> {
     let stride = row_bytes.next_multiple_of(4);
     let mut buffer = gst::Buffer::with_size(stride * n_rows).map_err(|_| Error::failed("no memory for a frame"))?;

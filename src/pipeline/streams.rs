@@ -1,7 +1,6 @@
-//! Several inputs through one description: each is a stream with a pipeline, a name and results of its own, beside the others.
+//! Runs several inputs with one description: each stream has its own pipeline, name and results.
 //!
-//! What they share they share by themselves: elements of one process that ask for the same model use one. A stream that fails is
-//! no reason to end the others.
+//! Elements of one process share equal models automatically. A failed stream does not end the others.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +9,11 @@ use super::input::file_of_uri;
 use super::{Ending, Error, Interrupt, Outputs, Plan, Result};
 use crate::redaction::{self, HIDDEN};
 
-/// Stands for the stream's name in the paths of outputs.
+/// Placeholder for the stream's name in output paths.
 pub const PLACEHOLDER: &str = "{stream}";
 
-/// A name for each of these inputs, as the user typed them: the file's without ending, or host and path of a URI, and a number where
-/// two are equal. Only characters that are plain in file names, and no passwords.
+/// A name for each input: the file name without extension, or host and path of a URI, with a number for duplicates. Contains only
+/// characters that are safe in file names, and no passwords.
 pub fn names(inputs: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(inputs.len());
     for input in inputs {
@@ -26,7 +25,7 @@ pub fn names(inputs: &[String]) -> Vec<String> {
     names
 }
 
-/// An input as the user typed it, without credentials. The name of a file that is there is shown whole.
+/// An input without credentials. The path of an existing file is unchanged.
 pub fn redacted(input: &str) -> String {
     if Path::new(input).exists() { input.to_owned() } else { redaction::redact(input).into_owned() }
 }
@@ -53,10 +52,10 @@ fn name(input: &str) -> String {
 }
 
 impl Outputs {
-    /// Whether several streams can have outputs like these.
+    /// Checks that `n_streams` streams can use these outputs.
     ///
     /// # Errors
-    /// `Usage` if they would write into one file.
+    /// `Usage` if they would write to the same file.
     pub fn check_for(&self, n_streams: usize) -> Result<()> {
         let is_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(crate::publish::is_stdout);
         if n_streams < 2 {
@@ -67,15 +66,15 @@ impl Outputs {
                 "--video -: expected one input, got {n_streams}; write files, as in --video {PLACEHOLDER}.mkv"
             )));
         }
-        if let Some(pictures) = self.pictures.as_ref().filter(|pictures| !pictures.has_stream()) {
+        if let Some(images) = self.images.as_ref().filter(|images| !images.has_stream()) {
             return Err(Error::usage(format!(
-                "pictures {pictures}: {n_streams} inputs need a folder each; put {PLACEHOLDER} where their names go, as in --images out/{PLACEHOLDER}"
+                "images {images}: expected a folder for each of {n_streams} inputs; add {PLACEHOLDER} to the path, as in --images out/{PLACEHOLDER}"
             )));
         }
         for (option, path, ending) in [("--json", &self.json, "jsonl"), ("--video", &self.video, "mp4")] {
             if let Some(path) = path.as_ref().filter(|path| !Self::is_for_all(path) && !path.to_string_lossy().contains(PLACEHOLDER)) {
                 return Err(Error::usage(format!(
-                    "{option} {}: {n_streams} inputs need a file each; put {PLACEHOLDER} where their names go, as in {option} out/{PLACEHOLDER}.{ending}",
+                    "{option} {}: expected a file for each of {n_streams} inputs; add {PLACEHOLDER} to the path, as in {option} out/{PLACEHOLDER}.{ending}",
                     path.display()
                 )));
             }
@@ -83,7 +82,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// The outputs of the stream with this name; its results carry it if `is_one_of_many`.
+    /// The outputs of the stream with this name. If `is_one_of_many`, its results contain the name.
     #[must_use]
     pub fn of_stream(&self, name: &str, is_one_of_many: bool) -> Self {
         let place = |path: &PathBuf| match path.to_str() {
@@ -93,15 +92,15 @@ impl Outputs {
         Self {
             json: self.json.as_ref().map(place),
             video: self.video.as_ref().map(place),
-            pictures: self.pictures.as_ref().map(|pictures| pictures.of_stream(name)),
+            images: self.images.as_ref().map(|images| images.of_stream(name)),
             stream: is_one_of_many.then(|| name.to_owned()),
             ..self.clone()
         }
     }
 }
 
-/// Plays all plans at the same time, each to its own end, and returns their results in the order of the plans. `report` is called with
-/// the index of the plan, on this thread.
+/// Plays all plans at the same time, each to its end, and returns their results in the order of the plans. Calls `report` with the index
+/// of the plan on this thread.
 pub fn run_all(plans: &[Plan], interrupt: &Interrupt, mut report: impl FnMut(usize, &Event)) -> Vec<Result<Ending>> {
     let (handle, mut events) = match PipelineHandle::new() {
         Ok(new) => new,
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_named_by_their_inputs_and_no_two_alike() {
+    fn stream_names_derive_from_inputs_and_are_unique() {
         let inputs = [
             "clips/door.mp4",
             "other/door.mkv",
@@ -143,8 +142,8 @@ mod tests {
             "http://camera.local/token/secret/live.m3u8",
             "file:///videos/a b.mp4",
             "FILE:///videos/a%20c%5B1%5D.mp4",
-            "pictures/",
-            "pictures/*.png",
+            "images/",
+            "images/*.png",
             "..",
         ];
         let expected = [
@@ -162,7 +161,7 @@ mod tests {
             "camera.local-token--live.m3u8",
             "a-b",
             "a-c-1",
-            "pictures",
+            "images",
             "stream",
             "stream-2",
         ];
@@ -180,7 +179,7 @@ mod tests {
         assert_eq!((own.json.unwrap(), own.video.unwrap()), ("out/door/door.jsonl".into(), "door.mp4".into()));
         assert_eq!(own.stream.as_deref(), Some("door"));
         for (json, video, n_streams, says) in [
-            ("all.jsonl", "", 2, "2 inputs need a file each"),
+            ("all.jsonl", "", 2, "a file for each of 2 inputs"),
             ("", "all.mp4", 3, "out/{stream}.mp4"),
             ("", "-", 2, "expected one input, got 2"),
         ] {

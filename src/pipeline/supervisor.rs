@@ -1,7 +1,7 @@
-//! The one bus loop of the process: messages of all pipelines, requests and timers come to one thread, which never blocks on a stream.
+//! The bus loop of the process: one thread handles the messages, requests and timers of all pipelines, and never blocks on a stream.
 //!
-//! Messages arrive through the synchronous handler of each bus, so nothing is polled. What may block (starting, seeking, stopping, asking a
-//! server why it did not answer) runs on threads of its own and sends its outcome here. The thread ends when no handle and no stream is left.
+//! Messages arrive through the synchronous handler of each bus, so nothing is polled. Operations that may block run on separate threads
+//! and send their results here: starting, seeking, stopping, querying a server. The thread ends when no handle and no stream is left.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -16,38 +16,38 @@ use super::handle::StreamId;
 use super::session::Session;
 use super::{Ending, Error, Result};
 
-/// What comes to the loop.
+/// Input of the loop.
 pub(super) enum Input {
-    /// A stream that is to be started.
+    /// A stream to start.
     Add(Box<Session>),
-    /// Something for a stream. Those that have ended get nothing.
+    /// A request for a stream. Ignored after the stream has ended.
     Request(StreamId, Request),
 }
 
-/// What comes to a stream.
+/// A request for a stream.
 pub(super) enum Request {
     /// A message of its pipeline.
     Message(gst::Message),
-    /// Its pipeline was started; false if an element refused.
+    /// Its pipeline was started; false if an element failed to start.
     Started(bool),
-    /// What was done for it on another thread found something to warn of.
+    /// A warning of an operation on another thread.
     Warning(String),
-    /// What was done for it on another thread failed.
+    /// An error of an operation on another thread.
     Failed(Error),
-    /// End properly.
+    /// Drain: let the frames in flight complete.
     Drain,
-    /// End now.
+    /// Stop at once.
     Stop,
     /// Its pipeline has stopped.
     Stopped(Result<Ending>),
 }
 
-/// The way to the loop. The loop ends when the last reference is dropped.
+/// Sender to the loop. The loop ends when the last reference is dropped.
 #[derive(Debug)]
 pub(super) struct Inbox(Sender<Input>);
 
 impl Inbox {
-    /// The inbox of the loop, which is started if it does not run.
+    /// The inbox of the loop, which is started if necessary.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -67,9 +67,9 @@ impl Inbox {
         Ok(inbox)
     }
 
-    /// Never blocks.
+    /// Sends an input without blocking.
     pub(super) fn send(&self, input: Input) {
-        // The loop runs as long as this exists.
+        // Cannot fail: the loop runs while this sender exists.
         let _sent = self.0.send(input);
     }
 }
@@ -100,11 +100,11 @@ fn supervise(inbox: &Receiver<Input>) {
     }
 }
 
-/// Lets a stream act, and removes it if it has ended.
+/// Runs an action on a stream, and removes the stream if it has ended.
 fn step(sessions: &mut HashMap<StreamId, Session>, stream: StreamId, act: impl FnOnce(&mut Session) -> ControlFlow<Result<Ending>>) {
     let Some(session) = sessions.get_mut(&stream) else { return };
     let acted = catch_unwind(AssertUnwindSafe(|| act(session)));
-    let acted = acted.unwrap_or_else(|_| ControlFlow::Break(Err(Error::failed("a bug: the supervision of the stream panicked"))));
+    let acted = acted.unwrap_or_else(|_| ControlFlow::Break(Err(Error::failed("internal error: the supervision of the stream panicked"))));
     if let ControlFlow::Break(ended) = acted
         && let Some(session) = sessions.remove(&stream)
     {

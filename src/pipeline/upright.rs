@@ -1,6 +1,6 @@
-//! Rotates the frames of a file whose metadata says that it was recorded sideways, as phones do.
+//! Rotates frames of a file whose metadata declares a rotation, as phones record it.
 //!
-//! Nothing is added to the pipeline of other files, so their frames pass without a copy.
+//! Nothing is added to pipelines of other files, so their frames pass without a copy.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use gstreamer_video as gst_video;
 
 use super::plan::ENTRY;
 
-/// Watches the tags that come out of the decoder, and puts a `videoflip` behind it when one asks for it.
+/// Watches the tags after the decoder, and inserts a `videoflip` if one declares an orientation.
 pub(super) fn keep(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src")) else { return };
     let pipeline = pipeline.downgrade();
@@ -29,11 +29,11 @@ pub(super) fn keep(pipeline: &gst::Pipeline) {
                 if flip.is_none() {
                     return gst::PadProbeReturn::Ok;
                 }
-                tracing::info!("frames are rotated as the file says: {method:?}");
+                tracing::info!("frames are rotated by the file's orientation: {method:?}");
             }
         }
         drop(flip);
-        // A player of the output would rotate once more.
+        // Otherwise a player of the output would rotate the frames again.
         let mut tags = tag.tag_owned();
         tags.make_mut().remove::<gst::tags::ImageOrientation>();
         info.data = Some(gst::PadProbeData::Event(gst::event::Tag::new(tags)));
@@ -41,11 +41,11 @@ pub(super) fn keep(pipeline: &gst::Pipeline) {
     });
 }
 
-/// On the streaming thread, between two buffers: nothing is in flight behind the pad.
+/// Runs on the streaming thread between two buffers, so no frame is in flight after the pad.
 fn insert(pipeline: &gst::Pipeline, pad: &gst::Pad, method: VideoOrientationMethod) -> Option<gst::Element> {
     let next = pad.peer()?;
     let flip = gst::ElementFactory::make("videoflip").name("roiflow-upright").property("video-direction", method).build();
-    let flip = flip.inspect_err(|error| tracing::warn!("frames stay as they were recorded, on their side: {error}")).ok()?;
+    let flip = flip.inspect_err(|error| tracing::warn!("frames are not rotated to their orientation: {error}")).ok()?;
     pipeline.add(&flip).ok()?;
     let (sink, src) = (flip.static_pad("sink")?, flip.static_pad("src")?);
     let _unlinked = pad.unlink(&next);
@@ -53,7 +53,7 @@ fn insert(pipeline: &gst::Pipeline, pad: &gst::Pad, method: VideoOrientationMeth
     if let Err(error) =
         linked.map_err(|error| error.to_string()).and_then(|_| flip.sync_state_with_parent().map_err(|error| error.to_string()))
     {
-        tracing::warn!("frames stay as they were recorded, on their side: {error}");
+        tracing::warn!("frames are not rotated to their orientation: {error}");
     }
     Some(flip)
 }

@@ -1,7 +1,7 @@
-//! The address of an input that GStreamer opens, and the user and password that go with it.
+//! The address of an input that GStreamer opens, with its user and password.
 //!
-//! User and password of an address are taken out of it where the source element has properties for them (RTSP, HTTP), so that
-//! GStreamer's own errors and logs cannot quote them. A password that is not percent-encoded, as `pa/ss`, works there too.
+//! User and password are removed from an address if the source element has properties for them (RTSP, HTTP). So GStreamer's errors and
+//! logs cannot contain them, and a password without percent-encoding, such as `pa/ss`, works.
 
 use std::fmt;
 use std::path::Path;
@@ -14,23 +14,23 @@ use super::credentials::{Credentials, Login};
 use super::{Error, Result};
 use crate::redaction::{self, Secrets, percent_encoded};
 
-/// See the module. Shows no credentials, in `Debug` neither.
+/// Address of an input. `Debug` and `Display` output contains no credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Uri {
-    /// As the user typed it.
+    /// The address as given by the user.
     typed: String,
-    /// In lower case.
+    /// Lowercase scheme.
     scheme: String,
-    /// What GStreamer opens.
+    /// The address that GStreamer opens.
     location: String,
-    /// What the source element is given apart from the location.
+    /// Credentials for properties of the source element.
     login: Login,
-    /// For SRT.
+    /// Passphrase of SRT.
     passphrase: Option<String>,
 }
 
 impl Uri {
-    /// Takes an address apart; `None` if it is none, that is without `scheme://`.
+    /// Parses an address; `None` without `scheme://`.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let is_scheme =
@@ -53,10 +53,10 @@ impl Uri {
         Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None })
     }
 
-    /// Adds what `credentials` have for this host. What the address itself says is kept.
+    /// Adds the credentials for this host. Credentials in the address take precedence.
     ///
     /// # Errors
-    /// If there is a password, but no user.
+    /// If there is a password but no user.
     pub fn with_credentials(mut self, credentials: &Credentials) -> Result<Self> {
         if self.login.password.is_some() || !is_network(&self.scheme) {
             return Ok(self);
@@ -85,12 +85,12 @@ impl Uri {
         Ok(self)
     }
 
-    /// The address without credentials, for people and results.
+    /// The address without credentials, for messages and results.
     pub fn shown(&self) -> String {
         redaction::redact(&self.typed).into_owned()
     }
 
-    /// What must be hidden in any text about this input.
+    /// Credentials that must be removed from texts about this input.
     pub fn secrets(&self) -> Secrets {
         let mut secrets = Secrets::of(&self.typed);
         secrets.extend(Secrets::of(&self.location));
@@ -100,7 +100,7 @@ impl Uri {
         secrets
     }
 
-    /// Sets the address on the element that opens it, and user and password on the source elements that it makes for this host.
+    /// Sets the address on the element that opens it, and the credentials on the source elements that it creates for this host.
     pub(super) fn open_with(&self, opener: &gst::Element) {
         let Some(bin) = opener.downcast_ref::<gst::Bin>() else { return };
         let uri = self.clone();
@@ -133,10 +133,10 @@ impl fmt::Debug for Uri {
     }
 }
 
-/// The `file:` URI of a path, whose name need not be UTF-8.
+/// The `file:` URI of a path, which need not be UTF-8.
 ///
 /// # Errors
-/// If the path is empty, or the folder that it begins in is gone.
+/// If the path is empty, or its working folder was deleted.
 pub fn file_uri(path: &Path) -> Result<String> {
     let failed = |error: &dyn fmt::Display| Error::failed(format!("input `{}`: {error}", path.display()));
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
@@ -148,18 +148,18 @@ fn takes_login(scheme: &str) -> bool {
     scheme.starts_with("rtsp") || matches!(scheme, "http" | "https")
 }
 
-/// Whether a host may ask for a password.
+/// Whether hosts of this scheme may require a password.
 fn is_network(scheme: &str) -> bool {
     takes_login(scheme) || scheme.starts_with("rtmp") || matches!(scheme, "srt" | "ftp" | "sftp" | "ws" | "wss" | "mms" | "smb")
 }
 
-/// Where user and password end, at an `@`; `rest` begins behind `scheme://`.
+/// Position of the `@` after user and password; `rest` begins after `scheme://`.
 fn user_end(rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     if let Some(end) = authority.rfind('@') {
         return Some(end);
     }
-    // `user:pa/ss@host`: no port looks like that, so the slash is part of the password.
+    // In `user:pa/ss@host`, `pa` is not a port number, so the slash belongs to the password.
     let (name, port) = authority.rsplit_once(':')?;
     let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
     rest.rfind('@').filter(|_| !is_port && !name.starts_with('['))
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_and_password_are_taken_out_of_the_location() {
+    fn credentials_are_removed_from_location() {
         for (typed, location, user, password) in [
             ("rtsp://u:p@host/a", "rtsp://host/a", Some("u"), Some("p")),
             ("RTSP://u:p%40%2f%@Host:554/a?b", "rtsp://Host:554/a?b", Some("u"), Some("p@/%")),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_go_to_their_host() {
+    fn credentials_are_used_for_their_host() {
         let credentials = Credentials::netrc("machine host login a password b\nmachine other:81 login c password d").unwrap();
         let login = |typed: &str| {
             let uri = Uri::parse(typed).unwrap().with_credentials(&credentials).unwrap();
@@ -208,7 +208,7 @@ mod tests {
         let of = |user: &str, password: &str| (user.to_owned(), password.to_owned());
         assert_eq!(login("rtsp://host:554/x"), of("a", "b"));
         assert_eq!(login("rtsp://a@host/x"), of("a", "b"));
-        assert_eq!(login("rtsp://z@host/x"), of("z", ""), "the entry is that of another user");
+        assert_eq!(login("rtsp://z@host/x"), of("z", ""), "the entry belongs to another user");
         assert_eq!(login("rtsp://u:p@host/x"), of("u", "p"));
         assert_eq!(login("http://other:81/x"), of("c", "d"));
         assert_eq!(login("http://other/x"), of("", ""));

@@ -1,7 +1,7 @@
-//! Supervises the source of a stream: whether data still arrives, and whether its end is a proper end.
+//! Monitors the source of a stream: whether data still arrives, and whether EOS was expected.
 //!
-//! The arrival of data is measured at the source, so a model that is still compiling or a slow output is not taken for a lost camera:
-//! while downstream holds a buffer of the source, the source can't deliver and nothing counts as late.
+//! Data arrival is measured at the source. So a model that is still compiling or a slow output is not mistaken for a lost camera. While
+//! downstream blocks a buffer of the source, the source cannot deliver, and nothing counts as late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use gstreamer as gst;
 use super::plan::{ENTRY, SOURCE};
 use super::{Error, Input, Plan, reasons};
 
-/// Segments of HLS and DASH may be ten seconds long, and come at once.
+/// Segments of HLS and DASH may last ten seconds and arrive at once.
 const LEAST_TIMEOUT_OF_SEGMENTS: Duration = Duration::from_secs(30);
-/// How long an RTSP source tries UDP, until it takes TCP.
+/// How long an RTSP source tries UDP before it switches to TCP.
 const MAX_UDP_TRY: Duration = Duration::from_secs(5);
-/// How much of a recording may be missing when its end is still proper: durations are rounded.
+/// How much of a recording may be missing at its end, because durations are rounded.
 const TOLERANCE: gst::ClockTime = gst::ClockTime::from_mseconds(1000);
 
-/// The supervision of one running source.
+/// Monitoring of a running source.
 pub(super) struct Watch {
     arrivals: Arc<Arrivals>,
     source: gst::Element,
@@ -31,16 +31,16 @@ pub(super) struct Watch {
 
 struct Arrivals {
     begin: Instant,
-    /// Of the last arrival, since `begin`.
+    /// Time of the last arrival, in milliseconds since `begin`.
     last_ms: AtomicU64,
     n_buffers: AtomicU64,
-    /// Frames that had been decoded when `overdue` was last asked.
+    /// Number of decoded frames at the last call of `overdue`.
     n_decoded: AtomicU64,
     /// Buffers of the source that downstream has not accepted yet.
     n_in_push: AtomicUsize,
-    /// Where the data ended, in bytes, if the source counts them.
+    /// End position of the data in bytes, if the source reports it.
     end_bytes: AtomicU64,
-    /// Data is pulled, or comes from elements unknown here: whether it is late can't be seen.
+    /// Data is pulled, or comes from unknown elements, so lateness cannot be detected.
     is_unknown: AtomicBool,
     is_segmented: AtomicBool,
     /// The source has delivered everything.
@@ -48,7 +48,7 @@ struct Arrivals {
 }
 
 impl Watch {
-    /// `None` for sources that can't be lost: files, pictures, frames of the application. Call it before the pipeline starts.
+    /// `None` for sources that cannot be lost: files, images, frames of the application. Call it before the pipeline starts.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Input::Uri(_) = &plan.input else { return None };
         let source = pipeline.by_name(SOURCE)?;
@@ -72,7 +72,7 @@ impl Watch {
             );
         }
         if let Some(pad) = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src")) {
-            // An RTSP source that is lost flushes, and frames that encoders and muxers still hold would be lost with it.
+            // A lost RTSP source flushes, which would discard frames in encoders and muxers.
             pad.add_probe(gst::PadProbeType::EVENT_FLUSH, |_, _| gst::PadProbeReturn::Drop);
         }
         let seen = arrivals.clone();
@@ -80,14 +80,14 @@ impl Watch {
         Some(Self { arrivals, source, name: reasons::name(plan), timeout })
     }
 
-    /// The error of a source that has delivered nothing for too long. `n_decoded` is the number of frames decoded so far.
+    /// The error of a source that has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
     pub(super) fn overdue(&self, n_decoded: u64) -> Option<Error> {
         let arrivals = &self.arrivals;
         let mut timeout = self.timeout?;
         let is_segmented = arrivals.is_segmented.load(Ordering::Relaxed);
         let has_decoded = arrivals.n_decoded.swap(n_decoded, Ordering::Relaxed) != n_decoded;
         if is_segmented {
-            // A segment that has arrived is worked off for as long as its frames take.
+            // Frames of an arrived segment may still be decoding.
             if has_decoded {
                 arrivals.last_ms.store(arrivals.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
             }
@@ -97,7 +97,7 @@ impl Watch {
         if since < timeout || arrivals.n_in_push.load(Ordering::Relaxed) > 0 || arrivals.is_unknown.load(Ordering::Relaxed) {
             return None;
         }
-        // What was read is still being processed. A live list of segments goes on after the end of each.
+        // Received data is still being processed. A live playlist continues after each segment.
         if arrivals.is_done.load(Ordering::Relaxed) && !(is_segmented && self.duration().is_none()) {
             return None;
         }
@@ -112,7 +112,7 @@ impl Watch {
         )))
     }
 
-    /// Whether data has arrived.
+    /// Whether any data has arrived.
     pub(super) fn has_arrived(&self) -> bool {
         self.arrivals.n_buffers.load(Ordering::Relaxed) > 0
     }
@@ -121,18 +121,18 @@ impl Watch {
         self.source.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO)
     }
 
-    /// The error of an end of stream that the source was not expected to reach: a camera has no end.
+    /// The error of an unexpected EOS: a camera has no end.
     ///
-    /// `reached` is the end of the last frame. `declares_duration`: the container says how long it is, which is checked elsewhere.
+    /// `reached` is the end of the last frame. `declares_duration`: the container declares its duration, which is checked elsewhere.
     pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>, declares_duration: bool) -> Option<Error> {
         let duration = self.duration();
         let origin = self.source.property::<Option<gst::Element>>("source");
         let n_bytes = origin.as_ref().and_then(|origin| origin.query_duration::<gst::format::Bytes>());
         let is_live = origin.as_ref().is_some_and(is_live);
         let is_whole = match (n_bytes.map(|bytes| *bytes).filter(|bytes| *bytes > 0), duration) {
-            // Durations of network streams without an end are made up from what has arrived.
+            // Durations of endless network streams are estimated from the received data.
             _ if is_live && duration.is_none() && !declares_duration => false,
-            // A container may have bytes behind its last frame, which are not read.
+            // A container may have unread bytes after its last frame.
             (Some(n_bytes), duration) => {
                 let is_played = duration.zip(reached).is_some_and(|(duration, reached)| reached + TOLERANCE >= duration);
                 self.arrivals.end_bytes.load(Ordering::Relaxed) >= n_bytes || declares_duration && is_played
@@ -143,10 +143,7 @@ impl Watch {
         if is_whole {
             return None;
         }
-        Some(Error::failed(format!(
-            "the source `{}` ended, which nobody asked for: the connection was closed or the device is gone",
-            self.name
-        )))
+        Some(Error::failed(format!("the source `{}` ended unexpectedly: the connection was closed or the device was removed", self.name)))
     }
 }
 
@@ -167,10 +164,10 @@ impl Arrivals {
     }
 }
 
-/// Bounds how long the element itself waits, and leaves out of a camera's stream what is not used.
+/// Limits the element's own timeouts, and deselects unused streams of a camera.
 fn set_up(source: &gst::Element, timeout: Option<Duration>) {
     let set = |name: &str, value: glib::Value| {
-        // Elements differ between versions; a property of another type is left alone.
+        // Versions of an element differ; a property of another type is left unchanged.
         if source.find_property(name).is_some_and(|pspec| pspec.value_type() == value.type_()) {
             source.set_property_from_value(name, &value);
         }
@@ -190,7 +187,7 @@ fn set_up(source: &gst::Element, timeout: Option<Duration>) {
                 }),
             );
         }
-        // A second longer than the supervision here, whose error names the source.
+        // One second longer than the timeout here, whose error names the source.
         "souphttpsrc" | "curlhttpsrc" => {
             let seconds = timeout.map_or(0, |timeout| timeout.as_secs().saturating_add(1).min(3600) as u32);
             set("timeout", seconds.to_value());
@@ -205,7 +202,7 @@ fn watch_element(bin: &gst::Bin, element: &gst::Element, arrivals: &Arc<Arrivals
         arrivals.is_segmented.store(true, Ordering::Relaxed);
     }
     if factory == "rtpjitterbuffer" {
-        // It stores packets without ever blocking, however slow downstream is.
+        // The jitter buffer stores packets without ever blocking, even if downstream is slow.
         if let Some(pad) = element.static_pad("sink") {
             let arrivals = arrivals.clone();
             pad.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST, move |_, info| {
@@ -221,7 +218,7 @@ fn watch_element(bin: &gst::Bin, element: &gst::Element, arrivals: &Arc<Arrivals
     }
 }
 
-/// Pushes what the source delivers on its behalf, so that the time that downstream takes is known.
+/// Pushes the source's buffers in a probe, to measure the time that downstream takes.
 fn watch_pad(pad: &gst::Pad, arrivals: &Arc<Arrivals>) {
     let of_push = arrivals.clone();
     let data = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
@@ -261,7 +258,7 @@ fn count(arrivals: &Arrivals, info: &gst::PadProbeInfo<'_>) {
     }
 }
 
-/// UDP sources of an RTSP session also receive reports, which come when there is no picture, too.
+/// UDP sources of an RTSP session also receive RTCP reports, even without video.
 fn is_in_rtsp(bin: &gst::Bin) -> bool {
     let mut parent: Option<gst::Object> = Some(bin.clone().upcast());
     while let Some(object) = parent {
@@ -282,7 +279,7 @@ pub(super) fn factory_name(element: &gst::Element) -> String {
     element.factory().map(|factory| factory.name().to_string()).unwrap_or_default()
 }
 
-/// What kind of element it is, such as `Codec/Decoder/Video`.
+/// The element's class, such as `Codec/Decoder/Video`.
 pub(super) fn klass(element: &gst::Element) -> String {
     let factory = element.factory();
     factory.and_then(|factory| factory.metadata(gst::ELEMENT_METADATA_KLASS).map(str::to_owned)).unwrap_or_default()

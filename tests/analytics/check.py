@@ -1,4 +1,4 @@
-"""Whether GStreamer's own analytics elements and roiflow understand each other: run by scripts/test-analytics in a root with
+"""Interoperability of roiflow with GStreamer's analytics elements: run by scripts/test-analytics in a root with
 GStreamer 1.26, where the plugin lies that was built on an older one.
 
     python3 check.py FOLDER OUT      FOLDER has the tiny models, OUT takes the picture that the overlay drew
@@ -22,7 +22,7 @@ from gi.repository import GLib, Gst, GstAnalytics, GstVideo  # noqa: E402
 MODELS, OUT = map(pathlib.Path, sys.argv[1:3])
 TIMEOUT = 60 * Gst.SECOND
 REL = GstAnalytics.RelTypes
-# The area is 160 x 120, so that each of its 20 x 15 cells is 8 x 8, and the cell lies in column 3 and row 2.
+# The area is 160 x 120, so each of its 20 x 15 cells is 8 x 8, and the white cell is in column 3 and row 2.
 WIDTH, HEIGHT = 320, 240
 AREA, CELL = (80, 60, 160, 120), (104, 76, 8, 8)
 DETECT = f"roidetect model={MODELS}/rectangle.onnx device=CPU"
@@ -31,7 +31,7 @@ COLOR = f"roiclassify model={MODELS}/color.onnx device=CPU"
 CAPS = f"video/x-raw,format=RGB,width={WIDTH},height={HEIGHT},framerate=25/1"
 
 
-def picture(rects):
+def image(rects):
     """Black, with rectangles of a color, as the bytes of an RGB frame."""
     pixels = bytearray(WIDTH * HEIGHT * 3)
     for (x, y, width, height), color in rects:
@@ -42,11 +42,11 @@ def picture(rects):
 
 
 def area_with_cell():
-    return Gst.Buffer.new_wrapped(picture([(AREA, (255, 0, 0)), (CELL, (255, 255, 255))]))
+    return Gst.Buffer.new_wrapped(image([(AREA, (255, 0, 0)), (CELL, (255, 255, 255))]))
 
 
 def run(line, buffers, look=None, n_sinks=1):
-    """Pushes the buffers through the line and returns what `look` makes of each that arrives, for each sink; and the warnings."""
+    """Pushes the buffers through the pipeline. Returns `look(buffer)` of each output buffer per sink, and the warnings."""
     sinks = "" if n_sinks == 0 else "appsink name=sink0 sync=false"
     pipeline = Gst.parse_launch(f"appsrc name=source format=time caps={CAPS} ! {line.replace('SINK', sinks)}")
     source = pipeline.get_by_name("source")
@@ -64,7 +64,7 @@ def run(line, buffers, look=None, n_sinks=1):
     kinds = Gst.MessageType.EOS | Gst.MessageType.ERROR | Gst.MessageType.WARNING
     while True:
         message = pipeline.get_bus().timed_pop_filtered(TIMEOUT, kinds)
-        assert message is not None, f"{line}: neither an end nor an error"
+        assert message is not None, f"{line}: expected EOS or an error, got neither"
         if message.type == Gst.MessageType.ERROR:
             raise AssertionError(f"{line}: {message.parse_error()}")
         if message.type == Gst.MessageType.EOS:
@@ -93,7 +93,7 @@ def entries(buffer):
 
 
 def results_of(line, buffers):
-    """The lines of JSON that the buffers give behind this line."""
+    """The JSON lines of the buffers after this pipeline."""
     path = OUT / "results.jsonl"
     run(f'{line} ! roipublish address="{path}" ! fakesink', buffers, n_sinks=0)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -113,7 +113,7 @@ def the_overlay_of_gstreamer_draws_our_boxes():
     drawn, plain = OUT / "drawn.png", OUT / "plain.png"
     blue = 0xFF0000FF
     for path, overlay in ((drawn, f"! objectdetectionoverlay object-detection-outline-color={blue}"), (plain, "")):
-        # A red area on black, made by elements alone.
+        # A red area on black, drawn by elements.
         x, y, width, height = AREA
         line = (
             f"videotestsrc num-buffers=1 pattern=solid-color foreground-color=0xffff0000 ! video/x-raw,format=BGRA,width={width},height={height} "
@@ -126,14 +126,14 @@ def the_overlay_of_gstreamer_draws_our_boxes():
     left, top, width, height = AREA
     right, bottom = left + width, top + height
     middle_x, middle_y = left + width // 2, top + height // 2
-    # A line of two pixels lies on each edge.
+    # The line is two pixels wide.
     edges = [(side + at, middle_y) for side in (left, right) for at in (-1, 0)]
     edges += [(middle_x, side + at) for side in (top, bottom) for at in (-1, 0)]
     for x, y in edges:
         r, g, b = with_boxes(x, y)
         assert b > 200 and r < 60 and g < 60, f"the edge at ({x}, {y}) is {(r, g, b)}, expected blue"
         assert without(x, y)[2] < 60, f"without the overlay ({x}, {y}) is {without(x, y)}"
-    # Nothing but the edges: what lies three pixels off them is as it was.
+    # Only the edges changed: three pixels away, the image is unchanged.
     off = [(left - 3, middle_y), (left + 3, middle_y), (right - 4, middle_y), (right + 3, middle_y)]
     off += [(middle_x, top + 3), (middle_x, bottom - 4), (middle_x, bottom + 3)]
     for x, y in off:
@@ -160,7 +160,7 @@ def what_we_find_is_read_by_others():
         same((area_type, area_place, cell_type, cell_place), ("rectangle", AREA, "cell", CELL))
         ((red, (label, confidence)),) = classes.items()
         same((label, confidence > 0.9), ("red", True))
-        # What a detection is related to, DL Streamer takes for its class descriptor.
+        # DL Streamer interprets the target of this relation as class descriptor.
         contains, part_of = (int(kind) for kind in (REL.CONTAIN, REL.IS_PART_OF))
         expected = {(area, cell): contains, (cell, area): part_of, (area, red): contains, (red, area): part_of}
         same(relations, expected)
@@ -172,10 +172,10 @@ def the_property_turns_it_off():
 
 
 def others_metas_are_kept_and_adopted(n_frames=5):
-    """Detections that another program wrote become regions, once, and are not written a second time."""
+    """Detections of another program become regions once, and are not written again."""
 
     def buffer():
-        buffer = Gst.Buffer.new_wrapped(picture([((0, 0, 40, 40), (255, 0, 0)), ((100, 50, 60, 30), (0, 0, 255))]))
+        buffer = Gst.Buffer.new_wrapped(image([((0, 0, 40, 40), (255, 0, 0)), ((100, 50, 60, 30), (0, 0, 255))]))
         meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
         _, first = meta.add_od_mtd(GLib.quark_from_string("left"), 0, 0, 40, 40, 0.75)
         _, second = meta.add_od_mtd(GLib.quark_from_string("right"), 100, 50, 60, 30, 0.5)
@@ -191,7 +191,7 @@ def others_metas_are_kept_and_adopted(n_frames=5):
         same((left["color"]["label"], right["color"]["label"]), ("red", "blue"))
         same((left["classification"]["label"], left["classification"]["confidence"]), ("parked", 0.25))
         same(("classification" in right, left["parent_id"], right["parent_id"]), (False, None, left["region_id"]))
-    # Three of ours behind one another: no object becomes two.
+    # Three of our elements in a row do not duplicate objects.
     arrived, _ = run(f"{COLOR} ! {DETECT} ! {COLOR.replace('color.onnx', 'brightness.onnx')} ! SINK", [buffer() for _ in range(n_frames)], entries)
     for objects, classes, relations in arrived[0]:
         same([name for name, *_ in objects.values()], ["left", "right", "rectangle"])
@@ -200,7 +200,7 @@ def others_metas_are_kept_and_adopted(n_frames=5):
 
 
 def others_detections_and_ours_are_told_apart():
-    """A detector of somebody else's between two of our elements: ours are joined by id, theirs are added."""
+    """A foreign detector between two of our elements: our objects are matched by ID, foreign ones are added."""
     arrived, _ = run(f"{DETECT} ! SINK", [area_with_cell()], lambda buffer: buffer)
     buffer = arrived[0][0].copy_deep()
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
@@ -215,7 +215,7 @@ def others_detections_and_ours_are_told_apart():
 
 
 def track_of(buffer):
-    """The label of each detection and the name of its track."""
+    """Label and track ID of each detection."""
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
     mtds = [*meta]
     tracks = {mtd.id: mtd.get_info() for mtd in mtds if isinstance(mtd, GstAnalytics.TrackingMtd)}
@@ -234,14 +234,14 @@ def names_of_tracks_are_written_once():
     names = {track for ((label, track),) in arrived[0] if label == "rectangle"}
     same((len(arrived[0]), len(names)), (4, 1))
     assert names.pop() > 0
-    # Where nobody wants the meta, a tracker makes none.
+    # Without an analytics meta of the detector, the tracker adds none.
     arrived, _ = run(f"{DETECT} analytics-meta=false ! roitrack min-hits=1 ! SINK", [area_with_cell()], entries)
     same(arrived[0], [None])
 
 
 def names_that_others_gave_are_read():
     def buffer():
-        buffer = Gst.Buffer.new_wrapped(picture([((0, 0, 40, 40), (255, 0, 0))]))
+        buffer = Gst.Buffer.new_wrapped(image([((0, 0, 40, 40), (255, 0, 0))]))
         meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
         _, found = meta.add_od_mtd(GLib.quark_from_string("left"), 0, 0, 40, 40, 0.75)
         _, track = meta.add_tracking_mtd(77, 0)
@@ -255,7 +255,7 @@ def names_that_others_gave_are_read():
 
 
 def elements_between_keep_them():
-    """Through tee, conversion and scaling entries stay joined to ours and follow the frame; nothing is found twice."""
+    """Through tee, conversion and scaling, entries still match our objects and follow the frame, without duplicates."""
     x, y, width, height = AREA
     half = (x // 2, y // 2, width // 2, height // 2)
     for middle, expected in (
@@ -276,7 +276,7 @@ def elements_between_keep_them():
 
 
 def what_an_encoder_or_a_crop_takes_is_in_our_meta():
-    """Whatever happens to the other metas on the way, our results arrive, and once."""
+    """Our results arrive exactly once, even if other metas are changed."""
     for middle in ("videoconvert ! x264enc tune=zerolatency ! avdec_h264 ! videoconvert", "videoflip method=horizontal-flip"):
         (line, *_) = results_of(f"{DETECT} ! {middle} ! {COLOR}", [area_with_cell() for _ in range(3)])
         same(len(line["objects"]), 1)
@@ -288,7 +288,7 @@ def what_an_encoder_or_a_crop_takes_is_in_our_meta():
 
 
 def many_objects_fit():
-    white = Gst.Buffer.new_wrapped(picture([((0, 0, WIDTH, HEIGHT), (255, 255, 255))]))
+    white = Gst.Buffer.new_wrapped(image([((0, 0, WIDTH, HEIGHT), (255, 255, 255))]))
     arrived, _ = run(f"roidetect model={MODELS}/stripes.onnx device=CPU ! {COLOR} ! SINK", [white], entries)
     ((objects, classes, relations),) = arrived[0]
     same((len(objects), len(classes), len(relations)), (300, 300, 600))
@@ -296,44 +296,44 @@ def many_objects_fit():
 
 
 def what_does_not_fit_is_in_our_meta():
-    """The relation meta keeps a byte for each pair of entries: 18,300 objects would be 300 MB a frame."""
+    """The relation meta has a byte per pair of entries: 18,300 objects would take 300 MB per frame."""
     stripes = f"roidetect model={MODELS}/stripes.onnx device=CPU"
-    # Sixty bright cells, and three hundred in each.
-    white = lambda: Gst.Buffer.new_wrapped(picture([((0, 0, WIDTH, 3 * HEIGHT // 15), (255, 255, 255))]))  # noqa: E731
+    # Sixty bright cells, with three hundred cells in each.
+    white = lambda: Gst.Buffer.new_wrapped(image([((0, 0, WIDTH, 3 * HEIGHT // 15), (255, 255, 255))]))  # noqa: E731
     line = f"{stripes} ! {stripes} inference-region=roi-list object-class=cell"
     arrived, _ = run(f"{line} ! SINK", [white()], lambda buffer: len([*GstAnalytics.buffer_get_analytics_relation_meta(buffer)]))
     same(arrived, [[2048]])
     same(len(results_of(line, [white()])[0]["objects"]), 60 + 60 * 300)
 
 
-# Beside DL Streamer, whose elements are played here: what they write, and how they find what they read, is as in its source.
+# Simulation of DL Streamer's elements: data and lookups as in its source.
 
 
-# The structures that regions have here: the bindings give each by its name, and no list of them.
+# Structures of regions: the bindings find each by name, but cannot list them.
 STRUCTURES = ("detection", "color", "type")
 
 
 def iterate(buffer):
-    """The region metas of a buffer by ids: the bindings give each by its id, and no list of them."""
+    """The region metas of a buffer by ID: the bindings find each by ID, but cannot list them."""
     found = (GstVideo.buffer_get_video_region_of_interest_meta_id(buffer, number) for number in range(64))
     return [meta for meta in found if meta is not None]
 
 
 def params(meta):
-    """The structures of a region by their names."""
+    """The structures of a region by name."""
     found = {name: meta.get_param(name) for name in STRUCTURES}
     return {name: structure for name, structure in found.items() if structure is not None}
 
 
 def descriptor(meta, labels):
-    """The class descriptor of a model: all of its labels, each with the confidence 0."""
+    """The class descriptor of a model: all its labels with confidence 0."""
     quarks = [GLib.quark_from_string(label) for label in labels]
     _, mtd = meta.add_cls_mtd([0.0] * len(labels), quarks)
     return mtd
 
 
 def gvadetect(buffer, objects, labels):
-    """Detections of (label, place, parent), as gvadetect attaches them; the ids of their entries."""
+    """Attaches detections (label, box, parent) as gvadetect does. Returns the IDs of their entries."""
     meta = GstAnalytics.buffer_add_analytics_relation_meta(buffer)
     classes = descriptor(meta, labels) if labels else None
     ids = []
@@ -355,7 +355,7 @@ def gvadetect(buffer, objects, labels):
 
 
 def gvaclassify(buffer, label, labels):
-    """Classifies every region with this label, as gvaclassify does; fails where that does."""
+    """Classifies every region with this label as gvaclassify does, with the same errors."""
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
     assert meta is not None, "Failed to get analytics relation meta"
     n_classified = 0
@@ -381,7 +381,7 @@ def gvaclassify(buffer, label, labels):
 
 
 def gvametaconvert(buffer):
-    """The objects of a buffer as gvametaconvert prints them: it goes by the entries, and looks for the region of each by its id."""
+    """The objects of a buffer as gvametaconvert prints them: for each entry, it looks up the region by ID."""
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
     entries = [mtd for mtd in meta if isinstance(mtd, GstAnalytics.ODMtd)]
     printed = []
@@ -440,8 +440,8 @@ def what_gvadetect_finds_is_read_once(n_frames=3):
                 same((car["detection"]["label_id"], plate["detection"]["label_id"]), (1, 2) if known else (0, 0))
                 same((car["parent_id"], plate["parent_id"]), (None, car["region_id"]))
                 same(len(result["objects"]), 3 if "rectangle" in line else 2)
-                assert not any("classification" in thing for thing in result["objects"]), f"a class descriptor is no result: {result}"
-        # And gvaclassify behind ours finds the objects of both.
+                assert not any("classification" in thing for thing in result["objects"]), f"a class descriptor is not a result: {result}"
+        # gvaclassify after our elements finds the objects of both.
         arrived, _ = run(f"{DETECT} ! {COLOR} ! SINK", [buffer()], lambda buffer: buffer.copy_deep())
         (buffer_of_both,) = arrived[0]
         same(gvaclassify(buffer_of_both, "car", ["van", "truck", "bus"]), 1)
@@ -451,7 +451,7 @@ def what_gvadetect_finds_is_read_once(n_frames=3):
 
 
 def what_gvaclassify_says_without_its_regions_is_read_from_the_entries():
-    """A scaler drops the parameters of regions; the label id is the place in the descriptor."""
+    """A scaler drops the parameters of regions; the label ID is the index in the descriptor."""
     buffer = area_with_cell()
     gvadetect(buffer, [("car", AREA, None)], ["person", "car"])
     gvaclassify(buffer, "car", ["bus", "truck", "van"])

@@ -1,21 +1,21 @@
-//! Sixteen streams of a real clip, looped, under flushes, seeks, pads that are linked anew, state changes, properties that change and
-//! runs that fail: `make soak DURATION=seconds SEED=number`. The last line is the verdict; the exit code is 0 if nothing was found.
+//! Stress test: sixteen streams of a real clip in a loop, with flushes, seeks, relinked pads, state changes, property changes and failing
+//! runs. Run it with `make soak DURATION=seconds SEED=number`. The last line is the verdict; the exit code is 0 without findings.
 //!
-//! What must hold, whatever is done to the streams:
+//! Invariants, regardless of the operations:
 //!
-//! - memory does not grow: the trend of resident memory and of the heap, per frame ([`trend`]), is not above [`MAX_GROWTH`];
-//! - no frame is reordered, or comes twice;
-//! - of each inference element, what came in = what went out + what was dropped, and every one of them has its reason;
-//! - nothing hangs: each operation has to end, frames have to come, and threads and descriptors do not pile up ([`watch`]);
-//! - nothing is on the bus but what was provoked.
+//! - Memory does not grow: the trend of resident memory and heap, per frame ([`trend`]), is at most [`MAX_GROWTH`].
+//! - No frame is reordered or duplicated.
+//! - In each inference element, arrived = left + dropped, and each dropped frame has a reason.
+//! - Nothing hangs: each operation ends, frames arrive, and threads and descriptors do not accumulate ([`watch`]).
+//! - The bus has only provoked messages.
 //!
-//! The clip is decoded by GStreamer; models are the tiny ones, on the embedded engine or on NULL devices with scripted failures
-//! ([`device`]). What a stream does in a round is its own ([`stream`]). Between rounds most streams rest in READY, and memory is looked at
-//! ([`memory`]): what the streams hold then is always the same, so that growth is seen in seconds. In runs of [`LONG`] and more
-//! two streams only pause, for what would pile up in a stream that never ends.
+//! GStreamer decodes the clip. The models are the tiny ones, on the embedded engine or on NULL devices with scripted failures
+//! ([`device`]). [`stream`] chooses the operations of a stream. Between rounds most streams are in READY while memory is measured
+//! ([`memory`]): the streams then hold constant memory, so that growth is visible within seconds. In runs of at least [`LONG`], two
+//! streams only pause, to detect accumulation in endless streams.
 //!
-//! `SOAK_LEAK=1024` loses so many bytes with each frame: the soak must find that. `SOAK_CLIP` names another clip; without it it is the
-//! demo's (`make demo` fetches it), or one that is encoded here.
+//! `SOAK_LEAK=1024` leaks this many bytes per frame, which the soak test must detect. `SOAK_CLIP` sets the clip; the default is that of
+//! the demo (`make demo` fetches it), or a generated one.
 
 mod device;
 mod memory;
@@ -38,15 +38,15 @@ use trend::{Trend, trend};
 use watch::{ROUND, Watch};
 
 const N_STREAMS: usize = 16;
-/// Bytes for each frame. The lower end of a trend's interval has to be above it, so that it is growth for sure.
+/// Bytes per frame. The lower bound of the trend's interval must exceed it to count as growth.
 const MAX_GROWTH: f64 = 256.0;
-/// Samples at the beginning that are not part of the trend: pools, caches and the allocator find their size.
+/// Samples at the begin that are ignored, while pools, caches and the allocator reach their size.
 const N_WARM_UP: usize = 4;
 
-/// Runs from this length on have streams that are never stopped.
+/// Runs of at least this duration have streams that are never stopped.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Random numbers that a seed decides (splitmix64).
+/// Pseudorandom numbers from a seed (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -69,7 +69,7 @@ impl Random {
     }
 }
 
-/// What must not be.
+/// Violated invariants.
 #[derive(Default)]
 pub struct Violations {
     first: Mutex<Vec<String>>,
@@ -78,7 +78,7 @@ pub struct Violations {
 
 impl Violations {
     pub fn add(&self, what: String) {
-        // Enough to see what it is.
+        // Enough of the value to identify it.
         if self.n.fetch_add(1, Ordering::AcqRel) < 20 {
             println!("VIOLATION: {what}");
             self.first.lock().unwrap().push(what);
@@ -111,13 +111,13 @@ fn main() {
     let (watch, violations) = (Arc::new(Watch::new(N_STREAMS + 1)), Arc::new(Violations::default()));
     end_what_hangs(&watch);
     let kinds = kinds(seed);
-    // What a stream holds in PAUSED varies by megabytes: only a long run sees a trend in that.
+    // The memory of a stream in PAUSED varies by megabytes: only a long run shows its trend.
     let stops = duration < LONG;
     let mut streams: Vec<Stream> = (0..N_STREAMS)
         .map(|idx| Stream::new(idx, &kinds[idx % kinds.len()], idx >= kinds.len(), stops, &clip, leak, seed, &watch, &violations))
         .collect();
     let (begin, mut samples) = (Instant::now(), Vec::new());
-    // Long enough for the streams to do something in each, short enough for a trend in the shortest run.
+    // Long enough for several operations per stream, short enough for a trend in the shortest run.
     let round = (duration / 300).clamp(Duration::from_millis(1500), Duration::from_secs(10));
     let mut told = begin;
     while begin.elapsed() < duration {
@@ -150,14 +150,14 @@ fn main() {
     judge(&samples, &violations);
 }
 
-/// A look between two rounds.
+/// A measurement between two rounds.
 struct Sample {
     at: Duration,
     n_frames: u64,
     held: Held,
 }
 
-/// The memory's part, and the last line.
+/// Evaluates the memory, and prints the last line.
 fn judge(samples: &[Sample], violations: &Violations) -> ! {
     let measured = &samples[N_WARM_UP.min(samples.len())..];
     for (what, bytes) in [("resident memory", resident as fn(&Sample) -> f64), ("the heap in use", heap)] {
@@ -182,7 +182,7 @@ fn judge(samples: &[Sample], violations: &Violations) -> ! {
                 .add(format!("{what} grows by {slope:.0} bytes a frame (95 %: {low:.0} to {high:.0}), expected at most {MAX_GROWTH}"));
         }
     }
-    // Pools keep idle threads for a while, some more, some less: only what is always more is growth.
+    // Pools keep a varying number of idle threads for a while: only a rising minimum is growth.
     let (early, late) = measured.split_at(measured.len() / 2);
     for (what, count) in [("threads", (|held| held.n_threads) as fn(Held) -> usize), ("descriptors", |held| held.n_descriptors)] {
         let most = early.iter().map(|sample| count(sample.held)).max().unwrap_or_default();
@@ -232,7 +232,7 @@ fn operations(streams: &[Stream]) -> String {
     counts.join(", ")
 }
 
-/// What the streams are made of. Those behind the first of each kind keep to the clip's own pace, as a camera does.
+/// Configurations of the streams. All but the first of each kind run in real time, like a camera.
 fn kinds(seed: u64) -> Vec<Kind> {
     let tiny = |model: &str| format!("{}/assets/tiny/{model}.onnx", env!("CARGO_MANIFEST_DIR"));
     let [rectangle, color, stripes, brightness] = ["rectangle", "color", "stripes", "brightness"].map(tiny);
@@ -336,7 +336,7 @@ fn end_what_hangs(watch: &Arc<Watch>) {
             if let Some(hangs) = watch.hangs() {
                 println!("threads and what they wait for:\n{}", watch::threads());
                 println!("soak: FAIL: {hangs}");
-                // For who attaches a debugger.
+                // Allows attaching a debugger.
                 if std::env::var_os("SOAK_STAYS").is_some() {
                     std::thread::sleep(Duration::from_secs(3600));
                 }
@@ -346,7 +346,7 @@ fn end_what_hangs(watch: &Arc<Watch>) {
     });
 }
 
-/// They are part of the play; others are told as ever.
+/// Provoked panics are not printed; all others are.
 fn keep_scripted_panics_quiet() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

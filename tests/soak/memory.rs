@@ -1,13 +1,13 @@
-//! What the process holds: resident memory, bytes of the heap in use, threads, descriptors.
+//! Resources of the process: resident memory, heap bytes in use, threads, descriptors.
 //!
-//! Resident memory means little while the allocator keeps what was freed: one heap for all threads, large blocks mapped and unmapped
-//! by themselves, and what is free at the heap's end given back before it is looked at. The environment says so to the allocator when
-//! a process begins, so the process begins once more.
+//! Resident memory is meaningful only if the allocator returns freed memory: one malloc arena for all threads, large blocks mapped
+//! separately, and free memory at the heap's end returned before measuring. The allocator reads these settings from the environment at
+//! process start, so the process restarts itself.
 
 use std::os::unix::process::CommandExt;
 
-/// How the allocators are to behave, glibc's and that of GLib. What threads keep of freed memory for themselves would count as in use, and
-/// how many threads there are varies.
+/// Settings of the allocators of glibc and GLib. Per-thread caches of freed memory would count as in use, and the number of threads
+/// varies.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_MMAP_THRESHOLD_", "131072"),
@@ -16,28 +16,28 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("G_SLICE", "always-malloc"),
 ];
 
-/// Begins the process anew unless it has the environment; returns in one that has.
+/// Restarts the process unless it has the environment.
 pub fn settle_allocators() {
     if ENVIRONMENT.iter().all(|(name, value)| std::env::var(name).is_ok_and(|set| set == *value)) {
         return;
     }
-    let program = std::env::current_exe().expect("a program knows its file");
+    let program = std::env::current_exe().expect("the program's path is known");
     let error = std::process::Command::new(program).args(std::env::args_os().skip(1)).envs(ENVIRONMENT).exec();
-    panic!("the process could not begin anew: {error}");
+    panic!("the process could not be restarted: {error}");
 }
 
-/// What a look found.
+/// A measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
     pub resident_bytes: u64,
-    /// 0 where the C library does not tell.
+    /// 0 if the C library does not report it.
     pub heap_bytes: u64,
     pub n_threads: usize,
     pub n_descriptors: usize,
 }
 
 impl Held {
-    /// Gives back what is free, and looks. `None` without `/proc`.
+    /// Returns free memory to the system, then measures. `None` without `/proc`.
     pub fn now() -> Option<Self> {
         let heap_bytes = heap();
         let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -75,7 +75,7 @@ fn heap() -> u64 {
         fn mallinfo2() -> Info;
     }
 
-    // SAFETY: both may be called at any time from any thread, and the struct is the library's.
+    // SAFETY: both may be called at any time from any thread; the struct has the layout of the library.
     let info = unsafe {
         malloc_trim(0);
         mallinfo2()

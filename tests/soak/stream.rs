@@ -1,4 +1,4 @@
-//! One stream of the soak: its pipeline, what is done to it, and what is looked at.
+//! One stream of the soak test: its pipeline, the operations on it, and the checks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use super::device::{Faulty, SCRIPTED};
 use super::watch::{PATIENCE, Watch};
 use super::{Random, Violations};
 
-/// What may be done to a stream.
+/// Operations on a stream.
 pub const OPERATIONS: [&str; N_OPERATIONS] = [
     "flushes",
     "seeks",
     "seeks without a flush",
-    "pads linked anew while blocked",
-    "pads linked anew in mid-push",
+    "pads relinked while blocked",
+    "pads relinked in mid-push",
     "pauses",
     "times READY",
     "times NULL",
@@ -29,24 +29,24 @@ pub const OPERATIONS: [&str; N_OPERATIONS] = [
     "restarts after an error",
 ];
 pub const N_OPERATIONS: usize = 12;
-/// The index of what happens by itself.
+/// Index of the operation that occurs by itself.
 const LOOP: usize = 10;
 const RESTART: usize = 11;
-/// How often each operation is chosen.
+/// Relative frequency of each operation.
 const WEIGHTS: [u64; N_OPERATIONS] = [12, 16, 4, 8, 12, 8, 4, 1, 16, 3, 0, 0];
 
-/// What a stream is made of.
+/// Configuration of a stream.
 pub struct Kind {
     pub name: &'static str,
-    /// Its elements behind the decoder.
+    /// Its elements after the decoder.
     pub line: String,
-    /// It is never stopped.
+    /// The stream is never stopped.
     pub is_long: bool,
-    /// Its detector's device, if it can be broken.
+    /// Device of its detector, if it can be broken.
     pub faulty: Option<Arc<Faulty>>,
 }
 
-/// See the module.
+/// One stream of the soak test. See the module.
 pub struct Stream {
     idx: usize,
     name: String,
@@ -54,22 +54,22 @@ pub struct Stream {
     faulty: Option<Arc<Faulty>>,
     pipeline: gst::Pipeline,
     bus: gst::Bus,
-    /// The inference elements, in order, with what passes them.
+    /// Inference elements in order, with counters of their frames.
     stages: Vec<Stage>,
-    /// Neighbors that can be parted.
+    /// Linked pads that can be relinked.
     seams: Vec<(gst::Pad, gst::Pad)>,
     seen: Arc<Seen>,
     random: Random,
     watch: Arc<Watch>,
     violations: Arc<Violations>,
-    /// By index in [`OPERATIONS`].
+    /// Number of each operation, by index in [`OPERATIONS`].
     pub n_operations: [u64; N_OPERATIONS],
-    /// Whatever may have made an element refuse the frame that is just being pushed into it.
+    /// Number of operations that may have made an element refuse a frame.
     n_disturbances: u64,
     is_at_end: bool,
-    /// Pads were parted since it began.
+    /// Pads were relinked since the stream began.
     was_parted: bool,
-    /// When pads were linked anew last: how many frames had come to the first element, and how many it had taken.
+    /// At the last relinking: number of frames that arrived at the first element, and that it accepted.
     linked_at: (u64, u64),
     begin: Instant,
 }
@@ -84,24 +84,24 @@ struct Stage {
 #[derive(Default)]
 struct Passed {
     n: AtomicU64,
-    /// The number of the last one.
+    /// Number of the last frame.
     last: AtomicU64,
 }
 
-/// What the probes share with who plays.
+/// State shared with the probes.
 struct Seen {
     begin: Instant,
-    /// Frames are numbered where they come in.
+    /// Frames are numbered where they enter.
     n_numbered: AtomicU64,
     sink: Passed,
-    /// When the last one came to the sink, in milliseconds.
+    /// Arrival time of the last frame at the sink, in milliseconds.
     last_ms: AtomicU64,
-    /// The number that the detector gave the last one; -1 before the first.
+    /// Last frame number of the detector; -1 before the first.
     last_frame_number: AtomicI64,
     flush: AtomicU8,
 }
 
-/// Long enough for an end that is on its way.
+/// Long enough for EOS to arrive.
 const STILL: Duration = Duration::from_secs(3);
 
 const NO_FLUSH: u8 = 0;
@@ -121,7 +121,8 @@ impl Stream {
         watch: &Arc<Watch>,
         violations: &Arc<Violations>,
     ) -> Self {
-        // A pad that is not linked stops a source for good: whoever parts elements of a running pipeline hides that from it.
+        // An unlinked pad stops a source permanently. An application that relinks elements in a running pipeline must hide this from the
+        // source.
         let line = format!(
             "errorignore name=head ignore-error=false ignore-notnegotiated=false ignore-notlinked=true convert-to=ok ! identity name=in silent=true ! {} \
              ! fakesink name=sink sync={is_paced} qos={is_paced} filesrc location=\"{}\" ! decodebin name=decode",
@@ -142,7 +143,7 @@ impl Stream {
         let element = |name: &str| pipeline.by_name(name).expect("named in the line above");
         let pad = |element: &gst::Element, name: &str| element.static_pad(name).expect("filters and sinks have it");
 
-        // The decoder's pads come and go with each start.
+        // The decoder's pads are created and removed with each start.
         let head = pad(&element("head"), "sink").downgrade();
         element("decode").connect_pad_added(move |_, decoded| {
             let is_video =
@@ -216,12 +217,12 @@ impl Stream {
         }
     }
 
-    /// Frames that came to the sink.
+    /// Number of frames at the sink.
     pub fn n_frames(&self) -> u64 {
         self.seen.sink.n.load(Ordering::Acquire)
     }
 
-    /// Plays until then, with something done to it now and again; then rests.
+    /// Plays until this time with random operations, then rests.
     pub fn round(&mut self, until: Instant) {
         self.reach(gst::State::Playing, "start");
         while Instant::now() < until {
@@ -241,7 +242,7 @@ impl Stream {
         }
     }
 
-    /// The last look.
+    /// The final check.
     pub fn end(&mut self) {
         self.stop(gst::State::Ready, "end");
         self.check();
@@ -249,7 +250,7 @@ impl Stream {
         self.check();
     }
 
-    /// What passed, in a line.
+    /// Summary of the stream in one line.
     pub fn report(&self) -> String {
         let of_stage = |stage: &Stage| {
             let count = |field: &str| stats(&stage.element, field);
@@ -295,8 +296,8 @@ impl Stream {
             0 => watch.watched(idx, "flush", || self.flush()),
             1 => self.seek(gst::SeekFlags::FLUSH),
             2 => self.seek_without_flush(),
-            3 => watch.watched(idx, "link anew while blocked", || self.relink_blocked()),
-            4 => watch.watched(idx, "link anew in mid-push", || self.relink()),
+            3 => watch.watched(idx, "relink while blocked", || self.relink_blocked()),
+            4 => watch.watched(idx, "relink in mid-push", || self.relink()),
             5 => {
                 self.reach(gst::State::Paused, "pause");
                 std::thread::sleep(Duration::from_millis(self.random.below(50)));
@@ -321,19 +322,19 @@ impl Stream {
         }
     }
 
-    /// Flushes what is behind the head, and waits until the sink plays again: it lost its state.
+    /// Flushes after the head, and waits until the sink plays again, because a flush loses its state.
     fn flush(&mut self) {
         self.flush_between_frames();
         self.reach(gst::State::Playing, "play on after a flush");
     }
 
-    /// On the streaming thread.
+    /// Runs on the streaming thread.
     fn flush_between_frames(&self) {
         let flush = &self.seen.flush;
         flush.store(FLUSH_WANTED, Ordering::Release);
         let begin = Instant::now();
         while flush.load(Ordering::Acquire) != NO_FLUSH {
-            // No frame may come, at the end of the stream.
+            // At the end of the stream no further frame may arrive.
             if begin.elapsed() > Duration::from_millis(200)
                 && flush.compare_exchange(FLUSH_WANTED, NO_FLUSH, Ordering::AcqRel, Ordering::Acquire).is_ok()
             {
@@ -352,8 +353,8 @@ impl Stream {
         self.reach(gst::State::Playing, "play on after a seek");
     }
 
-    /// Only while the sink plays: a demuxer that is sought without a flush waits until what it pushes is taken, and an application that
-    /// seeks keeps the pipeline from changing its state meanwhile, so a sink that is to play, but does not yet, never takes it.
+    /// Only while the sink plays. A demuxer that seeks without a flush waits until its push is accepted, and a seek blocks state changes
+    /// of the pipeline. So a sink that is about to play would never accept it.
     fn seek_without_flush(&mut self) {
         let (reached, current, pending) = self.pipeline.state(gst::ClockTime::ZERO);
         if reached == Ok(gst::StateChangeSuccess::Success) && (current, pending) == (gst::State::Playing, gst::State::VoidPending) {
@@ -374,12 +375,12 @@ impl Stream {
         });
         match done.recv_timeout(Duration::from_millis(500)) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => self.violations.add(format!("stream {}: pads could not be linked anew: {error}", self.idx)),
-            // Downstream holds a frame, and the pad is not idle: another time.
+            Ok(Err(error)) => self.violations.add(format!("stream {}: pads could not be relinked: {error}", self.idx)),
+            // Downstream holds a frame, so the pad is not idle: try another time.
             Err(_) => probe.into_iter().for_each(|probe| src.remove_probe(probe)),
         }
         if !src.is_linked() && src.link(&sink).is_err() {
-            self.violations.add(format!("stream {}: pads could not be linked anew", self.idx));
+            self.violations.add(format!("stream {}: pads could not be relinked", self.idx));
         }
     }
 
@@ -392,12 +393,12 @@ impl Stream {
         }
         std::thread::sleep(Duration::from_micros(self.random.below(20_000)));
         if let Err(error) = src.link(&sink) {
-            self.violations.add(format!("stream {}: pads could not be linked anew: {error}", self.idx));
+            self.violations.add(format!("stream {}: pads could not be relinked: {error}", self.idx));
         }
         self.linked_at = self.n_at_first();
     }
 
-    /// How many frames have come to the first element, and how many it has taken.
+    /// Number of frames that arrived at the first element, and that it accepted.
     fn n_at_first(&self) -> (u64, u64) {
         let first = &self.stages[0];
         (first.came.n.load(Ordering::Acquire), stats(&first.element, "frames-in"))
@@ -418,7 +419,7 @@ impl Stream {
         element.set_property_from_str(name, values[self.random.below(values.len() as u64) as usize]);
     }
 
-    /// What is on the bus, and what has to be done about it.
+    /// Handles the messages on the bus.
     fn attend(&mut self) {
         if self.read_bus() {
             self.n_operations[RESTART] += 1;
@@ -432,7 +433,7 @@ impl Stream {
             if n_came > self.linked_at.0 + 150 && n_taken == self.linked_at.1 {
                 let n_came = n_came - self.linked_at.0;
                 self.violations.add(format!(
-                    "stream {} ({}): pads were linked anew, {n_came} frames came to the first element since, and it took none",
+                    "stream {} ({}): pads were relinked, {n_came} frames arrived at the first element since, and it accepted none",
                     self.idx, self.name
                 ));
             }
@@ -453,13 +454,13 @@ impl Stream {
         }
     }
 
-    /// How long no frame has come to the sink.
+    /// Time since the last frame at the sink.
     fn silent(&self) -> Duration {
         self.begin.elapsed().saturating_sub(Duration::from_millis(self.seen.last_ms.load(Ordering::Acquire)))
     }
 
-    /// Whether the end of the stream was lost where nobody was linked in front of an inference element: then nothing comes any more, and a
-    /// sink that is to wait for a frame in PAUSED waits for ever. An end that one of these elements has is to come to the sink.
+    /// Whether EOS was lost at an unlinked pad before an inference element. Then no further frame arrives, and a sink in PAUSED waits
+    /// forever. EOS inside one of these elements must reach the sink.
     fn has_lost_eos(&self) -> bool {
         let has_eos = |pad: &gst::Pad| pad.sticky_event::<gst::event::Eos>(0).is_some();
         let is_ours = |pad: &gst::Pad| pad.parent_element().is_some_and(|parent| self.stages.iter().any(|stage| stage.element == parent));
@@ -476,7 +477,7 @@ impl Stream {
                 gst::MessageView::Latency(_) => drop(self.pipeline.recalculate_latency()),
                 gst::MessageView::Error(error) => {
                     let text = error.error().to_string();
-                    // Only the first: what others say then follows from it.
+                    // Only the first error: others follow from it.
                     if !has_error && !self.is_provoked(&text) {
                         let source = error.src().map(|source| source.name().to_string()).unwrap_or_default();
                         let details = error.debug().unwrap_or_default();
@@ -500,7 +501,7 @@ impl Stream {
         error.contains(SCRIPTED) || (self.was_parted && error.contains("downstream answered NotLinked"))
     }
 
-    /// Goes to this state and waits until it is there, whatever was provoked on the way.
+    /// Changes to this state and waits for it, regardless of provoked errors.
     fn reach(&mut self, state: gst::State, what: &str) {
         let watch = self.watch.clone();
         self.seen.come_to_sink();
@@ -522,7 +523,7 @@ impl Stream {
                     Err(error) => changed = Err(error),
                 }
                 if self.is_at_end {
-                    break; // It may not come to PLAYING without a frame.
+                    break; // It may not reach PLAYING without a frame.
                 }
                 if self.has_lost_eos() {
                     self.n_disturbances += 1;
@@ -534,7 +535,7 @@ impl Stream {
         self.seen.come_to_sink();
     }
 
-    /// Goes down to this state.
+    /// Changes down to this state.
     fn stop(&mut self, state: gst::State, what: &str) {
         let watch = self.watch.clone();
         self.n_disturbances += 1;
@@ -553,7 +554,7 @@ impl Stream {
         self.seen.last_frame_number.store(-1, Ordering::Release);
     }
 
-    /// What must hold of a stream that is stopped.
+    /// Invariants of a stopped stream.
     fn check(&self) {
         let mut wrong = Vec::new();
         for (stage_idx, stage) in self.stages.iter().enumerate() {
@@ -572,7 +573,7 @@ impl Stream {
             same("skipped, and by reason", count("skipped"), sum(&skipped));
             let dropped = ["queue-policy", "max-latency", "qos", "flush", "downstream", "max-failures"];
             same("dropped, and by reason", count("dropped"), dropped.iter().map(|why| count(&format!("dropped-{why}"))).sum());
-            // Each disturbance may refuse the one frame that is being pushed.
+            // Each disturbance may refuse one frame in a push.
             let mut near = |what: &str, more: u64, fewer: u64, off: u64| {
                 if more < fewer || more - fewer > off {
                     wrong.push(format!("{}: {what}: {more} and {fewer}, at most {off} apart", stage.element.name()));
@@ -580,7 +581,7 @@ impl Stream {
             };
             let (came, left) = (stage.came.n.load(Ordering::Acquire), stage.left.n.load(Ordering::Acquire));
             near("frames at the source pad", count("frames-out"), left, self.n_disturbances);
-            // Of the first, upstream may try again and again while nobody takes a frame.
+            // While the first element is unlinked, upstream may retry any number of times.
             near("frames at the sink pad", came, count("frames-in"), if stage_idx == 0 { u64::MAX } else { self.n_disturbances });
             if let Some(next) = self.stages.get(stage_idx + 1) {
                 near("frames at the next element", left, next.came.n.load(Ordering::Acquire), self.n_disturbances);
@@ -602,7 +603,7 @@ fn stats(element: &gst::Element, field: &str) -> u64 {
     element.property::<gst::Structure>("stats").get(field).unwrap_or_else(|error| panic!("{field}: {error}"))
 }
 
-/// Counts the frames that pass a pad, which have to come in order.
+/// Counts the frames that pass a pad, and asserts their order.
 fn count(pad: &gst::Pad, at: String, passed: Arc<Passed>, violations: Arc<Violations>) {
     let _probe = pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
         if let Some(buffer) = info.buffer() {
@@ -635,7 +636,7 @@ fn watch_sink(idx: usize, sink: &gst::Pad, seen: &Arc<Seen>, violations: &Arc<Vi
                 if frame_number <= last {
                     violations.add(format!("stream {idx}: results of frame {frame_number} behind those of frame {last}"));
                 }
-                // One classifier, one answer: what is carried, recalled or comes late does not come beside what was said just now.
+                // One classifier gives one result: carried, reused or late results never appear in addition to a new one.
                 if let Some(twice) = results.detections.iter().find(|detection| detection.classifications.len() > 1) {
                     violations.add(format!("stream {idx}: frame {number}: {} answers on one object", twice.classifications.len()));
                 }
@@ -648,7 +649,7 @@ fn watch_sink(idx: usize, sink: &gst::Pad, seen: &Arc<Seen>, violations: &Arc<Vi
     });
 }
 
-/// A flush as an element upstream may send it in mid-stream: on the streaming thread, between two frames.
+/// A flush as sent by an upstream element in mid-stream: on the streaming thread, between two frames.
 fn flush_when_asked(element: &gst::Element, seen: &Arc<Seen>, resets_time: bool) {
     let seen = seen.clone();
     let src = element.static_pad("src").expect("a filter has it").downgrade();

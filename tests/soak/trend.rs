@@ -1,9 +1,9 @@
-//! The slope of a noisy line: what memory grows by, however much single samples are off.
+//! Slope of a noisy line: the growth of memory, robust against outliers.
 //!
-//! Theil and Sen: the median of the slopes between all pairs of points. A third of the points may be anywhere without moving it far.
-//! The interval is that of Sen (1968), from the variance of Kendall's statistic. Knows numbers only.
+//! Theil-Sen estimator: the median of the slopes between all pairs of points, robust against up to 29 % outliers. The interval is that of
+//! Sen (1968), from the variance of Kendall's statistic. Knows numbers only.
 
-/// A slope and its 95 % interval, in units of y by units of x.
+/// A slope and its 95 % interval, in units of y per unit of x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trend {
     pub slope: f64,
@@ -11,10 +11,10 @@ pub struct Trend {
     pub high: f64,
 }
 
-/// More points than this are thinned out: the number of pairs grows with the square, and their memory would be part of what is measured.
+/// More points are thinned out, because the number of pairs is quadratic, and their memory would affect the measurement.
 const MAX_POINTS: usize = 200;
 
-/// The trend of points (x, y). `None` of less than five, which say nothing.
+/// The trend of points (x, y). `None` for fewer than five points.
 pub fn trend(points: &[(f64, f64)]) -> Option<Trend> {
     let step = points.len().div_ceil(MAX_POINTS).max(1);
     let points: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();

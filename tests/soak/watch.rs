@@ -1,19 +1,19 @@
-//! What everybody does at the moment, and a watchdog that ends the process when something takes too long.
+//! Current operation of each thread, and a watchdog that ends the process if an operation takes too long.
 //!
 //! Knows names and times only.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Far above what anything here takes on a machine that is busy with other things as well.
+/// Far above the duration of any operation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What holds all else that is done to a stream; it takes as long as it was told.
+/// Outermost operation of a stream; its duration is set by the run.
 pub const ROUND: &str = "a round";
 
-/// One slot for each stream, and one for who leads them.
+/// One slot per stream, and one for the main thread.
 pub struct Watch {
-    /// What each does, and within what: the outermost first.
+    /// Nested operations of each slot with their limits, outermost first.
     slots: Vec<Mutex<Vec<(String, Instant)>>>,
     slowest: Mutex<(Duration, String)>,
 }
@@ -23,7 +23,7 @@ impl Watch {
         Self { slots: (0..n_slots).map(|_| Mutex::default()).collect(), slowest: Mutex::default() }
     }
 
-    /// Does something that has to come to an end.
+    /// Runs an operation with a time limit.
     pub fn watched<T>(&self, slot_idx: usize, what: impl Into<String>, act: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         self.slots[slot_idx].lock().unwrap().push((what.into(), begin));
@@ -36,7 +36,7 @@ impl Watch {
         result
     }
 
-    /// What has taken longer than is allowed.
+    /// Operations that exceeded their limit.
     pub fn hangs(&self) -> Option<String> {
         self.slots.iter().enumerate().find_map(|(slot_idx, slot)| {
             let slot = slot.lock().unwrap();
@@ -46,14 +46,14 @@ impl Watch {
         })
     }
 
-    /// What took longest.
+    /// The longest operation.
     pub fn slowest(&self) -> String {
         let (took, what) = &*self.slowest.lock().unwrap();
         format!("{what}, {:.1} s", took.as_secs_f64())
     }
 }
 
-/// What the threads of this process wait for, for who looks into a hang; as the kernel tells.
+/// Kernel wait states of the threads of this process, to diagnose a hang.
 pub fn threads() -> String {
     let mut lines = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {

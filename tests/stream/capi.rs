@@ -1,4 +1,4 @@
-//! The C API: what it tells of a buffer, what it makes of nothing, and the programs in C and Python that use it.
+//! The C API: results of a buffer, null and invalid arguments, and the example programs in C and Python.
 
 use std::ffi::{CStr, c_char};
 use std::mem::{offset_of, size_of};
@@ -16,23 +16,23 @@ use crate::harness::{Folder, built_plugin, face, init, results, tiny};
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: 40.25, y: 60.5, width: 80.5, height: 100.25 };
 
-/// Results of the C API, freed at the end.
+/// Results of the C API, freed on drop.
 struct Results(*mut RoiflowResults);
 
 impl Results {
     fn of(buffer: &gst::BufferRef, size: Size) -> Self {
-        // SAFETY: a buffer that nothing else uses.
+        // SAFETY: nothing else uses the buffer.
         Self(unsafe { roiflow_results_from_buffer(buffer.as_ptr().cast_mut(), size.width, size.height) })
     }
 
     fn n_objects(&self) -> usize {
-        // SAFETY: not freed yet; so it is in all that follow.
+        // SAFETY: the results are not freed yet, here and below.
         unsafe { roiflow_results_n_objects(self.0) }
     }
 
     fn object(&self, object_idx: usize) -> Option<RoiflowObject> {
         let mut object = std::mem::MaybeUninit::uninit();
-        // SAFETY: written if the answer is 1.
+        // SAFETY: initialized if the function returned 1.
         unsafe { (roiflow_results_get_object(self.0, object_idx, object.as_mut_ptr()) == 1).then(|| object.assume_init()) }
     }
 
@@ -58,7 +58,7 @@ impl Drop for Results {
 }
 
 fn text<'a>(text: *const c_char) -> Option<&'a str> {
-    // SAFETY: null, or a text of results that the caller has.
+    // SAFETY: null, or a string of results that are not freed.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().unwrap())
 }
 
@@ -72,7 +72,7 @@ fn buffer(detections: Vec<Detection>) -> gst::Buffer {
 }
 
 #[test]
-fn objects_attributes_and_json_are_those_of_the_buffer() {
+fn c_api_returns_objects_attributes_and_json_of_buffer() {
     let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
     let hat = ScoredLabel { label_id: 4, label: Some("hat".into()), confidence: 0.5 };
     let outside = face(5, Rect { x: 900.0, ..BOX });
@@ -85,7 +85,7 @@ fn objects_attributes_and_json_are_those_of_the_buffer() {
     // Results do not depend on the buffer.
     drop(buffer);
 
-    assert_eq!(read.n_objects(), 2, "what is outside of the frame is left out");
+    assert_eq!(read.n_objects(), 2, "objects outside the frame are left out");
     let [person, child] = [0, 1].map(|object_idx| read.object(object_idx).unwrap());
     assert_eq!([person.x, person.y, person.width, person.height, person.confidence], [40.25, 60.5, 80.5, 100.25, 0.75]);
     assert_eq!((text(person.label), person.label_id, person.track_id, person.parent), (Some("person"), 1, 12, -1));
@@ -116,35 +116,35 @@ fn objects_attributes_and_json_are_those_of_the_buffer() {
 }
 
 #[test]
-fn results_are_those_of_a_frame_of_the_given_size() {
+fn c_api_scales_results_to_given_frame_size() {
     let mut buffer = buffer(vec![face(7, Rect { x: 40.0, y: 60.0, width: 80.0, height: 100.0 })]);
     let x_in = |buffer: &gst::Buffer, size| {
         let read = Results::of(buffer, size);
         (read.object(0).unwrap().x, read.json()["resolution"]["width"].clone())
     };
-    assert_eq!(x_in(&buffer, Size::default()), (40.0, 320.into()), "when they were attached");
-    // As behind an element that scales the frame, and the regions with it.
+    assert_eq!(x_in(&buffer, Size::default()), (40.0, 320.into()), "size at the time of attaching");
+    // Like an element that scales the frame with its regions.
     let writable = buffer.get_mut().unwrap();
     let format = gstreamer_video::VideoFormat::Gray8;
     gstreamer_video::VideoMeta::add(writable, gstreamer_video::VideoFrameFlags::empty(), format, 640, 480).unwrap_err();
     writable.append_memory(gst::Memory::from_slice(vec![0; 640 * 480]));
     gstreamer_video::VideoMeta::add(writable, gstreamer_video::VideoFrameFlags::empty(), format, 640, 480).unwrap();
-    assert_eq!(x_in(&buffer, Size::default()).1, 640, "as its video meta says");
+    assert_eq!(x_in(&buffer, Size::default()).1, 640, "size of the video meta");
     assert_eq!(x_in(&buffer, Size::new(160, 120)).1, 160);
 }
 
 #[test]
-fn nothing_is_answered_with_nothing() {
+fn c_api_handles_null_and_empty_buffers() {
     init();
     assert_eq!(roiflow_abi_version(), ABI_VERSION);
     let caps = gst::Caps::new_any();
     let plain = gst::Buffer::new();
     let mut object = std::mem::MaybeUninit::uninit();
-    // SAFETY: null is allowed everywhere, and what is no buffer is a mini object.
+    // SAFETY: all pointers may be null, and an object that is not a buffer is a mini object.
     unsafe {
         assert!(roiflow_results_from_buffer(ptr::null_mut(), 4, 3).is_null());
-        assert!(roiflow_results_from_buffer(caps.as_ptr().cast_mut().cast(), 4, 3).is_null(), "caps are no buffer");
-        assert!(roiflow_results_from_buffer(plain.as_ptr().cast_mut(), 4, 3).is_null(), "it has no results");
+        assert!(roiflow_results_from_buffer(caps.as_ptr().cast_mut().cast(), 4, 3).is_null(), "caps are not a buffer");
+        assert!(roiflow_results_from_buffer(plain.as_ptr().cast_mut(), 4, 3).is_null(), "the buffer has no results");
         assert_eq!(roiflow_results_n_objects(ptr::null()), 0);
         assert_eq!(roiflow_results_get_object(ptr::null(), 0, object.as_mut_ptr()), 0);
         assert_eq!(roiflow_results_get_attribute(ptr::null(), 0, 0, ptr::null_mut()), 0);
@@ -152,14 +152,14 @@ fn nothing_is_answered_with_nothing() {
         roiflow_results_free(ptr::null_mut());
     }
     let read = Results::of(&buffer(vec![face(7, BOX)]), SIZE);
-    // SAFETY: the results are not freed yet; there is nowhere to write.
+    // SAFETY: the results are not freed yet; there is no output pointer.
     unsafe {
         assert_eq!(roiflow_results_get_object(read.0, 0, ptr::null_mut()), 0);
         assert_eq!(roiflow_results_get_attribute(read.0, 0, 0, ptr::null_mut()), 0);
     }
 }
 
-/// Compiles a C program against the header and the libraries that `pkg-config` names.
+/// Compiles a C program with the header and the libraries of `pkg-config`.
 fn compile(source: &Path, program: &str, pkg_config_path: &str, packages: &[&str]) {
     let flags = Command::new("pkg-config").args(["--cflags", "--libs"]).args(packages).env("PKG_CONFIG_PATH", pkg_config_path).output();
     let flags = flags.unwrap();
@@ -176,7 +176,7 @@ fn shown(output: &Output) -> String {
 }
 
 #[test]
-fn structs_have_the_layout_of_the_header() {
+fn c_structs_have_layout_of_header() {
     let folder = Folder::new("layout");
     let mut source = "#include <roiflow.h>\n#define IS(what, expected) _Static_assert((what) == (expected), #what)\n".to_owned();
     macro_rules! check {
@@ -200,7 +200,7 @@ fn structs_have_the_layout_of_the_header() {
     compile(&folder.0.join("layout.c"), &folder.file("layout"), "", &["gstreamer-1.0"]);
 }
 
-/// The graph that both example programs play.
+/// The graph of both example programs.
 fn graph() -> String {
     format!(
         "videotestsrc num-buffers=2 pattern=red ! video/x-raw,format=RGB,width=320,height=240 ! roidetect model={} device=CPU ! \
@@ -210,7 +210,7 @@ fn graph() -> String {
     )
 }
 
-/// Runs an example where the plugin is installed, and checks what it prints of each frame.
+/// Runs an example with the installed plugin, and checks its output for each frame.
 fn check_example(mut program: Command, plugins: &str, folder: &Folder) {
     let played = program.arg(graph()).env("GST_PLUGIN_PATH", plugins).env("GST_REGISTRY", folder.file("registry")).output().unwrap();
     assert!(played.status.success(), "{}", shown(&played));
@@ -226,9 +226,9 @@ fn check_example(mut program: Command, plugins: &str, folder: &Folder) {
 }
 
 #[test]
-fn the_c_example_prints_the_results_of_an_installed_plugin() {
+fn c_example_prints_results_of_installed_plugin() {
     let folder = Folder::new("c");
-    // Names with spaces are more than pkg-config's output can carry through a shell.
+    // The output of pkg-config in a shell does not support names with spaces.
     let place = std::env::temp_dir().join(format!("roiflow-c-{}", std::process::id()));
     let _removed_at_the_end = Folder(place.clone());
     let place = place.to_str().unwrap();
@@ -243,7 +243,7 @@ fn the_c_example_prints_the_results_of_an_installed_plugin() {
 }
 
 #[test]
-fn the_python_example_prints_the_results_of_a_plugin() {
+fn python_example_prints_results_of_plugin() {
     let has_gi = Command::new("/usr/bin/python3").args(["-c", "import gi; gi.require_version('Gst', '1.0')"]).output();
     if !has_gi.is_ok_and(|has_gi| has_gi.status.success()) {
         eprintln!("skipped: no Python bindings of GStreamer; install python3-gi and gir1.2-gstreamer-1.0");

@@ -1,4 +1,4 @@
-//! Cascades of any depth: detectors in the objects of detectors, classifiers on either; everything keeps its place and its parent.
+//! Cascades: detectors and classifiers on the objects of other detectors; positions and parents are preserved.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -10,14 +10,14 @@ use crate::harness::{
     Arrived, FRAME_TIME, Folder, answer, assert_near, attach, caps, classify, collect, detect, feed, labels, pipeline, run,
 };
 
-/// Places are multiples of what one pixel of a model's input stands for, so they are found to the pixel.
+/// Coordinates are multiples of a pixel of the model's input, so boxes are exact.
 const SIZE: Size = Size::new(640, 480);
 const BLACK: [u8; 3] = [0; 3];
 const RED: [u8; 3] = [255, 0, 0];
 const GREEN: [u8; 3] = [0, 255, 0];
 const WHITE: [u8; 3] = [255; 3];
 
-/// A picture of rectangles, later ones over earlier ones.
+/// An image of rectangles; later ones are drawn over earlier ones.
 fn paint(rects: &[(PixelRect, [u8; 3])]) -> gst::Buffer {
     crate::harness::init();
     let mut bytes = vec![0; SIZE.width as usize * SIZE.height as usize * 3];
@@ -49,7 +49,7 @@ fn pictures(n_frames: u64) -> Vec<gst::Buffer> {
     (0..n_frames).map(|n| paint(&[(vehicle(n), RED), (plate(n), WHITE)])).collect()
 }
 
-/// Frames through `middle`; what arrives behind it, after an end without error or warning.
+/// Runs frames through `middle` and returns the output. Asserts the end without error or warning.
 fn through(middle: &str, buffers: Vec<gst::Buffer>) -> Vec<Arrived> {
     let pipeline = pipeline(&format!("appsrc name=source ! {middle} ! fakesink name=sink"));
     let arrived = collect(&pipeline, "sink", "sink");
@@ -72,7 +72,7 @@ fn plates(properties: &str) -> String {
 }
 
 #[test]
-fn a_plate_is_found_in_its_vehicle_and_lies_in_the_frame() {
+fn second_detector_runs_on_objects_of_first() {
     let middle = format!("{} ! {} ! {}", vehicles(), plates("object-class=vehicle nireq=3"), classify("brightness", "object-class=plate"));
     let arrived = through(&middle, pictures(24));
     assert_eq!(arrived.len(), 24);
@@ -85,7 +85,7 @@ fn a_plate_is_found_in_its_vehicle_and_lies_in_the_frame() {
         assert_eq!(second.parent, Some(first.id), "frame {n}");
         assert_near(first.rect, vehicle(n).to_rect(), 0.01, &format!("frame {n}"));
         assert_near(second.rect, plate(n).to_rect(), 0.01, &format!("frame {n}"));
-        assert_eq!(labels(&results), ["100"], "the plate is white, and the vehicle was not asked");
+        assert_eq!(labels(&results), ["100"], "only the plate is classified");
         let rois: Vec<_> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| (roi.id(), roi.parent_id(), roi.rect())).collect();
         let tuple = |rect: PixelRect| (rect.x, rect.y, rect.width, rect.height);
         assert_eq!(rois, [(first.id.0, 0, tuple(vehicle(n))), (second.id.0, first.id.0, tuple(plate(n)))], "frame {n}");
@@ -93,7 +93,7 @@ fn a_plate_is_found_in_its_vehicle_and_lies_in_the_frame() {
 }
 
 #[test]
-fn each_detector_counts_what_it_found_itself() {
+fn each_detector_counts_only_its_own_objects() {
     let line = format!(
         "appsrc name=source ! {} ! {} ! {} ! fakesink",
         detect("rectangle", "labels=vehicle name=vehicles"),
@@ -105,11 +105,11 @@ fn each_detector_counts_what_it_found_itself() {
     assert_eq!(run(&pipeline).error, None);
     let n_objects = |name: &str| pipeline.by_name(name).unwrap().property::<gst::Structure>("stats").get::<u64>("objects").unwrap();
     assert_eq!([n_objects("vehicles"), n_objects("plates")], [5, 5]);
-    assert!(n_objects("nothing") <= 5, "not the ten that were there before");
+    assert!(n_objects("nothing") <= 5, "excludes the ten existing objects");
 }
 
 #[test]
-fn a_cascade_is_as_deep_as_one_likes() {
+fn cascade_may_have_many_levels() {
     // A green mark of 8 x 8 in the white plate in the red vehicle.
     let mark = |n| {
         let plate = plate(n);
@@ -138,11 +138,11 @@ fn a_cascade_is_as_deep_as_one_likes() {
     }
 }
 
-/// Every object by what it is and where, without the numbers that differ from run to run.
+/// Label and box of every object, without IDs, which differ between runs.
 fn said(results: &FrameResults) -> Vec<String> {
     let parent_of = |detection: &Detection| {
         let parent = detection.parent?;
-        let parent = results.detections.iter().find(|other| other.id == parent).expect("a parent is in the results of its child");
+        let parent = results.detections.iter().find(|other| other.id == parent).expect("the parent is in the same results");
         parent.label.clone()
     };
     let mut said: Vec<String> = results
@@ -159,7 +159,7 @@ fn said(results: &FrameResults) -> Vec<String> {
 }
 
 #[test]
-fn results_keep_their_place_when_elements_are_reordered() {
+fn results_do_not_depend_on_element_order() {
     let (vehicles, plates) = (vehicles(), plates("object-class=vehicle"));
     let color = classify("color", "object-class=vehicle");
     let brightness = classify("brightness", "object-class=plate");
@@ -176,7 +176,7 @@ fn results_keep_their_place_when_elements_are_reordered() {
 }
 
 #[test]
-fn where_there_is_no_parent_nothing_is_searched_and_the_frame_keeps_its_place() {
+fn frames_without_parents_pass_in_order() {
     let frames: Vec<_> =
         (0..9).map(|n| if n % 3 == 0 { paint(&[(plate(n), WHITE)]) } else { pictures(9).swap_remove(n as usize) }).collect();
     let line = format!("appsrc name=source ! {} ! {} ! fakesink name=sink", vehicles(), plates("name=plates object-class=vehicle"));
@@ -195,7 +195,7 @@ fn where_there_is_no_parent_nothing_is_searched_and_the_frame_keeps_its_place() 
 }
 
 #[test]
-fn only_the_named_classes_are_parents() {
+fn object_class_selects_parents() {
     let objects = |_| {
         let object = |id: i32, label: Option<&str>, rect: PixelRect| Detection {
             id: ObjectId(id),
@@ -231,7 +231,7 @@ fn only_the_named_classes_are_parents() {
 }
 
 #[test]
-fn a_class_that_nobody_asks_for_is_warned_of() {
+fn unused_object_class_is_warned_about() {
     let pipeline = pipeline(&format!("appsrc name=source ! {} ! fakesink name=sink", detect("stripes", "object-class=car")));
     feed(&pipeline, &caps("RGB", SIZE), pictures(1));
     let ending = run(&pipeline);
@@ -240,8 +240,8 @@ fn a_class_that_nobody_asks_for_is_warned_of() {
 }
 
 #[test]
-fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
-    // The vehicle is a tracked one that moves and grows; the plates are looked for in every third frame only.
+fn carried_children_move_with_their_parent() {
+    // The vehicle is tracked, moves and grows; plates are detected only in every third frame.
     let place = |n: u64| Rect { x: 40.0 + n as f32 * 20.0, y: 60.0, width: 320.0 + n as f32 * 32.0, height: 240.0 + n as f32 * 24.0 };
     let vehicles = move |n: u64| {
         let vehicle = Detection {
@@ -283,12 +283,12 @@ fn what_was_found_in_an_object_is_carried_where_the_object_goes() {
         assert_near(carried.rect, found.rect.moved_with(place(0), place(n as u64)), 0.6, &format!("frame {n}"));
         assert!(carried.rect.width > found.rect.width);
     }
-    assert_eq!(of_label(&results[4], "plate"), [] as [&Detection; 0], "another vehicle has no share in it");
+    assert_eq!(of_label(&results[4], "plate"), [] as [&Detection; 0], "another vehicle has no plate");
     assert_eq!(of_label(&results[5], "plate").len(), of_label(&results[3], "plate").len());
 }
 
 #[test]
-fn the_line_of_the_documentation_runs() {
+fn documented_pipeline_runs() {
     let lines = crate::documentation::lines(include_str!("../../docs/elements.md"));
     let line = lines.iter().find(|line| line.contains("inference-region=roi-list")).expect("a line with a cascade");
     let line = line.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
@@ -306,8 +306,7 @@ fn the_line_of_the_documentation_runs() {
         let (parents, children): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object["parent_id"].is_null());
         assert!(!parents.is_empty() && !children.is_empty(), "{line}");
         for child in children {
-            let parent =
-                parents.iter().find(|parent| parent["region_id"] == child["parent_id"]).expect("the parent stands on the same line");
+            let parent = parents.iter().find(|parent| parent["region_id"] == child["parent_id"]).expect("the parent is on the same line");
             let edge = |object: &Value, begin: &str, extent: &str| object[begin].as_u64().unwrap() + object[extent].as_u64().unwrap();
             assert!(child["x"].as_u64() >= parent["x"].as_u64() && edge(child, "x", "w") <= edge(parent, "x", "w"), "{line}");
             assert!(child["y"].as_u64() >= parent["y"].as_u64() && edge(child, "y", "h") <= edge(parent, "y", "h"), "{line}");

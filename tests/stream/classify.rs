@@ -1,4 +1,4 @@
-//! `roiclassify` says what is in each region, and ties it to the region that it was said of.
+//! `roiclassify` classifies each region and attaches the result to its object.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -42,7 +42,7 @@ fn bar(id: i32, bar: usize, label: &str) -> Detection {
     object(id, label, Rect { x: bar as f32 * 16.0, y: 8.0, width: 16.0, height: 32.0 })
 }
 
-/// Frames of bars with these objects through `middle`.
+/// Runs frames of bars with these objects through `middle`.
 fn through(format: PixelFormat, middle: &str, n_frames: u64, objects: fn(u64) -> Vec<Detection>) -> Vec<Arrived> {
     let line =
         format!("appsrc name=source ! videoconvert ! video/x-raw,format={format} ! identity name=attach ! {middle} ! fakesink name=sink");
@@ -56,7 +56,7 @@ fn through(format: PixelFormat, middle: &str, n_frames: u64, objects: fn(u64) ->
 }
 
 #[test]
-fn every_region_gets_its_own_color_in_every_format() {
+fn each_region_gets_its_own_color_in_every_format() {
     for format in PixelFormat::ALL {
         let arrived = through(format, &classify("color", ""), 3, |_| (0..4).map(|n| bar(n + 1, n as usize, "bar")).collect());
         assert_eq!(arrived.len(), 3);
@@ -75,7 +75,7 @@ fn every_region_gets_its_own_color_in_every_format() {
 }
 
 #[test]
-fn the_whole_frame_is_classified_where_that_is_asked_for_whatever_was_found_in_it() {
+fn full_frame_region_classifies_frame_regardless_of_objects() {
     let whole = classify("color", "inference-region=full-frame name=whole");
     let said = |arrived: &Arrived| {
         let results = arrived.results().unwrap();
@@ -88,13 +88,13 @@ fn the_whole_frame_is_classified_where_that_is_asked_for_whatever_was_found_in_i
     let arrived = through(PixelFormat::Rgb, &format!("{whole} inference-interval=2 carry-results=true"), 4, objects);
     let status =
         |n: usize| if n.is_multiple_of(2) { InferenceStatus::Inferred } else { InferenceStatus::Skipped("inference-interval".into()) };
-    // A third of the picture is red, green and blue each, and the fourth quarter black: no color has most.
+    // A third each is red, green and blue, and the rest is black: no color dominates.
     let first = said(&arrived[0]).2;
     assert_eq!(first.len(), 1);
     for (n, arrived) in arrived.iter().enumerate() {
         assert_eq!(said(arrived), (status(n), n % 2 * 2, first.clone()), "frame {n}");
     }
-    // The answer is that of the picture.
+    // The result belongs to the image.
     for (label, color) in COLORS {
         let line = format!("appsrc name=source ! {whole} ! fakesink name=sink");
         let pipeline = pipeline(&line);
@@ -109,7 +109,7 @@ fn the_whole_frame_is_classified_where_that_is_asked_for_whatever_was_found_in_i
 }
 
 #[test]
-fn what_chooses_objects_is_warned_of_where_the_whole_frame_is_classified() {
+fn object_filters_on_full_frame_are_warned_about() {
     for properties in ["object-class=face", "min-object-width=5", "reclassify-interval=5", "classifier-async-mode=true"] {
         let line = format!(
             "videotestsrc num-buffers=2 ! videoconvert ! {} ! fakesink",
@@ -122,8 +122,8 @@ fn what_chooses_objects_is_warned_of_where_the_whole_frame_is_classified() {
 }
 
 #[test]
-fn answers_are_tied_to_their_object_by_its_id() {
-    // All at one place but one, in another order in every frame.
+fn results_belong_to_object_with_same_id() {
+    // All objects but one have the same box, in a different order in every frame.
     let objects = |n: u64| -> Vec<Detection> {
         let mut objects = vec![bar(11, 0, "a"), bar(12, 0, "b"), bar(13, 2, "c"), bar(14, 0, "d")];
         objects.rotate_left(n as usize % 4);
@@ -136,16 +136,16 @@ fn answers_are_tied_to_their_object_by_its_id() {
             let color = if detection.id.0 == 13 { "blue" } else { "red" };
             let one = roiflow::frame::FrameResults { detections: vec![detection.clone()], ..results.clone() };
             assert_eq!(labels(&one)[0], color, "{detection:?}");
-            assert_eq!(detection.classifications.len(), 2, "both models, in the order of the elements");
+            assert_eq!(detection.classifications.len(), 2, "results of both models, in the order of the elements");
             assert_eq!(&*detection.classifications[1].name, "brightness");
         }
         let params: Vec<usize> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| roi.params().count()).collect();
-        assert_eq!(params, [3; 4], "foreign readers see the detection and both answers");
+        assert_eq!(params, [3; 4], "region metas have the detection and both results");
     }
 }
 
 #[test]
-fn only_objects_of_the_named_classes_are_classified() {
+fn object_class_selects_classified_objects() {
     let objects = |_| vec![bar(1, 0, "car"), bar(2, 1, "person"), bar(3, 2, "tree"), Detection { label: None, ..bar(4, 0, "") }];
     for (class, expected) in
         [("person", vec!["green"]), ("car, tree", vec!["red", "blue"]), ("none", vec![]), ("", vec!["red", "green", "blue", "red"])]
@@ -158,7 +158,7 @@ fn only_objects_of_the_named_classes_are_classified() {
 }
 
 #[test]
-fn regions_of_another_detector_are_classified_and_numbered() {
+fn regions_of_foreign_detector_are_classified_and_numbered() {
     let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! {} ! fakesink name=sink", classify("color", "")));
     on_buffers(&pipeline, "attach", "src", |_, buffer| {
         let buffer = buffer.make_mut();
@@ -174,12 +174,12 @@ fn regions_of_another_detector_are_classified_and_numbered() {
         assert_eq!(results.detections[0].id.0, 5);
         let said: Vec<String> =
             arrived.buffer.iter_meta::<RoiMeta>().map(|roi| roi.param("color").unwrap().get::<String>("label").unwrap()).collect();
-        assert_eq!(said, ["green", "blue"], "on the other detector's own metas");
+        assert_eq!(said, ["green", "blue"], "results are on the foreign detector's metas");
     }
 }
 
 #[test]
-fn wild_boxes_are_passed_on_and_cut_at_the_frame() {
+fn extreme_boxes_pass_and_are_clipped_to_frame() {
     let objects = |_| {
         let rect = |x, y, width, height| Rect { x, y, width, height };
         vec![
@@ -202,7 +202,7 @@ fn wild_boxes_are_passed_on_and_cut_at_the_frame() {
             assert_eq!(results.status, InferenceStatus::Inferred);
             let classified: Vec<i32> =
                 results.detections.iter().filter(|detection| !detection.classifications.is_empty()).map(|found| found.id.0).collect();
-            assert_eq!(classified, [1, 7, 8, 9], "{format}: those with a pixel in the frame");
+            assert_eq!(classified, [1, 7, 8, 9], "{format}: objects with a pixel in the frame");
             assert_eq!(labels(&results), ["red", "green", "blue", "blue"], "{format}");
         }
     }
@@ -224,7 +224,7 @@ fn frames_without_objects_pass_in_order_between_those_with_many() {
 }
 
 #[test]
-fn a_cascade_finds_the_box_and_names_its_color() {
+fn cascade_detects_box_and_classifies_its_color() {
     let line = format!("appsrc name=source ! {} ! {} ! fakesink name=sink", detect("rectangle", ""), classify("color", ""));
     let pipeline = pipeline(&line);
     let arrived = collect(&pipeline, "sink", "sink");
@@ -240,7 +240,7 @@ fn a_cascade_finds_the_box_and_names_its_color() {
 }
 
 #[test]
-fn an_answer_below_the_threshold_is_left_out() {
+fn result_below_threshold_is_left_out() {
     let half = |_| vec![object(1, "red and green", Rect { x: 8.0, y: 0.0, width: 16.0, height: 48.0 }), bar(2, 2, "bar")];
     let arrived = through(PixelFormat::Rgb, &classify("color", "threshold=0.99"), 1, half);
     let results = arrived[0].results().unwrap();
@@ -248,10 +248,9 @@ fn an_answer_below_the_threshold_is_left_out() {
     assert_eq!(results.detections[1].classifications.len(), 1);
 }
 
-/// The keypoints, as detectors of faces give them, come with the results through a change of the frame's size; each object's picture lies
-/// along its own.
+/// Keypoints of face detectors move with the results when the frame size changes. Each object is aligned by its own keypoints.
 #[test]
-fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_said_once() {
+fn classifier_aligns_by_keypoints_and_warns_once_without_them() {
     let folder = Folder::new("align");
     let text = std::fs::read_to_string(tiny("color.toml")).unwrap();
     let align = "[input]\nalign = [[0.2, 0.2], [0.8, 0.2], [0.5, 0.5], [0.2, 0.8], [0.8, 0.8]]\npad = 0.0";
@@ -262,7 +261,7 @@ fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_
     };
     let objects = move |_| {
         vec![
-            // Its box is red, its points are in the blue bar.
+            // Its box is red, but its keypoints are in the blue bar.
             Detection { keypoints: along(2), ..bar(1, 0, "face") },
             Detection { keypoints: along(1), ..bar(2, 1, "face") },
             bar(3, 1, "no face"),
@@ -280,9 +279,9 @@ fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_
     let ending = run(&pipeline);
     assert_eq!(ending.error, None);
     let stats = pipeline.by_name("classify").unwrap().property::<gst::Structure>("stats");
-    assert_eq!(stats.get::<u64>("objects-unaligned"), Ok(6), "two of each frame");
+    assert_eq!(stats.get::<u64>("objects-unaligned"), Ok(6), "two per frame");
     let [warning] = &*ending.warnings else { panic!("expected one warning, got {:?}", ending.warnings) };
-    assert!(["aligns 5 keypoints", "boxes", "YuNet", "once"].iter().all(|part| warning.contains(part)), "{warning}");
+    assert!(["5 keypoints", "boxes", "YuNet", "once"].iter().all(|part| warning.contains(part)), "{warning}");
     let arrived = arrived.lock().unwrap();
     assert_eq!(arrived.len(), 3);
     for arrived in &*arrived {
@@ -296,7 +295,7 @@ fn keypoints_reach_the_classifier_and_where_there_are_none_the_box_is_taken_and_
     }
 }
 
-/// Reads the same text in every picture.
+/// Decoder that returns the same text for every image.
 #[derive(Debug, serde::Deserialize)]
 struct Reader {
     text: String,
@@ -315,7 +314,7 @@ impl Decoder for Reader {
 }
 
 #[test]
-fn elements_use_the_decoders_of_the_engine_that_a_program_gives_them() {
+fn elements_use_decoders_of_given_engine() {
     let folder = Folder::new("own decoder");
     let description = "version = 1\ntask = \"classification\"\nname = \"plate\"\n[input]\nlayout = \"nchw\"\n[output]\ndecoder = \"reader\"\ntext = \"B 12\"\n";
     let description = folder.write("reader.toml", description);

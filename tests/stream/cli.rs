@@ -1,9 +1,9 @@
-//! The real binary, as a user runs it.
+//! Tests of the real binary from a user's perspective.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A folder of its own per test, removed at the end.
+/// A folder per test, removed when dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -43,7 +43,7 @@ impl Drop for Folder {
     }
 }
 
-/// The command; it keeps nothing in the user's folders.
+/// The command, configured not to write to the user's folders.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
     command.env("ROIFLOW_CACHE_DIR", "");
@@ -66,9 +66,9 @@ pub fn lines(path: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_cascade_names_parents_on_every_line() {
+fn cascade_json_has_parent_ids() {
     let folder = Folder::new("cascade");
-    // A red area with a white cell in it: the area is 160 x 120, so each of the 20 x 15 cells is 8 x 8.
+    // A red area with a white cell: the area is 160 x 120, so each of the 20 x 15 cells is 8 x 8.
     let mut picture = image::RgbImage::new(320, 240);
     for (x, y, pixel) in picture.enumerate_pixels_mut() {
         let is_in =
@@ -97,14 +97,14 @@ fn a_cascade_names_parents_on_every_line() {
     let place = |object: &serde_json::Value| ["x", "y", "w", "h"].map(|key| object[key].as_u64().unwrap());
     assert_eq!((place(area), place(cell)), ([80, 60, 160, 120], [104, 76, 8, 8]), "{line}");
     assert!(area["parent_id"].is_null() && cell["parent_id"] == area["region_id"] && cell["region_id"] != area["region_id"], "{line}");
-    // Without a tracker objects have no id.
+    // Without a tracker, objects have no track ID.
     assert!(area["id"].is_null() && cell["id"].is_null(), "{line}");
     assert_eq!((&area["color"]["label"], &area["brightness"]), (&"red".into(), &serde_json::Value::Null));
     assert_eq!((cell["brightness"]["value"].as_f64().unwrap().round(), &cell["color"]), (100.0, &serde_json::Value::Null));
 }
 
 #[test]
-fn a_run_writes_json_and_video_and_sums_up() {
+fn run_writes_json_video_and_summary() {
     let folder = Folder::new("run");
     let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--json", &json, "--video", &video]);
@@ -116,14 +116,14 @@ fn a_run_writes_json_and_video_and_sums_up() {
     let lines = lines(&json);
     assert_eq!(lines.len(), 40);
     assert!(lines.iter().enumerate().all(|(idx, line)| line["frame"] == idx && line["inference"]["status"] == "ok"));
-    // The video is complete: as an input it gives as many frames again.
+    // The video is complete: used as an input, it has the same number of frames.
     let again = folder.file("again.jsonl");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
     assert_eq!(self::lines(&again).len(), 40);
 }
 
 #[test]
-fn frames_that_are_not_inferred_are_summed_up_and_say_why_in_the_json() {
+fn skipped_frames_have_reasons_in_summary_and_json() {
     let folder = Folder::new("interval");
     let path = folder.file("colors.toml");
     let text = std::fs::read_to_string(&path).unwrap().replace("device={device}", "device={device} inference-interval=4");
@@ -144,7 +144,7 @@ fn frames_that_are_not_inferred_are_summed_up_and_say_why_in_the_json() {
 }
 
 #[test]
-fn a_model_that_breaks_in_mid_stream_ends_the_run_with_an_error_unless_that_is_not_wanted() {
+fn failing_model_ends_run_unless_max_failures_is_negative() {
     use gstreamer::prelude::*;
 
     use crate::harness::{caps, feed, picture, pipeline, run};
@@ -154,7 +154,7 @@ fn a_model_that_breaks_in_mid_stream_ends_the_run_with_an_error_unless_that_is_n
         "appsrc name=source ! videoconvert ! video/x-raw,format=I420 ! x264enc speed-preset=ultrafast ! matroskamux ! filesink name=file",
     );
     make.by_name("file").unwrap().set_property("location", &clip);
-    // On black pictures the model runs, on white ones it does not.
+    // The model runs on black images and fails on white ones.
     let size = ::roiflow::frame::Size::new(64, 64);
     let whole = ::roiflow::frame::PixelRect { x: 0, y: 0, width: 64, height: 64 };
     let shades = (0..40).map(|n| if n < 10 { 0 } else { 255 });
@@ -185,14 +185,14 @@ fn a_model_that_breaks_in_mid_stream_ends_the_run_with_an_error_unless_that_is_n
             assert_eq!(output.status.code(), Some(1), "{device}: {said}");
             let expected = format!("roidetect-0: inference failed on 6 frames in a row, expected at most {max_failures} (max-failures)");
             assert!(said.contains(&expected) && said.contains(&format!("--device {device}`")), "{said}");
-            assert_eq!((n_ok, statuses.len()), (10, 16), "{device}: what is known until then is written");
+            assert_eq!((n_ok, statuses.len()), (10, 16), "{device}: earlier results are written");
             assert!(statuses[10..].iter().all(|status| status == "failed"), "{device}: {statuses:?}");
         }
     }
 }
 
 #[test]
-fn a_folder_a_glob_and_a_single_picture_are_inputs() {
+fn folder_glob_and_single_image_are_inputs() {
     let folder = Folder::new("pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);
     folder.picture("b.png", 128, 96, [0, 255, 0]);
@@ -210,7 +210,7 @@ fn a_folder_a_glob_and_a_single_picture_are_inputs() {
 }
 
 #[test]
-fn compiled_models_are_kept_for_the_next_start_where_the_engine_can() {
+fn compiled_models_are_cached_for_next_start() {
     let folder = Folder::new("cache");
     let cache = folder.file("cache");
     let run = |device: &str| {
@@ -226,12 +226,12 @@ fn compiled_models_are_kept_for_the_next_start_where_the_engine_can() {
         let n_kept = kept();
         assert!(n_kept > 0);
         run(device);
-        assert_eq!(kept(), n_kept, "the second start found them");
+        assert_eq!(kept(), n_kept, "the second start used the cache");
     }
 }
 
 #[test]
-fn json_goes_to_standard_output_and_nothing_else_does() {
+fn only_json_goes_to_standard_output() {
     let folder = Folder::new("stdout");
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:3", "--json", "-"]);
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -241,7 +241,7 @@ fn json_goes_to_standard_output_and_nothing_else_does() {
 }
 
 #[test]
-fn several_inputs_are_several_streams_each_with_its_own_results() {
+fn several_inputs_have_separate_results() {
     let folder = Folder::new("several");
     let clip = folder.file("clip.mkv");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:7", "--video", &clip]).status.success());
@@ -268,7 +268,7 @@ fn several_inputs_are_several_streams_each_with_its_own_results() {
     }
     assert_eq!(lines(&folder.file("dot.jsonl"))[0]["objects"][0]["color"]["label"], "green");
 
-    // One that can't be opened, and one that breaks when it is played; the others are played to their end.
+    // One input cannot be opened, and one fails while playing; all others play to their end.
     std::fs::write(folder.0.join("broken.mp4"), "this is no video").unwrap();
     let output = with(&["no.mp4", "test:20", &folder.file("broken.mp4")]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -283,7 +283,7 @@ fn several_inputs_are_several_streams_each_with_its_own_results() {
 }
 
 #[test]
-fn lines_of_several_streams_on_standard_output_are_whole_and_say_whose_they_are() {
+fn lines_of_several_streams_are_whole_and_have_stream_names() {
     let folder = Folder::new("several-stdout");
     let inputs = ["--input", "test:200", "--input", "test:200", "--input", "test:200"];
     let colors = folder.file("colors.toml");
@@ -300,7 +300,7 @@ fn lines_of_several_streams_on_standard_output_are_whole_and_say_whose_they_are(
 }
 
 #[test]
-fn interrupt_completes_the_files_of_all_streams() {
+fn interrupt_completes_files_of_all_streams() {
     let folder = Folder::new("interrupt-several");
     let (json, video) = (folder.file("{stream}.jsonl"), folder.file("{stream}.mp4"));
     let arguments =
@@ -319,16 +319,16 @@ fn interrupt_completes_the_files_of_all_streams() {
         let again = folder.file("again.jsonl");
         let video = folder.file(&format!("{name}.mp4"));
         assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
-        assert!(lines(&again).len() >= 4, "{name}: the video plays");
+        assert!(lines(&again).len() >= 4, "{name}: the video is playable");
     }
 }
 
-/// Heaps of threads begin where a number of 64 MiB ends, on glibc with 64 bits.
+/// Malloc arenas of threads are aligned to 64 MiB, on glibc with 64 bits.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
-fn threads_share_heaps_unless_the_environment_says_otherwise() {
+fn threads_share_malloc_arena_by_default() {
     if std::thread::available_parallelism().unwrap().get() > 4 {
-        return eprintln!("skipped: more than 4 cores may have a heap for each of these threads");
+        return eprintln!("skipped: with more than 4 cores, each of these threads may have its own arena");
     }
     let folder = Folder::new("heaps");
     let n_heaps = |allowed: Option<&str>| {
@@ -352,42 +352,42 @@ fn threads_share_heaps_unless_the_environment_says_otherwise() {
     };
     let (shared, of_their_own) = (n_heaps(None), n_heaps(Some("1000")));
     assert!(shared <= 8, "{shared} heaps");
-    assert!(of_their_own > 8, "{of_their_own} heaps where as many are allowed");
+    assert!(of_their_own > 8, "{of_their_own} arenas with separate arenas allowed");
 }
 
 #[test]
-fn interrupt_completes_the_files_of_pictures_in_a_loop() {
+fn interrupt_completes_files_of_looped_images() {
     let folder = Folder::new("interrupt-pictures");
     folder.picture("a.png", 64, 64, [255, 0, 0]);
     check_interrupt(&folder, &["--input", &folder.file("a.png"), "--loop"], 1);
 }
 
 #[test]
-fn interrupt_completes_the_files_of_a_clip_in_a_loop() {
+fn interrupt_completes_files_of_looped_clip() {
     let folder = Folder::new("interrupt-clip");
     let clip = folder.file("clip.mp4");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:15", "--video", &clip]).status.success());
-    // More lines than one turn has frames: the loop closed at least once.
+    // More lines than the input has frames: the loop restarted at least once.
     check_interrupt(&folder, &["--input", &clip, "--loop"], 40);
 }
 
 #[test]
-fn interrupt_completes_the_files_of_a_live_source() {
+fn interrupt_completes_files_of_live_source() {
     let folder = Folder::new("interrupt-test");
     check_interrupt(&folder, &["--input", "test:1000000"], 1);
 }
 
-/// Interrupts a run once it has written so many lines.
+/// Interrupts a run once it has written this many lines.
 fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
     let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
     let colors = folder.file("colors.toml");
     let arguments = ["run", &colors, "--json", &json, "--video", &video].into_iter().chain(input.iter().copied());
     let child = command().args(arguments).stderr(Stdio::piped()).spawn().unwrap();
-    // The results' file grows as frames pass; that is the signal to interrupt.
+    // The growing results file is the signal to interrupt.
     while std::fs::read_to_string(&json).map_or(0, |text| text.lines().count()) < n_lines {
         std::thread::yield_now();
     }
-    // The shell's own `kill`: the program of that name is not on every machine.
+    // The shell's builtin `kill`, because not every machine has the program.
     let interrupt = format!("kill -INT {}", child.id());
     assert!(Command::new("sh").args(["-c", &interrupt]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
@@ -397,12 +397,12 @@ fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
     let again = folder.file("again.jsonl");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &video, "--json", &again]).status.success());
     let (n_results, n_played) = (lines(&json).len(), lines(&again).len());
-    // How long the very last frame lasts the muxer had to guess, and a reader may cut it off.
-    assert!(n_played == n_results || n_played + 1 == n_results, "the video plays, and has every frame: {n_played} of {n_results}");
+    // The muxer estimates the duration of the last frame, and a reader may drop it.
+    assert!(n_played == n_results || n_played + 1 == n_results, "expected a playable video with every frame: {n_played} of {n_results}");
 }
 
 #[test]
-fn wrong_use_says_what_to_do_and_exits_with_2() {
+fn wrong_usage_is_explained_with_exit_code_2() {
     let folder = Folder::new("usage");
     let colors = folder.file("colors.toml");
     check_fails(&["run"], 2, &["--input", "Usage"]);
@@ -413,13 +413,13 @@ fn wrong_use_says_what_to_do_and_exits_with_2() {
     check_fails(&["run", &colors, "--input", "test:", "--json", "-", "--video", "-"], 2, &["only one"]);
     check_fails(&["run", &colors, "--input", "test:", "--loop"], 2, &["--loop needs a file"]);
     let two = ["run", &colors, "--input", "test:", "--input", "test:"];
-    check_fails(&[&two[..], &["--json", "o.jsonl"]].concat(), 2, &["2 inputs need a file each", "{stream}"]);
+    check_fails(&[&two[..], &["--json", "o.jsonl"]].concat(), 2, &["2 inputs", "{stream}"]);
     check_fails(&[&two[..], &["--video", "-"]].concat(), 2, &["expected one input, got 2"]);
     check_fails(&["run", &colors, "--input", "test:", "--input", "test:x"], 2, &["test:FRAMES"]);
 }
 
 #[test]
-fn what_cannot_be_done_says_why_and_exits_with_1() {
+fn failure_is_explained_with_exit_code_1() {
     let folder = Folder::new("failed");
     let colors = folder.file("colors.toml");
     check_fails(&["run", "no.toml", "--input", "test:"], 1, &["no.toml", "expected a file"]);
@@ -429,7 +429,7 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
     check_fails(&["run", &colors, "--input", "test:", "--json", &folder.file("no/o.jsonl")], 1, &["does not exist", "create it"]);
     check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("no/o.mp4")], 1, &["does not exist", "create it"]);
     check_fails(&["run", &colors, "--input", "test:5", "--json", "/dev/full"], 1, &["lines of results", "/dev/full"]);
-    check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no pictures"]);
+    check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no images"]);
     std::fs::write(folder.0.join("text.mp4"), "this is no video").unwrap();
     check_fails(&["run", &colors, "--input", &folder.file("text.mp4")], 1, &["cannot play", "text.mp4"]);
     crate::harness::run(&crate::harness::pipeline(&format!(
@@ -438,12 +438,12 @@ fn what_cannot_be_done_says_why_and_exits_with_1() {
     )));
     check_fails(&["run", &colors, "--input", &folder.file("sound.wav")], 1, &["sound.wav", "expected a file or stream with video"]);
     check_fails(&["inspect", &folder.file("text.mp4")], 1, &["not an ONNX model"]);
-    // The reason stands in the sentence, and not once more behind it.
+    // The reason is in the message only once.
     check_fails(&["bench", "no.onnx"], 1, &["cannot read model `no.onnx`", "check the path\n"]);
 }
 
 #[test]
-fn show_without_a_display_is_a_sentence() {
+fn show_without_display_is_an_error() {
     let folder = Folder::new("show");
     let output = command()
         .args(["run", &folder.file("colors.toml"), "--input", "test:3", "--show"])
@@ -456,7 +456,7 @@ fn show_without_a_display_is_a_sentence() {
 }
 
 #[test]
-fn inspect_and_devices_tell_what_is_there() {
+fn inspect_and_devices_print_their_reports() {
     let folder = Folder::new("inspect");
     let said = |arguments: &[&str]| {
         let output = roiflow(arguments);
@@ -471,7 +471,7 @@ fn inspect_and_devices_tell_what_is_there() {
     std::fs::write(&own, beside.replace("[input]\n", "[input]\nantialias = true\nrotate = 90\nsquare = true\nmargin = 0.1\n")).unwrap();
     let text = said(&["inspect", model.to_str().unwrap(), "--description", &own]);
     let parts = [
-        "picture 8x8: rgb, nchw, stretch, rotate 90, antialias, (pixel",
+        "image 8x8: rgb, nchw, stretch, rotate 90, antialias, (pixel",
         "of a detection: margin 0.1, square true\n",
         "decoder classes",
         " labels\n",
@@ -486,7 +486,7 @@ fn inspect_and_devices_tell_what_is_there() {
     for name in ["CPU", "AUTO", "ORT.CPU", "OPENVINO.CPU"] {
         let device =
             devices.as_array().unwrap().iter().find(|device| device["name"] == name).unwrap_or_else(|| panic!("{name}: {devices}"));
-        // What is missing says why, and how to get it.
+        // For an unavailable device: the reason, and how to install it.
         let told = if device["available"] == true { &device["properties"] } else { &device["install"] };
         assert!(!told.is_null(), "{device}");
     }
@@ -502,13 +502,13 @@ fn inspect_and_devices_tell_what_is_there() {
         );
         assert!(measured["throughput"].as_f64().unwrap() > 0.0 && measured["latency_ms"]["p99"].as_f64().unwrap() > 0.0, "{measured}");
     }
-    check_fails(&["bench", double.to_str().unwrap(), "--shape", "3x5"], 1, &["does not take the shape"]);
-    check_fails(&["bench", double.to_str().unwrap(), "--shape", "y=3x4"], 1, &["no input `y`", "`x`"]);
+    check_fails(&["bench", double.to_str().unwrap(), "--shape", "3x5"], 1, &["does not accept the shape"]);
+    check_fails(&["bench", double.to_str().unwrap(), "--shape", "y=3x4"], 1, &["`y`", "`x`"]);
     assert!(said(&["completions", "bash"]).contains("_roiflow"));
 }
 
 #[test]
-fn describe_writes_down_what_is_known_and_nothing_over_a_file() {
+fn describe_writes_known_fields_and_overwrites_no_file() {
     let folder = Folder::new("describe");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let said = |arguments: &[&str]| {
@@ -531,18 +531,18 @@ fn describe_writes_down_what_is_known_and_nothing_over_a_file() {
     assert_eq!(text, printed);
     assert!(!text.contains("#:schema") && text.contains("# Assumed: Ultralytics preprocesses this way.\nscale = [255.0]"), "{text}");
     let (after, _) = said(&["inspect", &model]);
-    let of_picture = |text: &str| text.lines().find(|line| line.contains("  picture ")).unwrap().to_owned();
-    assert!(after.contains("yolo.toml`, beside the model") && of_picture(&after) == of_picture(&before), "{after}");
-    check_fails(&to_file, 1, &["yolo.toml", "is there already", "--force"]);
+    let of_picture = |text: &str| text.lines().find(|line| line.contains("  image ")).unwrap().to_owned();
+    assert!(after.contains("yolo.toml`, next to the model") && of_picture(&after) == of_picture(&before), "{after}");
+    check_fails(&to_file, 1, &["yolo.toml", "already exists", "--force"]);
     assert_eq!(std::fs::read_to_string(folder.file("yolo.toml")).unwrap(), text);
-    // A schema that lies there is named, one that does not is not.
+    // An existing schema is referenced, a missing one is not.
     std::fs::write(folder.0.join("model-description.schema.json"), said(&["describe", "--schema"]).0).unwrap();
     std::fs::write(folder.0.join("names.txt"), "a\nb\nc\nd\n").unwrap();
     said(&[&to_file[..], &["--force", "--labels-file", &folder.file("names.txt")]].concat());
     let text = std::fs::read_to_string(folder.file("yolo.toml")).unwrap();
     assert!(text.contains("labels = [\"a\", \"b\", \"c\", \"d\"]"), "{text}");
     assert!(text.starts_with("#:schema model-description.schema.json\n"), "{text}");
-    // What can't be known is left to say, and is a file to be completed.
+    // Unknown fields are reported and must be completed in the file.
     std::fs::copy(root.join("assets/tiny/color.onnx"), folder.0.join("color.onnx")).unwrap();
     let (out, error) = said(&["describe", &folder.file("color.onnx"), "--out", "-"]);
     assert!(out.contains("# task = \"detection\"") && out.contains("layout = \"nchw\"") && error.contains("left to say: "), "{out}{error}");

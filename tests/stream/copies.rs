@@ -1,5 +1,5 @@
-//! Two copies of the library in one process: the plugin that was built, and the library that this test links. Each test has a process of
-//! its own, because what GStreamer registered stays.
+//! Two copies of the library in one process: the built plugin, and the library linked to this test. Each test has its own process,
+//! because GStreamer's registrations are permanent.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -11,19 +11,19 @@ use crate::harness::{Folder, attach, built_plugin, collect, face, init, is_alone
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: 40.25, y: 60.5, width: 80.5, height: 100.25 };
 
-/// Loads the plugin, and makes its elements of these names.
+/// Loads the plugin, and creates its elements with these names.
 fn of_plugin<const N: usize>(names: [&str; N]) -> [gst::Element; N] {
     gst::init().unwrap();
     let plugin = gst::Plugin::load_file(built_plugin()).unwrap();
     let make = |name: &str| {
         let factory = gst::ElementFactory::find(name).unwrap();
-        assert_eq!(factory.plugin().unwrap().filename(), plugin.filename(), "{name} is one of the plugin's");
+        assert_eq!(factory.plugin().unwrap().filename(), plugin.filename(), "{name} is an element of the plugin");
         factory.create().build().unwrap()
     };
     names.map(make)
 }
 
-/// A pipeline of three red frames through these elements, with the places `attach` in front of them and `sink` behind.
+/// A pipeline of three red frames through these elements, between the points `attach` and `sink`.
 fn through(elements: &[&gst::Element]) -> gst::Pipeline {
     let pipeline = pipeline(
         "videotestsrc num-buffers=3 pattern=red ! video/x-raw,format=RGB,width=320,height=240,framerate=25/1 ! identity name=attach",
@@ -40,7 +40,7 @@ fn through(elements: &[&gst::Element]) -> gst::Pipeline {
 
 fn copies_understand_each_other([track, publish, detect, classify]: [gst::Element; 4]) {
     init();
-    // All that results have, from this copy to the plugin and back.
+    // All fields of results, from this copy to the plugin and back.
     let folder = Folder::new("two copies");
     publish.set_property("address", folder.file("results.jsonl"));
     let sent = Detection { keypoints: vec![Point { x: 60.5, y: 90.25 }], ..face(7, BOX) };
@@ -52,7 +52,7 @@ fn copies_understand_each_other([track, publish, detect, classify]: [gst::Elemen
     for (arrived, n) in arrived.lock().unwrap().iter().zip(10..) {
         let read = arrived.results().unwrap();
         let [object] = &*read.detections else { panic!("{read:?}") };
-        assert!(object.track_state.is_some(), "the plugin's tracker follows it");
+        assert!(object.track_state.is_some(), "the plugin's tracker tracks it");
         assert_eq!((read.frame_number, Detection { track: None, track_state: None, ..object.clone() }), (n, sent.clone()));
     }
     let lines = std::fs::read_to_string(folder.file("results.jsonl")).unwrap();
@@ -60,7 +60,7 @@ fn copies_understand_each_other([track, publish, detect, classify]: [gst::Elemen
         |line: &str| [r#""age":{"value":31.4"#, r#""keypoints":[{"x":0.1890625"#, r#""frame":1"#].iter().all(|part| line.contains(part));
     assert!(lines.lines().count() == 3 && lines.lines().all(has_all), "{lines}");
 
-    // Objects of both copies on one frame.
+    // Objects of both copies in one frame.
     let own = glib_object::<RoiDetect>();
     for (element, model) in [(&detect, "rectangle"), (&own, "rectangle"), (&classify, "color")] {
         element.set_property("model", tiny(&format!("{model}.onnx")));
@@ -87,7 +87,7 @@ fn glib_object<T: IsA<gst::Element> + IsA<gst::glib::Object>>() -> gst::Element 
 const NAMES: [&str; 4] = ["roitrack", "roipublish", "roidetect", "roiclassify"];
 
 #[test]
-fn a_plugin_works_in_a_program_that_links_the_library() {
+fn plugin_works_in_program_that_links_library() {
     if is_alone() {
         init();
         copies_understand_each_other(of_plugin(NAMES));
@@ -95,7 +95,7 @@ fn a_plugin_works_in_a_program_that_links_the_library() {
 }
 
 #[test]
-fn the_library_works_in_a_program_that_has_loaded_the_plugin() {
+fn library_works_in_program_that_loaded_plugin() {
     if is_alone() {
         copies_understand_each_other(of_plugin(NAMES));
     }

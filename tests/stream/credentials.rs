@@ -1,4 +1,4 @@
-//! Users, passwords and tokens of inputs: they open what they are for, and reach no output of the real binary.
+//! Users, passwords and tokens of inputs: they are used for their host and never appear in outputs of the real binary.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::cli::{Folder, check_fails, command, lines, roiflow};
 
-/// A server on this machine, which answers each request as `answer` says; it has the request's lines.
+/// A local server that responds with `answer`, which receives the lines of the request.
 struct Server {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,
@@ -62,7 +62,7 @@ fn base64(text: &str) -> String {
     groups.collect()
 }
 
-/// Gives `body` to who has the right user and password.
+/// Sends `body` only with the right user and password.
 fn http_server(login: &str, body: Vec<u8>) -> Server {
     let expected = format!("Authorization: Basic {}", base64(login));
     Server::new(move |request| {
@@ -75,7 +75,7 @@ fn http_server(login: &str, body: Vec<u8>) -> Server {
     })
 }
 
-/// What a run said and wrote: standard error and output, and every name and content in the folder, but for what is given.
+/// Output of a run: standard error, standard output, and names and contents in the folder, except given files.
 fn everything(folder: &Folder, output: &Output, but: &[&str]) -> String {
     let mut all = format!("{}\n{}\n", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
     for entry in std::fs::read_dir(folder.file("")).unwrap() {
@@ -93,7 +93,7 @@ const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
 const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
 
 #[test]
-fn a_protected_clip_is_opened_whichever_way_the_password_comes() {
+fn protected_clip_opens_with_password_from_any_source() {
     let folder = Folder::new("credentials-http");
     let clip = folder.file("clip.mkv");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:5", "--video", &clip]).status.success());
@@ -138,7 +138,7 @@ fn a_protected_clip_is_opened_whichever_way_the_password_comes() {
         }
         assert_eq!(said.contains("chmod 600"), way == "open netrc", "{way}: {said}");
     }
-    // A wrong one is an error that shows nothing.
+    // A wrong password is an error that does not contain it.
     let output =
         roiflow(&["run", &folder.file("colors.toml"), "--log", "debug", "--input", &format!("http://{user}:wr0ng-one@{place}/clip.mkv")]);
     let said = everything(&folder, &output, &["clip.mkv", "password", "netrc", "open"]);
@@ -146,7 +146,7 @@ fn a_protected_clip_is_opened_whichever_way_the_password_comes() {
 }
 
 #[test]
-fn a_camera_gets_user_and_password_and_nobody_else_does() {
+fn only_the_camera_receives_credentials() {
     let folder = Folder::new("credentials-rtsp");
     let expected = format!("Authorization: Basic {}", base64("camera:pa/ss#w@rd"));
     let server = Server::new(move |request| {
@@ -178,10 +178,10 @@ fn a_camera_gets_user_and_password_and_nobody_else_does() {
 }
 
 #[test]
-fn no_password_on_a_command_line_is_ever_shown() {
+fn password_on_command_line_is_never_printed() {
     let folder = Folder::new("credentials-shown");
     let colors = folder.file("colors.toml");
-    // Nothing listens there.
+    // No server listens there.
     let closed = "127.0.0.1:9";
     for input in [
         format!("rtsp://u:hunt3r/2pw@{closed}/live"),
@@ -224,7 +224,7 @@ fn no_password_on_a_command_line_is_ever_shown() {
 }
 
 #[test]
-fn credentials_that_cannot_be_used_are_errors() {
+fn unusable_credentials_are_errors() {
     let folder = Folder::new("credentials-wrong");
     let colors = folder.file("colors.toml");
     let fails = |environment: &[(&str, &str)], arguments: &[&str], code: i32, says: &str| {
@@ -244,15 +244,15 @@ fn credentials_that_cannot_be_used_are_errors() {
     std::fs::write(&netrc, "machine camera\nlogin u passwrd s3cret\n").unwrap();
     fails(&[], &[&camera[..], &["--input-credentials", &netrc]].concat(), 2, "line 2");
     check_fails(&["run", &colors, "--input", "test:1", "--input-credentials", "/no/netrc"], 1, &["/no/netrc"]);
-    // What has no use for a password does not ask for one.
+    // An input that needs no password.
     let output = command().args(["run", &colors, "-q", "--input", "test:1"]).env(PASSWORD, "s3cret").output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
-fn a_password_in_the_environment_stands_in_no_process_list() {
+fn password_from_environment_is_not_in_process_list() {
     let folder = Folder::new("credentials-ps");
-    // A host that accepts and says nothing.
+    // A server that accepts connections and sends nothing.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let input = format!("rtsp://{}/live", listener.local_addr().unwrap());
     let mut running: Command = command();

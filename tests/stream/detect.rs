@@ -1,4 +1,4 @@
-//! `roidetect` finds what is there, on the buffers where it is, in every format and size.
+//! `roidetect` detects objects in every format and size.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -10,11 +10,11 @@ use crate::harness::{
     Arrived, FRAME_TIME, Folder, assert_near, caps, classify, collect, detect, feed, init, make_clip, picture, pipeline, run, stamp, tiny,
 };
 
-/// The rectangle detector sees 64x64: every fourth column, every third row, so edges at multiples of both are found exactly.
+/// The rectangle detector has an input of 64x64: every fourth column and every third row. So edges at multiples of both are exact.
 const SIZE: Size = Size::new(256, 192);
 const COLORS: [[u8; 3]; 3] = [[255, 0, 0], [0, 255, 0], [0, 0, 255]];
 
-/// Another place in every frame. Even numbers, so that subsampled chroma has the same edges.
+/// A different rectangle in every frame. Even coordinates, so that subsampled chroma has the same edges.
 fn place(n: u64) -> PixelRect {
     let n = n as u32;
     PixelRect { x: n * 8 % 160, y: n * 12 % 96, width: 40 + n * 4 % 32, height: 48 + n * 6 % 36 }
@@ -24,7 +24,7 @@ fn pictures(n_frames: u64) -> impl Iterator<Item = gst::Buffer> {
     (0..n_frames).map(|n| picture(SIZE, place(n), COLORS[n as usize % 3]))
 }
 
-/// Frames through `middle`; what arrives behind it, after an end without error and with `n_warnings`.
+/// Runs frames through `middle` and returns the output. Asserts the end without error and with `n_warnings`.
 fn through(
     middle: &str,
     caps: &gst::Caps,
@@ -41,7 +41,7 @@ fn through(
 }
 
 #[test]
-fn the_box_is_found_on_its_own_frame_in_every_format() {
+fn box_is_detected_on_its_frame_in_every_format() {
     for format in PixelFormat::ALL {
         let middle = format!("videoconvert ! video/x-raw,format={format} ! {}", detect("rectangle", ""));
         let (arrived, _) = through(&middle, &caps("RGB", SIZE), pictures(9), 0);
@@ -50,7 +50,7 @@ fn the_box_is_found_on_its_own_frame_in_every_format() {
             let results = arrived.results().unwrap();
             assert_eq!((results.frame_number, &results.status, results.size), (n, &InferenceStatus::Inferred, SIZE), "{format}");
             if format == PixelFormat::Gray8 {
-                assert_eq!(results.detections, [], "the model looks for colors");
+                assert_eq!(results.detections, [], "the model detects colors, which gray frames lack");
                 continue;
             }
             let [found] = &*results.detections else { panic!("{format}, frame {n}: {:?}", results.detections) };
@@ -61,7 +61,7 @@ fn the_box_is_found_on_its_own_frame_in_every_format() {
 }
 
 #[test]
-fn everything_leaves_in_order_whatever_the_number_of_requests() {
+fn frames_leave_in_order_with_any_number_of_requests() {
     for nireq in 1..=16 {
         let (arrived, _) = through(&detect("rectangle", &format!("nireq={nireq}")), &caps("RGB", SIZE), pictures(40), 0);
         assert_eq!(arrived.len(), 40, "nireq={nireq}");
@@ -76,7 +76,7 @@ fn everything_leaves_in_order_whatever_the_number_of_requests() {
 }
 
 #[test]
-fn no_object_and_three_hundred_objects_are_counted_right() {
+fn zero_and_300_objects_are_counted_correctly() {
     for (pattern, n_expected) in [("black", 0), ("white", 300)] {
         let line = format!(
             "videotestsrc num-buffers=4 pattern={pattern} ! video/x-raw,format=NV12,width=160,height=120 ! {} ! {} ! fakesink name=sink",
@@ -93,7 +93,7 @@ fn no_object_and_three_hundred_objects_are_counted_right() {
             let mut ids: Vec<i32> = detections.iter().map(|detection| detection.id.0).collect();
             ids.sort_unstable();
             ids.dedup();
-            assert_eq!(ids.len(), n_expected, "every object has its own id");
+            assert_eq!(ids.len(), n_expected, "object IDs are unique");
         }
         let stats: gst::Structure = pipeline.by_name("detect").unwrap().property("stats");
         let count = |field: &str| stats.get::<u64>(field).unwrap();
@@ -103,7 +103,7 @@ fn no_object_and_three_hundred_objects_are_counted_right() {
 }
 
 #[test]
-fn frames_of_any_size_are_searched_in_every_format() {
+fn frames_of_any_size_are_inferred_in_every_format() {
     let sizes = [(1, 1), (3, 1), (1, 5), (33, 17), (161, 121)].map(|(width, height)| Size::new(width, height));
     for format in PixelFormat::ALL {
         for size in sizes {
@@ -134,7 +134,7 @@ fn white_frame_has_300_objects(format: PixelFormat, size: Size) {
 }
 
 #[test]
-fn a_short_buffer_goes_on_as_failed_with_a_warning() {
+fn short_buffer_passes_as_failed_with_warning() {
     init();
     let frame = || gst::Buffer::from_slice([128_u8; 64 * 64 * 3]);
     let cut_after_its_meta = || {
@@ -148,7 +148,7 @@ fn a_short_buffer_goes_on_as_failed_with_a_warning() {
     let middle = detect("stripes", "nireq=2 name=detect");
     let (arrived, warnings) = through(&middle, &caps("RGB", Size::new(64, 64)), buffers, 2);
     assert!(warnings[0].contains("100 bytes") && warnings[0].contains("at least 12288") && warnings[0].contains("frame 1"), "{warnings:?}");
-    assert!(warnings[1].contains("2 failed so far"), "the second is said, the third is not: {warnings:?}");
+    assert!(warnings[1].contains("2 failed so far"), "the second failure is reported, the third is not: {warnings:?}");
     let failed: Vec<bool> = arrived.iter().map(|arrived| matches!(arrived.results().unwrap().status, InferenceStatus::Failed(_))).collect();
     assert_eq!(failed, [false, true, false, true, true, false]);
     let pts: Vec<_> = arrived.iter().map(|arrived| arrived.buffer.pts().unwrap()).collect();
@@ -156,7 +156,7 @@ fn a_short_buffer_goes_on_as_failed_with_a_warning() {
 }
 
 #[test]
-fn a_failure_is_warned_of_by_each_element_that_failed() {
+fn each_failed_element_posts_a_warning() {
     let middle = format!("{} ! identity ! {}", detect("stripes", ""), detect("stripes", "name=second"));
     init();
     let buffers = [gst::Buffer::new()];
@@ -166,10 +166,10 @@ fn a_failure_is_warned_of_by_each_element_that_failed() {
 }
 
 #[test]
-fn a_second_detector_adds_to_what_the_first_one_found() {
+fn second_detector_adds_to_results_of_first() {
     let middle = format!("{} ! {}", detect("rectangle", ""), detect("stripes", "threshold=0.3"));
     let size = Size::new(320, 240);
-    // One cell of 20 x 15, a third bright.
+    // One cell of 20 x 15, a third of it bright.
     let cell = PixelRect { x: 160, y: 64, width: 16, height: 16 };
     let (arrived, _) = through(&middle, &caps("RGB", size), [picture(size, cell, [255, 0, 0])], 0);
     let results = arrived[0].results().unwrap();
@@ -181,18 +181,18 @@ fn a_second_detector_adds_to_what_the_first_one_found() {
 }
 
 #[test]
-fn thresholds_and_labels_are_those_of_the_properties() {
+fn properties_override_thresholds_and_labels() {
     let one = |properties: &str| {
         let (arrived, _) = through(&detect("rectangle", properties), &caps("RGB", SIZE), pictures(1), 0);
         let detections = arrived[0].results().unwrap().detections;
         detections.first().map(|found| found.label.clone().unwrap().to_string())
     };
     assert_eq!(one("threshold=0.99"), Some("rectangle".to_owned()));
-    assert_eq!(one("threshold=1"), None, "a score has to exceed it");
+    assert_eq!(one("threshold=1"), None, "scores must exceed the threshold");
     assert_eq!(one("labels=thing"), Some("thing".to_owned()));
     let folder = Folder::new("labels");
-    let file = folder.write("labels.txt", "from a file\n\n");
-    assert_eq!(one(&format!("labels-file=\"{file}\"")), Some("from a file".to_owned()));
+    let file = folder.write("labels.txt", "from_file\n\n");
+    assert_eq!(one(&format!("labels-file=\"{file}\"")), Some("from_file".to_owned()));
     assert_eq!(one(&format!("description={}", tiny("rectangle.toml"))), Some("rectangle".to_owned()));
 }
 
@@ -224,7 +224,7 @@ fn scores_and_labels_are_published_with_boxes_that_follow_the_scaler() {
 }
 
 #[test]
-fn boxes_are_found_in_a_clip_that_was_encoded_and_decoded() {
+fn boxes_are_detected_in_encoded_clip() {
     let folder = Folder::new("clip");
     let rects = make_clip(&folder.file("clip.mkv"), 30, "matroskamux");
     let line = format!(
@@ -241,14 +241,14 @@ fn boxes_are_found_in_a_clip_that_was_encoded_and_decoded() {
     for (arrived, (n, rect)) in arrived.iter().zip(rects.iter().enumerate()) {
         let results = arrived.results().unwrap();
         let [found] = &*results.detections else { panic!("frame {n}: {:?}", results.detections) };
-        // One pixel of the model's input is four of the frame.
+        // One pixel of the model's input is four pixels of the frame.
         assert_near(found.rect, rect.to_rect(), 4.1, &format!("frame {n}"));
         assert_eq!(crate::harness::labels(&results), ["red"]);
     }
 }
 
 #[test]
-fn a_stamp_is_not_needed() {
+fn timestamps_are_optional() {
     let pipeline = pipeline(&format!("appsrc name=source ! {} ! fakesink name=sink", detect("rectangle", "")));
     let arrived = collect(&pipeline, "sink", "sink");
     let mut buffers: Vec<gst::Buffer> = pictures(3).map(|buffer| stamp(buffer, 0)).collect();
@@ -268,10 +268,9 @@ fn a_stamp_is_not_needed() {
     assert_eq!(pts, [None; 3]);
 }
 
-/// What a model gives that is described as `custom` is said of the frame, in the results and in the JSON; also on frames that pass
-/// without inference, where results are carried on.
+/// Raw outputs of a model with the decoder `custom` belong to the frame, in the results and in the JSON. Skipped frames carry them.
 #[test]
-fn outputs_that_are_passed_on_are_those_of_the_frame() {
+fn raw_outputs_belong_to_their_frame() {
     let folder = Folder::new("custom-outputs");
     let text = "version = 1\ntask = \"detection\"\nname = \"own\"\n[input]\nlayout = \"nhwc\"\n[output]\ndecoder = \"custom\"\n";
     let (description, lines) = (folder.write("custom.toml", text), folder.file("out.jsonl"));

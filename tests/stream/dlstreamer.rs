@@ -1,4 +1,4 @@
-//! Beside DL Streamer's elements: regions in the shapes that they write and read. What they do with analytics metas is in `tests/analytics`.
+//! Interoperability with DL Streamer's elements: region metas in their layout. `tests/analytics` tests the analytics metas.
 
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
@@ -35,7 +35,7 @@ fn gvadetect(buffer: &mut gst::BufferRef, id: i32, parent: i32, label: &str, (x,
     roi.add_param(detection.build());
 }
 
-/// What `gvaclassify` adds to a region of this label: a label, and a raw tensor that is none.
+/// What `gvaclassify` adds to a region of this label: a classification, and a raw tensor, which is not a classification.
 fn gvaclassify(buffer: &mut gst::BufferRef, of_label: &str, label: &str) {
     for mut roi in buffer.iter_meta_mut::<RoiMeta>().filter(|roi| roi.roi_type() == of_label) {
         let classification = gst::Structure::builder("type")
@@ -55,10 +55,10 @@ fn gvaclassify(buffer: &mut gst::BufferRef, of_label: &str, label: &str) {
     }
 }
 
-/// What `gvametaconvert` prints of a region's parameters: edges, confidence and label id of the detection, and each classification.
+/// Fields of a region that `gvametaconvert` prints: edges, confidence and label ID of the detection, and each classification.
 type Printed = ([f64; 4], f64, i32, Vec<Said>);
 
-/// Attribute, label and model of a classification, and its confidence and label id if it has some.
+/// Attribute, label and model of a classification, with optional confidence and label ID.
 type Said = (String, String, String, Option<f64>, Option<i32>);
 
 fn gvametaconvert(roi: &RoiMeta) -> Printed {
@@ -74,7 +74,7 @@ fn gvametaconvert(roi: &RoiMeta) -> Printed {
 }
 
 #[test]
-fn a_region_of_ours_has_what_gvametaconvert_prints() {
+fn region_has_fields_that_gvametaconvert_prints() {
     let mut buffer = buffer();
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 0, vec![face(7, BOX)]));
     let roi = buffer.iter_meta::<RoiMeta>().next().unwrap();
@@ -87,18 +87,18 @@ fn a_region_of_ours_has_what_gvametaconvert_prints() {
 }
 
 #[test]
-fn boxes_in_region_metas_lie_between_0_and_1() {
+fn boxes_in_region_metas_are_between_0_and_1() {
     let mut buffer = buffer();
     let beyond = Rect { x: -40.0, y: 200.0, width: 400.0, height: 100.0 };
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 0, vec![face(7, beyond)]));
     let roi = buffer.iter_meta::<RoiMeta>().next().unwrap();
     assert_eq!(gvametaconvert(&roi).0, [0.0, 1.0, 200.0 / 240.0, 1.0]);
     assert_eq!(roi.rect(), (0, 200, 320, 40));
-    assert_eq!(meta::read(&buffer, SIZE).unwrap().detections[0].rect, beyond, "our own meta has all of it");
+    assert_eq!(meta::read(&buffer, SIZE).unwrap().detections[0].rect, beyond, "our own meta has the unclipped box");
 }
 
 #[test]
-fn what_gvaclassify_says_of_a_region_of_ours_is_read_once() {
+fn result_of_gvaclassify_on_our_region_is_read_once() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     let plain = Detection { classifications: vec![], ..face(7, BOX) };
@@ -111,7 +111,7 @@ fn what_gvaclassify_says_of_a_region_of_ours_is_read_once() {
         assert_eq!((read.detections.len(), &*read.detections[0].classifications), (1, &expected[..]), "read {n_reads}");
         meta::attach(buffer, read);
         let roi = buffer.iter_meta::<RoiMeta>().next().unwrap();
-        assert_eq!(roi.params().count(), 3, "nothing is written a second time");
+        assert_eq!(roi.params().count(), 3, "nothing is written twice");
     }
 }
 
@@ -125,7 +125,7 @@ fn regions_of_gvadetect_are_classified_and_keep_their_parents() {
     ));
     on_buffers(&pipeline, "attach", "src", |_, buffer| {
         let buffer = buffer.make_mut();
-        // The first entry of an analytics meta has the id 0 where the model has no labels; an object of the frame has the parent -1.
+        // Without labels, the first entry of an analytics meta has ID 0; an object of the frame has parent -1.
         gvadetect(buffer, 0, -1, "dog", (0, 0, 40, 40));
         gvadetect(buffer, 1, -1, "car", (40, 60, 80, 100));
         gvadetect(buffer, 2, 1, "plate", (60, 80, 20, 10));
@@ -147,12 +147,12 @@ fn regions_of_gvadetect_are_classified_and_keep_their_parents() {
         assert_eq!(ids.len(), 4, "{read:?}");
         assert_eq!(labels(&read), ["red", "van", "red", "red", "red"]);
         let regions: Vec<(i32, String)> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| (roi.id(), roi.roi_type().to_owned())).collect();
-        assert_eq!(regions.len(), 4, "each object has one region: {regions:?}");
+        assert_eq!(regions.len(), 4, "one region per object: {regions:?}");
     }
 }
 
 #[test]
-fn a_region_whose_id_is_one_of_ours_but_whose_label_is_not_is_another_object() {
+fn region_with_our_id_but_other_label_is_another_object() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     meta::attach(buffer, results(SIZE, 0, vec![face(7, BOX)]));
@@ -168,7 +168,7 @@ fn a_region_whose_id_is_one_of_ours_but_whose_label_is_not_is_another_object() {
 }
 
 #[test]
-fn branches_of_a_tee_keep_what_is_said_in_the_other_to_themselves() {
+fn tee_branches_do_not_share_later_results() {
     let pipeline = pipeline(
         "videotestsrc num-buffers=3 ! video/x-raw,format=RGB,width=320,height=240 ! identity name=attach ! tee name=t \
          t. ! queue ! identity name=classify ! roitrack ! fakesink name=one t. ! queue ! roitrack ! fakesink name=other",

@@ -1,6 +1,6 @@
-//! Every line to paste of the README, of docs/elements.md and of the elements' own documentation runs, and finds something.
+//! Every documented pipeline in the README, docs/elements.md and the elements' documentation runs and detects objects.
 //!
-//! Models, clips and cameras that a line names and that are not there are replaced by tiny models and pictures made here; a window by none.
+//! Missing models, clips and cameras are replaced by tiny models and generated images; windows are removed.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use gstreamer as gst;
 use crate::harness::{Folder, pipeline, run, tiny};
 
 const N_FRAMES: usize = 30;
-/// Words of a model's name, and what stands in for it: a model and the label of what it finds.
+/// Words of a model's name, its replacement, and the label of the detected objects.
 const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("face", "rectangle", Some("face")),
     ("ultraface", "rectangle", Some("face")),
@@ -32,7 +32,7 @@ const TEXTS: [(&str, &str); 7] = [
     ("roipublish", include_str!("../../src/elements/publish/mod.rs")),
 ];
 
-/// The pipelines in the blocks of code of a text.
+/// The pipelines in the code blocks of a text.
 pub fn lines(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut in_code = false;
@@ -48,7 +48,7 @@ pub fn lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// What runs here for a line of a text.
+/// The executable form of a documented line.
 fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut words: Vec<String> = Vec::new();
@@ -65,7 +65,7 @@ fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
                 is_replaced = true;
                 let name = Path::new(path).file_stem().unwrap().to_str().unwrap();
                 let known = STAND_INS.into_iter().find(|(known, ..)| name.starts_with(known));
-                let (_, model, label) = known.unwrap_or_else(|| panic!("what stands in for `{name}`?"));
+                let (_, model, label) = known.unwrap_or_else(|| panic!("expected a replacement for `{name}`"));
                 let mut description = std::fs::read_to_string(tiny(&format!("{model}.toml"))).unwrap();
                 if let Some(label) = label {
                     let (before, _) = description.split_once("labels =").unwrap();
@@ -85,7 +85,7 @@ fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
 }
 
 #[test]
-fn every_line_to_paste_runs_and_finds_something() {
+fn documented_pipelines_run_and_detect_objects() {
     let folder = Folder::new("lines to paste");
     let clip = folder.file("clip.mp4");
     let make = format!(
@@ -102,7 +102,7 @@ fn every_line_to_paste_runs_and_finds_something() {
             for element in pipeline.iterate_recurse().into_iter().map(Result::unwrap) {
                 let found = match &*element.factory().unwrap().name() {
                     "roidetect" => "objects",
-                    // The frame is no object.
+                    // The frame is not an object.
                     "roiclassify" if line.contains("inference-region=full-frame") => "inferred",
                     "roiclassify" => "objects-classified",
                     _ => continue,

@@ -1,4 +1,4 @@
-//! How a run ends: lost and stalled sources, files that are cut short or damaged, one of several inputs that fails.
+//! How a run ends: lost and stalled sources, truncated or damaged files, one of several inputs that fails.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,17 +11,17 @@ use gstreamer::prelude::*;
 use crate::cli::{Folder, command, roiflow};
 use crate::harness::{make_clip, pipeline, run};
 
-/// Far above what an ending takes on a busy machine.
+/// Far above the duration of an ending on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An RTSP server in a process of its own.
+/// An RTSP server in a separate process.
 struct Server {
     process: Child,
     port: u16,
 }
 
 impl Server {
-    /// `None` where Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
+    /// `None` if Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
     fn start(arguments: &[&str]) -> Option<Self> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream/rtsp-server.py");
         let python = Command::new("/usr/bin/python3").arg(script).args(arguments).env_remove("G_DEBUG").stdout(Stdio::piped()).spawn();
@@ -62,7 +62,7 @@ fn n_lines(path: &str) -> usize {
     std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
-/// A run on one input with both outputs.
+/// A run on one input with JSON and video output.
 struct Running {
     child: Child,
     json: String,
@@ -94,7 +94,7 @@ impl Running {
         }
     }
 
-    /// Exit code, what was said, and how long it took from now.
+    /// Exit code, output, and duration from now.
     fn end(self) -> (Option<i32>, String, Duration) {
         let begin = Instant::now();
         let (code, said) = read(&self.child.wait_with_output().unwrap());
@@ -110,7 +110,7 @@ fn check(said: &str, parts: &[&str]) {
     assert!(parts.iter().all(|part| said.contains(part)), "expected {parts:?}, got {said}");
 }
 
-/// The video that was written plays, and has nearly all frames of the JSON.
+/// Asserts that the written video is playable and has nearly all frames of the JSON.
 fn check_outputs(json: &str, video: &str, colors: &str, folder: &Folder) {
     let again = folder.file("again.jsonl");
     let played = roiflow(&["run", colors, "-q", "--input", video, "--json", &again]);
@@ -121,7 +121,7 @@ fn check_outputs(json: &str, video: &str, colors: &str, folder: &Folder) {
 }
 
 #[test]
-fn rtsp_sources_that_cannot_be_opened_say_why() {
+fn unopenable_rtsp_source_error_has_reason() {
     let folder = Folder::new("rtsp-open");
     let colors = folder.file("colors.toml");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -130,11 +130,11 @@ fn rtsp_sources_that_cannot_be_opened_say_why() {
         let (code, said) = read(&roiflow(&["run", &colors, "--input", uri, "--source-timeout", "3"]));
         assert_eq!(code, Some(1), "{uri}: {said}");
         check(&said, says);
-        assert!(!said.contains("wrong"), "the password is not shown: {said}");
+        assert!(!said.contains("wrong"), "the password must not be printed: {said}");
         assert!(begin.elapsed() < PATIENCE, "{uri} took {:?}", begin.elapsed());
     };
     fails(&format!("rtsp://127.0.0.1:{closed}/live"), &["cannot play", "refused"]);
-    // A server that takes the connection and never answers.
+    // A server that accepts the connection and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     fails(&format!("rtsp://127.0.0.1:{}/live", silent.local_addr().unwrap().port()), &["127.0.0.1"]);
     if let Some(server) = Server::start(&[]) {
@@ -151,7 +151,7 @@ fn rtsp_sources_that_cannot_be_opened_say_why() {
 }
 
 #[test]
-fn a_killed_rtsp_server_is_an_error_and_outputs_are_complete() {
+fn killed_rtsp_server_is_error_with_complete_outputs() {
     let folder = Folder::new("rtsp-killed");
     for scheme in ["rtsp", "rtspt"] {
         let Some(server) = Server::start(&[]) else { return };
@@ -168,7 +168,7 @@ fn a_killed_rtsp_server_is_an_error_and_outputs_are_complete() {
 }
 
 #[test]
-fn a_stalled_rtsp_server_is_an_error_after_the_timeout() {
+fn stalled_rtsp_server_is_error_after_timeout() {
     let folder = Folder::new("rtsp-stalled");
     for scheme in ["rtsp", "rtspt"] {
         let Some(server) = Server::start(&[]) else { return };
@@ -185,16 +185,16 @@ fn a_stalled_rtsp_server_is_an_error_after_the_timeout() {
 }
 
 #[test]
-fn an_rtsp_stream_that_the_server_ends_is_an_error() {
+fn rtsp_stream_ended_by_server_is_an_error() {
     let folder = Folder::new("rtsp-short");
     let Some(server) = Server::start(&[]) else { return };
     let (code, said, _) = Running::start(&folder, &server.uri("rtsp", "", "/short"), &[]).end();
     assert_eq!(code, Some(1), "{said}");
-    check(&said, &["ended, which nobody asked for"]);
+    check(&said, &["ended unexpectedly"]);
 }
 
 #[test]
-fn a_camera_run_ends_well_by_limit_and_by_interrupt() {
+fn camera_run_ends_by_limit_and_by_interrupt() {
     let folder = Folder::new("rtsp-well");
     let Some(server) = Server::start(&[]) else { return };
     for scheme in ["rtsp", "rtspt"] {
@@ -212,7 +212,7 @@ fn a_camera_run_ends_well_by_limit_and_by_interrupt() {
 }
 
 #[test]
-fn a_udp_source_that_falls_silent_is_an_error() {
+fn silent_udp_source_is_an_error() {
     let folder = Folder::new("udp");
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let sender = pipeline(&format!(
@@ -221,7 +221,7 @@ fn a_udp_source_that_falls_silent_is_an_error() {
     ));
     sender.set_state(gst::State::Playing).unwrap();
     let mut running = Running::start(&folder, &format!("udp://127.0.0.1:{port}"), &["--source-timeout", "6"]);
-    // Of the timeout so much is for a busy machine, on which a decoder that is being opened takes no data for as long.
+    // The timeout has a margin for a busy machine, on which opening a decoder may block data for as long.
     running.wait_for_lines(5);
     sender.set_state(gst::State::Null).unwrap();
     let (code, said, _) = running.end();
@@ -229,7 +229,8 @@ fn a_udp_source_that_falls_silent_is_an_error() {
     check(&said, &["the source `udp://127.0.0.1", "for 6 s", "--source-timeout"]);
 }
 
-/// An HTTP server that gives each connection this answer; then closes it, or holds it open until the returned sender is dropped.
+/// An HTTP server that sends this response to each connection. Then it closes the connection, or keeps it open until the returned sender
+/// is dropped.
 fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -257,7 +258,7 @@ fn answer(head: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn http_errors_name_the_cause() {
+fn http_error_has_cause() {
     let folder = Folder::new("http-errors");
     let colors = folder.file("colors.toml");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -279,7 +280,7 @@ fn http_errors_name_the_cause() {
 }
 
 #[test]
-fn an_http_server_that_stops_is_an_error_and_a_whole_file_is_not() {
+fn incomplete_http_file_is_error_complete_one_is_not() {
     let folder = Folder::new("http-stops");
     let clip = folder.file("clip.mp4");
     make_clip(&clip, 200, "mp4mux faststart=true");
@@ -301,7 +302,7 @@ fn an_http_server_that_stops_is_an_error_and_a_whole_file_is_not() {
         for holds in [true, false] {
             let (code, n, said) = run(answer(head, half), holds);
             assert_eq!(code, Some(1), "{head}, holds {holds}: {said}");
-            assert!((10..200).contains(&n), "what came is analyzed: {n} lines, {said}");
+            assert!((10..200).contains(&n), "received frames are analyzed: {n} lines, {said}");
         }
     }
     let (_, _, said) = run(answer(&length, half), true);
@@ -309,10 +310,10 @@ fn an_http_server_that_stops_is_an_error_and_a_whole_file_is_not() {
 }
 
 #[test]
-fn a_slow_reader_is_no_lost_source() {
+fn slow_reader_is_not_a_lost_source() {
     let folder = Folder::new("slow-reader");
     let clip = folder.file("clip.mkv");
-    // Too much for the queues behind the source.
+    // More data than the queues after the source can hold.
     let make = pipeline(&format!(
         "videotestsrc pattern=snow num-buffers=600 ! video/x-raw,width=320,height=240,framerate=25/1 \
          ! x264enc speed-preset=ultrafast bitrate=20000 ! h264parse ! matroskamux ! filesink location={clip}"
@@ -323,7 +324,7 @@ fn a_slow_reader_is_no_lost_source() {
     let input = format!("http://127.0.0.1:{port}/clip.mkv");
     let arguments = ["run", &folder.file("colors.toml"), "-q", "--input", &input, "--json", "-", "--source-timeout", "0.5"];
     let mut child = command().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Nobody reads for four times as long as a source may be silent: that is what is tested.
+    // The sleep is the tested situation: the reader stalls for four times the source timeout.
     std::thread::sleep(Duration::from_secs(2));
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -332,7 +333,7 @@ fn a_slow_reader_is_no_lost_source() {
 }
 
 #[test]
-fn the_timeout_of_the_source_is_checked() {
+fn source_timeout_argument_is_checked() {
     let folder = Folder::new("timeout");
     let colors = folder.file("colors.toml");
     for value in ["-1", "x", "nan", "inf", ""] {
@@ -344,7 +345,7 @@ fn the_timeout_of_the_source_is_checked() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Plays a file: exit code, lines of JSON, what was said.
+/// Plays a file. Returns exit code, number of JSON lines and output.
 fn play(folder: &Folder, input: &str) -> (Option<i32>, usize, String) {
     let running = Running::start(folder, input, &["-q"]);
     let json = running.json.clone();
@@ -353,7 +354,7 @@ fn play(folder: &Folder, input: &str) -> (Option<i32>, usize, String) {
 }
 
 #[test]
-fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
+fn truncated_file_is_error_after_all_frames() {
     let folder = Folder::new("cut");
     for (name, muxer) in [
         ("a.mp4", "mp4mux faststart=true"),
@@ -371,9 +372,9 @@ fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
             std::fs::write(&cut, &bytes[..bytes.len() * percent / 100]).unwrap();
             let (code, n, said) = play(&folder, &cut);
             assert_eq!(code, Some(1), "{name}, {percent} %: {said}");
-            check(&said, &["is cut short: got", &format!("{n} ")]);
+            check(&said, &["is truncated: got", &format!("{n} ")]);
             let (warned, failed) = (said.find("warning: "), said.find("error: "));
-            assert!(warned.is_some() && warned < failed, "{name}, {percent} %: said at once: {said}");
+            assert!(warned.is_some() && warned < failed, "{name}, {percent} %: reported at once: {said}");
             assert!((20..200).contains(&n), "{name}, {percent} %: {n} lines");
             if name == "a.mp4" || name == "a.mkv" {
                 check(&said, &["of about", "8.0 s"]);
@@ -383,7 +384,7 @@ fn a_file_that_is_cut_short_is_an_error_with_all_its_frames_analyzed() {
 }
 
 #[test]
-fn a_file_that_is_damaged_in_the_middle_is_an_error_said_when_it_is_found() {
+fn damage_in_file_is_reported_when_detected() {
     let folder = Folder::new("damaged");
     for (name, muxer) in [("a.mp4", "mp4mux faststart=true"), ("a.mkv", "matroskamux")] {
         let path = folder.file(name);
@@ -400,7 +401,7 @@ fn a_file_that_is_damaged_in_the_middle_is_an_error_said_when_it_is_found() {
 }
 
 #[test]
-fn whole_files_of_all_shapes_are_not_called_damaged() {
+fn complete_files_are_not_reported_as_damaged() {
     let folder = Folder::new("whole");
     let video = "videotestsrc num-buffers=50 ! video/x-raw,width=160,height=120,framerate=25/1";
     let sound = "audiotestsrc num-buffers=300 ! audio/x-raw,rate=44100,channels=1";
@@ -416,7 +417,7 @@ fn whole_files_of_all_shapes_are_not_called_damaged() {
     ] {
         crate::harness::init();
         let Ok(made) = gst::parse::launch(&line) else {
-            eprintln!("skipped: {name} can't be made here");
+            eprintln!("skipped: {name} cannot be created here");
             continue;
         };
         let made: gst::Pipeline = made.downcast().unwrap();
@@ -429,7 +430,7 @@ fn whole_files_of_all_shapes_are_not_called_damaged() {
 }
 
 #[test]
-fn an_input_that_dies_is_said_while_the_others_go_on() {
+fn lost_input_is_reported_while_others_continue() {
     let folder = Folder::new("dies");
     let clip = folder.file("cut.mp4");
     make_clip(&clip, 100, "mp4mux faststart=true");
@@ -444,8 +445,8 @@ fn an_input_that_dies_is_said_while_the_others_go_on() {
         while !seen.contains("error: stream cut:") {
             assert_ne!(said.read_line(&mut seen).unwrap(), 0, "it ended: {seen}");
         }
-        check(&seen, &["is cut short"]);
-        assert_eq!(child.try_wait().unwrap(), None, "the other stream goes on");
+        check(&seen, &["is truncated"]);
+        assert_eq!(child.try_wait().unwrap(), None, "the other stream continues");
         signal(&child, "INT");
         let mut rest = String::new();
         said.read_to_string(&mut rest).unwrap();
@@ -456,7 +457,7 @@ fn an_input_that_dies_is_said_while_the_others_go_on() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_ends_well_where_a_limit_comes_first() {
+fn limit_before_truncation_ends_run_successfully() {
     let folder = Folder::new("cut-limit");
     let clip = folder.file("cut.mkv");
     make_clip(&clip, 100, "matroskamux");
@@ -467,12 +468,12 @@ fn a_file_that_is_cut_short_ends_well_where_a_limit_comes_first() {
         let json = running.json.clone();
         let (code, said, _) = running.end();
         assert_eq!((code, n_lines(&json)), (Some(0), 10), "{said}");
-        check(&said, &["warning: ", "is cut short"]);
+        check(&said, &["warning: ", "is truncated"]);
     }
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error() {
+fn missing_capture_device_is_an_error() {
     let folder = Folder::new("no-device");
     let colors = folder.file("colors.toml");
     let (code, said) = read(&roiflow(&["run", &colors, "--input", "v4l2:///dev/video4095"]));

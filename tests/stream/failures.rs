@@ -1,4 +1,4 @@
-//! A run that fails costs its frame the results and is said; too many in a row end the stream with an error that says what to do.
+//! A failed run loses only the results of its frame and is reported. Too many in a row end the stream with an error.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,10 @@ enum End {
     Panics,
 }
 
-/// A device whose runs end as the test says, by their number.
+/// A device whose runs end as scripted by their number.
 struct Scripted {
     name: String,
-    /// `None` while they are not counted, and end well.
+    /// `None` = runs are not counted and succeed.
     n_runs: Mutex<Option<u64>>,
     ends: Box<dyn Fn(u64) -> End + Send + Sync>,
 }
@@ -43,7 +43,7 @@ impl Scripted {
                     End::Fails => return Err(Error::new(ErrorKind::Device, "the device is on fire")),
                     End::Panics => panic!("the device fell over"),
                 }
-                // What the detector and the classifier of these tests understand.
+                // Outputs in the format of the detector and the classifier of these tests.
                 let (shape, answer): (&[usize], &[f32]) = match io.input_tensor(0).shape()[..] {
                     [1, 64, 64, 3] => (&[1, 1, 6], &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]),
                     _ => (&[1, 4], &[1.0, 0.0, 0.0, 0.0]),
@@ -63,12 +63,12 @@ impl Scripted {
         (self.ends)(*n_runs - 1)
     }
 
-    /// `roidetect` on this device, one run at a time, after its warm-up. The runs are counted from 0.
+    /// `roidetect` on this device, one run at a time, after its warm-up. Runs are counted from 0.
     fn detect(&self, properties: &str) -> Rig {
         self.rig(&detect("rectangle", &format!("device={} nireq=1 queue-policy=wait {properties}", self.name)))
     }
 
-    /// `roiclassify` on this device, one run at a time, and one region in each.
+    /// `roiclassify` on this device, one run and one region at a time.
     fn classify(&self, properties: &str) -> Rig {
         self.rig(&classify("color", &format!("device={} nireq=1 batch-size=1 queue-policy=wait {properties}", self.name)))
     }
@@ -86,7 +86,7 @@ fn end(rig: &Rig) {
     rig.check_counts();
 }
 
-/// Whether each frame that left was inferred; of those that were not, why.
+/// Status of each frame that left: inferred, or the skip reason.
 fn statuses(left: &[Left]) -> Vec<&str> {
     left.iter().map(|left| &*left.status).collect()
 }
@@ -95,7 +95,7 @@ fn n_failed(left: &[Left]) -> usize {
     left.iter().filter(|left| left.status.contains("on fire")).count()
 }
 
-/// A frame with so many objects in it.
+/// A frame with this number of objects.
 fn with_objects(n: u64, n_objects: i32) -> gst::Buffer {
     let mut frame = black(n);
     let objects = (1..=n_objects).map(|id| face(id, Rect::from_corners(8.0, 8.0, 24.0, 24.0))).collect();
@@ -104,11 +104,11 @@ fn with_objects(n: u64, n_objects: i32) -> gst::Buffer {
 }
 
 #[test]
-fn as_many_failures_in_a_row_as_are_allowed_are_warnings_and_one_more_ends_the_stream() {
+fn failures_beyond_max_failures_end_the_stream() {
     for max_failures in [0, 1, 5] {
         let device = Scripted::new("max", |n| if n < 2 { End::Well } else { End::Fails });
         let rig = device.detect(&format!("max-failures={max_failures}"));
-        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream hears of it");
+        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream gets the error");
         let said = rig.error();
         let expected = [
             format!("inference failed on {} frames in a row", max_failures + 1),
@@ -123,9 +123,9 @@ fn as_many_failures_in_a_row_as_are_allowed_are_warnings_and_one_more_ends_the_s
         assert_eq!((left.len(), n_failed(&left)), (max_failures + 3, max_failures + 1), "{left:?}");
         rig.check_counts();
         assert!(!rig.source.push_event(gst::event::Eos::new()));
-        assert!(!rig.has_error(), "it is said once");
+        assert!(!rig.has_error(), "the error is posted once");
 
-        // A flush begins anew: so many are allowed again.
+        // A flush resets the count.
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         rig.segment();
@@ -137,7 +137,7 @@ fn as_many_failures_in_a_row_as_are_allowed_are_warnings_and_one_more_ends_the_s
 }
 
 #[test]
-fn a_run_that_succeeds_starts_the_count_anew() {
+fn successful_run_resets_failure_count() {
     let device = Scripted::new("anew", |n| if n % 3 == 2 { End::Well } else { End::Fails });
     let rig = device.detect("max-failures=2");
     rig.frames(0..300);
@@ -147,7 +147,7 @@ fn a_run_that_succeeds_starts_the_count_anew() {
 }
 
 #[test]
-fn frames_that_pass_without_inference_count_neither_way() {
+fn skipped_frames_do_not_affect_failure_count() {
     let device = Scripted::new("interval", |_| End::Fails);
     let rig = device.detect("max-failures=2 inference-interval=2");
     assert_eq!(rig.refusal(), gst::FlowError::Error);
@@ -159,7 +159,7 @@ fn frames_that_pass_without_inference_count_neither_way() {
 }
 
 #[test]
-fn with_minus_one_a_stream_goes_on_whatever_fails_and_the_warnings_get_rarer() {
+fn max_failures_minus_one_continues_with_rarer_warnings() {
     let device = Scripted::new("never", |_| End::Fails);
     let rig = device.detect("max-failures=-1");
     rig.frames(0..300);
@@ -170,7 +170,7 @@ fn with_minus_one_a_stream_goes_on_whatever_fails_and_the_warnings_get_rarer() {
 }
 
 #[test]
-fn without_the_property_a_hundred_failures_in_a_row_are_allowed() {
+fn max_failures_defaults_to_100() {
     let device = Scripted::new("default", |_| End::Fails);
     let rig = device.detect("");
     assert_eq!(rig.element.property::<i32>("max-failures"), 100);
@@ -180,7 +180,7 @@ fn without_the_property_a_hundred_failures_in_a_row_are_allowed() {
 }
 
 #[test]
-fn frames_behind_one_failure_too_many_are_counted_and_the_bus_hears_of_it_once_though_upstream_is_at_its_end() {
+fn final_failure_after_eos_is_posted_once_and_frames_counted() {
     let device = Scripted::new("behind", |_| End::Fails);
     let rig = device.detect("max-failures=0");
     let (let_go, gate) = channel::<()>();
@@ -192,25 +192,25 @@ fn frames_behind_one_failure_too_many_are_counted_and_the_bus_hears_of_it_once_t
     rig.event(gst::event::Eos::new());
     let_go.send(()).unwrap();
     assert!(rig.error().contains("failed on 1 frames in a row"));
-    eventually("the others are counted", || rig.count("dropped-max-failures") == 2);
+    eventually("the remaining frames are counted", || rig.count("dropped-max-failures") == 2);
     rig.check_counts();
     assert!(!rig.has_error());
 }
 
 #[test]
-fn a_frame_without_objects_says_nothing_of_the_classifier_and_one_region_that_succeeds_does() {
+fn only_frames_with_regions_affect_failure_count() {
     // Frames without objects do not reset the count.
     let device = Scripted::new("empty", |_| End::Fails);
     let rig = device.classify("max-failures=2");
     for n in 0..9 {
-        // The ninth is the third that fails.
+        // The ninth frame is the third failure.
         rig.source.push(with_objects(n, i32::from(n % 4 == 0))).unwrap();
         rig.next();
     }
     assert!(rig.error().contains("failed on 3 frames in a row"));
     rig.check_counts();
 
-    // Of three regions one fails in each frame: the model works.
+    // One of three regions fails in each frame, but the model works.
     let device = Scripted::new("regions", |n| if n % 3 == 1 { End::Fails } else { End::Well });
     let rig = device.classify("max-failures=0");
     for n in 0..50 {
@@ -222,7 +222,7 @@ fn a_frame_without_objects_says_nothing_of_the_classifier_and_one_region_that_su
 }
 
 #[test]
-fn a_frame_that_failed_before_and_fails_again_for_the_same_reason_counts_for_both() {
+fn repeated_failure_counts_for_both_elements() {
     let device = Scripted::new("again", |_| End::Fails);
     let rig = device.detect("max-failures=1");
     rig.frame(0).unwrap();
@@ -231,15 +231,15 @@ fn a_frame_that_failed_before_and_fails_again_for_the_same_reason_counts_for_bot
     let mut frame = black(1);
     let before = FrameResults { status: InferenceStatus::Failed(reason.into()), ..results(SIZE, 1, vec![]) };
     roiflow::elements::meta::attach(frame.make_mut(), before);
-    // It may hear of the error with this frame already.
-    let _whatever = rig.source.push(frame);
+    // This push may already return the error.
+    let _result = rig.source.push(frame);
     rig.next();
     assert!(rig.error().contains("failed on 2 frames in a row"));
     assert_eq!(rig.count("failed"), 2);
 }
 
 #[test]
-fn a_frame_that_failed_before_is_no_failure_of_a_run_that_succeeds() {
+fn failure_of_earlier_element_is_not_counted() {
     let device = Scripted::new("before", |_| End::Well);
     let rig = device.detect("max-failures=0");
     for n in 0..10 {
@@ -250,11 +250,11 @@ fn a_frame_that_failed_before_is_no_failure_of_a_run_that_succeeds() {
     }
     end(&rig);
     assert_eq!((rig.count("failed"), rig.count("inferred"), rig.has_error()), (0, 10, false));
-    assert!(rig.left().iter().all(|left| left.status == "no light"), "what was said of the frame stays");
+    assert!(rig.left().iter().all(|left| left.status == "no light"), "the earlier status stays");
 }
 
 #[test]
-fn a_panic_in_a_device_fails_its_frame_and_the_stream_goes_on() {
+fn device_panic_fails_one_frame_and_stream_continues() {
     let device = Scripted::new("panics", |n| if n % 4 == 1 { End::Panics } else { End::Well });
     for properties in ["", "queue-policy=drop-newest max-latency=60000", "batch-size=4 batch-timeout=1"] {
         *device.n_runs.lock().unwrap() = None;

@@ -1,5 +1,4 @@
-//! Nothing hangs, nothing is lost, nothing is reordered: end of stream, flushes, seeks, stops, caps, events, errors downstream,
-//! queries, pools, memory and threads.
+//! No hangs, no losses, no reordering: EOS, flushes, seeks, stops, caps, events, downstream errors, queries, pools, memory and threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -18,13 +17,13 @@ use crate::harness::{
 };
 use crate::rig::{OTHER_SIZE, Rig, SIZE, refusal};
 
-/// How many frames fit in the window of `nireq` requests.
-fn window(nireq: usize) -> usize {
+/// Capacity of the in-flight queue with `nireq` requests.
+fn queue_capacity(nireq: usize) -> usize {
     nireq + 2
 }
 
 #[test]
-fn serialized_events_keep_their_place() {
+fn serialized_events_stay_in_order() {
     let rig = Rig::begun(&detect("rectangle", "nireq=4"));
     let custom = |name: &str| gst::event::CustomDownstream::new(gst::Structure::new_empty(name));
     let mut tags = gst::TagList::new();
@@ -47,7 +46,7 @@ fn serialized_events_keep_their_place() {
 }
 
 #[test]
-fn end_of_stream_comes_after_all_frames() {
+fn eos_follows_all_frames() {
     let rig = Rig::begun(&detect("stripes", "nireq=8"));
     for n in 0..30 {
         rig.frame(n).unwrap();
@@ -60,7 +59,7 @@ fn end_of_stream_comes_after_all_frames() {
 }
 
 #[test]
-fn a_flush_forgets_frames_but_not_what_stays_true() {
+fn flush_discards_frames_but_stores_sticky_events() {
     let rig = Rig::begun(&detect("stripes", "nireq=4"));
     let mut tags = gst::TagList::new();
     tags.get_mut().unwrap().add::<gst::tags::Title>(&"title", gst::TagMergeMode::Append);
@@ -70,7 +69,7 @@ fn a_flush_forgets_frames_but_not_what_stays_true() {
         for n in 0..n_frames {
             rig.frame(n).unwrap();
         }
-        // Upstream sends these once; the flush comes right behind them.
+        // Upstream sends sticky events once; the flush follows directly.
         rig.event(gst::event::Caps::new(&caps("RGB", size)));
         rig.event(gst::event::Tag::new(tags.clone()));
         rig.event(gst::event::FlushStart::new());
@@ -89,16 +88,16 @@ fn a_flush_forgets_frames_but_not_what_stays_true() {
             assert!(!(flushed && seen.starts_with("frame")), "round {round}: {seen} after the flush");
             assert!(!seen.contains("no caps"), "round {round}");
         }
-        assert!(flushed, "round {round}: a frame of after the flush came before it");
-        let tag = rig.sink.sticky_event::<gst::event::Tag>(0).expect("the tags are still there");
+        assert!(flushed, "round {round}: a frame from after the flush arrived before it");
+        let tag = rig.sink.sticky_event::<gst::event::Tag>(0).expect("the tags are stored");
         assert_eq!(tag.tag().get::<gst::tags::Title>().unwrap().get(), "title");
     }
 }
 
 #[test]
-fn a_flush_wakes_upstream_and_the_stream_goes_on() {
+fn flush_wakes_blocked_upstream() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
-    // Downstream blocks, as a sink does in PAUSED, until it is flushed.
+    // Downstream blocks until it is flushed, like a sink in PAUSED.
     let (blocked, is_blocked) = channel();
     rig.answer(move |pad| {
         let _ = blocked.send(());
@@ -120,9 +119,9 @@ fn a_flush_wakes_upstream_and_the_stream_goes_on() {
 }
 
 #[test]
-fn a_flush_from_the_thread_that_pushes_downstream_does_not_hang() {
+fn flush_from_task_thread_does_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
-    // As when an application seeks in the callback of its sink.
+    // Like a seek in the callback of a sink.
     let source = rig.source.clone();
     let mut n_seeks = 0;
     rig.answer(move |_| {
@@ -135,7 +134,7 @@ fn a_flush_from_the_thread_that_pushes_downstream_does_not_hang() {
         Ok(gst::FlowSuccess::Ok)
     });
     for round in 0..3 {
-        // The flush may be there before the frame is handed over.
+        // The flush may arrive before the frame.
         let pushed = rig.frame(round);
         assert!(matches!(pushed, Ok(_) | Err(gst::FlowError::Flushing)), "{pushed:?}");
         rig.expect(&["flush-start", "flush-stop"]);
@@ -148,7 +147,7 @@ fn a_flush_from_the_thread_that_pushes_downstream_does_not_hang() {
 }
 
 #[test]
-fn a_flush_stop_alone_does_not_hang() {
+fn flush_stop_without_start_does_not_hang() {
     let rig = Rig::begun(&detect("rectangle", ""));
     rig.event(gst::event::FlushStop::new(true));
     rig.segment();
@@ -157,7 +156,7 @@ fn a_flush_stop_alone_does_not_hang() {
 }
 
 #[test]
-fn upstream_hears_the_end_of_the_stream_and_may_begin_another() {
+fn upstream_gets_eos_and_may_begin_another_stream() {
     for nireq in [1, 4] {
         let rig = Rig::begun(&detect("rectangle", &format!("nireq={nireq}")));
         rig.answer(|_| Err(gst::FlowError::Eos));
@@ -175,7 +174,7 @@ fn upstream_hears_the_end_of_the_stream_and_may_begin_another() {
 }
 
 #[test]
-fn a_segment_that_waits_behind_the_end_of_another_begins_anew() {
+fn segment_after_downstream_eos_restarts_stream() {
     let rig = Rig::begun(&detect("rectangle", "nireq=4"));
     let (let_go, gate) = channel();
     let mut ended = false;
@@ -193,21 +192,21 @@ fn a_segment_that_waits_behind_the_end_of_another_begins_anew() {
     rig.segment();
     rig.frame(2).unwrap();
     let_go.send(()).unwrap();
-    assert_eq!(rig.next(), "caps 64x48", "frame 1 is dropped with the rest of its segment, its caps are not");
+    assert_eq!(rig.next(), "caps 64x48", "frame 1 is dropped with the rest of its segment, but the caps are stored");
     rig.expect(&["segment", "frame 2 of 64x48"]);
     rig.frame(3).unwrap();
     rig.expect(&["frame 3 of 64x48"]);
 }
 
 #[test]
-fn an_error_downstream_is_heard_upstream_or_on_the_bus() {
+fn downstream_error_reaches_upstream_or_bus() {
     for error in [gst::FlowError::Error, gst::FlowError::NotNegotiated, gst::FlowError::NotLinked, gst::FlowError::NotSupported] {
         let rig = Rig::begun(&detect("rectangle", "nireq=2"));
         rig.answer(move |_| Err(error));
         assert_eq!(rig.refusal(), error);
-        assert!(!rig.has_error(), "{error:?}: upstream says it");
+        assert!(!rig.has_error(), "{error:?}: upstream reports it");
         assert!(!rig.source.push_event(gst::event::Eos::new()));
-        assert!(rig.error().contains(&format!("{error:?}")), "after its end, upstream hears nothing");
+        assert!(rig.error().contains(&format!("{error:?}")), "after EOS, upstream gets no flow return");
 
         let rig = Rig::begun(&detect("rectangle", "nireq=2"));
         let (let_go, gate) = channel();
@@ -224,7 +223,7 @@ fn an_error_downstream_is_heard_upstream_or_on_the_bus() {
 }
 
 #[test]
-fn a_buffer_without_caps_is_an_error_and_blocks_nothing() {
+fn buffer_without_caps_is_an_error() {
     let rig = Rig::new(&detect("rectangle", "nireq=1"));
     rig.link();
     rig.event(gst::event::StreamStart::new("stream"));
@@ -232,7 +231,7 @@ fn a_buffer_without_caps_is_an_error_and_blocks_nothing() {
     for n in 0..10 {
         assert_eq!(rig.frame(n), Err(gst::FlowError::NotNegotiated));
     }
-    assert!(rig.error().contains("put a decoder"));
+    assert!(rig.error().contains("raw video"));
     rig.event(gst::event::FlushStart::new());
     rig.event(gst::event::FlushStop::new(true));
     rig.begin();
@@ -246,7 +245,7 @@ fn a_buffer_without_caps_is_an_error_and_blocks_nothing() {
 }
 
 #[test]
-fn pipelines_end_whatever_happens_downstream() {
+fn pipelines_end_after_any_downstream_result() {
     let source = "videotestsrc num-buffers=40 ! video/x-raw,format=RGB,width=64,height=48";
     let detect = detect("rectangle", "nireq=4");
     for (rest, error) in [
@@ -261,12 +260,12 @@ fn pipelines_end_whatever_happens_downstream() {
     }
     for n_frames in [1, 2, 40] {
         let line = format!("videotestsrc num-buffers={n_frames} ! video/x-raw,format=RGB,width=64,height=48 ! {detect}");
-        assert!(run(&pipeline(&line)).error.is_some(), "{n_frames} frames into a pad that is not linked");
+        assert!(run(&pipeline(&line)).error.is_some(), "{n_frames} frames to an unlinked pad");
     }
 }
 
 #[test]
-fn caps_that_change_in_mid_stream_stay_with_their_frames() {
+fn changed_caps_stay_with_their_frames() {
     let line = format!(
         "appsrc name=source format=time ! {} ! {} ! fakesink name=sink",
         detect("rectangle", "nireq=4"),
@@ -320,19 +319,19 @@ fn seek_about(clip: &str, policy: &str) {
     });
     pipeline.set_state(gst::State::Playing).unwrap();
     for round in 0..25_u64 {
-        // Somewhere in the stream, the pipeline is asked to go elsewhere.
+        // Seek after a few frames.
         for _ in 0..round % 7 + 1 {
-            passed.recv_timeout(TIMEOUT.into()).expect("frames keep coming");
+            passed.recv_timeout(TIMEOUT.into()).expect("frames arrive");
         }
-        // Before the seek: what comes behind it may have come when it returns.
+        // Before the seek, because frames of the new segment may arrive before it returns.
         while passed.try_recv().is_ok() {}
         pipeline.seek_simple(gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE, FRAME_TIME * (round % 3 * 10)).unwrap();
     }
-    // Some of before the seek may come first. An end on the bus may be of before it as well, so it says nothing.
+    // Frames from before the seek may arrive first. EOS on the bus may also be from before it, so it is not checked.
     let mut times: Vec<gst::ClockTime> = Vec::new();
     while times.len() < 50 || times.last() != Some(&(FRAME_TIME * 49)) {
         let time = passed.recv_timeout(TIMEOUT.into());
-        times.push(time.unwrap_or_else(|_| panic!("{policy}: the last seek went to the begin of 50 frames, {times:?} came")));
+        times.push(time.unwrap_or_else(|_| panic!("{policy}: expected 50 frames after the last seek, got {times:?}")));
     }
     assert!(pipeline.bus().unwrap().pop_filtered(&[gst::MessageType::Error]).is_none());
     pipeline.set_state(gst::State::Null).unwrap();
@@ -341,16 +340,16 @@ fn seek_about(clip: &str, policy: &str) {
 }
 
 #[test]
-fn the_models_of_a_pipeline_are_loaded_side_by_side() {
+fn models_of_pipeline_load_in_parallel() {
     let gates = [Gate::closed(), Gate::closed()];
     let elements = ["load-a", "load-b"].iter().zip(&gates).map(|(name, gate)| detect_compiled_through(gate, name));
     let pipeline = pipeline(&format!("videotestsrc num-buffers=3 ! {} ! fakesink", elements.collect::<Vec<_>>().join(" ! ")));
     pipeline.set_state(gst::State::Ready).unwrap();
-    // Neither waits for the other.
+    // Both models load at the same time.
     gates.iter().for_each(|gate| gate.wait_for_arrivals(1));
     gates.iter().for_each(|gate| gate.admit(1));
     assert_eq!(run(&pipeline).error, None);
-    // A stop before they are there waits for them.
+    // Stopping before the models are loaded waits for them.
     pipeline.set_state(gst::State::Ready).unwrap();
     gates.iter().for_each(|gate| gate.wait_for_arrivals(2));
     gates.iter().for_each(|gate| gate.open());
@@ -358,13 +357,13 @@ fn the_models_of_a_pipeline_are_loaded_side_by_side() {
 }
 
 #[test]
-fn a_stop_in_mid_stream_returns_at_once() {
+fn stop_in_mid_stream_returns_at_once() {
     let line = format!(
         "videotestsrc ! video/x-raw,format=NV12,width=320,height=240 ! {} ! {} ! roioverlay ! fakesink name=sink",
         detect("stripes", ""),
         classify("color", "")
     );
-    // Of the stops alone: starting loads models.
+    // Measures only the stops, because starting loads models.
     let mut stopping = Duration::ZERO;
     for n_frames in 0..50 {
         let pipeline = pipeline(&line);
@@ -384,7 +383,7 @@ fn a_stop_in_mid_stream_returns_at_once() {
 }
 
 #[test]
-fn one_pipeline_may_be_started_again_and_again() {
+fn pipeline_may_be_restarted_repeatedly() {
     let line = format!(
         "videotestsrc num-buffers=5 ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink name=sink",
         detect("rectangle", "name=detect")
@@ -392,7 +391,7 @@ fn one_pipeline_may_be_started_again_and_again() {
     let pipeline = pipeline(&line);
     let arrived = collect(&pipeline, "sink", "sink");
     for round in 1..=50 {
-        // READY keeps the model, NULL does not; every third time in mid-stream.
+        // READY keeps the model, NULL releases it; every third stop is in mid-stream.
         if round % 3 == 0 {
             pipeline.set_state(gst::State::Playing).unwrap();
             pipeline.set_state(if round % 2 == 0 { gst::State::Ready } else { gst::State::Null }).unwrap();
@@ -409,7 +408,7 @@ fn one_pipeline_may_be_started_again_and_again() {
 }
 
 #[test]
-fn the_latency_of_a_live_pipeline_is_told() {
+fn live_pipeline_reports_latency() {
     for (source, live) in [("videotestsrc is-live=true", true), ("videotestsrc", false)] {
         let line =
             format!("{source} ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink name=sink", detect("rectangle", "name=detect"));
@@ -428,14 +427,14 @@ fn the_latency_of_a_live_pipeline_is_told() {
         };
         let (before, after) = (latency_at("sink"), latency_at("src"));
         assert_eq!((before.0, after.0), (live, live));
-        assert!(after.1 > before.1, "{after:?} behind the element, {before:?} before it");
+        assert!(after.1 > before.1, "{after:?} after the element, {before:?} before it");
         assert!(after.1 < before.1 + gst::ClockTime::from_seconds(1), "{after:?}");
         pipeline.set_state(gst::State::Null).unwrap();
     }
 }
 
 #[test]
-fn a_slow_sink_does_not_raise_the_latency() {
+fn slow_sink_does_not_raise_latency() {
     let line = format!(
         "videotestsrc num-buffers=20 ! video/x-raw,format=RGB,width=64,height=48,framerate=50/1 ! {} ! fakesink sync=true",
         detect("rectangle", "name=detect nireq=8")
@@ -448,12 +447,12 @@ fn a_slow_sink_does_not_raise_the_latency() {
 }
 
 #[test]
-fn upstream_is_asked_for_the_buffers_that_the_window_holds() {
-    let n_more = window(4) as u32;
+fn allocation_query_adds_queue_capacity() {
+    let n_more = queue_capacity(4) as u32;
     let ask = |downstream: Option<(u32, u32)>| {
         let rig = Rig::begun(&detect("rectangle", "nireq=4"));
         rig.sink.set_active(false).unwrap();
-        // SAFETY: nothing streams; the pad is not active.
+        // SAFETY: the pad is not active, so nothing streams.
         unsafe {
             rig.sink.set_query_function(move |_, _, query| match (query.view_mut(), downstream) {
                 (gst::QueryViewMut::Allocation(allocation), Some((min, max))) => {
@@ -474,7 +473,7 @@ fn upstream_is_asked_for_the_buffers_that_the_window_holds() {
 }
 
 #[test]
-fn a_source_with_a_pool_of_four_buffers_does_not_stall() {
+fn source_with_four_buffers_does_not_stall() {
     for nireq in [1, 4, 16] {
         let line = format!(
             "appsrc name=source format=time ! {} ! {} ! fakesink",
@@ -487,7 +486,7 @@ fn a_source_with_a_pool_of_four_buffers_does_not_stall() {
         let feeding = std::thread::spawn(move || {
             let pool = pool_of_four();
             for n in 0..100 {
-                // Blocks until one of the four comes back.
+                // Blocks until one of the four buffers is returned.
                 let mut buffer = pool.acquire_buffer(None).unwrap();
                 buffer.get_mut().unwrap().memset(.., 0).unwrap();
                 source.push_buffer(stamp(buffer, n)).unwrap();
@@ -500,7 +499,7 @@ fn a_source_with_a_pool_of_four_buffers_does_not_stall() {
     }
 }
 
-/// Pushes 40 frames out of a pool of four buffers, each as soon as one of them comes back.
+/// Pushes 40 frames from a pool of four buffers, each as soon as a buffer is free.
 fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
     let pool = pool_of_four();
     std::thread::spawn(move || {
@@ -514,7 +513,7 @@ fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// A pool that has four buffers and never more.
+/// A pool with exactly four buffers.
 fn pool_of_four() -> gst::BufferPool {
     let pool = gst::BufferPool::new();
     let mut config = pool.config();
@@ -525,8 +524,8 @@ fn pool_of_four() -> gst::BufferPool {
 }
 
 #[test]
-fn behind_a_policy_that_drops_a_small_pool_never_runs_dry_however_many_elements_hold_its_buffers() {
-    // One behind the other, and side by side on the same buffers.
+fn drop_policies_leave_a_free_buffer_in_small_pool() {
+    // Elements in a row, and in parallel on the same buffers.
     let shapes: [fn(&str, &str) -> String; 2] = [
         |first, second| format!("{first} ! {second} ! fakesink enable-last-sample=false async=false"),
         |first, second| {
@@ -554,7 +553,7 @@ fn behind_a_policy_that_drops_a_small_pool_never_runs_dry_however_many_elements_
         let count = |name: &str, field: &str| stats(name).get::<u64>(field).unwrap();
         let pool = pool_of_four();
         slow.hold();
-        // No more than may wait behind the first, whose run does not end.
+        // Within the number that may wait in the first element, whose run does not end.
         for n in 0..30 {
             let params = gst::BufferPoolAcquireParams::with_flags(gst::BufferPoolAcquireFlags::DONTWAIT);
             let mut buffer = pool.acquire_buffer(Some(&params)).unwrap_or_else(|_| panic!("{line}: a camera would lose frame {n}"));
@@ -571,10 +570,10 @@ fn behind_a_policy_that_drops_a_small_pool_never_runs_dry_however_many_elements_
 }
 
 #[test]
-fn a_flush_that_ends_behind_a_stop_starts_nothing() {
+fn flush_stop_after_deactivation_starts_nothing() {
     let rig = Rig::begun(&detect("rectangle", ""));
     let srcpad = rig.element.static_pad("src").unwrap();
-    // As a change of state does, which a seek on another thread has overtaken.
+    // Like a state change that overtakes a seek on another thread.
     srcpad.set_active(false).unwrap();
     rig.event(gst::event::FlushStart::new());
     let _refused = rig.source.push_event(gst::event::FlushStop::new(true));
@@ -582,7 +581,7 @@ fn a_flush_that_ends_behind_a_stop_starts_nothing() {
     let _refused = srcpad.send_event(gst::event::Reconfigure::new());
     assert_eq!(srcpad.task_state(), gst::TaskState::Stopped);
     rig.element.set_state(gst::State::Ready).unwrap();
-    // It has seen the begin of that flush.
+    // The sink has received FLUSH_START.
     rig.sink.set_active(false).unwrap();
     rig.sink.set_active(true).unwrap();
     rig.element.set_state(gst::State::Playing).unwrap();
@@ -592,7 +591,7 @@ fn a_flush_that_ends_behind_a_stop_starts_nothing() {
 }
 
 #[test]
-fn a_flush_that_a_restart_overtakes_leaves_a_stream_that_takes_frames() {
+fn restart_during_flush_leaves_working_stream() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     for round in 0..300 {
         let source = rig.source.clone();
@@ -603,7 +602,7 @@ fn a_flush_that_a_restart_overtakes_leaves_a_stream_that_takes_frames() {
         rig.element.set_state(gst::State::Ready).unwrap();
         rig.element.set_state(gst::State::Playing).unwrap();
         flushing.join().unwrap();
-        // The neighbor was not started anew, and has seen the begin of that flush.
+        // The peer was not restarted, and has received FLUSH_START.
         rig.sink.set_active(false).unwrap();
         rig.sink.set_active(true).unwrap();
         rig.begin();
@@ -615,11 +614,11 @@ fn a_flush_that_a_restart_overtakes_leaves_a_stream_that_takes_frames() {
 }
 
 #[test]
-fn flushes_and_stops_at_the_same_time_do_not_hang() {
+fn concurrent_flushes_and_stops_do_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     let is_over = Arc::new(AtomicBool::new(false));
     let (source, over) = (rig.source.clone(), is_over.clone());
-    // Nothing but flushes: what comes behind them would come to a pad that a start has made new.
+    // Only flushes, because frames would reach a pad that was reactivated.
     let flushing = std::thread::spawn(move || {
         while !over.load(Ordering::Acquire) {
             source.push_event(gst::event::FlushStart::new());
@@ -636,14 +635,14 @@ fn flushes_and_stops_at_the_same_time_do_not_hang() {
 }
 
 #[test]
-fn a_small_pool_makes_the_window_smaller_or_frames_copies_and_both_are_told_once() {
-    // Of four buffers one is upstream's, so three may be here.
+fn small_pool_shrinks_queue_or_copies_frames() {
+    // Upstream uses one of four buffers, so three may be in flight.
     for (nireq, window, n_copied, said) in [(1, 3, 0, None), (2, 3, 0, Some("at most 3")), (4, 6, 2, Some("frames are copied while 3"))] {
         let slow = Slow::open("pool", nireq);
         let rig = Rig::begun(&slow.detect(&format!("nireq={nireq}")));
         slow.hold();
         let feeding = feed_from_a_pool(rig.source.clone());
-        // One more than can run waits.
+        // One frame more than can run.
         eventually("all requests run", || rig.count("frames-here") == nireq as u64 + 1);
         slow.wait_for(nireq);
         eventually("what is too much is copied", || rig.count("copied") >= n_copied);
@@ -668,7 +667,7 @@ fn a_small_pool_makes_the_window_smaller_or_frames_copies_and_both_are_told_once
 }
 
 #[test]
-fn pixels_stay_where_they_are_from_source_to_overlay() {
+fn pixels_are_not_copied_from_source_to_overlay() {
     let line = format!(
         "videotestsrc num-buffers=20 ! video/x-raw,format=NV12,width=320,height=240 ! identity name=in ! {} ! {} ! roioverlay ! fakesink name=sink",
         detect("stripes", "nireq=4"),
@@ -690,7 +689,7 @@ fn pixels_stay_where_they_are_from_source_to_overlay() {
 }
 
 #[test]
-fn the_number_of_threads_does_not_depend_on_the_number_of_requests() {
+fn thread_count_is_independent_of_request_count() {
     if !is_alone() {
         return;
     }
@@ -704,7 +703,7 @@ fn the_number_of_threads_does_not_depend_on_the_number_of_requests() {
         let least = Arc::new(Mutex::new(usize::MAX));
         let seen = least.clone();
         on_buffers(&pipeline, "sink", "sink", move |_, _| {
-            // Those that load models, and those in which GStreamer changes states (of GLib's pool), come and go.
+            // Threads that load models, and GStreamer's state-change threads (GLib's pool), are temporary.
             let stays = |name: &String| name != "roiflow-load\n" && !name.starts_with("pool-");
             let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.unwrap().path().join("comm"));
             let mut least = seen.lock().unwrap();
@@ -717,7 +716,7 @@ fn the_number_of_threads_does_not_depend_on_the_number_of_requests() {
     n_threads(1);
     let counts = [1, 4, 64, 512].map(n_threads);
     eprintln!("threads with 1, 4, 64 and 512 requests: {counts:?}");
-    // One that ends may still be there, on a busy machine.
+    // An exiting thread may still be counted on a busy machine.
     assert!(counts.iter().all(|count| count.abs_diff(counts[0]) <= 2), "{counts:?}");
 }
 
@@ -759,7 +758,7 @@ fn resident_memory_is_flat_over_a_thousand_flushes() {
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         rig.segment();
-        // Every new turn of the task is said on the bus.
+        // Each start of the task posts a message.
         while rig.bus.pop().is_some() {}
         if round % 100 == 99 {
             resident.push(resident_kib());

@@ -7,7 +7,7 @@ use roiflow::pipeline::{Error, Event, Events, Input, Outputs, Phase, PipelineHan
 
 use crate::harness::{Folder, eventually, make_clip, tiny};
 
-/// What takes longer hangs.
+/// Longer means a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 /// More frames than any test waits for.
 const ENDLESS: &str = "test:100000000";
@@ -38,8 +38,8 @@ fn n_frames(handle: &PipelineHandle, stream: StreamId) -> u64 {
 
 fn runs_on(handle: &PipelineHandle, stream: StreamId) {
     let before = n_frames(handle, stream);
-    eventually("the other stream goes on", || n_frames(handle, stream) > before + 5);
-    eventually("its status says so", || handle.status(stream).unwrap().phase == Phase::Running);
+    eventually("the other stream continues", || n_frames(handle, stream) > before + 5);
+    eventually("its status is current", || handle.status(stream).unwrap().phase == Phase::Running);
 }
 
 /// The events of a stream until its end.
@@ -57,7 +57,7 @@ fn events_of(events: &mut Events, stream: StreamId) -> Vec<Event> {
 }
 
 #[test]
-fn streams_come_and_go_while_another_runs() {
+fn streams_are_added_and_removed_while_another_runs() {
     let folder = Folder::new("come and go");
     let clip = folder.file("clip.mp4");
     make_clip(&clip, 60, "mp4mux");
@@ -82,11 +82,11 @@ fn streams_come_and_go_while_another_runs() {
     assert_eq!(n_lines(&folder.file("stays.jsonl")), ending.stats.n_frames);
     assert!(handle.status(stays).is_none() && handle.wait(stays).unwrap_err().to_string().contains("was removed"));
     drop(handle);
-    assert_eq!(events.by_ref().filter(|event| matches!(event.event, Event::Ended(_))).count(), 7, "and then they end");
+    assert_eq!(events.by_ref().filter(|event| matches!(event.event, Event::Ended(_))).count(), 7, "the events end with it");
 }
 
 #[test]
-fn a_drained_stream_has_complete_outputs() {
+fn drained_stream_has_complete_outputs() {
     let folder = Folder::new("drained");
     let (handle, mut events) = PipelineHandle::new().unwrap();
     for ending in ["mp4", "mkv"] {
@@ -98,7 +98,7 @@ fn a_drained_stream_has_complete_outputs() {
         let Some(Event::Ended(Ok(ended))) = seen.last() else { panic!("{seen:?}") };
         assert!(ended.interrupted && !ended.forced, "{ended:?}");
         assert_eq!(handle.status(stream).unwrap().phase, Phase::Ended);
-        // The video of the same number of frames plays to its end without a complaint.
+        // The video has the same number of frames and plays without an error.
         let again = handle.add(&plan(&video, Outputs::default())).unwrap();
         let played = handle.remove(again).map(|ending| ending.stats.n_frames);
         assert_eq!((n_lines(&json), handle.stats(stream).unwrap().n_frames), (ended.stats.n_frames, ended.stats.n_frames));
@@ -109,9 +109,9 @@ fn a_drained_stream_has_complete_outputs() {
 }
 
 #[test]
-fn a_stop_takes_a_bounded_time_whatever_hangs() {
+fn stop_time_is_bounded() {
     let folder = Folder::new("bounded");
-    // Nothing writes to it, so the source hangs while it is opened.
+    // A FIFO without a writer, so opening the source hangs.
     let path = folder.file("fifo.mp4");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     let (handle, _events) = PipelineHandle::new().unwrap();
@@ -130,12 +130,12 @@ fn a_stop_takes_a_bounded_time_whatever_hangs() {
     let begin = Instant::now();
     drop(handle);
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    // Frees the threads that hang.
+    // Releases the hanging threads.
     let _opened = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
 }
 
 #[test]
-fn events_of_a_stream_come_in_their_order() {
+fn stream_events_are_in_order() {
     let folder = Folder::new("events");
     let clip = folder.file("cut.mp4");
     make_clip(&clip, 100, "mp4mux faststart=true");
@@ -147,8 +147,8 @@ fn events_of_a_stream_come_in_their_order() {
     let seen = events_of(&mut events, cut);
     let place = |is_it: fn(&Event) -> bool| seen.iter().position(is_it).unwrap_or_else(|| panic!("{seen:?}"));
     assert_eq!(seen.iter().filter(|event| matches!(event, Event::Started | Event::Ended(_))).count(), 2, "{seen:?}");
-    let warned = place(|event| matches!(event, Event::Warning(warning) if warning.contains("is cut short")));
-    let ended = place(|event| matches!(event, Event::Ended(Err(error)) if error.to_string().contains("is cut short")));
+    let warned = place(|event| matches!(event, Event::Warning(warning) if warning.contains("is truncated")));
+    let ended = place(|event| matches!(event, Event::Ended(Err(error)) if error.to_string().contains("is truncated")));
     assert!(warned < ended && place(|event| matches!(event, Event::Started)) < ended);
     let mut frames: Vec<u64> = Vec::new();
     frames.extend(seen.iter().filter_map(|event| if let Event::Progress(progress) = event { Some(progress.n_frames) } else { None }));
@@ -159,7 +159,7 @@ fn events_of_a_stream_come_in_their_order() {
 }
 
 #[test]
-fn an_error_of_one_stream_leaves_the_others() {
+fn error_of_one_stream_does_not_affect_others() {
     let folder = Folder::new("one fails");
     let broken = folder.write("broken.mp4", "this is no video");
     let (handle, mut events) = PipelineHandle::new().unwrap();
@@ -170,7 +170,7 @@ fn an_error_of_one_stream_leaves_the_others() {
     assert!(error.to_string().contains("cannot play") && error.to_string().contains("broken.mp4"), "{error}");
     assert_eq!((handle.wait(fails), handle.stats(fails)), (Err::<_, Error>(error.clone()), None));
     runs_on(&handle, runs);
-    // One that cannot be built is an error of the call.
+    // A stream that cannot be built is an error of the call.
     let same = folder.file("same.mp4");
     make_clip(&same, 5, "mp4mux");
     let error = handle.add(&plan(&same, to_json(&same))).unwrap_err();
@@ -188,7 +188,7 @@ fn one_thread_supervises_all_streams() {
         let name = std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default();
         name.trim() == "roiflow-bus"
     };
-    // One that has nothing left to do may be on its way out.
+    // An idle thread may be exiting.
     eventually("one thread", || {
         std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| is_supervisor(task).then_some(())).count() == 1
     });

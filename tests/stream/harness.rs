@@ -1,4 +1,4 @@
-//! Runs a pipeline to its end without sleeping, and reaches into it where buffers pass.
+//! Runs pipelines to their end without sleeping, with access to their buffers.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -12,37 +12,37 @@ use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, O
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::io::DeviceIo;
 
-/// Nothing here takes ten seconds, on a busy machine neither; a pipeline that takes this long hangs.
+/// Far above the duration of any test on a busy machine: longer means a hang.
 pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(120);
 
-/// How a pipeline ended and what it said on the way.
+/// Result of a pipeline: error and warnings.
 #[derive(Debug, Default)]
 pub struct Ending {
     pub warnings: Vec<String>,
-    /// `None` is end of stream.
+    /// `None` = EOS.
     pub error: Option<String>,
 }
 
-/// What a test does that makes anything of GStreamer's before its pipeline; the others need not.
+/// Initializes GStreamer. Needed by tests that use GStreamer before they create a pipeline with this module.
 pub fn init() {
     roiflow::elements::register_static().unwrap();
 }
 
-/// The plugin that was built with this test.
+/// Path of the plugin that was built with this test.
 pub fn built_plugin() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libroiflow.so")
 }
 
-/// A pipeline from a line of text.
+/// Creates a pipeline from a gst-launch line.
 pub fn pipeline(line: &str) -> gst::Pipeline {
     init();
     gst::parse::launch(line).unwrap_or_else(|error| panic!("{line}: {error}")).downcast().unwrap()
 }
 
-/// Plays until the end of the stream or an error.
+/// Plays to EOS or an error.
 pub fn run(pipeline: &gst::Pipeline) -> Ending {
     let bus = pipeline.bus().unwrap();
-    // A failure is on the bus as well.
+    // A failed state change also posts an error.
     let _ = pipeline.set_state(gst::State::Playing);
     let mut outcome = Ending::default();
     let types = [gst::MessageType::Eos, gst::MessageType::Error, gst::MessageType::Warning];
@@ -61,7 +61,7 @@ pub fn run(pipeline: &gst::Pipeline) -> Ending {
     outcome
 }
 
-/// Calls `act` with every buffer that passes a pad, and its number.
+/// Calls `act` with the number and buffer of each buffer that passes a pad.
 pub fn on_buffers(pipeline: &gst::Pipeline, element: &str, pad: &str, mut act: impl FnMut(u64, &mut gst::Buffer) + Send + 'static) {
     let n_seen = Mutex::new(0);
     let act = Mutex::new(move |n, buffer: &mut gst::Buffer| act(n, buffer));
@@ -76,12 +76,12 @@ pub fn on_buffers(pipeline: &gst::Pipeline, element: &str, pad: &str, mut act: i
     });
 }
 
-/// Gives every buffer that leaves the element `attach` what `results` makes for its number.
+/// Attaches `results(number)` to each buffer that leaves the element `attach`.
 pub fn attach(pipeline: &gst::Pipeline, results: impl Fn(u64) -> FrameResults + Send + 'static) {
     on_buffers(pipeline, "attach", "src", move |n, buffer| roiflow::elements::meta::attach(buffer.make_mut(), results(n)));
 }
 
-/// A buffer as it came to an element, with the caps that it has there.
+/// A buffer with its caps at an element.
 pub struct Arrived {
     pub buffer: gst::Buffer,
     pub caps: gst::Caps,
@@ -96,7 +96,7 @@ impl Arrived {
         roiflow::elements::meta::read(&self.buffer, self.size())
     }
 
-    /// The rows of every plane, without the gaps between them.
+    /// The rows of every plane, without padding.
     pub fn rows(&self) -> Vec<Vec<Vec<u8>>> {
         use gst_video::VideoFrameExt;
         let info = gst_video::VideoInfo::from_caps(&self.caps).unwrap();
@@ -113,7 +113,7 @@ impl Arrived {
     }
 }
 
-/// All buffers that pass a pad, to be looked at when the stream has ended.
+/// Collects all buffers that pass a pad.
 pub fn collect(pipeline: &gst::Pipeline, element: &str, pad: &str) -> Arc<Mutex<Vec<Arrived>>> {
     let arrived = Arc::new(Mutex::new(Vec::new()));
     let collected = arrived.clone();
@@ -125,7 +125,7 @@ pub fn collect(pipeline: &gst::Pipeline, element: &str, pad: &str) -> Arc<Mutex<
     arrived
 }
 
-/// A face with what two classifiers say of it.
+/// A face with the results of two classifiers.
 pub fn face(id: i32, rect: Rect) -> Detection {
     let said = |name: &str, outcome| Classification { name: name.into(), model: "age-gender".into(), outcome };
     Detection {
@@ -149,23 +149,22 @@ pub fn results(size: Size, frame_number: u64, detections: Vec<Detection>) -> Fra
     FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections, classifications: vec![] }
 }
 
-/// The path of one of the models of `assets/tiny`.
+/// Path of a model of `assets/tiny`.
 pub fn tiny(model: &str) -> String {
     format!("{}/assets/tiny/{model}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// `roidetect` with a tiny model, as text.
+/// Launch text of `roidetect` with a tiny model.
 pub fn detect(model: &str, properties: &str) -> String {
     format!("roidetect model={} {properties}", tiny(&format!("{model}.onnx")))
 }
 
-/// `roiclassify` with a tiny model, as text.
+/// Launch text of `roiclassify` with a tiny model.
 pub fn classify(model: &str, properties: &str) -> String {
     format!("roiclassify model={} {properties}", tiny(&format!("{model}.onnx")))
 }
 
-/// A device of the test's own, on which runs wait until they are let go; those before it is held do not. A detector finds one
-/// box in each run that it ends.
+/// A test device whose runs wait until they are released. Runs before [`Slow::hold`] do not wait. A detector on it finds one box per run.
 pub struct Slow {
     name: String,
     state: Mutex<SlowState>,
@@ -174,14 +173,14 @@ pub struct Slow {
 
 #[derive(Default)]
 struct SlowState {
-    /// Runs that have begun since the device was held.
+    /// Number of runs that have begun since `hold`.
     n_begun: usize,
     n_let_go: usize,
     is_open: bool,
 }
 
 impl Slow {
-    /// A device whose runs pass until it is held.
+    /// Creates a device whose runs do not wait until `hold`.
     pub fn open(name: &str, n_threads: usize) -> Arc<Self> {
         Self::computing(name, n_threads, |io| {
             let output = io.output(0, &[1, 1, 6])?;
@@ -190,7 +189,7 @@ impl Slow {
         })
     }
 
-    /// As [`Slow::open`], with what a run computes once it may.
+    /// Like [`Slow::open`], with the computation of a run.
     pub fn computing(
         name: &str,
         n_threads: usize,
@@ -212,34 +211,34 @@ impl Slow {
         slow
     }
 
-    /// `roidetect` on this device.
+    /// Launch text of `roidetect` on this device.
     pub fn detect(&self, properties: &str) -> String {
         detect("rectangle", &format!("device={} {properties}", self.name))
     }
 
-    /// `roiclassify` with the tiny model of colors on this device.
+    /// Launch text of `roiclassify` with the tiny color model on this device.
     pub fn classify(&self, properties: &str) -> String {
         classify("color", &format!("device={} {properties}", self.name))
     }
 
-    /// From now on runs wait.
+    /// Makes runs wait from now on.
     pub fn hold(&self) {
         *self.state.lock().unwrap() = SlowState::default();
     }
 
-    /// Lets so many runs more end.
+    /// Releases `n` more runs.
     pub fn let_go(&self, n: usize) {
         self.state.lock().unwrap().n_let_go += n;
         self.changed.notify_all();
     }
 
-    /// All runs end.
+    /// Releases all runs.
     pub fn release(&self) {
         self.state.lock().unwrap().is_open = true;
         self.changed.notify_all();
     }
 
-    /// Until so many runs have begun since it was held.
+    /// Waits until `n` runs have begun since `hold`.
     pub fn wait_for(&self, n: usize) {
         let state = self.state.lock().unwrap();
         let (state, waited) = self.changed.wait_timeout_while(state, TIMEOUT.into(), |state| state.n_begun < n).unwrap();
@@ -255,7 +254,7 @@ impl Slow {
     }
 }
 
-/// `roidetect` on a device of the test's own, which finds nothing, and for which models are compiled when the gate says.
+/// Launch text of `roidetect` on a test device that finds nothing. A gate controls when its model is compiled.
 pub fn detect_compiled_through(gate: &Arc<Gate>, name: &str) -> String {
     init();
     let name = format!("NULL.{name}");
@@ -264,19 +263,19 @@ pub fn detect_compiled_through(gate: &Arc<Gate>, name: &str) -> String {
     detect("rectangle", &format!("device={name}"))
 }
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < TIMEOUT.into(), "{what} did not come about");
+        assert!(begin.elapsed() < TIMEOUT.into(), "expected within the time limit: {what}");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 
-/// Frames come at this pace.
+/// Time between frames.
 pub const FRAME_TIME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
 
-/// Stamps a frame with its place in the stream.
+/// Sets the timestamp of frame `n`.
 pub fn stamp(mut buffer: gst::Buffer, n: u64) -> gst::Buffer {
     let writable = buffer.make_mut();
     writable.set_pts(FRAME_TIME * n);
@@ -294,7 +293,7 @@ pub fn caps(format: &str, size: Size) -> gst::Caps {
         .build()
 }
 
-/// A black RGB picture with one rectangle of a color in it.
+/// A black RGB image with a colored rectangle.
 pub fn picture(size: Size, rect: PixelRect, color: [u8; 3]) -> gst::Buffer {
     init();
     let stride = (size.width as usize * 3).next_multiple_of(4);
@@ -307,7 +306,7 @@ pub fn picture(size: Size, rect: PixelRect, color: [u8; 3]) -> gst::Buffer {
     gst::Buffer::from_mut_slice(bytes)
 }
 
-/// Gives `appsrc name=source` its frames, and the end of the stream.
+/// Pushes frames and EOS into `appsrc name=source`.
 pub fn feed(pipeline: &gst::Pipeline, caps: &gst::Caps, buffers: impl IntoIterator<Item = gst::Buffer>) {
     let source: gst_app::AppSrc = pipeline.by_name("source").unwrap().downcast().unwrap();
     source.set_format(gst::Format::Time);
@@ -318,12 +317,12 @@ pub fn feed(pipeline: &gst::Pipeline, caps: &gst::Caps, buffers: impl IntoIterat
     source.end_of_stream().unwrap();
 }
 
-/// What came with the detections of a frame, in short.
+/// Labels of the classifications of a frame's detections.
 pub fn labels(results: &FrameResults) -> Vec<String> {
     results.detections.iter().flat_map(|detection| detection.classifications.iter().map(answer)).collect()
 }
 
-/// The label, or the number to three digits: engines differ in the seventh.
+/// The label, or the number with three digits, because engines differ in the seventh.
 pub fn answer(classification: &Classification) -> String {
     match &classification.outcome {
         Outcome::Label { label, .. } => label.as_deref().unwrap_or("?").to_owned(),
@@ -338,7 +337,7 @@ pub fn assert_near(actual: Rect, expected: Rect, tolerance: f32, what: &str) {
     assert!(!off, "{what}: expected {expected:?}, got {actual:?}");
 }
 
-/// A folder of one test alone, removed at the end.
+/// A folder for one test, removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -364,7 +363,7 @@ impl Drop for Folder {
     }
 }
 
-/// Makes a clip of `n_frames` frames with a rectangle that wanders, and returns where it was in each.
+/// Writes a clip of `n_frames` frames with a moving rectangle. Returns the rectangle of each frame.
 pub fn make_clip(path: &str, n_frames: u64, muxer: &str) -> Vec<PixelRect> {
     const SIZE: Size = Size::new(256, 192);
     let encoder = "x264enc bitrate=4000 key-int-max=10 speed-preset=ultrafast";
@@ -377,7 +376,7 @@ pub fn make_clip(path: &str, n_frames: u64, muxer: &str) -> Vec<PixelRect> {
     rects
 }
 
-/// Runs the calling test again in a process of its own, where nothing else uses memory or threads; true inside it.
+/// Runs the calling test again in a separate process, without other users of memory and threads. Returns true in that process.
 pub fn is_alone() -> bool {
     const ALONE: &str = "ROIFLOW_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -386,7 +385,7 @@ pub fn is_alone() -> bool {
     let name = std::thread::current().name().expect("the test runner names its threads").to_owned();
     let test = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new(test);
-    // One heap for all threads: else each of the allocator's grows until it has what any thread needs, which takes thousands of rounds.
+    // One malloc arena for all threads: otherwise each arena grows to the maximum need of any thread, over thousands of rounds.
     command.args(["--exact", &name, "--nocapture"]).env(ALONE, "1").env("MALLOC_ARENA_MAX", "1");
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

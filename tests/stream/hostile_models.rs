@@ -1,10 +1,10 @@
-//! Model files that are damaged, or made to do harm: each is one line that says so, in bounded time, whatever an engine does with it.
+//! Damaged or malicious model files: each leads to one error line in bounded time, whatever an engine does.
 
 use std::time::{Duration, Instant};
 
 use crate::cli::{Folder, command, roiflow};
 
-/// A field of a protocol buffer that is a message or a text.
+/// A protocol buffer field with a message or a string.
 fn field(number: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
     let content = content.as_ref();
     let mut bytes = varint(u64::from(number) << 3 | 2);
@@ -13,7 +13,7 @@ fn field(number: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
     bytes
 }
 
-/// A field that is a number.
+/// A protocol buffer field with a number.
 fn number(field: u8, value: i64) -> Vec<u8> {
     [varint(u64::from(field) << 3), varint(value as u64)].concat()
 }
@@ -95,7 +95,7 @@ fn int64s(values: &[i64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// An `If` in an `If`, so many times.
+/// `If` nodes nested to this depth.
 fn nested(depth: usize) -> Vec<u8> {
     let mut inner = node("Identity", &["x"], &["y"], &[]);
     for _ in 0..depth {
@@ -188,7 +188,7 @@ fn xml_cases() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Fails unless the command says in one line what is wrong.
+/// Asserts that the command fails with a one-line error.
 fn check(name: &str, arguments: &[&str]) -> Result<(), String> {
     let begin = Instant::now();
     let output = command().args(arguments).env("ROIFLOW_INSPECT_SECONDS", "20").stdin(std::process::Stdio::null()).output().unwrap();
@@ -202,7 +202,7 @@ fn check(name: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn hostile_models_are_one_error_line() {
+fn hostile_model_gives_one_error_line() {
     let folder = Folder::new("hostile");
     let mut failures = Vec::new();
     for (name, bytes) in cases() {
@@ -227,7 +227,7 @@ fn hostile_models_are_one_error_line() {
 }
 
 #[test]
-fn models_with_changed_bytes_are_described_or_one_error_line() {
+fn corrupted_model_is_described_or_gives_one_error_line() {
     let folder = Folder::new("mutated");
     let seed = std::env::var("ROIFLOW_SEED").ok().map_or(0x5eed, |seed| seed.parse().expect("ROIFLOW_SEED"));
     eprintln!("ROIFLOW_SEED={seed}");
@@ -272,9 +272,9 @@ fn models_with_changed_bytes_are_described_or_one_error_line() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A pipe that nobody writes to, and what is no file.
+/// A FIFO without a writer, and other special files.
 #[test]
-fn what_is_no_file_is_not_waited_for() {
+fn special_files_do_not_block() {
     let folder = Folder::new("no-file");
     let pipe = folder.file("pipe.onnx");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

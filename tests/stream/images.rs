@@ -1,4 +1,4 @@
-//! Pictures as inputs and as outputs, by the real binary: what names mean, what becomes of broken ones, where annotated ones go.
+//! Images as inputs and outputs of the real binary: patterns, broken images, names of annotated images.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cli::{Folder, check_fails, command, lines, roiflow};
 
-/// Runs the description on an input; the exit code, what was said, and the lines.
+/// Runs the description on an input. Returns exit code, output and JSON lines.
 fn run(folder: &Folder, input: &str, more: &[&str]) -> (i32, String, Vec<Value>) {
     let json = folder.file("o.jsonl");
     let _removed = std::fs::remove_file(&json);
@@ -28,13 +28,13 @@ fn colors(lines: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn every_line_names_its_own_picture() {
+fn each_line_has_its_own_image_path() {
     let folder = Folder::new("own-source");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);
     folder.picture("in/b.JPG", 128, 96, [0, 255, 0]);
     folder.picture("in/c.bmp", 65, 47, [0, 0, 255]);
-    // The content is what counts.
+    // The content decides the format.
     folder.picture("d.png", 64, 48, [0, 255, 0]);
     std::fs::rename(folder.file("d.png"), folder.file("in/d.jpg")).unwrap();
     std::fs::write(folder.file("in/notes.txt"), "no picture").unwrap();
@@ -47,7 +47,7 @@ fn every_line_names_its_own_picture() {
         assert_eq!(sources(&lines), expected, "{input}");
         assert_eq!(colors(&lines), ["red", "green", "blue", "green"], "{input}");
     }
-    // Converters, scalers and queues keep what belongs to whom, and so does a loop.
+    // Converters, scalers, queues and loops keep the paths of images.
     let path = folder.file("colors.toml");
     let text = std::fs::read_to_string(&path).unwrap().replace(
         "{source} ! ",
@@ -59,7 +59,7 @@ fn every_line_names_its_own_picture() {
 }
 
 #[test]
-fn a_broken_picture_is_skipped_said_and_counted() {
+fn broken_image_is_skipped_reported_and_counted() {
     let folder = Folder::new("broken-pictures");
     std::fs::create_dir(folder.file("in")).unwrap();
     for (name, color) in [("a.png", [255, 0, 0]), ("c.jpg", [0, 255, 0]), ("e.png", [0, 0, 255])] {
@@ -81,20 +81,20 @@ fn a_broken_picture_is_skipped_said_and_counted() {
         let warning = said.lines().find(|line| line.starts_with("warning:") && line.contains(name));
         assert!(warning.is_some_and(|line| line.contains("skipped")), "{name}: {said}");
     }
-    assert!(said.contains("skipped  4 pictures") && said.contains("4 pictures could not be read"), "{said}");
-    // With a video of all, and first in line.
+    assert!(said.contains("skipped  4 unreadable images") && said.contains("4 images"), "{said}");
+    // Also with a video of all images, and with a broken first image.
     let (code, said, lines) = run(&folder, &folder.file("in/[b-e]*"), &["--video", &folder.file("o.mp4")]);
     assert_eq!((code, lines.len()), (3, 2), "{said}");
-    // One of several inputs.
+    // As one of several inputs.
     let json = folder.file("{stream}.jsonl");
     let (path, clean) = (folder.file("in"), folder.file("in/a.png"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &path, "--input", &clean, "--json", &json]);
     assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("stream in: picture"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stream in: image"), "{output:?}");
 }
 
 #[test]
-fn where_no_picture_can_be_read_the_run_fails() {
+fn run_without_readable_image_fails() {
     let folder = Folder::new("all-broken");
     std::fs::create_dir(folder.file("in")).unwrap();
     for name in ["a.jpg", "b.png"] {
@@ -105,15 +105,15 @@ fn where_no_picture_can_be_read_the_run_fails() {
         check_fails(
             &[&["run", &colors, "--input", &folder.file("in/a.jpg")], more].concat(),
             1,
-            &["cannot read picture", "a.jpg", "expected PNG"],
+            &["cannot read image", "a.jpg", "expected PNG"],
         );
         check_fails(&[&["run", &colors, "--input", &folder.file("in")], more].concat(), 1, &["a.jpg"]);
     }
-    assert!(!Path::new(&folder.file("out")).exists(), "no folder for no pictures");
+    assert!(!Path::new(&folder.file("out")).exists(), "no folder without images");
 }
 
 #[test]
-fn names_with_any_characters_are_inputs() {
+fn file_names_with_any_characters_are_inputs() {
     let folder = Folder::new("names");
     let inner = "in [1] {b} *?#%41 'ü\"\n";
     std::fs::create_dir(folder.file(inner)).unwrap();
@@ -132,7 +132,7 @@ fn names_with_any_characters_are_inputs() {
         let (code, said, lines) = run(&folder, &folder.file(&input), &[]);
         assert_eq!((code, lines.len()), (0, 7), "{input}: {said}");
     }
-    // A clip is opened by GStreamer.
+    // GStreamer opens a clip.
     let clip = folder.file(&format!("{inner}/a %20[1].mkv"));
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:3", "--video", &clip]).status.success());
     for input in [clip.clone(), format!("file://{}", clip.replace('%', "%25").replace(' ', "%20"))] {
@@ -149,13 +149,13 @@ fn names_with_any_characters_are_inputs() {
     assert_eq!(colors(&lines(&json)), ["green"]);
     let (code, said, lines) = run(&folder, &folder.file("odd*"), &[]);
     assert_eq!((code, lines.len()), (0, 1), "{said}");
-    // What is not there is no panic, and is not found by accident.
+    // A missing file is an error, not a panic.
     check_fails(&["run", &folder.file("colors.toml"), "--input", &folder.file("no[1].png")], 1, &["cannot read input"]);
     check_fails(&["run", &folder.file("colors.toml"), "--input", "file://other-host/x.png"], 2, &["other-host", "file:///PATH"]);
 }
 
 #[test]
-fn annotated_pictures_are_written_under_their_names() {
+fn annotated_images_keep_their_names() {
     let folder = Folder::new("images-out");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 200, 160, [255, 0, 0]);
@@ -170,12 +170,12 @@ fn annotated_pictures_are_written_under_their_names() {
     let is_drawn = |path: &str, size: (u32, u32)| {
         let drawn = image::ImageReader::open(folder.file(path)).unwrap().with_guessed_format().unwrap().decode().unwrap().into_rgb8();
         assert_eq!(drawn.dimensions(), size, "{path}");
-        // Outside the rectangle pictures are black, but for letters and boxes.
+        // Images are black outside the rectangle, except for text and boxes.
         let bright = drawn.enumerate_pixels().filter(|(x, y, pixel)| {
             let is_in = (size.0 / 4..size.0 / 2).contains(x) && (size.1 / 4..size.1 * 3 / 4).contains(y);
             !is_in && pixel.0.iter().any(|value| *value > 100)
         });
-        assert!(bright.count() > 20, "{path}: nothing is drawn");
+        assert!(bright.count() > 20, "{path}: expected drawn pixels");
     };
     let (code, said, lines) = run(&folder, &folder.file("in"), &["--images", &folder.file("out/deep")]);
     assert_eq!((code, lines.len()), (3, 3), "{said}");
@@ -185,7 +185,7 @@ fn annotated_pictures_are_written_under_their_names() {
     is_drawn("out/deep/c.png", (165, 147));
     let format = |path: &str| image::guess_format(&std::fs::read(folder.file(path)).unwrap()).unwrap();
     assert_eq!((format("out/deep/c.png"), format("out/deep/b.jpg")), (image::ImageFormat::Png, image::ImageFormat::Jpeg));
-    // By a template, beside a video, of one picture, of a video.
+    // With a template: together with a video, for one image, for a video.
     let (code, said, _) = run(&folder, &folder.file("in"), &["--video", &folder.file("drawn/{source} x.jpg")]);
     assert_eq!(code, 3, "{said}");
     assert_eq!(names("drawn"), ["a x.jpg", "b x.jpg", "c x.jpg"]);
@@ -205,7 +205,7 @@ fn annotated_pictures_are_written_under_their_names() {
 }
 
 #[test]
-fn streams_of_pictures_have_folders_of_their_own() {
+fn image_streams_have_separate_folders() {
     let folder = Folder::new("images-streams");
     for name in ["one", "two"] {
         std::fs::create_dir(folder.file(name)).unwrap();
@@ -221,7 +221,7 @@ fn streams_of_pictures_have_folders_of_their_own() {
 }
 
 #[test]
-fn pictures_of_the_input_are_never_overwritten() {
+fn input_images_are_never_overwritten() {
     let folder = Folder::new("images-over-inputs");
     for name in ["in", "other", "links"] {
         std::fs::create_dir(folder.file(name)).unwrap();
@@ -249,7 +249,7 @@ fn pictures_of_the_input_are_never_overwritten() {
         check_fails(&[&["run", &colors, "--input", &input], &output[..]].concat(), 2, &[]);
     }
     check_fails(&["run", &colors, "--input", &one, "--video", &one], 2, &["a.png"]);
-    // What one stream writes is what the other reads.
+    // The output of one stream is the input of another.
     let both = ["run", &colors, "--input", &input, "--input", &folder.file("other/in.png"), "--video"];
     check_fails(&[&both[..], &[&folder.file("other/{stream}.png")]].concat(), 2, &[]);
     check_fails(&[&both[..], &[&folder.file("{stream}/{source}.png")]].concat(), 2, &[]);
@@ -257,7 +257,7 @@ fn pictures_of_the_input_are_never_overwritten() {
 }
 
 #[test]
-fn pictures_that_exist_are_kept_on_request() {
+fn no_overwrite_keeps_existing_images() {
     let folder = Folder::new("pictures-kept");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);
@@ -276,7 +276,7 @@ fn pictures_that_exist_are_kept_on_request() {
 }
 
 #[test]
-fn pictures_are_no_other_file_of_the_run() {
+fn images_do_not_overwrite_other_files_of_run() {
     let folder = Folder::new("pictures-other");
     std::fs::create_dir(folder.file("in")).unwrap();
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);
@@ -288,7 +288,7 @@ fn pictures_are_no_other_file_of_the_run() {
     std::fs::create_dir(folder.file("out")).unwrap();
     let detector = format!("detector={}", folder.file("model/a.png"));
     for options in [
-        // Which folder that is shows only when `new` is made.
+        // The meaning of the path is unknown until `new` exists.
         vec!["--images", &folder.file("in/new/..")],
         vec!["--video", &folder.file("in/new/../{source}.png")],
         vec!["--images", &folder.file("model"), "--set", &detector],
@@ -311,5 +311,9 @@ fn animated_gifs_are_refused_and_do_not_hang() {
     let frame = b"\x21\xf9\x04\x00\x0a\x00\x00\x00\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00";
     let head = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff";
     std::fs::write(folder.file("a.gif"), [&head[..], frame, frame, b"\x3b"].concat()).unwrap();
-    check_fails(&["run", &folder.file("colors.toml"), "-q", "--input", &folder.file("a.gif")], 1, &["a.gif", "no video"]);
+    check_fails(
+        &["run", &folder.file("colors.toml"), "-q", "--input", &folder.file("a.gif")],
+        1,
+        &["a.gif", "expected a file or stream with video"],
+    );
 }

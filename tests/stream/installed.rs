@@ -1,11 +1,11 @@
-//! What `make install` puts in place works without the checkout.
+//! An installation of `make install` works without the checkout.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::cli::Folder;
 
-/// An installation of the binary under test in a folder of its own, and an empty home.
+/// Installs the tested binary into a folder, with an empty home.
 struct Installed {
     folder: Folder,
 }
@@ -20,7 +20,7 @@ impl Installed {
         Self { folder }
     }
 
-    /// The installed command, in the empty home, with none of the environment but the search path.
+    /// The installed command with the empty home and only PATH in its environment.
     fn roiflow(&self, arguments: &[&str]) -> Output {
         let home = self.folder.file("home");
         let mut command = Command::new(self.folder.file("prefix/bin/roiflow"));
@@ -33,7 +33,7 @@ fn make(folder: &Folder, target: &str, binary: &Path) -> Output {
         ("PREFIX", PathBuf::from(folder.file("prefix"))),
         ("PLUGIN_DIR", PathBuf::from(folder.file("plugins"))),
         ("BINARY", binary.to_owned()),
-        // Not loaded here: tests/analytics and `make demo` use the real one.
+        // The plugin is not loaded here: tests/analytics and `make demo` use the real one.
         ("PLUGIN", binary.to_owned()),
     ];
     let variables = variables.map(|(name, path)| format!("{name}={}", path.display()));
@@ -46,7 +46,7 @@ fn installed_pipelines_are_found_by_name() {
     let inspected = installed.roiflow(&["run", "detect", "--input", "test:3"]);
     let said = String::from_utf8_lossy(&inspected.stderr);
     assert_eq!(inspected.status.code(), Some(2), "{said}");
-    assert!(said.contains("`model`"), "the parameter without a default is named: {said}");
+    assert!(said.contains("`model`"), "the error must contain the parameter: {said}");
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/rectangle.onnx");
     let model = format!("model={}", tiny.display());
     let ran = installed.roiflow(&["run", "detect", "--set", &model, "--device", "CPU", "--input", "test:3", "--json", "found.jsonl"]);
@@ -60,7 +60,7 @@ fn installed_pipelines_are_found_by_name() {
 }
 
 #[test]
-fn installed_binary_does_not_look_into_the_checkout() {
+fn installed_binary_ignores_the_checkout() {
     let installed = Installed::new("no-checkout");
     let listed = installed.roiflow(&["devices", "--json"]);
     let said = String::from_utf8_lossy(&listed.stdout);
@@ -68,7 +68,7 @@ fn installed_binary_does_not_look_into_the_checkout() {
 }
 
 #[test]
-fn the_installed_header_is_found_by_pkg_config() {
+fn pkg_config_finds_installed_header() {
     let installed = Installed::new("pkg-config");
     let prefix = installed.folder.file("prefix");
     let mut command = Command::new("pkg-config");
@@ -81,7 +81,7 @@ fn the_installed_header_is_found_by_pkg_config() {
 }
 
 #[test]
-fn uninstall_leaves_nothing() {
+fn uninstall_removes_all_files() {
     let installed = Installed::new("uninstall");
     let removed = make(&installed.folder, "uninstall", Path::new(env!("CARGO_BIN_EXE_roiflow")));
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));

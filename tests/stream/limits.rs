@@ -1,4 +1,4 @@
-//! What bounds a run and names it: `--frames`, `--seconds`, `--name`; values of properties; graphs with a mistake; the log on a terminal.
+//! Limits and names of a run: `--frames`, `--seconds`, `--name`; property values; graphs with a mistake; the log on a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -31,7 +31,7 @@ fn detect() -> String {
 }
 
 #[test]
-fn frames_and_seconds_limit_every_kind_of_input() {
+fn limits_apply_to_every_kind_of_input() {
     let folder = Folder::new("limits");
     let colors = folder.file("colors.toml");
     let clip = folder.file("clip.mp4");
@@ -66,7 +66,7 @@ fn frames_and_seconds_limit_every_kind_of_input() {
         runs(&["run", &colors, "-q", "--input", &video, "--json", &again]);
         assert_eq!(self::lines(&again).len(), expected, "{input} {options:?}: the video");
     }
-    // Each stream has the limit for itself.
+    // Each stream has its own limit.
     let json = folder.file("{stream}.jsonl");
     runs(&["run", &colors, "-q", "--json", &json, "--frames", "9", "--input", &clip, "--input", "test:", "--input", &pictures]);
     let n_lines = |name: &str| lines(&folder.file(&format!("{name}.jsonl"))).len();
@@ -74,7 +74,7 @@ fn frames_and_seconds_limit_every_kind_of_input() {
 }
 
 #[test]
-fn frames_are_those_of_the_json_where_the_graph_drops_some() {
+fn frame_limit_counts_json_lines_if_graph_drops_frames() {
     let folder = Folder::new("limit-drops");
     let json = folder.file("o.jsonl");
     let graph = format!("{{source}} ! videorate ! video/x-raw,framerate=15/1 ! {} ! {{json}} ! {{video}}", detect());
@@ -88,7 +88,7 @@ fn frames_are_those_of_the_json_where_the_graph_drops_some() {
 }
 
 #[test]
-fn limits_that_make_no_sense_are_refused() {
+fn invalid_limits_are_refused() {
     let folder = Folder::new("limit-values");
     let colors = folder.file("colors.toml");
     for option in ["--frames=0", "--frames=-1", "--frames=x", "--seconds=0", "--seconds=-1", "--seconds=nan", "--seconds=inf", "--seconds="]
@@ -98,7 +98,7 @@ fn limits_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn streams_have_the_names_that_are_given() {
+fn streams_have_given_names() {
     let folder = Folder::new("names");
     let colors = folder.file("colors.toml");
     let json = folder.file("{stream}.jsonl");
@@ -109,15 +109,15 @@ fn streams_have_the_names_that_are_given() {
     assert!(said.contains("stream  door: 2 frames") && said.contains("stream  test: 3 frames"), "{said}");
     assert_eq!((lines(&folder.file("door.jsonl")).len(), lines(&folder.file("test.jsonl")).len()), (2, 3));
     let two = ["run", &colors, "--input", "test:2", "--input", "test:2"];
-    check_fails(&[&two[..], &["--name", "a", "--name", "a"]].concat(), 2, &["--name a", "two streams"]);
-    check_fails(&[&two[..], &["--name", "a", "--name", "b", "--name", "c"]].concat(), 2, &["2 inputs, got 3"]);
+    check_fails(&[&two[..], &["--name", "a", "--name", "a"]].concat(), 2, &["--name a", "twice"]);
+    check_fails(&[&two[..], &["--name", "a", "--name", "b", "--name", "c"]].concat(), 2, &["--name", "got 3"]);
     for name in ["", "a/b", "..", "a b", "\u{1b}[31m", "-"] {
         check_fails(&["run", &colors, "--input", "test:2", &format!("--name={name}")], 2, &["expected 1 to 100 letters"]);
     }
 }
 
 #[test]
-fn parameters_out_of_range_name_property_range_and_value() {
+fn out_of_range_parameter_error_has_property_and_range() {
     let folder = Folder::new("values");
     let graph = |rest: &str| format!("{{source}} ! {} {rest} ! {{video}}", detect());
     let set = |graph: &str, value: &str, says: &[&str]| {
@@ -134,7 +134,7 @@ fn parameters_out_of_range_name_property_range_and_value() {
     set(&graph("queue-policy={text}"), "text=never", &["`queue-policy`", "`drop-oldest`", "got `never`"]);
     set(&graph("qos={text}"), "text=perhaps", &["`qos`", "`true` or `false`"]);
     set(&graph("nireq={flag}"), "flag=true", &["`nireq`", "got `true`"]);
-    set(&graph("stats={text}"), "text=x", &["`stats`", "only be read"]);
+    set(&graph("stats={text}"), "text=x", &["`stats`", "read-only"]);
     set(&graph("treshold={threshold}"), "threshold=0.5", &["no property `treshold`", "did you mean `threshold`"]);
     set(&graph("! queue max-size-buffers={count}"), "count=-5", &["`max-size-buffers` of `queue`", "from 0 to", "got `-5`"]);
     set(&graph("! queue leaky={text}"), "text=sideways", &["`leaky`", "`downstream`"]);
@@ -153,21 +153,21 @@ fn values_in_the_graph_are_checked_like_parameters() {
         ("threshold=\"nan\"", 2, &["`threshold`", "got `nan`"]),
         ("treshold=0.5", 2, &["no property `treshold`", "did you mean `threshold`"]),
         ("queue-policy=never", 2, &["`queue-policy`", "`wait`"]),
-        ("stats=x", 2, &["only be read"]),
+        ("stats=x", 2, &["read-only"]),
         ("! queue leaky=sideways", 2, &["`leaky`", "`no`, `upstream`, `downstream`"]),
         ("! capsfilter caps=\"video/x-raw,width=(int)x\"", 2, &["`caps`", "GstCaps"]),
         ("! roidetec", 1, &["`roidetec` is not installed", "did you mean `roidetect`"]),
         ("! x264nosuchthing", 1, &["gstreamer1.0-plugins-ugly", "gst-inspect-1.0"]),
         ("! gvawatermark3000", 1, &["not installed", "DL Streamer"]),
         ("! !", 2, &["elements joined by `!`"]),
-        ("! audioconvert", 2, &["format in common"]),
+        ("! audioconvert", 2, &["common format"]),
     ] {
         let path = description(&folder, "it.toml", &format!("{{source}} ! {} {rest} ! {{video}}", detect()));
         let output = roiflow(&["run", &path, "--input", "test:2"]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{rest}: {said}");
         assert!(says.iter().all(|part| said.contains(part)), "{rest}: expected {says:?}, got {said}");
-        assert_eq!(said.contains("lists the elements that are installed"), code == 1, "{rest}: {said}");
+        assert_eq!(said.contains("lists the installed elements"), code == 1, "{rest}: {said}");
         assert!(!said.contains("panic") && !said.contains("CRITICAL") && !said.contains("internal error"), "{said}");
     }
     let graph = format!(
@@ -179,7 +179,7 @@ fn values_in_the_graph_are_checked_like_parameters() {
 }
 
 #[test]
-fn graphs_without_a_place_for_what_is_wanted_say_so() {
+fn missing_placeholder_for_output_is_an_error() {
     let folder = Folder::new("places");
     let (json, video) = (folder.file("o.jsonl"), folder.file("o.mp4"));
     let no_json = description(&folder, "no-json.toml", &format!("{{source}} ! {} ! {{video}}", detect()));
@@ -189,9 +189,9 @@ fn graphs_without_a_place_for_what_is_wanted_say_so() {
     check_fails(&["run", &no_video, "--input", "test:2", "--show"], 2, &["--show", "expected `{video}`"]);
     runs(&["run", &no_video, "-q", "--input", "test:2", "--json", &json]);
     let open = description(&folder, "open.toml", &format!("{{source}} ! {} ! {{json}}", detect()));
-    check_fails(&["run", &open, "--input", "test:2", "--json", &json], 2, &["ends behind `{json}`", "{video}"]);
+    check_fails(&["run", &open, "--input", "test:2", "--json", &json], 2, &["ends at `{json}`", "{video}"]);
     let open = description(&folder, "open.toml", &format!("{{source}} ! {}", detect()));
-    check_fails(&["run", &open, "--input", "test:2"], 2, &["ends behind", "{video}"]);
+    check_fails(&["run", &open, "--input", "test:2"], 2, &["ends at", "{video}"]);
     let twice = description(&folder, "twice.toml", &format!("{{source}} ! {} ! {{json}} ! {{json}} ! {{video}}", detect()));
     check_fails(&["run", &twice, "--input", "test:2"], 2, &["`{json}` twice"]);
     check_fails(
@@ -202,7 +202,7 @@ fn graphs_without_a_place_for_what_is_wanted_say_so() {
 }
 
 #[test]
-fn the_log_leaves_no_debris_in_the_progress_bar() {
+fn log_does_not_break_progress_bar() {
     let folder = Folder::new("debris");
     if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
         return eprintln!("skipped: `script` is not installed");
@@ -215,14 +215,14 @@ fn the_log_leaves_no_debris_in_the_progress_bar() {
     let bytes = std::fs::read(&typescript).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.contains("INFO") && text.contains("fps"), "{text}");
-    // What a terminal shows: a carriage return goes to the begin of a line, and CSI K or J clear it.
+    // Simulates a terminal: a carriage return moves to the begin of a line, and CSI K or J clear it.
     let screen = shown(&text);
     let wrong: Vec<&String> = screen.iter().filter(|line| line.contains("INFO") && line.contains(" fps")).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert!(!screen.iter().any(|line| line.contains('█') || line.contains("s left")), "the bar is gone at the end: {screen:?}");
+    assert!(!screen.iter().any(|line| line.contains('█') || line.contains("s left")), "the bar must be cleared at the end: {screen:?}");
 }
 
-/// The lines that a terminal shows in the end, for the few sequences that a progress bar uses.
+/// The final lines of a terminal, for the control sequences that a progress bar uses.
 fn shown(text: &str) -> Vec<String> {
     let mut lines: Vec<Vec<char>> = vec![Vec::new()];
     let (mut row, mut column) = (0, 0);
@@ -274,7 +274,7 @@ fn shown(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn quiet_runs_with_limits_say_nothing() {
+fn quiet_run_prints_nothing() {
     let folder = Folder::new("limit-quiet");
     let output = command().args(["run", &folder.file("colors.toml"), "-q", "--input", "test:", "--frames", "3"]).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");

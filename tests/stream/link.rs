@@ -1,4 +1,4 @@
-//! Pads that nobody is linked to, that are linked late, and that are linked anew: who comes next gets what is true, and the end.
+//! Unlinked, late linked and relinked pads: the new peer gets sticky events and EOS.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -9,7 +9,7 @@ use crate::harness::{FRAME_TIME, TIMEOUT, caps, detect, eventually};
 use crate::rig::{OTHER_SIZE, Rig, SIZE};
 
 #[test]
-fn a_flush_while_nobody_is_linked_leaves_a_stream_that_says_so() {
+fn flush_while_unlinked_still_returns_not_linked() {
     let rig = Rig::new(&detect("rectangle", "nireq=1"));
     rig.begin();
     let _nobody_took_it = rig.source.push_event(gst::event::FlushStart::new());
@@ -19,7 +19,7 @@ fn a_flush_while_nobody_is_linked_leaves_a_stream_that_says_so() {
 }
 
 #[test]
-fn a_pad_that_is_linked_late_gets_caps_segment_and_frames() {
+fn late_linked_pad_gets_caps_segment_and_frames() {
     let rig = Rig::new(&detect("rectangle", "nireq=1"));
     rig.begin();
     assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
@@ -28,16 +28,16 @@ fn a_pad_that_is_linked_late_gets_caps_segment_and_frames() {
     rig.link();
     rig.frame(7).unwrap();
     rig.expect(&["stream-start", "caps 64x48", "segment", "frame 7 of 64x48"]);
-    assert!(!rig.has_error(), "upstream heard of it");
+    assert!(!rig.has_error(), "upstream got the error");
 }
 
 #[test]
-fn a_pad_that_is_linked_while_its_refusal_is_on_the_way_goes_on() {
+fn link_during_not_linked_return_continues_stream() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     let mut is_first = true;
     rig.answer(move |pad| {
         if std::mem::take(&mut is_first) {
-            // As if somebody further down were linked just now, on another thread, before the element hears of the refusal.
+            // Like linking on another thread, before the element receives the flow return.
             assert!(pad.push_event(gst::event::Reconfigure::new()));
             return Err(gst::FlowError::NotLinked);
         }
@@ -51,7 +51,7 @@ fn a_pad_that_is_linked_while_its_refusal_is_on_the_way_goes_on() {
     rig.check_counts();
 }
 
-/// Another neighbor for the source pad, and what comes to it.
+/// Another peer for the source pad, with its received items.
 fn another_sink() -> (gst::Pad, Receiver<String>) {
     let (sender, seen) = channel();
     let of_events = sender.clone();
@@ -70,18 +70,18 @@ fn another_sink() -> (gst::Pad, Receiver<String>) {
 }
 
 fn expect(seen: &Receiver<String>, expected: &[&str]) {
-    let seen: Vec<String> = expected.iter().map(|_| seen.recv_timeout(TIMEOUT.into()).expect("something leaves in time")).collect();
+    let seen: Vec<String> = expected.iter().map(|_| seen.recv_timeout(TIMEOUT.into()).expect("an item leaves in time")).collect();
     assert_eq!(seen, expected);
 }
 
 #[test]
-fn who_is_linked_behind_the_end_of_a_stream_hears_it() {
+fn pad_linked_after_eos_receives_eos() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     let src = rig.element.static_pad("src").unwrap();
     let end_unheard = |sink: &gst::Pad| {
         src.unlink(sink).unwrap();
         rig.event(gst::event::Eos::new());
-        eventually("the end is pushed", || src.sticky_event::<gst::event::Eos>(0).is_some());
+        eventually("EOS is pushed", || src.sticky_event::<gst::event::Eos>(0).is_some());
     };
     rig.frame(0).unwrap();
     rig.expect(&["frame 0 of 64x48"]);
@@ -95,7 +95,7 @@ fn who_is_linked_behind_the_end_of_a_stream_hears_it() {
 
     rig.event(gst::event::Eos::new());
     rig.expect(&["eos"]);
-    // Returns when the pad knows that it has told it; linked anew before that, it would take it for told to the other.
+    // Returns when the pad knows that the event was delivered. If the pad is relinked earlier, it would assume delivery to the new peer.
     let _answered = rig.source.peer_query(gst::query::Drain::new().query_mut());
     src.unlink(&rig.sink).unwrap();
     let (another, seen) = another_sink();
@@ -114,13 +114,13 @@ fn who_is_linked_behind_the_end_of_a_stream_hears_it() {
 }
 
 #[test]
-fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_stream() {
+fn unlinking_during_push_does_not_end_stream() {
     for is_linked_at_once in [true, false] {
         let rig = Rig::begun(&detect("rectangle", "nireq=1"));
         let src = rig.element.static_pad("src").unwrap();
         let (another, seen) = another_sink();
         let (of_task, next) = (src.clone(), another.clone());
-        // As a sink that is parted from the element and stopped while it waits for its clock.
+        // Like a sink that is unlinked and stopped while it waits for its clock.
         rig.answer(move |sink| {
             of_task.unlink(sink).unwrap();
             if is_linked_at_once {
@@ -128,7 +128,7 @@ fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_
             }
             Err(gst::FlowError::Flushing)
         });
-        // Upstream may hear of it with this frame already.
+        // This push may already return the error.
         let taken = rig.frame(0);
         assert!(taken.is_ok() || !is_linked_at_once, "{taken:?}");
         if !is_linked_at_once {
@@ -145,10 +145,10 @@ fn a_frame_that_comes_back_from_a_neighbor_that_was_taken_away_does_not_end_the_
 }
 
 #[test]
-fn a_link_opens_a_stream_that_a_stopped_peer_has_closed() {
+fn relinking_reopens_stream_closed_by_stopped_peer() {
     let rig = Rig::begun(&detect("rectangle", "nireq=1"));
     let src = rig.element.static_pad("src").unwrap();
-    // The peer of before was stopped, and the new one is linked already, but RECONFIGURE is still on its way.
+    // The previous peer was stopped and the new one is linked, but RECONFIGURE has not arrived yet.
     rig.answer(|_| Err(gst::FlowError::Flushing));
     assert_eq!(rig.refusal(), gst::FlowError::Flushing);
     rig.answer(|_| Ok(gst::FlowSuccess::Ok));

@@ -1,4 +1,4 @@
-//! Behind a camera: time is the test's, by GStreamer's test clock, and so is when a run ends. Order, latency, lateness, and what is held.
+//! Live sources with GStreamer's test clock and controlled runs: order, latency, lateness, and held frames.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
@@ -15,8 +15,8 @@ use roiflow::runtime::executor::Pool;
 use crate::harness::{FRAME_TIME, TIMEOUT, caps, detect, eventually, init, is_alone, on_buffers, picture, pipeline, stamp};
 use crate::rig::{SIZE, black};
 
-/// A device each of whose runs ends when it is told to, in whatever order. Those before it is held are not
-/// counted and end at once, but for the first, the warm-up, which takes a time of its own.
+/// A device whose runs end individually, in any order. Runs before `hold` are not counted and end at once, except the first, the warm-up,
+/// which has its own duration.
 struct Numbered {
     name: String,
     warm_up: Duration,
@@ -37,7 +37,7 @@ impl Numbered {
         Self::warmed_up_in(Duration::ZERO, name, n_threads, None)
     }
 
-    /// As [`Numbered::new`], with a warm-up of this time, and models that are compiled when the gate says.
+    /// Like [`Numbered::new`], with this warm-up time and a gate for compiling.
     fn warmed_up_in(warm_up: Duration, name: &str, n_threads: usize, compile_gate: Option<Arc<Gate>>) -> Arc<Self> {
         init();
         let name = format!("NULL.numbered-{name}");
@@ -67,10 +67,10 @@ impl Numbered {
         state.n_begun += 1;
         self.changed.notify_all();
         let (_state, waited) = self.changed.wait_timeout_while(state, TIMEOUT.into(), |state| !state.let_go.contains(&number)).unwrap();
-        assert!(!waited.timed_out(), "run {number} was never let go");
+        assert!(!waited.timed_out(), "run {number} was never released");
     }
 
-    /// From now on runs are counted and wait.
+    /// Counts runs from now on and makes them wait.
     fn hold(&self) {
         *self.state.lock().unwrap() = NumberedState { counts: true, ..NumberedState::default() };
     }
@@ -87,7 +87,7 @@ impl Numbered {
     }
 }
 
-/// An element with the clock of the test, behind a source that is live.
+/// An element with the test clock and a live source.
 fn harness(line: &str) -> (Harness, gst::Element) {
     init();
     let element = gst::parse::launch(line).unwrap();
@@ -97,7 +97,7 @@ fn harness(line: &str) -> (Harness, gst::Element) {
     (harness, element)
 }
 
-/// As [`harness`], behind a camera that keeps to the clock of the test, which goes on by one frame for each that is taken from it.
+/// Like [`harness`], with a source that follows the test clock, which advances one frame time per frame.
 fn behind_a_camera(line: &str) -> (Harness, gst::Element) {
     let (mut harness, element) = harness(line);
     harness.add_src_parse("videotestsrc is-live=true ! capsfilter caps=video/x-raw,format=RGB,width=64,height=48,framerate=25/1", true);
@@ -125,17 +125,17 @@ fn results_leave_in_arrival_order_as_soon_as_they_are_ready() {
         harness.push(black(n)).unwrap();
         device.wait_for(n as usize + 1);
     }
-    // The first is the last to end.
+    // The first run ends last.
     let before = count(&element, "runs");
     device.let_go(2);
     device.let_go(1);
     eventually("two runs have ended", || count(&element, "runs") == before + 2);
-    assert_eq!(harness.buffers_received(), 0, "none passes another");
+    assert_eq!(harness.buffers_received(), 0, "no frame overtakes another");
     device.let_go(0);
     let order: Vec<u64> = (0..3).map(|_| number(&harness.pull().unwrap())).collect();
     assert_eq!(order, [0, 1, 2]);
 
-    // No next frame comes, and another one still runs.
+    // No further frame arrives, and another one is still running.
     harness.push(black(3)).unwrap();
     device.wait_for(4);
     harness.push(black(4)).unwrap();
@@ -148,7 +148,7 @@ fn results_leave_in_arrival_order_as_soon_as_they_are_ready() {
 }
 
 #[test]
-fn the_latency_is_raised_with_a_message_when_a_run_takes_longer_and_never_lowered() {
+fn latency_is_raised_with_message_and_never_lowered() {
     let device = Numbered::new("latency", 1);
     let (mut harness, element) = harness(&detect("rectangle", &format!("device={} nireq=1", device.name)));
     let bus = gst::Bus::new();
@@ -156,13 +156,13 @@ fn the_latency_is_raised_with_a_message_when_a_run_takes_longer_and_never_lowere
     let upstream = gst::ClockTime::from_mseconds(10);
     harness.set_upstream_latency(upstream);
     let first = harness.query_latency().unwrap();
-    assert!(first > upstream, "{first}: the warm-up's, on top of upstream's");
+    assert!(first > upstream, "{first}: expected warm-up latency plus upstream's");
     let raises = || std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Latency])).count();
     assert_eq!(raises(), 0);
     device.hold();
     harness.push(black(0)).unwrap();
     device.wait_for(1);
-    // By more than a fifth: time that passes while a run is held is all that can make one slow.
+    // By more than 20 %: only time that passes while a run is held makes it slow.
     let begin = Instant::now();
     let of_element = Duration::from_nanos((first - upstream).nseconds());
     std::thread::sleep(of_element * 2 + Duration::from_millis(20));
@@ -177,16 +177,16 @@ fn the_latency_is_raised_with_a_message_when_a_run_takes_longer_and_never_lowere
         harness.push(black(n as u64)).unwrap();
         harness.pull().unwrap();
     }
-    assert!(harness.query_latency().unwrap() >= raised, "what sinks have set themselves to stays");
+    assert!(harness.query_latency().unwrap() >= raised, "the reported latency stays");
 }
 
 #[test]
-fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn() {
+fn live_frames_are_inferred_or_skipped_with_reason_in_order() {
     for (policy, drops) in [("", false), ("drop-frames=true", true)] {
         let device = Numbered::new("camera", 1);
         let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));
         device.hold();
-        // The engine ends one run while ten frames come.
+        // The engine completes one run per ten frames.
         const N_FRAMES: u64 = 200;
         for n in 0..N_FRAMES {
             harness.src_crank_and_push_many(1, 1).unwrap();
@@ -195,7 +195,7 @@ fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn
             }
             if n % 10 == 9 {
                 device.let_go(n as usize / 10);
-                // A frame that is done keeps its place until it leaves.
+                // A completed frame keeps its slot until it leaves.
                 eventually("it has left", || count(&element, "inferred") == n / 10 + 1);
             }
         }
@@ -208,25 +208,25 @@ fn behind_a_camera_each_frame_is_inferred_or_says_why_not_and_leaves_in_its_turn
         }
         assert!(left.windows(2).all(|pair| pair[0].0 < pair[1].0), "{left:?}");
         let n_inferred = left.iter().filter(|(_, status)| status == "Inferred").count() as u64;
-        assert!((20..40).contains(&n_inferred), "one of ten, and those that wait at the end: {left:?}");
+        assert!((20..40).contains(&n_inferred), "expected one of ten, and the last waiting ones: {left:?}");
         let not_inferred = count(&element, if drops { "dropped-queue-policy" } else { "skipped-queue-policy" });
         assert_eq!((count(&element, "frames-in"), n_inferred + not_inferred), (N_FRAMES, N_FRAMES));
         assert_eq!(left.len() as u64, if drops { n_inferred } else { N_FRAMES }, "{policy}");
     }
 }
 
-/// Longer than any thread of a busy machine is held up: a frame waits for a slot as long as runs take lately.
+/// Longer than a thread of a busy machine is delayed: a frame waits for a slot as long as a recent run.
 const LONG_RUN: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_live_source_that_the_engine_keeps_up_with_is_inferred_frame_by_frame() {
+fn fast_engine_infers_every_live_frame() {
     for n_requests in [1, 2] {
         let device = Numbered::warmed_up_in(LONG_RUN, &format!("keeps-up-{n_requests}"), n_requests, None);
         let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq={n_requests}", device.name)));
         device.hold();
         let n_slots = count(&element, "window");
         harness.src_crank_and_push_many(n_slots as u32, n_slots as u32).unwrap();
-        // Each of these finds no slot, until a run ends while it waits.
+        // Each of these frames finds no slot until a run ends while it waits.
         const N_WAIT: u64 = 6;
         for n in n_slots..n_slots + N_WAIT {
             std::thread::scope(|scope| {
@@ -246,10 +246,10 @@ fn a_live_source_that_the_engine_keeps_up_with_is_inferred_frame_by_frame() {
 }
 
 #[test]
-fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
+fn explicit_drop_policy_never_waits_for_a_slot() {
     for policy in ["queue-policy=drop-oldest", "queue-policy=drop-newest", "max-latency=60000"] {
-        // Without a policy the fourth frame would wait this long for the first run, and those behind it no more. A thread may be held up as
-        // long on a busy machine, but not each time.
+        // Without a policy, the fourth frame would wait this long for the first run, and later frames would not wait. A thread may be
+        // delayed as long on a busy machine, but not every time.
         let is_quick = (0..5).any(|_| {
             let device = Numbered::warmed_up_in(LONG_RUN, "asked-for", 1, None);
             let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));
@@ -257,7 +257,7 @@ fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
             let begin = Instant::now();
             harness.src_crank_and_push_many(8, 8).unwrap();
             let took = begin.elapsed();
-            // One runs, and two have a slot behind it.
+            // One frame runs, and two have a slot.
             assert_eq!((count(&element, "frames-in"), count(&element, "frames-out")), (8, 0), "{policy}");
             (0..8).for_each(|number| device.let_go(number));
             assert!(harness.push_event(gst::event::Eos::new()));
@@ -270,7 +270,7 @@ fn behind_a_policy_that_is_asked_for_no_frame_waits_for_a_slot() {
 }
 
 #[test]
-fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
+fn frames_arriving_during_loading_are_all_inferred() {
     for policy in ["", "drop-frames=true"] {
         let gate = Gate::closed();
         let device = Numbered::warmed_up_in(LONG_RUN, &format!("loading{}", policy.len()), 1, Some(gate.clone()));
@@ -278,7 +278,7 @@ fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
         const N_FRAMES: u64 = 9;
         let playing = std::thread::spawn(move || {
             let (mut harness, element) = harness(&line);
-            // All are due by now. Three have a slot, and each of the others is less late than the one before.
+            // All frames are late now. Three have a slot, and each further one is less late than the previous one.
             harness.use_testclock();
             harness.set_time(FRAME_TIME * N_FRAMES).unwrap();
             (0..N_FRAMES).for_each(|n| assert_eq!(harness.push(black(n)), Ok(gst::FlowSuccess::Ok)));
@@ -294,7 +294,7 @@ fn frames_that_come_while_the_model_is_loaded_are_all_inferred() {
 }
 
 #[test]
-fn behind_a_camera_frames_leave_when_their_time_is_over_whatever_the_engine_does() {
+fn live_frames_leave_within_max_latency() {
     const N_FRAMES: u64 = 150;
     let device = Numbered::new("hangs", 1);
     let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 max-latency=200", device.name)));
@@ -310,12 +310,15 @@ fn behind_a_camera_frames_leave_when_their_time_is_over_whatever_the_engine_does
         N_FRAMES,
         "what was not inferred is counted"
     );
-    assert!(count(&element, "skipped-max-latency") > 0 && count(&element, "latency-p99-ns") >= 150_000_000, "results had their time");
+    assert!(
+        count(&element, "skipped-max-latency") > 0 && count(&element, "latency-p99-ns") >= 150_000_000,
+        "expected to wait for max-latency"
+    );
     (0..N_FRAMES as usize).for_each(|number| device.let_go(number));
 }
 
 #[test]
-fn without_a_policy_a_source_that_is_faster_is_slowed_down_and_memory_does_not_grow() {
+fn backpressure_slows_source_and_bounds_memory() {
     if !is_alone() {
         return;
     }
@@ -331,7 +334,7 @@ fn without_a_policy_a_source_that_is_faster_is_slowed_down_and_memory_does_not_g
     let seen = resident.clone();
     on_buffers(&pipeline, "sink", "sink", move |_, _| seen.lock().unwrap().push(crate::flow::resident_kib()));
     pipeline.set_state(gst::State::Playing).unwrap();
-    // Each is memory of its own: together they are 800 MB.
+    // Each frame has its own memory: together 800 MB.
     let feeding = std::thread::spawn(move || {
         for n in 0..N_FRAMES {
             let frame = picture(FRAME, PixelRect { x: 0, y: 0, width: 0, height: 0 }, [0; 3]);
@@ -349,12 +352,12 @@ fn without_a_policy_a_source_that_is_faster_is_slowed_down_and_memory_does_not_g
     let resident = resident.lock().unwrap();
     let (least, most) = (resident.iter().min().unwrap(), resident.iter().max().unwrap());
     eprintln!("resident KiB: {least} to {most}");
-    // A frame is 2.6 MiB: the window, what the source holds, and the frame on its way.
+    // A frame has 2.6 MiB: queue, source, and the frame being pushed.
     assert!(most - least < 40 * 1024, "{resident:?}");
 }
 
 #[test]
-fn frames_in_the_memory_of_a_device_are_refused_in_negotiation_with_a_way_out() {
+fn device_memory_caps_are_refused_with_remedy() {
     let (mut harness, element) = harness(&detect("rectangle", ""));
     let bus = gst::Bus::new();
     element.set_bus(Some(&bus));
@@ -362,7 +365,7 @@ fn frames_in_the_memory_of_a_device_are_refused_in_negotiation_with_a_way_out() 
         let mut on_device = caps("NV12", SIZE);
         on_device.get_mut().unwrap().set_features(0, Some(gst::CapsFeatures::new([feature])));
         let accepted = element.static_pad("sink").unwrap().query_caps(None);
-        assert!(!accepted.can_intersect(&on_device), "who asks first is told: {accepted}");
+        assert!(!accepted.can_intersect(&on_device), "the query must be accepted: {accepted}");
         let _stored = harness.push_event(gst::event::Caps::new(&on_device));
         let message = bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Error]).expect("an error is posted");
         let gst::MessageView::Error(error) = message.view() else { unreachable!("filtered") };

@@ -1,4 +1,4 @@
-//! The elements in real pipelines, and what they promise.
+//! Tests of the elements in real pipelines, and of the command.
 
 #[cfg(feature = "cli")]
 mod cli;

@@ -1,4 +1,4 @@
-//! Results stay with their buffer, through elements that were not written for it.
+//! Results stay with their buffer through foreign elements.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::harness::{Arrived, attach, collect, face, pipeline, results, run};
 const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: 40.25, y: 60.5, width: 80.5, height: 100.25 };
 
-/// Five frames through `middle`; what arrives behind it.
+/// Runs five frames through `middle` and returns the output.
 fn through(middle: &str) -> Vec<Arrived> {
     through_with(middle, &face(7, BOX))
 }
 
-/// The same with this object in each frame.
+/// Like `through`, with this object in each frame.
 fn through_with(middle: &str, object: &Detection) -> Vec<Arrived> {
     let pipeline = pipeline(&format!(
         "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240,framerate=10/1 ! identity name=attach ! {middle} ! \
@@ -37,7 +37,7 @@ fn buffer() -> gst::Buffer {
     gst::Buffer::new()
 }
 
-/// Id, rectangle and names of the parameters of a ROI meta.
+/// ID, rectangle and parameter names of a ROI meta.
 type Roi = (i32, (u32, u32, u32, u32), Vec<String>);
 
 fn rois(buffer: &gst::BufferRef) -> Vec<Roi> {
@@ -68,7 +68,7 @@ fn results_survive_conversion_copies_rates_and_an_encoder() {
 }
 
 #[test]
-fn the_geometry_follows_a_scaler() {
+fn geometry_follows_a_scaler() {
     for (scaler, size, expected) in [
         ("videoscale add-borders=false ! video/x-raw,width=640,height=720", Size::new(640, 720), [80.0, 183.0, 162.0, 300.0]),
         (
@@ -91,19 +91,19 @@ fn the_geometry_follows_a_scaler() {
 }
 
 #[test]
-fn a_crop_loses_the_regions_and_that_is_seen() {
+fn crop_loses_regions_and_is_detected() {
     let arrived = through("videocrop left=160");
     assert_eq!(arrived.len(), 5);
     for arrived in &arrived {
         let read = arrived.results().unwrap();
         assert!(meta::has_lost_rois(&arrived.buffer, &read));
         assert_eq!(meta::size_when_attached(&arrived.buffer), Some(SIZE));
-        assert_eq!(read.detections[0].rect, BOX.rescaled(SIZE, Size::new(160, 240)), "in proportion, for want of better");
+        assert_eq!(read.detections[0].rect, BOX.rescaled(SIZE, Size::new(160, 240)), "rescaled, because the crop is unknown");
     }
 }
 
 #[test]
-fn a_second_attach_adds_to_the_same_region() {
+fn second_attach_updates_same_region() {
     let mut buffer = buffer();
     let mut detected = face(7, BOX);
     detected.classifications.clear();
@@ -116,12 +116,12 @@ fn a_second_attach_adds_to_the_same_region() {
     meta::attach(buffer, classified.clone());
     meta::attach(buffer, classified.clone());
     assert_eq!(rois(buffer), [(7, (40, 61, 81, 100), ["detection", "gender", "age"].map(String::from).to_vec())]);
-    assert_eq!(meta::read(buffer, SIZE).unwrap(), classified, "our own rectangle is kept to the fraction");
-    assert_eq!(buffer.iter_meta::<gst::Meta>().count(), 2, "one meta of ours, one region");
+    assert_eq!(meta::read(buffer, SIZE).unwrap(), classified, "our rectangle keeps its subpixel precision");
+    assert_eq!(buffer.iter_meta::<gst::Meta>().count(), 2, "our meta and one region");
 }
 
 #[test]
-fn regions_of_results_that_are_gone_are_removed() {
+fn regions_of_removed_detections_are_removed() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     RoiMeta::add(buffer, "foreign", (1, 2, 3, 4)).set_id(99);
@@ -132,7 +132,7 @@ fn regions_of_results_that_are_gone_are_removed() {
 }
 
 #[test]
-fn a_region_in_the_meta_has_the_numbers_of_its_detection() {
+fn region_meta_has_values_of_its_detection() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     let mut child = face(8, BOX);
@@ -151,12 +151,12 @@ fn a_region_in_the_meta_has_the_numbers_of_its_detection() {
     assert_eq!(detection.get::<i32>("label_id").unwrap(), 1);
     assert_eq!(roi.param("hair_color").unwrap().get::<&str>("label").unwrap(), "female");
     assert_eq!(roi.param("attribute_7").unwrap().get::<f64>("value").unwrap(), f64::from(31.4_f32));
-    assert_eq!(rois(buffer).len(), 1, "no region for an object without a pixel in the frame");
-    assert!(!meta::has_lost_rois(buffer, &meta::read(buffer, SIZE).unwrap()), "and none is missed");
+    assert_eq!(rois(buffer).len(), 1, "no region for an object outside the frame");
+    assert!(!meta::has_lost_rois(buffer, &meta::read(buffer, SIZE).unwrap()), "it does not count as lost");
 }
 
 #[test]
-fn regions_of_another_detector_are_read_and_taken_over() {
+fn regions_of_foreign_detector_are_adopted() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     assert_eq!(meta::read(buffer, SIZE), None);
@@ -174,7 +174,7 @@ fn regions_of_another_detector_are_read_and_taken_over() {
 }
 
 #[test]
-fn regions_of_another_detector_are_read_beside_ours_once() {
+fn regions_of_foreign_detector_are_added_once() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     meta::attach(buffer, results(SIZE, 4, vec![face(7, BOX)]));
@@ -187,12 +187,12 @@ fn regions_of_another_detector_are_read_beside_ours_once() {
         assert_eq!((read.frame_number, ours, car.id, car.label.as_deref()), (4, &face(7, BOX), ObjectId(9), Some("car")));
         assert_eq!((dog.label.as_deref(), dog.parent), (Some("dog"), Some(ObjectId(9))));
         meta::attach(buffer, read);
-        assert_eq!(rois(buffer).len(), 3, "they are taken over, not written again");
+        assert_eq!(rois(buffer).len(), 3, "foreign regions are adopted, not duplicated");
     }
 }
 
 #[test]
-fn who_finds_the_regions_gone_says_so_once_and_names_the_order() {
+fn lost_regions_are_warned_about_once() {
     let classify = crate::harness::classify("color", "");
     let cells = crate::harness::detect("stripes", "inference-region=roi-list object-class=face");
     let folder = crate::harness::Folder::new("lost regions");
@@ -205,22 +205,22 @@ fn who_finds_the_regions_gone_says_so_once_and_names_the_order() {
                 "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240 ! identity name=attach ! {between} ! {element} ! \
                  identity ! {element} ! fakesink"
             );
-            // The two would write the same file.
+            // Both would write the same file.
             let line = if element == publish { line.replacen(&format!("identity ! {element} !"), "", 1) } else { line };
             let pipeline = pipeline(&line);
             attach(&pipeline, |n| results(SIZE, n, vec![face(1, BOX)]));
             let ending = run(&pipeline);
-            // What an inference element attaches is right again; a reader leaves all as it was.
+            // The attached results of an inference element are correct again; a reader changes nothing.
             let n_readers = if element == "roioverlay" { 2 } else { 1 };
             assert_eq!((ending.error, ending.warnings.len()), (None, n_warnings * n_readers), "{line}: {:?}", ending.warnings);
-            let names_order = |warning: &String| warning.contains("before the detector");
+            let names_order = |warning: &String| warning.contains("detector");
             assert!(ending.warnings.iter().all(names_order), "{:?}", ending.warnings);
         }
     }
 }
 
 #[test]
-fn an_id_that_is_given_is_none_of_another_detector() {
+fn new_ids_do_not_collide_with_foreign_detector() {
     let mut buffer = buffer();
     let buffer = buffer.get_mut().unwrap();
     let next = ObjectId::next().0;
@@ -235,16 +235,16 @@ fn an_id_that_is_given_is_none_of_another_detector() {
 }
 
 #[test]
-fn a_frame_without_objects_has_results_all_the_same() {
+fn frame_without_objects_has_results() {
     let mut buffer = buffer();
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, 3, vec![]));
     let copy = buffer.copy();
     assert_eq!(meta::read(&copy, SIZE), Some(results(SIZE, 3, vec![])));
 }
 
-/// They are in our meta alone, in pixels, and in the region meta in parts of the frame.
+/// In our meta in pixels, and in the region meta relative to the frame.
 #[test]
-fn keypoints_move_with_their_box_and_stand_in_the_region_meta() {
+fn keypoints_move_with_box_and_are_in_region_meta() {
     let face_with_points = || {
         let mut face = face(7, Rect { x: 40.0, y: 60.0, width: 80.0, height: 100.0 });
         face.keypoints = vec![Point { x: 60.0, y: 90.0 }, Point { x: 30.0, y: 160.0 }];
@@ -266,7 +266,7 @@ fn keypoints_move_with_their_box_and_stand_in_the_region_meta() {
 }
 
 #[test]
-fn results_are_shared_by_copies_and_freed_with_the_last_buffer() {
+fn copies_share_results_and_last_buffer_frees_them() {
     let mut buffer = buffer();
     let label: Arc<str> = "face".into();
     let mut detection = face(1, BOX);
@@ -274,7 +274,7 @@ fn results_are_shared_by_copies_and_freed_with_the_last_buffer() {
     let with_label = |detection| FrameResults { detections: vec![detection], ..results(SIZE, 0, vec![]) };
     meta::attach(buffer.get_mut().unwrap(), with_label(detection.clone()));
     meta::attach(buffer.get_mut().unwrap(), with_label(detection));
-    assert_eq!(Arc::strong_count(&label), 2, "the first results are freed when others take their place");
+    assert_eq!(Arc::strong_count(&label), 2, "replaced results are freed");
     let mut copies: Vec<gst::Buffer> = (0..3).map(|_| buffer.copy()).collect();
     copies.push(buffer.copy_deep().unwrap());
     assert_eq!(Arc::strong_count(&label), 2, "copies share");
@@ -285,7 +285,7 @@ fn results_are_shared_by_copies_and_freed_with_the_last_buffer() {
 }
 
 #[test]
-fn the_elements_are_registered_once_from_any_thread() {
+fn elements_register_once_from_any_thread() {
     let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(roiflow::elements::register_static)).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
     for name in ["roioverlay", "roipublish"] {

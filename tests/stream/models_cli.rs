@@ -1,5 +1,4 @@
-//! Models as the command looks at them: the cache of compiled models, pictures of open sizes, outputs of open shapes, files that do harm,
-//! and what `inspect` and `describe` say of all these.
+//! Models in the command: cache of compiled models, dynamic shapes, malicious files, and the output of `inspect` and `describe`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -30,7 +29,7 @@ fn succeeds(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A pipeline of one detector; gives its path.
+/// Writes a pipeline with one detector; returns its path.
 fn pipeline(folder: &Folder, name: &str, graph: &str) -> String {
     let path = folder.file(name);
     let text = format!(
@@ -41,7 +40,7 @@ fn pipeline(folder: &Folder, name: &str, graph: &str) -> String {
     path
 }
 
-/// The entries of a cache folder, and drafts.
+/// Entries of a cache folder, and temporary files.
 fn entries(cache: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(cache).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
@@ -55,9 +54,9 @@ fn cached(pipeline: &str, device: &str, cache: &Path) -> Child {
     command.env("ROIFLOW_CACHE_DIR", cache).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// OpenVINO writes a cached model where it lies, while other processes have mapped it: they died of SIGBUS.
+/// OpenVINO overwrites a cached model while other processes have mapped it, which once ended them with SIGBUS.
 #[test]
-fn processes_that_start_with_an_empty_cache_all_succeed() {
+fn concurrent_starts_with_empty_cache_succeed() {
     let folder = Folder::new("cache-at-once");
     let demo = root().join("assets/demo/age-v1.onnx");
     let model = if demo.is_file() { demo.to_str().unwrap().to_owned() } else { tiny("color.onnx") };
@@ -72,7 +71,7 @@ fn processes_that_start_with_an_empty_cache_all_succeed() {
                 assert!(output.status.success(), "{device}, round {round}: {}: {}", output.status, said(&output));
             }
             let left = entries(&cache);
-            assert!(!left.is_empty() && left.iter().all(|entry| entry.extension().is_none()), "no drafts are left: {left:?}");
+            assert!(!left.is_empty() && left.iter().all(|entry| entry.extension().is_none()), "no temporary files remain: {left:?}");
             let next = cached(&pipeline, device, &cache).wait_with_output().unwrap();
             assert!(next.status.success() && said(&next).contains("was loaded from the cache"), "{device}: {}", said(&next));
             assert!(!said(&next).contains("was compiled"), "{device}: {}", said(&next));
@@ -82,7 +81,7 @@ fn processes_that_start_with_an_empty_cache_all_succeed() {
 }
 
 #[test]
-fn a_damaged_cache_is_made_anew() {
+fn damaged_cache_is_rebuilt() {
     let folder = Folder::new("cache-damaged");
     let graph = format!("{{source}} ! roidetect model={} device={{device}} ! {{video}}", tiny("rectangle.onnx"));
     let pipeline = pipeline(&folder, "boxes.toml", &graph);
@@ -108,7 +107,7 @@ fn a_damaged_cache_is_made_anew() {
         for (name, damage) in damages {
             for file in entries(&cache).iter().flat_map(|entry| entries(entry)) {
                 let bytes = damage(std::fs::read(&file).unwrap());
-                // The library takes the right to write from its files.
+                // The library makes its files read-only.
                 std::fs::remove_file(&file).unwrap();
                 std::fs::write(&file, bytes).unwrap();
             }
@@ -121,7 +120,7 @@ fn a_damaged_cache_is_made_anew() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_said_and_no_error() {
+fn unwritable_cache_is_a_warning() {
     let folder = Folder::new("cache-unusable");
     std::fs::write(folder.file("file"), "no folder").unwrap();
     let graph = format!("{{source}} ! roidetect model={} device={{device}} ! {{video}}", tiny("rectangle.onnx"));
@@ -134,10 +133,10 @@ fn a_cache_that_cannot_be_written_is_said_and_no_error() {
 }
 
 #[test]
-fn the_cache_is_cleaned_by_size_and_of_what_killed_processes_left() {
+fn cache_is_cleaned_by_size_and_of_leftovers() {
     let device = "ORT.CPU";
     if !is_here(device) {
-        return eprintln!("skipped: {device} is not there");
+        return eprintln!("skipped: {device} is not available");
     }
     let folder = Folder::new("cache-cleaning");
     let cache = PathBuf::from(folder.file("cache"));
@@ -160,7 +159,7 @@ fn the_cache_is_cleaned_by_size_and_of_what_killed_processes_left() {
     std::fs::create_dir(cache.join(format!("openvino-{key}.123-0.tmp"))).unwrap();
     std::fs::write(&foreign, "of the user").unwrap();
     run("rectangle.onnx", "1");
-    assert_eq!(entries(&cache), [foreign, first[0].clone()], "what was just used stays, and what is not ours");
+    assert_eq!(entries(&cache), [foreign, first[0].clone()], "recently used and foreign files stay");
     assert!(run("rectangle.onnx", "much").contains("ROIFLOW_CACHE_SIZE"));
 }
 
@@ -172,7 +171,7 @@ fn open_faces(size: &str) -> String {
     )
 }
 
-/// A black picture of 96 x 64 with one white rectangle.
+/// A black image of 96 x 64 with one white rectangle.
 fn picture(folder: &Folder, name: &str, white: [u32; 4], size: [u32; 2]) -> String {
     let [x_min, y_min, x_max, y_max] = white;
     let mut picture = image::RgbImage::new(size[0], size[1]);
@@ -185,7 +184,7 @@ fn picture(folder: &Folder, name: &str, white: [u32; 4], size: [u32; 2]) -> Stri
     folder.file(name)
 }
 
-/// The boxes of the first line of a run.
+/// The boxes in the first line of a run.
 fn boxes(folder: &Folder, pipeline: &str, input: &str, device: &str) -> Vec<[i64; 4]> {
     let json = folder.file("boxes.jsonl");
     succeeds(&["run", pipeline, "-q", "--input", input, "--json", &json, "--device", device]);
@@ -196,7 +195,7 @@ fn boxes(folder: &Folder, pipeline: &str, input: &str, device: &str) -> Vec<[i64
 }
 
 #[test]
-fn a_model_of_open_width_and_height_is_made_for_the_size_of_its_description() {
+fn dynamic_model_is_compiled_for_described_size() {
     let folder = Folder::new("open-size");
     let input = picture(&folder, "white.png", [16, 8, 24, 16], [96, 64]);
     for stem in ["open_size", "open_all", "open_width"] {
@@ -212,16 +211,16 @@ fn a_model_of_open_width_and_height_is_made_for_the_size_of_its_description() {
             assert!(bench.contains("[1, 3, 64, 96]"), "{stem} on {device}: {bench}");
         }
         let text = succeeds(&["inspect", &model]);
-        assert!(text.contains("picture 96x64") && text.contains("decoder scrfd"), "{stem}: {text}");
-        // Without a description it is left to say, or said.
+        assert!(text.contains("image 96x64") && text.contains("decoder scrfd"), "{stem}: {text}");
+        // Without a description, the size must be given.
         std::fs::remove_file(&description).unwrap();
         let open = succeeds(&["describe", &model, "--decoder", "scrfd"]);
         assert!(open.contains("# size ="), "{stem}: {open}");
         succeeds(&["describe", &model, "--decoder", "scrfd", "--size", "96x64", "--out", &description]);
-        assert!(succeeds(&["inspect", &model]).contains("picture 96x64"), "{stem}");
+        assert!(succeeds(&["inspect", &model]).contains("image 96x64"), "{stem}");
         std::fs::remove_file(&description).unwrap();
         check_fails(&["describe", &model, "--size", "0x64"], 2, &["16384"]);
-        // A size that the model does not take, and one that nobody should ask for.
+        // A size that the model does not support, and an excessive one.
         for (size, parts) in [("size = [0, 64]", "from 1 to"), ("size = [96, 1000000]", "from 1 to"), ("", "has a dynamic size")] {
             std::fs::write(&description, open_faces(size)).unwrap();
             check_fails(&["inspect", &model], 1, &[parts]);
@@ -231,12 +230,12 @@ fn a_model_of_open_width_and_height_is_made_for_the_size_of_its_description() {
     std::fs::copy(tiny("open_width.onnx"), folder.file("w.onnx")).unwrap();
     std::fs::write(folder.file("w.toml"), open_faces("size = [96, 96]")).unwrap();
     check_fails(&["inspect", &folder.file("w.onnx")], 1, &["size = [96, 96]", "contradicts"]);
-    check_fails(&["describe", &tiny("stripes.onnx"), "--size", "96x96"], 2, &["leaves width and height", "[1, 3, 60, 80]"]);
+    check_fails(&["describe", &tiny("stripes.onnx"), "--size", "96x96"], 2, &["dynamic input", "[1, 3, 60, 80]"]);
 }
 
 /// OpenVINO reports `[?, ?, ?]` for its boxes.
 #[test]
-fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
+fn detector_with_builtin_nms_runs_on_every_engine() {
     let folder = Folder::new("suppressed");
     let model = folder.file("suppressed.onnx");
     std::fs::copy(tiny("suppressed.onnx"), &model).unwrap();
@@ -248,7 +247,7 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
         "{described}"
     );
     std::fs::write(folder.file("suppressed.toml"), described).unwrap();
-    assert!(succeeds(&["inspect", &model]).contains("beside the model"));
+    assert!(succeeds(&["inspect", &model]).contains("next to the model"));
     let input = picture(&folder, "white.png", [32, 16, 48, 32], [64, 64]);
     let graph = format!("{{source}} ! roidetect model={model} device={{device}} ! {{json}} ! {{video}}");
     let pipeline = pipeline(&folder, "ssd.pipeline.toml", &graph);
@@ -258,7 +257,7 @@ fn a_detector_that_suppresses_boxes_itself_runs_on_every_engine() {
 }
 
 #[test]
-fn a_decoder_that_there_is_not_is_refused_with_those_that_there_are() {
+fn unknown_decoder_error_lists_known_decoders() {
     let parts = ["unknown decoder `yolov8x`", "yolov5, yolov8", "classes, multi-label", "did you mean `yolov8`"];
     check_fails(&["describe", &tiny("color.onnx"), "--decoder", "yolov8x"], 1, &parts);
     check_fails(&["describe", &tiny("color.onnx"), "--decoder", "nosuchthing"], 1, &["unknown decoder `nosuchthing`", "ultraface"]);
@@ -271,18 +270,18 @@ fn a_decoder_that_there_is_not_is_refused_with_those_that_there_are() {
 }
 
 #[test]
-fn describe_writes_over_nothing_unless_it_is_told_to() {
+fn describe_overwrites_only_with_force() {
     let folder = Folder::new("describe-over");
     std::fs::copy(tiny("suppressed.onnx"), folder.file("m.onnx")).unwrap();
     std::fs::write(folder.file("kept.toml"), "mine").unwrap();
     std::os::unix::fs::symlink("kept.toml", folder.file("link.toml")).unwrap();
     std::os::unix::fs::symlink("nowhere.toml", folder.file("dangling.toml")).unwrap();
     for name in ["kept.toml", "link.toml", "dangling.toml", "m.onnx"] {
-        check_fails(&["describe", &folder.file("m.onnx"), "--out", &folder.file(name)], 1, &["is there already", "--force"]);
+        check_fails(&["describe", &folder.file("m.onnx"), "--out", &folder.file(name)], 1, &["already exists", "--force"]);
     }
     assert_eq!(std::fs::read_to_string(folder.file("kept.toml")).unwrap(), "mine");
     check_fails(&["describe", &folder.file("m.onnx"), "--force"], 2, &["--out"]);
-    // What can't be described leaves the file as it was, also with --force.
+    // A model that cannot be described keeps the file unchanged, even with --force.
     std::fs::write(folder.file("bad.onnx"), "no model").unwrap();
     check_fails(&["describe", &folder.file("bad.onnx"), "--force", "--out", &folder.file("kept.toml")], 1, &["not an ONNX model"]);
     assert_eq!(std::fs::read_to_string(folder.file("kept.toml")).unwrap(), "mine");
@@ -292,7 +291,7 @@ fn describe_writes_over_nothing_unless_it_is_told_to() {
 }
 
 #[test]
-fn inspect_refuses_what_run_would_refuse() {
+fn inspect_refuses_what_run_refuses() {
     let folder = Folder::new("inspect-pipeline");
     let model = tiny("rectangle.onnx");
     let write = |parameters: &str, graph: &str| {
@@ -308,7 +307,7 @@ fn inspect_refuses_what_run_would_refuse() {
     std::fs::write(folder.file("text.onnx"), "no model").unwrap();
     let cases = [
         ("a missing model", detector.replace(&model, "/nowhere/m.onnx"), graph.to_owned(), 1, "/nowhere/m.onnx"),
-        ("no model", String::new(), "{source} ! roidetect ! {video}".to_owned(), 1, "has no model"),
+        ("no model", String::new(), "{source} ! roidetect ! {video}".to_owned(), 1, "expected a model"),
         ("an unreadable model", detector.replace(&model, &folder.file("text.onnx")), graph.to_owned(), 1, "not an ONNX model"),
         ("an unknown element", detector.clone(), graph.replace("roidetect", "roidetekt"), 1, "roidetekt"),
         ("an unknown property", detector.clone(), graph.replace("device=", "devise="), 2, "devise"),
@@ -331,9 +330,9 @@ fn inspect_refuses_what_run_would_refuse() {
         let (inspected, ran) = (roiflow(&["inspect", &path]), roiflow(&["run", &path, "--input", "test:1", "-q"]));
         assert_eq!(inspected.status.code(), Some(*code), "{name}: {}", said(&inspected));
         assert!(said(&inspected).contains(part), "{name}: {}", said(&inspected));
-        assert!(!ran.status.success(), "{name}: run takes it");
+        assert!(!ran.status.success(), "{name}: run accepts it");
     }
-    // What is required is listed, and looked at once it is given.
+    // A required parameter is listed, and checked when it is set.
     let open = write("[parameters.detector]\ntype = \"path\"\n", graph);
     let text = succeeds(&["inspect", &open]);
     assert!(text.contains("detector (path, required)") && text.contains("not checked"), "{text}");
@@ -342,12 +341,12 @@ fn inspect_refuses_what_run_would_refuse() {
     check_fails(&["inspect", &open, "--set", "detector=/nowhere/m.onnx"], 1, &["/nowhere/m.onnx"]);
     check_fails(&["inspect", &open, "--set", "detectr=x"], 2, &["did you mean `detector`"]);
     check_fails(&["inspect", &write("[parameters.detector]\ntype = \"path\"\n", &graph.replace("model=", "modle="))], 2, &["modle"]);
-    check_fails(&["inspect", &model, "--set", "a=b"], 2, &["--set goes with"]);
+    check_fails(&["inspect", &model, "--set", "a=b"], 2, &["--set", "got a model"]);
 }
 
-/// Nothing of a file of somebody else moves the cursor or hides a line.
+/// Text from foreign files never moves the cursor or hides a line.
 #[test]
-fn foreign_text_is_shown_and_not_obeyed() {
+fn foreign_text_is_escaped_in_output() {
     let folder = Folder::new("escapes");
     let text = "version = 1\nname = \"\\u001b[2Jname\"\ndescription = \"\\u001b]0;title\\u0007\"\n\
         [parameters.\"\\u001b[1mp\"]\ntype = \"string\"\ndefault = \"\\u001b[3m\"\nhelp = \"help\\u001b[4m\\nsecond\\rline\"\n\
@@ -359,7 +358,7 @@ fn foreign_text_is_shown_and_not_obeyed() {
     let bad = description.replace("ultraface", "\\u001b[7mfoo");
     std::fs::write(folder.file("bad.toml"), bad).unwrap();
     let (model, odd) = (tiny("rectangle.onnx"), folder.file("a\u{1b}[2Jb.onnx"));
-    // The name of the output, which stands in the file as it is.
+    // The name of the output as it is in the file.
     let mut bytes = std::fs::read(&model).unwrap();
     for at in 0..bytes.len() - 5 {
         if &bytes[at..at + 5] == b"boxes" {

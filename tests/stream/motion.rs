@@ -1,4 +1,4 @@
-//! `roidetect motion-threshold` looks at frames before the detector does, and spares it those in which nothing has changed.
+//! `roidetect motion-threshold` compares frames before inference, and skips frames without motion.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::harness::{Folder, Slow, caps, collect, detect, eventually, feed, pict
 use crate::reference::real;
 use crate::rig::{Rig, SIZE};
 
-/// A square that is where it is in scene `scene`.
+/// A square at the position of scene `scene`.
 fn scene(size: Size, scene: u32) -> gst::Buffer {
     picture(size, PixelRect { x: scene * size.width / 8, y: size.height / 4, width: size.width / 4, height: size.height / 2 }, [255, 0, 0])
 }
@@ -23,13 +23,13 @@ fn push(rig: &Rig, n: u64, of_scene: u32) {
     rig.source.push(stamp(scene(SIZE, of_scene), n)).unwrap();
 }
 
-/// The frames that have left: how, and as how many objects.
+/// Status and object IDs of the frames that have left.
 fn left(rig: &Rig) -> Vec<(String, usize)> {
     rig.left().into_iter().map(|left| (left.status, left.ids.len())).collect()
 }
 
 #[test]
-fn frames_in_which_nothing_changed_carry_what_was_found_in_every_format() {
+fn frames_without_motion_carry_results_in_every_format() {
     let size = Size::new(128, 96);
     let scenes = [0, 0, 0, 1, 1, 1, 1, 4];
     for format in PixelFormat::ALL {
@@ -49,21 +49,21 @@ fn frames_in_which_nothing_changed_carry_what_was_found_in_every_format() {
         let count = |field: &str| stats.get::<u64>(field).unwrap();
         assert_eq!(["inferred", "skipped-motion-threshold", "skipped", "dropped"].map(count), [3, 5, 5, 0], "{format}: {stats}");
         if format == PixelFormat::Gray8 {
-            continue; // The model looks for colors.
+            continue; // The model detects colors, which gray frames lack.
         }
         for pair in results.windows(2).filter(|pair| pair[1].status != InferenceStatus::Inferred) {
             let mut carried = pair[0].detections.clone();
             carried.iter_mut().for_each(|found| found.track_state = Some(TrackState::Held));
-            assert_eq!(carried, pair[1].detections, "{format}: the same object, at the same place, under the same names");
+            assert_eq!(carried, pair[1].detections, "{format}: expected the same object, box and IDs");
         }
         assert!(results.iter().all(|results| results.detections.len() == 1), "{format}");
         let names: BTreeSet<_> = results[..7].iter().map(|results| results.detections[0].track.unwrap()).collect();
-        assert_eq!(names.len(), 1, "{format}: a step of half its width is still the same object");
+        assert_eq!(names.len(), 1, "{format}: after a step of half its width, expected the same object");
     }
 }
 
 #[test]
-fn the_json_says_why_a_frame_was_not_inferred() {
+fn json_has_skip_reason_of_frame() {
     let folder = Folder::new("motion");
     let line = format!("appsrc name=source ! {} ! roipublish name=publish ! fakesink", detect("rectangle", "motion-threshold=0.02"));
     let pipeline = pipeline(&line);
@@ -78,7 +78,7 @@ fn the_json_says_why_a_frame_was_not_inferred() {
 }
 
 #[test]
-fn a_flush_another_size_and_a_gate_that_was_off_begin_anew() {
+fn flush_resize_and_reactivation_reset_motion_gate() {
     let rig = Rig::begun(&detect("rectangle", "motion-threshold=0.02"));
     let see = |n: u64| {
         push(&rig, n, 0);
@@ -105,7 +105,7 @@ fn a_flush_another_size_and_a_gate_that_was_off_begin_anew() {
 }
 
 #[test]
-fn a_frame_whose_inference_did_not_take_place_spares_no_other() {
+fn skipped_or_failed_frame_resets_motion_gate() {
     // The first run fails.
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
@@ -125,12 +125,12 @@ fn a_frame_whose_inference_did_not_take_place_spares_no_other() {
     assert!(seen[0].0.contains("no luck"), "{seen:?}");
     assert_eq!(seen[1..], [("inferred".to_owned(), 1), ("motion-threshold".to_owned(), 1)]);
 
-    // One finds no place.
+    // One frame finds no slot.
     let slow = Slow::open("motion-full", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 scheduling-policy=latency queue-policy=drop-newest motion-threshold=0.02"));
     slow.hold();
     push(&rig, 0, 0);
-    push(&rig, 1, 4); // Has changed, and there is no place for it.
+    push(&rig, 1, 4); // Has motion, but no free slot.
     slow.wait_for(1);
     slow.release();
     rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48"]);
@@ -145,7 +145,7 @@ fn a_frame_whose_inference_did_not_take_place_spares_no_other() {
 }
 
 #[test]
-fn a_frame_that_looks_like_one_which_was_not_inferred_after_all_carries_nothing_older() {
+fn frame_matching_a_skipped_frame_carries_no_older_results() {
     let slow = Slow::open("motion-displaced", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=drop-oldest motion-threshold=0.02"));
     push(&rig, 0, 0);
@@ -153,7 +153,7 @@ fn a_frame_that_looks_like_one_which_was_not_inferred_after_all_carries_nothing_
     slow.hold();
     push(&rig, 1, 2);
     slow.wait_for(1);
-    // The second of these looks like the first, which then makes room for the last.
+    // The second of these frames matches the first, which is then displaced by the last.
     for (n, of_scene) in [(2, 4), (3, 4), (4, 6), (5, 0)] {
         push(&rig, n, of_scene);
     }
@@ -166,7 +166,7 @@ fn a_frame_that_looks_like_one_which_was_not_inferred_after_all_carries_nothing_
 }
 
 #[test]
-fn what_was_in_the_window_when_nobody_was_linked_is_no_frame_to_look_like() {
+fn frames_lost_while_unlinked_are_no_motion_reference() {
     let slow = Slow::open("motion-unlinked", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait motion-threshold=0.02"));
     push(&rig, 0, 0);
@@ -176,7 +176,7 @@ fn what_was_in_the_window_when_nobody_was_linked_is_no_frame_to_look_like() {
     slow.wait_for(1);
     rig.element.static_pad("src").unwrap().unlink(&rig.sink).unwrap();
     slow.release();
-    eventually("upstream hears of it", || rig.source.push(stamp(scene(SIZE, 4), 2)) == Err(gst::FlowError::NotLinked));
+    eventually("upstream gets the error", || rig.source.push(stamp(scene(SIZE, 4), 2)) == Err(gst::FlowError::NotLinked));
     rig.link();
     rig.left();
     push(&rig, 3, 4);
@@ -185,7 +185,7 @@ fn what_was_in_the_window_when_nobody_was_linked_is_no_frame_to_look_like() {
 }
 
 #[test]
-fn frames_that_need_no_inference_are_never_dropped() {
+fn frames_without_motion_are_never_dropped() {
     let rig = Rig::begun(&detect("rectangle", "motion-threshold=0.02 inference-interval=2 drop-frames=true"));
     for n in 0..6 {
         push(&rig, n, 0);
@@ -195,13 +195,13 @@ fn frames_that_need_no_inference_are_never_dropped() {
     let seen = left(&rig);
     let expected = ["inferred", "inference-interval", "motion-threshold", "inference-interval", "motion-threshold", "inference-interval"];
     assert_eq!(seen.iter().map(|(status, _)| &**status).collect::<Vec<_>>(), expected);
-    // Without carry-results, those that are not due carry nothing.
+    // Without carry-results, frames skipped by interval carry nothing.
     assert_eq!(seen.iter().map(|(_, n_objects)| *n_objects).collect::<Vec<_>>(), [1, 0, 1, 0, 1, 0]);
     rig.check_counts();
 }
 
 #[test]
-fn on_a_real_clip_runs_are_spared_where_nothing_moves() {
+fn motion_gate_reduces_runs_on_real_clip() {
     let (Some(clip), Some(models)) = (real("videos/one-by-one-person-detection.mp4"), real("models")) else { return };
     let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
     for threshold in ["0.005", "0.02"] {

@@ -1,4 +1,4 @@
-//! What `roiflow run` writes: nothing over what it reads, nothing before it is ready, and what it wrote can be read at any moment.
+//! Outputs of `roiflow run`: inputs are never overwritten, nothing is written early, and written files are readable at any time.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use gstreamer as gst;
 
 use crate::cli::{Folder, check_fails, command, roiflow};
 
-/// Fails a test that waits for something that does not come.
+/// Fails a test that waits too long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn said(output: &Output) -> String {
@@ -30,15 +30,15 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// How many frames a video has. That it is cut short may be reported, no other error.
+/// Number of frames of a video. Only a truncation error may be reported.
 fn played(folder: &Folder, video: &str) -> usize {
     let json = folder.file("played.jsonl");
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", video, "--json", &json]);
-    assert!(output.status.success() || said(&output).contains("is cut short"), "{video}: {}", said(&output));
+    assert!(output.status.success() || said(&output).contains("is truncated"), "{video}: {}", said(&output));
     n_lines(&json)
 }
 
-/// A clip of so many frames in the folder.
+/// A clip of this many frames in the folder.
 fn clip(folder: &Folder, name: &str, n_frames: usize) -> String {
     let path = folder.file(name);
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &format!("test:{n_frames}"), "--video", &path]);
@@ -57,11 +57,11 @@ fn fifo(folder: &Folder, name: &str) -> String {
 }
 
 fn signal(child: &Child, signal: &str) {
-    // The shell's own `kill`: the program of that name is not on every machine.
+    // The shell's builtin `kill`, because not every machine has the program.
     assert!(Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap().success());
 }
 
-/// Runs, and checks that it is refused as wrong use and that none of these files changed.
+/// Runs, and asserts a usage error and that none of these files changed.
 fn check_refused(arguments: &[&str], files: &[&str]) {
     let contents = || files.iter().map(|file| std::fs::read(file).unwrap()).collect::<Vec<_>>();
     let before = contents();
@@ -71,7 +71,7 @@ fn check_refused(arguments: &[&str], files: &[&str]) {
 }
 
 #[test]
-fn output_that_is_an_input_is_refused() {
+fn output_equal_to_input_is_refused() {
     let folder = Folder::new("outputs-input");
     let colors = folder.file("colors.toml");
     let clip = clip(&folder, "clip.mp4", 5);
@@ -97,14 +97,14 @@ fn output_that_is_an_input_is_refused() {
     let other = folder.file("other.mp4");
     std::fs::copy(&clip, &other).unwrap();
     check_refused(&["run", &colors, "--input", &clip, "--input", &other, "--json", &by_stream], &[&clip, &other]);
-    // A path that is relative to the working folder.
+    // A path relative to the working folder.
     let output = command().args(["run", "colors.toml", "--input", &clip, "--video", "./clip.mp4"]).current_dir(folder.file(".")).output();
     assert_eq!(output.unwrap().status.code(), Some(2));
     assert_eq!(played(&folder, &clip), 5);
 }
 
 #[test]
-fn output_that_the_run_reads_otherwise_is_refused() {
+fn output_equal_to_model_or_label_file_is_refused() {
     let folder = Folder::new("outputs-read");
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny");
     let file = |name: &str| folder.file(name);
@@ -130,10 +130,10 @@ fn output_that_the_run_reads_otherwise_is_refused() {
     for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
         run(output);
     }
-    // Not read yet, but by the next run.
+    // Would be an input of the next run.
     check_fails(&["run", &file("colors.toml"), "--input", &file("pictures"), "--json", &file("pictures/c.png")], 2, &["c.png"]);
     assert!(!Path::new(&file("pictures/c.png")).exists());
-    // An output that is written in the graph itself.
+    // An output written in the graph.
     let text = std::fs::read_to_string(file("colors.toml")).unwrap();
     std::fs::write(file("own.toml"), text.replace("{json}", &format!("roipublish address={} ! {{json}}", file("pictures/b.png")))).unwrap();
     check_refused(&["run", &file("own.toml"), "--input", &file("pictures")], &[&file("pictures/b.png")]);
@@ -142,7 +142,7 @@ fn output_that_the_run_reads_otherwise_is_refused() {
 }
 
 #[test]
-fn two_outputs_of_one_file_are_refused() {
+fn two_outputs_to_same_file_are_refused() {
     let folder = Folder::new("outputs-two");
     let colors = folder.file("colors.toml");
     symlink(".", folder.file("again")).unwrap();
@@ -158,7 +158,7 @@ fn two_outputs_of_one_file_are_refused() {
         check_refused(&[&["run", &colors, "--input", "test:3"][..], &arguments].concat(), &[]);
         assert!(!Path::new(&new).exists(), "{arguments:?}");
     }
-    // Names of streams lead to one file through a link.
+    // Stream names that lead to one file through a link.
     std::fs::write(folder.file("test.jsonl"), "old").unwrap();
     symlink("test.jsonl", folder.file("test-2.jsonl")).unwrap();
     let two = ["run", &colors, "--input", "test:3", "--input", "test:3", "--json", &folder.file("{stream}.jsonl")];
@@ -166,7 +166,7 @@ fn two_outputs_of_one_file_are_refused() {
 }
 
 #[test]
-fn devices_may_be_several_outputs() {
+fn device_files_may_be_shared_by_outputs() {
     let folder = Folder::new("outputs-devices");
     let colors = folder.file("colors.toml");
     let one = roiflow(&["run", &colors, "--input", "test:3", "--json", "/dev/null", "--trace", "/dev/null", "--video", "/dev/null"]);
@@ -178,7 +178,7 @@ fn devices_may_be_several_outputs() {
 }
 
 #[test]
-fn start_that_fails_leaves_results_untouched() {
+fn failed_start_keeps_earlier_results() {
     let folder = Folder::new("outputs-start");
     let colors = folder.file("colors.toml");
     std::fs::write(folder.file("text.mp4"), "this is no video").unwrap();
@@ -194,7 +194,7 @@ fn start_that_fails_leaves_results_untouched() {
         let run = [&["run", &colors, "--json", json, "--video", video, "--trace", trace][..], &start].concat();
         assert_eq!(roiflow(&run).status.code(), Some(1), "{start:?}");
         assert!(results.iter().all(|path| std::fs::read(path).unwrap() == b"old"), "{start:?}");
-        // And makes none.
+        // Also creates no file.
         results.iter().for_each(|path| std::fs::remove_file(path).unwrap());
         roiflow(&run);
         assert!(results.iter().all(|path| !Path::new(path).exists()), "{start:?}");
@@ -202,7 +202,7 @@ fn start_that_fails_leaves_results_untouched() {
 }
 
 #[test]
-fn destination_that_cannot_be_written_is_said_at_start() {
+fn unwritable_destination_is_reported_at_start() {
     let folder = Folder::new("outputs-unwritable");
     let colors = folder.file("colors.toml");
     std::fs::create_dir(folder.file("dir.mp4")).unwrap();
@@ -214,7 +214,7 @@ fn destination_that_cannot_be_written_is_said_at_start() {
         }
         check_fails(&["run", &colors, "--input", "test:1000000", option, ""], 2, &[option]);
     }
-    // A file system on which nobody can make files.
+    // A file system on which no user can create files.
     check_fails(&["run", &colors, "--input", "test:1000000", "--json", "/proc/o.jsonl"], 1, &["cannot write"]);
     let odd = folder.file("line\nbreak {stream}.jsonl");
     assert!(roiflow(&["run", &colors, "--input", "test:3", "--json", &odd]).status.success());
@@ -222,7 +222,7 @@ fn destination_that_cannot_be_written_is_said_at_start() {
 }
 
 #[test]
-fn results_are_kept_or_appended_to_on_request() {
+fn existing_results_are_kept_or_appended_on_request() {
     let folder = Folder::new("outputs-exists");
     let colors = folder.file("colors.toml");
     let json = folder.file("o.jsonl");
@@ -234,7 +234,7 @@ fn results_are_kept_or_appended_to_on_request() {
     check_refused(&["run", &colors, "--input", "test:3", "--video", &video, "--no-overwrite"], &[&video]);
     assert!(run(&["--append"]).status.success());
     assert_eq!(n_lines(&json), 6);
-    // What a run that was killed left is not continued in its last line.
+    // The partial last line of a killed run is not continued.
     std::fs::write(&json, "{\"torn").unwrap();
     assert!(run(&["--append"]).status.success());
     assert_eq!(n_lines(&json), 4);
@@ -245,7 +245,7 @@ fn results_are_kept_or_appended_to_on_request() {
 }
 
 #[test]
-fn input_without_frames_has_an_empty_file_of_results() {
+fn input_without_frames_writes_empty_results_file() {
     let folder = Folder::new("outputs-empty");
     let json = folder.file("o.jsonl");
     std::fs::write(&json, "old\n").unwrap();
@@ -255,7 +255,7 @@ fn input_without_frames_has_an_empty_file_of_results() {
 }
 
 #[test]
-fn video_of_a_killed_run_plays() {
+fn video_of_killed_run_is_playable() {
     let folder = Folder::new("outputs-killed");
     for ending in ["mp4", "mov", "mkv"] {
         let (json, video) = (folder.file("o.jsonl"), folder.file(&format!("o.{ending}")));
@@ -267,19 +267,19 @@ fn video_of_a_killed_run_plays() {
         child.kill().unwrap();
         child.wait().unwrap();
         let (n_frames, n_lines) = (played(&folder, &video), n_lines(&json));
-        // What the encoder and the last fragment held is lost.
+        // Data in the encoder and in the last fragment is lost.
         assert!(n_frames > 0 && n_frames + 100 >= n_lines, "{ending}: {n_frames} of {n_lines}");
         std::fs::remove_file(json).unwrap();
     }
 }
 
 #[test]
-fn finished_video_has_a_duration_and_seeks() {
+fn finished_video_has_duration_and_is_seekable() {
     let folder = Folder::new("outputs-seek");
     gst::init().unwrap();
     for ending in ["mp4", "mov", "mkv"] {
         let video = clip(&folder, &format!("o.{ending}"), 90);
-        assert_eq!(std::fs::read_dir(folder.file(".")).unwrap().count(), 2, "no temporary file is left");
+        assert_eq!(std::fs::read_dir(folder.file(".")).unwrap().count(), 2, "no temporary file remains");
         let pipeline = gst::parse::launch("filesrc name=file ! decodebin ! fakesink name=sink sync=false").unwrap();
         let pipeline = pipeline.downcast::<gst::Pipeline>().unwrap();
         pipeline.by_name("file").unwrap().set_property("location", &video);
@@ -299,7 +299,7 @@ fn finished_video_has_a_duration_and_seeks() {
 }
 
 #[test]
-fn full_disk_is_said_and_what_was_written_plays() {
+fn full_disk_is_reported_and_written_part_is_playable() {
     let folder = Folder::new("outputs-full");
     for ending in ["mp4", "mkv"] {
         let video = folder.file(&format!("o.{ending}"));
@@ -315,18 +315,18 @@ fn full_disk_is_said_and_what_was_written_plays() {
 }
 
 #[test]
-fn results_that_cannot_be_written_end_the_run() {
+fn unwritable_results_end_the_run() {
     let folder = Folder::new("outputs-dev-full");
     let colors = folder.file("colors.toml");
     let video = folder.file("o.mp4");
     let run = ["run", &colors, "--input", "test:1000000", "--json", "/dev/full", "--video", &video];
     check_fails(&run, 1, &["/dev/full", "No space left", "could not be written"]);
-    // It was ended properly: the video has all that came until then.
+    // The run was drained: the video has all received frames.
     assert!(played(&folder, &video) > 0);
 }
 
 #[test]
-fn reader_that_closes_ends_the_run_quietly() {
+fn closed_reader_ends_run_quietly() {
     let folder = Folder::new("outputs-closed");
     let (colors, video) = (folder.file("colors.toml"), folder.file("o.mkv"));
     for arguments in [
@@ -339,7 +339,7 @@ fn reader_that_closes_ends_the_run_quietly() {
         vec!["completions", "bash"],
         vec!["inspect", &colors],
     ] {
-        // As with a reader that is gone at once, however little is written.
+        // Like a reader that closes at once, even if little is written.
         let (reader, writer) = std::io::pipe().unwrap();
         let child = command().args(&arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         drop(reader);
@@ -347,11 +347,11 @@ fn reader_that_closes_ends_the_run_quietly() {
         assert_eq!(output.status.signal(), Some(13), "{arguments:?}: {} {}", output.status, said(&output));
         assert!(!["error", "panicked", "warning"].iter().any(|word| said(&output).contains(word)), "{arguments:?}: {}", said(&output));
     }
-    assert!(played(&folder, &video) > 0, "the other output is complete");
+    assert!(played(&folder, &video) > 0, "the second output is complete");
 }
 
 #[test]
-fn fifo_whose_reader_closes_is_an_error() {
+fn fifo_closed_by_reader_is_an_error() {
     let folder = Folder::new("outputs-fifo");
     let path = fifo(&folder, "fifo.jsonl");
     let arguments = ["run", &folder.file("colors.toml"), "--input", "test:1000000", "--json", &path];
@@ -364,7 +364,7 @@ fn fifo_whose_reader_closes_is_an_error() {
     assert!(said(&output).contains("fifo.jsonl"), "{}", said(&output));
 }
 
-/// Sends SIGTERM when the run is `ready`, and returns how it ended, which must be in time.
+/// Sends SIGTERM when the run is `ready`. Returns the exit status, and asserts the time limit.
 fn check_ends(mut command: Command, what: &str, is_ready: impl Fn() -> bool) -> Output {
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     wait_until(what, || is_ready() && is_handling_signals(&child));
@@ -375,7 +375,7 @@ fn check_ends(mut command: Command, what: &str, is_ready: impl Fn() -> bool) -> 
     output
 }
 
-/// Before that, a signal ends the process at once.
+/// Earlier signals would end the process at once.
 fn is_handling_signals(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
@@ -383,7 +383,7 @@ fn is_handling_signals(child: &Child) -> bool {
 }
 
 #[test]
-fn stalled_reader_does_not_hold_up_the_end() {
+fn stalled_reader_does_not_delay_end() {
     let folder = Folder::new("outputs-stalled");
     let video = folder.file("o.mp4");
     let (reader, writer) = std::io::pipe().unwrap();
@@ -405,21 +405,21 @@ fn stalled_reader_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn fifo_that_nothing_reads_does_not_hold_up_the_end() {
+fn fifo_without_reader_does_not_delay_end() {
     let folder = Folder::new("outputs-fifos");
     let path = fifo(&folder, "fifo.mkv");
     for option in ["--json", "--video", "--trace"] {
         let mut run = command();
         run.args(["run", &folder.file("colors.toml"), "--input", "test:1000000", option, &path]);
         let output = check_ends(run, option, || true);
-        // Without an error only if the signal came before the first frame.
+        // Without an error only if the signal arrived before the first frame.
         let has_no_frames = said(&output).contains("frames  0 in");
         assert!(output.status.code() != Some(0) || has_no_frames, "{option}: {}", said(&output));
     }
 }
 
 #[test]
-fn fifo_that_nothing_reads_does_not_hold_up_an_error() {
+fn fifo_without_reader_does_not_delay_error() {
     let folder = Folder::new("outputs-fifo-error");
     let queue = "queue max-size-buffers=0 max-size-bytes=0 max-size-time=0";
     let graph = format!("{{source}} ! tee name=t t. ! {queue} ! {{video}} t. ! {queue} ! identity error-after=400 ! fakesink");
@@ -433,13 +433,13 @@ fn fifo_that_nothing_reads_does_not_hold_up_an_error() {
 }
 
 #[test]
-fn start_that_hangs_does_not_hold_up_the_end() {
+fn hanging_start_does_not_delay_end() {
     let folder = Folder::new("outputs-hang");
-    // A pipe that nothing writes to.
+    // A FIFO without a writer.
     let path = fifo(&folder, "fifo.mp4");
     let json = folder.file("o.jsonl");
     std::fs::write(&json, "old").unwrap();
-    // A server that accepts, and never answers.
+    // A server that accepts connections and never responds.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let camera = format!("rtsp://{}/camera", server.local_addr().unwrap());
     for input in [&path, &camera] {
@@ -452,14 +452,14 @@ fn start_that_hangs_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn second_signal_ends_the_process_at_once() {
+fn second_signal_ends_process_at_once() {
     let folder = Folder::new("outputs-second");
-    // A start that hangs.
+    // A hanging start.
     let input = fifo(&folder, "fifo.mp4");
     let mut child = command().args(["run", &folder.file("colors.toml"), "--input", &input]).spawn().unwrap();
     wait_until("the process handles signals", || is_handling_signals(&child));
     let begin = Instant::now();
-    // Signals that come together are one.
+    // Signals in quick succession count as one.
     let together = format!("kill -TERM {0}; kill -INT {0}", child.id());
     assert!(Command::new("sh").args(["-c", &together]).status().unwrap().success());
     std::thread::sleep(Duration::from_millis(500));
@@ -471,7 +471,7 @@ fn second_signal_ends_the_process_at_once() {
 }
 
 #[test]
-fn frames_of_odd_and_tiny_sizes_become_video() {
+fn video_is_written_for_odd_and_tiny_frame_sizes() {
     let folder = Folder::new("outputs-odd");
     let colors = folder.file("colors.toml");
     for (width, height) in [(101, 75), (100, 75), (7, 9), (1, 1)] {
@@ -494,11 +494,11 @@ fn frames_of_odd_and_tiny_sizes_become_video() {
     }
 }
 
-/// `roiflow run --show` on a display that is not one, with a sink in place of a window.
+/// `roiflow run --show` on a fake display, with a sink instead of a window.
 fn show(folder: &Folder, more: &[&str]) -> Output {
     let socket = folder.file("wayland");
     let display = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    // Greeted once for each time that the pipeline is built.
+    // Contacted once per built pipeline.
     std::thread::spawn(move || {
         for stream in display.incoming() {
             let mut stream = stream.unwrap();
@@ -517,10 +517,10 @@ fn show(folder: &Folder, more: &[&str]) -> Output {
 }
 
 #[test]
-fn window_takes_no_frames_from_the_results() {
+fn window_does_not_drop_frames_from_results() {
     let folder = Folder::new("outputs-show");
     let clip = folder.file("clip.mkv");
-    // More frames than this machine infers in their time, so that the window is late.
+    // More frames than this machine infers in time, so that the window is late.
     crate::harness::run(&crate::harness::pipeline(&format!(
         "videotestsrc num-buffers=300 ! video/x-raw,width=640,height=480,framerate=300/1 ! videoconvert ! x264enc speed-preset=ultrafast \
          ! h264parse ! matroskamux ! filesink location={clip}"
@@ -532,13 +532,13 @@ fn window_takes_no_frames_from_the_results() {
 }
 
 #[test]
-fn display_that_does_not_answer_is_an_error() {
+fn unresponsive_display_is_an_error() {
     let folder = Folder::new("outputs-display");
     let silent = folder.file("silent");
     let _silent = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     for (names, says) in [
         (vec![("DISPLAY", ":4077")], "DISPLAY"),
-        (vec![("WAYLAND_DISPLAY", &*silent)], "does not answer"),
+        (vec![("WAYLAND_DISPLAY", &*silent)], "does not respond"),
         (vec![("DISPLAY", "nonsense")], "HOST:NUMBER"),
         (vec![("WAYLAND_DISPLAY", "wayland-4077"), ("XDG_RUNTIME_DIR", "/tmp")], "WAYLAND_DISPLAY"),
         (vec![("WAYLAND_DISPLAY", "wayland-0")], "XDG_RUNTIME_DIR"),

@@ -1,4 +1,4 @@
-//! The overlay changes the pixels of boxes and captions, and no others.
+//! The overlay changes only the pixels of boxes and captions.
 
 use gstreamer as gst;
 use gstreamer_video as gst_video;
@@ -7,7 +7,7 @@ use roiflow::frame::{Classification, Detection, FrameResults, Outcome, PixelForm
 
 use crate::harness::{Arrived, Ending, attach, caps, collect, detect, face, feed, on_buffers, pipeline, results, run};
 
-/// One frame with faces at these places through the overlay: as it came, as it left.
+/// One frame with faces at these rectangles through the overlay: before and after.
 fn overlaid(format: PixelFormat, size: Size, properties: &str, boxes: Vec<Rect>) -> [Arrived; 2] {
     let faces = boxes.iter().zip(1..).map(|(rect, id)| face(id, *rect)).collect();
     overlaid_with(format, size, properties, faces)
@@ -27,7 +27,7 @@ fn overlaid_with(format: PixelFormat, size: Size, properties: &str, detections: 
     [before, after].map(|arrived| arrived.lock().unwrap().pop().unwrap())
 }
 
-/// The pixels that differ, as `(x, y)` in the frame; a chroma sample counts as its top-left pixel.
+/// Pixels that differ, as `(x, y)` in the frame; a chroma sample counts as its top-left pixel.
 fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)> {
     let [before, after] = [frames[0].rows(), frames[1].rows()];
     let mut differing = Vec::new();
@@ -48,7 +48,7 @@ fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)
 }
 
 #[test]
-fn what_was_said_of_the_frame_stands_in_its_corner() {
+fn frame_classification_is_drawn_in_corner() {
     let size = Size::new(160, 120);
     let line = |properties: &str| {
         format!(
@@ -75,7 +75,7 @@ fn what_was_said_of_the_frame_stands_in_its_corner() {
 }
 
 #[test]
-fn keypoints_are_dots_also_outside_of_their_box_and_cut_at_the_edges() {
+fn keypoints_are_drawn_outside_box_and_clipped() {
     let (size, thickness) = (Size::new(160, 120), 3);
     let keypoints = [(50.0, 60.4), (100.0, 20.0), (0.0, 0.0), (-40.0, 60.0)].map(|(x, y)| Point { x, y });
     let found = Detection { keypoints: keypoints.to_vec(), ..face(1, Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }) };
@@ -85,7 +85,7 @@ fn keypoints_are_dots_also_outside_of_their_box_and_cut_at_the_edges() {
             && (41..91).contains(&y)
             && !((31 + thickness..91 - thickness).contains(&x) && (41 + thickness..91 - thickness).contains(&y))
     };
-    // Twice as wide as the lines, around the point.
+    // Twice as wide as the lines, centered on the point.
     let dots = [((47..53), (57..63)), ((97..103), (17..23)), ((0..3), (0..3))];
     let in_dots = |(x, y): (usize, usize)| dots.iter().any(|(columns, rows)| columns.contains(&x) && rows.contains(&y));
     let differing = differences(PixelFormat::Rgb, &frames);
@@ -98,18 +98,18 @@ fn keypoints_are_dots_also_outside_of_their_box_and_cut_at_the_edges() {
 }
 
 #[test]
-fn nothing_is_drawn_if_so_asked() {
+fn draw_false_draws_nothing() {
     let frames = overlaid(PixelFormat::I420, Size::new(160, 120), "draw=false", vec![Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }]);
     assert_eq!(differences(PixelFormat::I420, &frames), []);
 }
 
 #[test]
-fn only_pixels_of_the_outline_change_in_every_format() {
+fn outline_changes_only_its_pixels_in_every_format() {
     let size = Size::new(161, 121);
     for format in PixelFormat::ALL {
         let frames = overlaid(format, size, "labels=false thickness=3", vec![Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }]);
         let differing = differences(format, &frames);
-        // Widened by one to the left and the top: the grid of the chroma.
+        // Extended by one pixel to the left and the top: the chroma grid.
         let slack = usize::from(format.is_subsampled());
         let within = |(x, y): &(usize, usize)| {
             let outer = (31 - slack..91).contains(x) && (41 - slack..91).contains(y);
@@ -123,7 +123,7 @@ fn only_pixels_of_the_outline_change_in_every_format() {
 }
 
 #[test]
-fn a_caption_stands_above_its_box_in_every_format() {
+fn caption_is_above_its_box_in_every_format() {
     let size = Size::new(640, 240);
     for format in PixelFormat::ALL {
         let rect = Rect { x: 100.0, y: 100.0, width: 60.0, height: 50.0 };
@@ -137,7 +137,7 @@ fn a_caption_stands_above_its_box_in_every_format() {
 }
 
 #[test]
-fn odd_frames_and_wild_boxes_are_drawn_as_far_as_they_go() {
+fn odd_frames_and_extreme_boxes_are_clipped() {
     let boxes = || {
         let values = [f32::NAN, f32::NEG_INFINITY, -1e30, -7.5, 0.0, 0.4, 3.0, 1e30, f32::INFINITY];
         let rects = values.iter().flat_map(|x| values.map(|width| Rect { x: *x, y: width, width, height: width }));
@@ -152,9 +152,9 @@ fn odd_frames_and_wild_boxes_are_drawn_as_far_as_they_go() {
 }
 
 #[test]
-fn a_buffer_without_results_passes_untouched_and_uncopied() {
+fn buffer_without_results_passes_uncopied() {
     let pipeline = pipeline("videotestsrc num-buffers=3 ! video/x-raw,format=NV12 ! identity name=in ! roioverlay ! fakesink name=sink");
-    // Held here, so that a buffer that had to be writable would have to be copied.
+    // Held here, so that making the buffer writable would copy it.
     let before = collect(&pipeline, "in", "src");
     let after = collect(&pipeline, "sink", "sink");
     assert_eq!(run(&pipeline).error, None);
@@ -164,7 +164,7 @@ fn a_buffer_without_results_passes_untouched_and_uncopied() {
 }
 
 #[test]
-fn a_shared_buffer_is_not_drawn_on() {
+fn shared_buffer_is_not_drawn_on() {
     let line = "videotestsrc num-buffers=2 pattern=black ! video/x-raw,format=GRAY8,width=64,height=64 ! identity name=attach ! tee name=t \
                 t. ! queue ! fakesink name=plain t. ! queue ! roioverlay ! fakesink name=drawn";
     let pipeline = pipeline(line);
@@ -173,13 +173,13 @@ fn a_shared_buffer_is_not_drawn_on() {
     assert_eq!(run(&pipeline).error, None);
     for (plain, drawn) in plain.lock().unwrap().iter().zip(&*drawn.lock().unwrap()) {
         let [plain, drawn] = [plain, drawn].map(|arrived| arrived.rows().concat().concat());
-        assert!(plain.iter().all(|value| *value == plain[0]), "the other branch sees the picture as it was");
+        assert!(plain.iter().all(|value| *value == plain[0]), "the other branch has the unchanged image");
         assert!(drawn.iter().any(|value| *value != plain[0]));
     }
 }
 
 #[test]
-fn a_crop_behind_the_detector_is_warned_of_once() {
+fn crop_after_detector_is_warned_about_once() {
     for (crop, n_warnings) in [("videocrop left=40", 1), ("videoscale ! video/x-raw,width=200,height=100", 0)] {
         let pipeline = pipeline(&format!(
             "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240 ! identity name=attach ! {crop} ! roioverlay ! fakesink"
@@ -192,7 +192,7 @@ fn a_crop_behind_the_detector_is_warned_of_once() {
 }
 
 #[test]
-fn a_short_frame_passes_unless_there_is_something_to_draw() {
+fn short_frame_passes_unless_drawn_on() {
     let size = Size::new(64, 64);
     for has_meta in [false, true] {
         for (boxes, words) in [(vec![], None), (vec![face(1, Rect { x: 8.0, y: 8.0, width: 40.0, height: 50.0 })], Some("64x64"))] {

@@ -1,4 +1,4 @@
-//! Pipeline descriptions: those that we ship, and what is wrong with those that are wrong.
+//! Shipped pipeline descriptions, and errors of invalid ones.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// A description of ours over the tiny models: finds a colored rectangle and names its color.
+/// A description with the tiny models: finds a colored rectangle and classifies its color.
 pub fn colors() -> Spec {
     let text = r#"
         version = 1
@@ -30,7 +30,7 @@ pub fn colors() -> Spec {
     Spec::parse(text, &root().join("pipelines/colors.toml")).unwrap()
 }
 
-/// A black picture with a rectangle.
+/// A black image with a rectangle.
 fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [u8; 3]) -> Frame {
     let mut pixels = vec![0; size.width as usize * size.height as usize * 3];
     for row in y..y + height {
@@ -43,14 +43,14 @@ fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [
 }
 
 #[test]
-fn every_description_we_ship_parses_and_plans() {
+fn shipped_descriptions_parse_and_resolve() {
     let mut n_found = 0;
-    // Those of the benchmarks are read by the same program.
+    // Descriptions of the benchmarks are read by the same program.
     let entries = ["pipelines", "tests/bench/pipelines"].map(|folder| std::fs::read_dir(root().join(folder)).unwrap());
     for entry in entries.into_iter().flatten() {
         let path = entry.unwrap().path();
         let spec = Spec::read(&path).unwrap();
-        assert!(!spec.comment.is_empty(), "{}: a description opens with what it shows and needs", path.display());
+        assert!(!spec.comment.is_empty(), "{}: a description begins with its purpose and requirements", path.display());
         let required = spec.file.parameters.iter().filter(|(_, parameter)| parameter.default.is_none());
         let set: Vec<(String, String)> = required.map(|(name, _)| (name.clone(), "x.onnx".to_owned())).collect();
         Plan::resolve(&spec, &set, Input::Test(1), Outputs::default()).unwrap();
@@ -60,7 +60,7 @@ fn every_description_we_ship_parses_and_plans() {
 }
 
 #[test]
-fn the_example_of_the_documentation_plans() {
+fn documented_description_resolves() {
     let page = include_str!("../../docs/command-line.md");
     let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let spec = Spec::parse(example, Path::new("example.toml")).unwrap();
@@ -70,7 +70,7 @@ fn the_example_of_the_documentation_plans() {
 }
 
 #[test]
-fn a_plan_knows_the_devices_of_its_models_so_that_they_are_prepared_early() {
+fn plan_lists_devices_of_its_models() {
     let mut spec = Spec::read(&root().join("pipelines/faces.toml")).unwrap();
     let devices = |spec: &Spec, set: &[(&str, &str)]| {
         let set: Vec<_> = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -80,15 +80,15 @@ fn a_plan_knows_the_devices_of_its_models_so_that_they_are_prepared_early() {
     assert_eq!(devices(&spec, &[]), [Some("AUTO".to_owned())]);
     assert_eq!(devices(&spec, &[("device", "NULL")]), [Some("NULL".to_owned())]);
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx ! videoconvert ! {video}".to_owned();
-    assert_eq!(devices(&spec, &[]), [None], "what the element takes by itself");
+    assert_eq!(devices(&spec, &[]), [None], "the element's default");
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx device=CPU ! {video}".to_owned();
-    assert_eq!(devices(&spec, &[]), [Some("CPU".to_owned())], "the graph itself says it");
+    assert_eq!(devices(&spec, &[]), [Some("CPU".to_owned())], "set in the graph");
     spec.file.pipeline.graph = "{source} ! roidetect model=a.onnx ! roiclassify model=b.onnx device=\"NULL.x\" ! {video}".to_owned();
     assert_eq!(devices(&spec, &[]), [None, Some("NULL.x".to_owned())]);
 }
 
 #[test]
-fn nothing_is_drawn_where_nobody_sees_it() {
+fn drawing_is_disabled_without_video_output() {
     let faces = Spec::read(&root().join("pipelines/faces.toml")).unwrap();
     let of = |spec: &Spec, outputs: Outputs| {
         let plan = Plan::resolve(spec, &[], Input::Test(1), outputs).unwrap();
@@ -101,16 +101,16 @@ fn nothing_is_drawn_where_nobody_sees_it() {
     assert!(draws(Outputs { application: true, ..Outputs::default() }));
     let mut shown_elsewhere = faces.clone();
     shown_elsewhere.file.pipeline.graph = "{source} ! roioverlay ! tee name=t ! intervideosink t. ! {video}".to_owned();
-    assert!(of(&shown_elsewhere, Outputs::default()), "who knows what other elements do with the frames");
+    assert!(of(&shown_elsewhere, Outputs::default()), "foreign elements may show the frames");
 }
 
 #[test]
-fn an_application_pushes_frames_and_gets_them_back_with_their_results() {
+fn application_pushes_frames_and_receives_results() {
     let stream = Stream::open(&colors(), &[]).unwrap();
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || {
         for idx in 0..20_u64 {
-            // Sizes change on the way, as pictures of a folder do.
+            // The size changes, as with images of a folder.
             let size = Size::new(64 + (idx % 3) as u32 * 64, 64 + (idx % 2) as u32 * 64);
             let scale = (size.width as usize / 64, size.height as usize / 64);
             let color = if idx % 2 == 0 { [255, 0, 0] } else { [0, 0, 255] };
@@ -138,7 +138,7 @@ fn an_application_pushes_frames_and_gets_them_back_with_their_results() {
 }
 
 #[test]
-fn a_stream_that_is_dropped_in_the_middle_ends() {
+fn dropping_a_stream_ends_it() {
     let stream = Stream::open(&colors(), &[]).unwrap();
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || {
@@ -152,7 +152,7 @@ fn a_stream_that_is_dropped_in_the_middle_ends() {
 }
 
 #[test]
-fn an_interrupt_ends_the_stream_properly() {
+fn interrupt_drains_the_stream() {
     let plan = Plan::resolve(&colors(), &[], Input::Test(1_000_000), Outputs::default()).unwrap();
     let interrupt = Interrupt::default();
     let asked = interrupt.clone();
@@ -167,7 +167,7 @@ fn an_interrupt_ends_the_stream_properly() {
 }
 
 #[test]
-fn a_value_is_set_and_never_pasted_into_the_graph() {
+fn parameter_values_are_never_parsed_as_graph() {
     let folder = std::env::temp_dir().join(format!("roiflow-{}-a b\"! c", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     for name in ["rectangle.onnx", "rectangle.toml"] {
@@ -183,7 +183,7 @@ fn a_value_is_set_and_never_pasted_into_the_graph() {
 }
 
 #[test]
-fn what_is_wrong_with_a_description_is_said() {
+fn description_errors_have_place_and_cause() {
     #[derive(Debug)]
     struct Case(&'static str, &'static str, &'static [&'static str]);
     let good = "version = 1\nname = \"n\"\ndescription = \"d\"\n[parameters.model]\ntype = \"path\"\n[pipeline]\ngraph = \"{source} ! roidetect model={model} ! {video}\"\n";
@@ -214,7 +214,7 @@ fn what_is_wrong_with_a_description_is_said() {
     let vehicles = Spec::read(&root().join("pipelines/vehicles.toml")).unwrap();
     let missing = Plan::resolve(&vehicles, &[], Input::Test(1), Outputs::default()).unwrap_err().to_string();
     for part in ["`detector`", "yolox_nano", "`classifier`", "vehicle-attributes", "--set classifier=PATH --set detector=PATH"] {
-        assert!(missing.contains(part), "all that is missing is told, with what it is: {missing}");
+        assert!(missing.contains(part), "all missing parameters must be listed with their help: {missing}");
     }
     let unknown = Plan::resolve(&spec, &[("mdel".into(), "x".into())], Input::Test(1), Outputs::default()).unwrap_err();
     assert!(unknown.to_string().contains("did you mean `model`"), "{unknown}");

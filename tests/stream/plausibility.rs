@@ -1,4 +1,4 @@
-//! What a model or a property can't mean is said once, by the real binary, with what mends it.
+//! Implausible model outputs and property values are reported once by the real binary, with a remedy.
 
 use std::process::Output;
 
@@ -12,7 +12,7 @@ fn tiny(name: &str) -> String {
     format!("{}/assets/tiny/{name}.onnx", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs these elements on four frames; gives what was said on standard error, and the objects of the first frame.
+/// Runs these elements on four frames. Returns standard error, and the objects of the first frame.
 fn run(folder: &Folder, elements: &str) -> (Output, String, Vec<serde_json::Value>) {
     let (pipeline, json) = (folder.file("graph.toml"), folder.file("results.jsonl"));
     let elements = elements.replace('"', "\\\"");
@@ -46,7 +46,7 @@ fn place(object: &serde_json::Value) -> [u64; 4] {
 }
 
 #[test]
-fn boxes_that_can_not_be_are_said_once_with_the_key() {
+fn implausible_boxes_are_warned_about_once_with_key() {
     let folder = Folder::new("implausible");
     for (model, decoder, key, object) in [
         ("yolov5_normalized", "yolov5", "coordinates = \"normalized\"", [160, 180, 320, 120]),
@@ -63,7 +63,7 @@ fn boxes_that_can_not_be_are_said_once_with_the_key() {
         assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{model} with {key}");
         assert_eq!(objects.iter().map(place).collect::<Vec<_>>(), [object], "{model} with {key}");
     }
-    // What is read as it is written is not warned of.
+    // Correct descriptions cause no warning.
     let (_, said, objects) = run(&folder, &described(&folder, "yolov5_pixels", &detector("yolov5", "")));
     assert_eq!((said.as_str(), objects.len()), ("", 1));
     let (_, said, objects) = run(&folder, &described(&folder, "ultraface", &detector("ultraface", "")));
@@ -71,7 +71,7 @@ fn boxes_that_can_not_be_are_said_once_with_the_key() {
 }
 
 #[test]
-fn a_model_with_the_ports_of_another_family_is_an_error() {
+fn model_with_wrong_output_ports_is_an_error() {
     let folder = Folder::new("by-ports");
     let by_ports = |model: &str| run(&folder, &format!("roidetect name=detect device=CPU model={}", golden(model)));
     let (output, said, _) = by_ports("ultraface");
@@ -81,7 +81,7 @@ fn a_model_with_the_ports_of_another_family_is_an_error() {
     assert!(["`ultraface`", "priors", "--decoder", "from the model's ports alone"].iter().all(|part| said.contains(part)), "{said}");
     let (output, said, _) = by_ports("blazeface");
     assert!(output.status.code() == Some(1) && said.contains("its outputs fit no decoder of detectors"), "{said}");
-    // Where somebody says what it is, it is a warning.
+    // With an explicit description it is a warning.
     let (output, said, _) = run(&folder, &described(&folder, "ultraface_offsets", &detector("ultraface", "")));
     assert!(output.status.code() == Some(0) && said.matches("warning:").count() == 1 && said.contains("priors"), "{said}");
     let (output, said, _) = run(&folder, &described(&folder, "blazeface", &detector("yolov5", "")));
@@ -89,7 +89,7 @@ fn a_model_with_the_ports_of_another_family_is_an_error() {
 }
 
 #[test]
-fn values_of_classifiers_that_can_not_be_are_said_once_with_the_key() {
+fn implausible_classifier_values_are_warned_about_once() {
     let folder = Folder::new("implausible-classes");
     let classify = |model: &str, activation: &str| {
         let path = folder.file("classes.toml");
@@ -112,7 +112,7 @@ fn values_of_classifiers_that_can_not_be_are_said_once_with_the_key() {
 }
 
 #[test]
-fn a_class_that_no_model_upstream_gives_is_said_once_with_the_nearest() {
+fn unknown_object_class_is_warned_about_once() {
     let folder = Folder::new("classes");
     let detect = format!("roidetect name=detect device=CPU model={}", tiny("rectangle"));
     let color = format!("roiclassify device=CPU model={}", tiny("color"));
@@ -131,13 +131,13 @@ fn a_class_that_no_model_upstream_gives_is_said_once_with_the_nearest() {
     warned(&format!("{detect} ! roitrack object-class=rectangles"), &hint);
     let inner = format!("roidetect device=CPU model={} inference-region=roi-list", tiny("stripes"));
     warned(&format!("{detect} ! {inner} object-class=rectangles"), &hint);
-    // Another word has no nearest label, and what the second detector gives counts as well.
+    // Without a similar label there is no suggestion; labels of the second detector also count.
     warned(&format!("{detect} ! {color} object-class=giraffe"), &["`giraffe`: `detect` produces rectangle"]);
     warned(&format!("{detect} ! {inner} ! {color} object-class=cell,rectangle"), &[]);
-    // A list may be longer than the labels of this model, but for slips.
+    // A list may contain other labels than this model's, except typos.
     warned(&format!("{detect} ! {color} object-class=rectangle,rectangles,giraffe"), &[]);
     warned(&format!("{detect} ! {inner} ! {color} object-class=rectangle,cel"), &["`cel` (did you mean `cell`?)"]);
-    // Without object-class, and where labels are not known, there is nothing to say.
+    // No warning without object-class, or with unknown labels.
     warned(&format!("{detect} ! {color}"), &[]);
     let unlabeled = described(&folder, "yolov5_pixels", &detector("yolov5", "")).replace("name=detect ", "");
     warned(&format!("{unlabeled} ! {color} object-class=rectangles"), &[]);
@@ -145,7 +145,7 @@ fn a_class_that_no_model_upstream_gives_is_said_once_with_the_nearest() {
     warned(&format!("{color} object-class=rectangles"), &[]);
 }
 
-/// Bins stand between: their pads lead in and out.
+/// Bins in between: the search passes their ghost pads.
 #[test]
 fn labels_are_found_through_bins() {
     let line = format!(

@@ -1,4 +1,4 @@
-//! Which frames are inferred where not all of them can be, or need be: every one is told and counted, order and events stay.
+//! Policies for frames that cannot or need not be inferred: each frame is reported and counted; order and events are preserved.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use roiflow::frame::Size;
 use crate::harness::{FRAME_TIME, Slow, TIMEOUT, caps, classify, collect, detect, eventually, init, is_alone, on_buffers, pipeline, run};
 use crate::rig::{Left, Rig, SIZE, black};
 
-/// How a policy is asked for, and whether what it takes out is dropped.
+/// Properties of each policy, and whether skipped frames are dropped.
 const POLICIES: [(&str, bool); 6] = [
     ("queue-policy=wait", false),
     ("queue-policy=drop-oldest", false),
@@ -32,7 +32,8 @@ fn statuses(left: &[Left]) -> Vec<(u64, &str)> {
     left.iter().map(|left| (left.n, &*left.status)).collect()
 }
 
-/// Pushes frames 0 to `n_frames`, a marker behind each, while no run ends; then lets all end, and the stream too. What left.
+/// Pushes frames 0 to `n_frames`, each followed by a marker, while no run ends. Then releases all runs and ends the stream. Returns the
+/// output.
 fn through_a_held_device(slow: &Slow, properties: &str, n_frames: u64) -> (Rig, Vec<Left>, Vec<String>) {
     let rig = Rig::begun(&slow.detect(&format!("nireq=2 {properties}")));
     slow.hold();
@@ -51,10 +52,10 @@ fn through_a_held_device(slow: &Slow, properties: &str, n_frames: u64) -> (Rig, 
     (rig, left, seen)
 }
 
-/// Frames and markers, each in its place; frames may be missing.
+/// Asserts the order of frames and markers; frames may be missing.
 fn check_order(seen: &[String], n_frames: u64) {
     let place = |what: &str| seen.iter().position(|seen| seen.starts_with(what));
-    let markers: Vec<usize> = (0..n_frames).map(|n| place(&format!("behind-{n}")).expect("no event is lost")).collect();
+    let markers: Vec<usize> = (0..n_frames).map(|n| place(&format!("behind-{n}")).expect("all events arrive")).collect();
     assert!(markers.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
     for n in 0..n_frames {
         if let Some(frame) = place(&format!("frame {n} ")) {
@@ -65,7 +66,7 @@ fn check_order(seen: &[String], n_frames: u64) {
 }
 
 #[test]
-fn the_newest_frame_passes_without_inference_where_that_is_asked_for() {
+fn drop_newest_skips_new_frame() {
     let slow = Slow::open("newest", 2);
     let (rig, left, seen) = through_a_held_device(&slow, "queue-policy=drop-newest", 7);
     check_order(&seen, 7);
@@ -76,18 +77,18 @@ fn the_newest_frame_passes_without_inference_where_that_is_asked_for() {
 }
 
 #[test]
-fn the_frame_that_has_waited_longest_makes_room_where_that_is_asked_for() {
+fn drop_oldest_skips_longest_waiting_frame() {
     let slow = Slow::open("oldest", 2);
     let (rig, left, seen) = through_a_held_device(&slow, "queue-policy=drop-oldest", 7);
     check_order(&seen, 7);
-    // Two were running, which is never undone; of those behind them the newest two are left.
+    // Two frames are running, which is never undone. Of the waiting frames, the two newest remain.
     let expected = ["inferred", "inferred", "queue-policy", "queue-policy", "queue-policy", "inferred", "inferred"];
     assert_eq!(statuses(&left), (0..).zip(expected).collect::<Vec<_>>());
     assert_eq!((rig.count("skipped-queue-policy"), rig.count("runs")), (3, 4));
 }
 
 #[test]
-fn frames_that_are_not_inferred_are_dropped_where_that_is_asked_for() {
+fn drop_frames_drops_skipped_frames() {
     for (policy, expected) in [("drop-newest", [0, 1, 2, 3]), ("drop-oldest", [0, 1, 5, 6])] {
         let slow = Slow::open(&format!("drop-{policy}"), 2);
         let (rig, left, seen) = through_a_held_device(&slow, &format!("queue-policy={policy} drop-frames=true"), 7);
@@ -96,7 +97,7 @@ fn frames_that_are_not_inferred_are_dropped_where_that_is_asked_for() {
         assert_eq!(rig.count("dropped-queue-policy"), 3);
         let after_gaps: Vec<u64> = left.iter().filter(|left| left.is_after_gap).map(|left| left.n).collect();
         let expected: &[u64] = if policy == "drop-oldest" { &[5] } else { &[] };
-        assert_eq!(after_gaps, expected, "{policy}: the frame behind the gap, and no other, tells who is downstream of it");
+        assert_eq!(after_gaps, expected, "{policy}: only the frame after the gap has the DISCONT flag");
         rig.begin();
         rig.frame(7).unwrap();
         rig.expect(&["stream-start", "caps 64x48", "segment", "frame 7 of 64x48"]);
@@ -105,7 +106,7 @@ fn frames_that_are_not_inferred_are_dropped_where_that_is_asked_for() {
 }
 
 #[test]
-fn upstream_waits_where_no_policy_says_otherwise() {
+fn upstream_waits_by_default() {
     for properties in ["", "queue-policy=wait"] {
         let slow = Slow::open("wait", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {properties}")));
@@ -122,9 +123,9 @@ fn upstream_waits_where_no_policy_says_otherwise() {
         }
         slow.wait_for(2);
         eventually("the third frame arrives and waits", || rig.count("frames-in") == 3);
-        assert!(pushed.try_recv().is_err(), "two run, and none waits inside");
+        assert!(pushed.try_recv().is_err(), "two frames run, and none waits inside");
         slow.let_go(1);
-        assert_eq!(pushed.recv_timeout(TIMEOUT.into()), Ok(2), "it has the place of the first that ends");
+        assert_eq!(pushed.recv_timeout(TIMEOUT.into()), Ok(2), "it gets the slot of the first completed frame");
         slow.wait_for(3);
         slow.release();
         pushing.join().unwrap();
@@ -136,7 +137,7 @@ fn upstream_waits_where_no_policy_says_otherwise() {
 }
 
 #[test]
-fn a_live_source_is_never_kept_waiting_and_another_one_is() {
+fn only_non_live_source_is_blocked() {
     let slow = Slow::open("live", 1);
     for is_live in [true, false] {
         let line = format!(
@@ -164,7 +165,7 @@ fn a_live_source_is_never_kept_waiting_and_another_one_is() {
 }
 
 #[test]
-fn frames_that_wait_for_their_turn_without_inference_are_bounded() {
+fn number_of_waiting_skipped_frames_is_bounded() {
     let slow = Slow::open("bounded", 1);
     for policy in ["drop-oldest", "drop-newest"] {
         let rig = Rig::begun(&slow.detect(&format!("nireq=1 queue-policy={policy}")));
@@ -176,35 +177,35 @@ fn frames_that_wait_for_their_turn_without_inference_are_bounded() {
                 let _ = sender.send(n);
             }
         });
-        // The first one is running, and nothing may pass it.
+        // The first frame is running, and no frame may overtake it.
         eventually("the source waits", || rig.count("frames-in") == 1 + 2 + 32 + 1);
         slow.release();
         pushing.join().unwrap();
         assert_eq!(pushed.iter().count(), 200);
         rig.event(gst::event::Eos::new());
         let numbers: Vec<String> = rig.until_eos();
-        assert_eq!(numbers.len(), 200, "{policy}: a frame that passes is not lost");
+        assert_eq!(numbers.len(), 200, "{policy}: skipped frames are not lost");
         rig.check_counts();
     }
 }
 
 #[test]
-fn a_frame_leaves_without_results_when_its_time_is_over() {
+fn frame_leaves_without_results_after_max_latency() {
     let slow = Slow::open("late", 2);
     let rig = Rig::begun(&slow.detect("nireq=2 max-latency=200"));
     slow.hold();
     let begin = Instant::now();
-    // Two run, one waits; none of them will be done in time.
+    // Two frames run, one waits; none completes in time.
     rig.frames(0..3);
     rig.event(marker(2));
     rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48", "frame 2 of 64x48", "behind-2"]);
     let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(150), "results had their time: {took:?}");
+    assert!(took >= Duration::from_millis(150), "expected at least 150 ms for results, got {took:?}");
     assert_eq!(statuses(&rig.left()), [(0, "max-latency"), (1, "max-latency"), (2, "max-latency")]);
-    // What comes too late is no frame's.
+    // Late results are discarded.
     slow.release();
     eventually("the requests are idle", || rig.count("runs") >= 4);
-    // A busy machine is not late by so much.
+    // A limit that even a busy machine meets.
     rig.element.set_property("max-latency", 60_000_u32);
     for n in 3..8 {
         rig.frame(n).unwrap();
@@ -219,7 +220,7 @@ fn a_frame_leaves_without_results_when_its_time_is_over() {
 }
 
 #[test]
-fn frames_that_are_late_are_dropped_where_that_is_asked_for() {
+fn late_frames_are_dropped_with_drop_frames() {
     let slow = Slow::open("late-drop", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 max-latency=50 drop-frames=true"));
     slow.hold();
@@ -237,7 +238,7 @@ fn frames_that_are_late_are_dropped_where_that_is_asked_for() {
 }
 
 #[test]
-fn behind_a_camera_that_is_faster_than_the_engine_frames_leave_in_time_and_in_order() {
+fn fast_camera_frames_leave_in_time_and_in_order() {
     const MAX_LATENCY: Duration = Duration::from_millis(400);
     let slow = Slow::open("camera", 1);
     let line = format!(
@@ -248,7 +249,7 @@ fn behind_a_camera_that_is_faster_than_the_engine_frames_leave_in_time_and_in_or
     let arrived = collect(&pipeline, "sink", "sink");
     let opener = slow.clone();
     let (ended, is_ended) = channel::<()>();
-    // An engine that does ten frames a second.
+    // An engine with ten frames per second.
     let opening = std::thread::spawn(move || {
         while is_ended.recv_timeout(Duration::from_millis(100)).is_err() {
             opener.let_go(1);
@@ -264,18 +265,18 @@ fn behind_a_camera_that_is_faster_than_the_engine_frames_leave_in_time_and_in_or
     let count = |field: &str| stats.get::<u64>(field).unwrap();
     assert_eq!((count("frames-in"), count("frames-out"), count("dropped")), (200, 200, 0), "{stats}");
     assert!(count("inferred") >= 5 && count("skipped-queue-policy") > 100, "{stats}");
-    // Far above what is asked for, because machines stall; without a policy the last frame would leave 18 s after it came.
+    // Far above the limit, because machines stall. Without a policy, the last frame would leave after 18 s.
     assert!(Duration::from_nanos(count("latency-p99-ns")) < 5 * MAX_LATENCY, "{stats}");
     let numbers: Vec<u64> = arrived.lock().unwrap().iter().map(|arrived| arrived.results().unwrap().frame_number).collect();
     assert_eq!(numbers, (0..200).collect::<Vec<_>>());
 }
 
 #[test]
-fn an_engine_that_is_too_slow_for_the_latency_asked_for_is_told() {
+fn max_latency_below_run_time_is_warned_about() {
     let slow = Slow::open("hopeless", 1);
     let opener = slow.clone();
     slow.hold();
-    // The warm-up takes its time.
+    // The warm-up measures the run time.
     let opening = std::thread::spawn(move || {
         opener.wait_for(1);
         opener.let_go(1);
@@ -292,19 +293,19 @@ fn an_engine_that_is_too_slow_for_the_latency_asked_for_is_told() {
 }
 
 #[test]
-fn one_frame_of_several_is_inferred_and_the_others_say_why() {
+fn inference_interval_skips_frames_with_reason() {
     let rig = Rig::begun(&detect("stripes", "inference-interval=3 drop-frames=true"));
     rig.frames(0..8);
     rig.event(gst::event::Eos::new());
     rig.until_eos();
     let status = |n: u64| if n.is_multiple_of(3) { "inferred" } else { "inference-interval" };
-    assert_eq!(statuses(&rig.left()), (0..8).map(|n| (n, status(n))).collect::<Vec<_>>(), "frames that are not due are never dropped");
+    assert_eq!(statuses(&rig.left()), (0..8).map(|n| (n, status(n))).collect::<Vec<_>>(), "frames skipped by interval are never dropped");
     assert_eq!((rig.count("inferred"), rig.count("skipped-inference-interval")), (3, 5));
     rig.check_counts();
 }
 
 #[test]
-fn results_are_carried_on_where_that_is_asked_for() {
+fn carry_results_copies_objects_to_skipped_frames() {
     let slow = Slow::open("carry", 2);
     let rig = Rig::begun(&slow.detect("inference-interval=3 carry-results=true"));
     rig.frames(0..7);
@@ -316,14 +317,14 @@ fn results_are_carried_on_where_that_is_asked_for() {
     rig.until_eos();
     let left: Vec<Left> = rig.left().into_iter().filter(|left| left.n >= 7).collect();
     let ids: Vec<&[i32]> = left.iter().map(|left| &*left.ids).collect();
-    assert_eq!((ids[0], ids[1]), (&[][..], &[][..]), "what was found before the flush is over");
-    assert_eq!((ids[2].len(), ids[2], ids[2]), (1, ids[3], ids[4]), "the same object under the same id: {left:?}");
+    assert_eq!((ids[0], ids[1]), (&[][..], &[][..]), "results from before the flush are discarded");
+    assert_eq!((ids[2].len(), ids[2], ids[2]), (1, ids[3], ids[4]), "expected the same object ID: {left:?}");
     assert!(ids[5] != ids[2] && left[3].status == "inference-interval", "{left:?}");
-    assert_eq!(rig.count("objects"), rig.count("inferred"), "what is carried on is not found again");
+    assert_eq!(rig.count("objects"), rig.count("inferred"), "carried objects are not counted");
 }
 
 #[test]
-fn labels_are_carried_on_by_the_name_of_their_object() {
+fn carried_labels_follow_track_id() {
     let line = format!(
         "appsrc name=source ! {} ! {} ! fakesink name=sink",
         detect("rectangle", "inference-interval=2 carry-results=true"),
@@ -342,7 +343,7 @@ fn labels_are_carried_on_by_the_name_of_their_object() {
 }
 
 #[test]
-fn frames_that_the_sink_would_show_too_late_are_not_inferred() {
+fn qos_skips_frames_that_are_too_late() {
     let rig = Rig::begun(&detect("stripes", "nireq=1"));
     let late = |jitter: i64, at: u64| gst::event::Qos::new(gst::QOSType::Underflow, 1.0, jitter, FRAME_TIME * at);
     let frames = |range: std::ops::Range<u64>| {
@@ -351,7 +352,7 @@ fn frames_that_the_sink_would_show_too_late_are_not_inferred() {
         rig.left().into_iter().map(|left| left.status).collect::<Vec<_>>()
     };
     assert_eq!(frames(0..2), ["inferred"; 2]);
-    // Frame 1 was late by one frame: what is shown before frame 3 will be late as well.
+    // Frame 1 was late by one frame: frames shown before frame 3 would be late as well.
     assert!(rig.sink.push_event(late(FRAME_TIME.nseconds() as i64, 1)));
     assert_eq!(frames(2..5), ["qos", "inferred", "inferred"]);
     assert!(rig.sink.push_event(late(FRAME_TIME.nseconds() as i64 * 100, 4)));
@@ -363,7 +364,7 @@ fn frames_that_the_sink_would_show_too_late_are_not_inferred() {
     rig.event(gst::event::FlushStop::new(true));
     rig.segment();
     rig.expect(&["flush-start", "flush-stop", "segment"]);
-    assert_eq!(frames(0..1), ["inferred"], "a flush begins anew");
+    assert_eq!(frames(0..1), ["inferred"], "a flush resets the QoS time");
     rig.element.set_property("qos", false);
     assert!(rig.sink.push_event(late(FRAME_TIME.nseconds() as i64 * 100, 0)));
     assert_eq!(frames(1..2), ["inferred"]);
@@ -372,7 +373,7 @@ fn frames_that_the_sink_would_show_too_late_are_not_inferred() {
 }
 
 #[test]
-fn no_frame_waits_inside_where_latency_counts() {
+fn latency_scheduling_keeps_no_frame_waiting() {
     let slow = Slow::open("scheduling", 2);
     for (scheduling, n_inside) in [("throughput", 4), ("latency", 2)] {
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 scheduling-policy={scheduling} queue-policy=drop-newest")));
@@ -387,9 +388,9 @@ fn no_frame_waits_inside_where_latency_counts() {
     }
 }
 
-/// Four requests for each thread: a run waits for three others.
+/// Four requests per thread: each run waits for three others.
 #[test]
-fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_waits() {
+fn cpu_starved_runs_shrink_queue_if_upstream_waits() {
     init();
     let script = Script::computing(|io, _| {
         std::thread::sleep(Duration::from_millis(3));
@@ -417,21 +418,21 @@ fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_w
                 }
             });
         }
-        // Else a failure would leave the other threads at work.
+        // Catches a failure, so that the other threads can end.
         let are_smaller = || [1, n_rigs - 1].iter().all(|idx| rigs[*idx].count("window") == 2);
         let is_less = catch_unwind(AssertUnwindSafe(|| eventually("smaller windows", are_smaller)));
         is_over.store(true, Ordering::Relaxed);
         is_less.unwrap();
     });
-    assert_eq!(rigs[0].count("window"), 4, "who asks for requests gets the frames for them");
+    assert_eq!(rigs[0].count("window"), 4, "an explicit nireq keeps its queue capacity");
     rigs[1].element.set_property_from_str("queue-policy", "drop-newest");
     rigs[1].frame(0).unwrap();
-    assert_eq!(rigs[1].count("window"), 4, "where there is no place, a frame would not be inferred");
+    assert_eq!(rigs[1].count("window"), 4, "drop policies keep their queue capacity");
     let begun_anew = rigs.pop().unwrap();
     begun_anew.element.set_state(gst::State::Ready).unwrap();
     begun_anew.element.set_state(gst::State::Playing).unwrap();
     begun_anew.begin();
-    assert_eq!(begun_anew.count("window"), 4, "the stream before does not matter");
+    assert_eq!(begun_anew.count("window"), 4, "a new stream starts with the full capacity");
     for rig in rigs {
         rig.event(gst::event::Eos::new());
         rig.until_eos();
@@ -440,13 +441,13 @@ fn fewer_frames_are_let_in_while_runs_wait_for_threads_and_only_where_upstream_w
 }
 
 #[test]
-fn a_flush_under_every_policy_forgets_what_waits_and_the_stream_goes_on() {
+fn flush_discards_waiting_frames_under_every_policy() {
     for (policy, _) in POLICIES {
         let slow = Slow::open("flush", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
         for round in 0..20_u64 {
             slow.hold();
-            // Upstream would wait for a place with more.
+            // With more frames, upstream would wait for a slot.
             let n_frames = if policy == "queue-policy=wait" { round % 3 } else { round % 9 };
             for n in 0..n_frames.min(4) {
                 rig.frame(n).unwrap();
@@ -474,7 +475,7 @@ fn a_flush_under_every_policy_forgets_what_waits_and_the_stream_goes_on() {
 }
 
 #[test]
-fn caps_that_change_under_every_policy_stay_with_their_frames() {
+fn caps_stay_with_frames_under_every_policy() {
     let sizes = [SIZE, Size::new(128, 96), Size::new(256, 192)];
     for (policy, drops) in POLICIES {
         let slow = Slow::open("caps", 2);
@@ -502,7 +503,7 @@ fn caps_that_change_under_every_policy_stay_with_their_frames() {
 }
 
 #[test]
-fn a_serialized_query_waits_for_the_frames_before_it_under_every_policy() {
+fn serialized_query_waits_for_earlier_frames() {
     for (policy, _) in POLICIES {
         let slow = Slow::open("drain", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
@@ -519,14 +520,14 @@ fn a_serialized_query_waits_for_the_frames_before_it_under_every_policy() {
 }
 
 #[test]
-fn a_pad_that_is_linked_anew_under_every_policy_gets_what_comes() {
+fn relinked_pad_gets_frames_under_every_policy() {
     for (policy, _) in POLICIES {
         let slow = Slow::open("relink", 2);
         let rig = Rig::begun(&slow.detect(&format!("nireq=2 {policy}")));
         let srcpad = rig.element.static_pad("src").unwrap();
         for round in 0..10_u64 {
             srcpad.unlink(&rig.sink).unwrap();
-            eventually("upstream hears that nobody is linked", || rig.frame(1) == Err(gst::FlowError::NotLinked));
+            eventually("upstream gets NotLinked", || rig.frame(1) == Err(gst::FlowError::NotLinked));
             rig.link();
             let expected = format!("frame {} of 64x48", 100 + round);
             eventually("a frame arrives", || {
@@ -542,7 +543,7 @@ fn a_pad_that_is_linked_anew_under_every_policy_gets_what_comes() {
 }
 
 #[test]
-fn whatever_comes_in_whatever_order_no_policy_loses_an_event_or_mixes_frames_up() {
+fn random_order_keeps_events_and_frames_under_every_policy() {
     let seed = std::env::var("ROIFLOW_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
@@ -589,14 +590,14 @@ fn whatever_comes_in_whatever_order_no_policy_loses_an_event_or_mixes_frames_up(
         assert!(left.windows(2).all(|pair| pair[0].n < pair[1].n), "{policy}: {:?}", statuses(&left));
         let numbers: Vec<u64> = seen.iter().filter_map(|seen| seen.strip_prefix("behind-")?.parse().ok()).collect();
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{policy}: {numbers:?}");
-        assert!(n_flushes > 0 || numbers.len() == n_markers, "{policy}: only a flush takes events out");
-        // A marker lies before the frame of its number and behind the one before.
+        assert!(n_flushes > 0 || numbers.len() == n_markers, "{policy}: only a flush removes events");
+        // A marker is after the previous frame and before the frame of its number.
         let mut last = None;
         for seen in &seen {
             if let Some(n) = seen.strip_prefix("frame ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok()) {
                 last = Some(n);
             } else if let Some(n) = seen.strip_prefix("behind-").and_then(|n| n.parse::<u64>().ok()) {
-                assert!(last.is_none_or(|last| last < n), "{policy}: {seen} behind frame {last:?}");
+                assert!(last.is_none_or(|last| last < n), "{policy}: {seen} after frame {last:?}");
             }
         }
         assert!(rig.count("inferred") > 0, "{policy}");
@@ -604,7 +605,7 @@ fn whatever_comes_in_whatever_order_no_policy_loses_an_event_or_mixes_frames_up(
     }
 }
 
-/// Good enough for tests (xorshift).
+/// Pseudorandom numbers (xorshift), sufficient for tests.
 struct Random(u64);
 
 impl Random {
@@ -625,7 +626,7 @@ fn resident_memory_is_flat_over_a_thousand_state_changes() {
     if !is_alone() {
         return;
     }
-    // READY keeps the models, NULL does not.
+    // READY keeps the models, NULL releases them.
     for (state, n_rounds) in [(gst::State::Ready, 5000), (gst::State::Null, 1000)] {
         let line = format!(
             "videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! {} ! fakesink name=sink",

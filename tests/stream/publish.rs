@@ -1,4 +1,4 @@
-//! Every frame is a line, and no destination stops the stream.
+//! Every frame gets a line, and no destination stops the stream.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ const SIZE: Size = Size::new(320, 240);
 const BOX: Rect = Rect { x: -20.0, y: 60.0, width: 52.0, height: 60.0 };
 const SOURCE: &str = "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240,framerate=10/1 ! identity name=attach";
 
-/// A file of this test alone, removed at the end.
+/// A file for one test, removed when dropped.
 struct Destination(PathBuf);
 
 impl Destination {
@@ -94,7 +94,7 @@ fn every_frame_is_a_line_with_its_objects() {
     assert_eq!(stats(&pipeline), [5, 5, n_bytes, 0]);
 }
 
-/// The time stamps of the lines that frames with these time stamps give in a segment.
+/// Timestamps of the lines, for frames with these timestamps in a segment.
 fn times_in(test: &str, segment: &gst::FormattedSegment<gst::ClockTime>, pts: &[Option<u64>]) -> Vec<(Value, Value)> {
     roiflow::elements::register_static().unwrap();
     let destination = Destination::new(test);
@@ -113,7 +113,7 @@ fn times_in(test: &str, segment: &gst::FormattedSegment<gst::ClockTime>, pts: &[
 }
 
 #[test]
-fn the_timestamp_is_the_stream_time_and_pts_stands_beside_it() {
+fn timestamp_is_stream_time_and_pts_is_separate() {
     init();
     let ms = |n: u64| json!(n * 1_000_000);
     let segment = |start: u64, stop: Option<u64>, time: u64, rate: f64| {
@@ -126,16 +126,16 @@ fn the_timestamp_is_the_stream_time_and_pts_stands_beside_it() {
         segment.set_time(gst::ClockTime::from_mseconds(time));
         segment
     };
-    // A stream whose time stamps begin at an hour, as those of a transport stream do.
+    // Timestamps that begin at one hour, as in a transport stream.
     let hour = 3_600_000;
     let times = times_in("segment", &segment(hour, None, 0, 1.0), &[Some(hour), Some(hour + 40), Some(hour - 40), None]);
     assert_eq!(times, [(ms(0), ms(hour)), (ms(40), ms(hour + 40)), (Value::Null, ms(hour - 40)), (Value::Null, Value::Null)]);
-    // A seek to ten seconds, after which a demuxer begins at zero.
+    // After a seek to ten seconds, a demuxer begins at zero.
     assert_eq!(times_in("seek", &segment(0, None, 10_000, 1.0), &[Some(40)]), [(ms(10_040), ms(40))]);
-    // Upstream plays twice as fast already, and backwards.
+    // Upstream already applies double speed, backwards.
     assert_eq!(times_in("fast", &segment(0, None, 0, 2.0), &[Some(40)]), [(ms(80), ms(40))]);
     assert_eq!(times_in("back", &segment(1000, Some(2000), 1000, -1.0), &[Some(1960)]), [(ms(1960), ms(1960))]);
-    // Where time does not count, there is none.
+    // A segment without time has no timestamps.
     let destination = Destination::new("bytes");
     let line = format!("{SOURCE} ! roipublish name=publish ! fakesink");
     let pipeline = to(destination.0.to_str().unwrap(), &line);
@@ -150,7 +150,7 @@ fn the_timestamp_is_the_stream_time_and_pts_stands_beside_it() {
 }
 
 #[test]
-fn a_stream_gives_the_same_lines_in_every_run() {
+fn same_stream_gives_same_lines_in_every_run() {
     let folder = crate::harness::Folder::new("same lines");
     let lines = |name: &str| {
         let line = format!(
@@ -173,11 +173,11 @@ fn a_stream_gives_the_same_lines_in_every_run() {
     };
     let (first, second) = (lines("first.jsonl"), lines("second.jsonl"));
     assert_eq!(without_time(&first), without_time(&second));
-    assert!(first.contains("\"parent_id\":1,"), "there is a cascade: {first}");
+    assert!(first.contains("\"parent_id\":1,"), "expected objects with parents: {first}");
 }
 
 #[test]
-fn empty_results_can_be_left_out() {
+fn add_empty_results_false_skips_empty_lines() {
     let destination = Destination::new("empty");
     let line = format!("{SOURCE} ! roipublish name=publish add-empty-results=false ! fakesink");
     let pipeline = pipeline(&line);
@@ -190,7 +190,7 @@ fn empty_results_can_be_left_out() {
 }
 
 #[test]
-fn frames_that_no_detector_saw_are_counted_and_say_so() {
+fn frames_without_detector_are_counted_and_marked() {
     let destination = Destination::new("none");
     let pipeline = to(destination.0.to_str().unwrap(), &format!("{SOURCE} ! roipublish name=publish ! fakesink"));
     assert_eq!(run(&pipeline).error, None);
@@ -212,7 +212,7 @@ fn encoded_frames_keep_their_results() {
 }
 
 #[test]
-fn the_time_is_that_of_capture_where_the_source_knows_it() {
+fn time_is_capture_time_if_source_reports_it() {
     let destination = Destination::new("time");
     let pipeline = to(destination.0.to_str().unwrap(), &format!("{SOURCE} ! roipublish name=publish ! fakesink"));
     on_buffers(&pipeline, "attach", "src", |n, buffer| {
@@ -228,7 +228,7 @@ fn the_time_is_that_of_capture_where_the_source_knows_it() {
 }
 
 #[test]
-fn lines_are_written_while_the_stream_stands_still() {
+fn lines_are_written_while_stream_stalls() {
     let destination = Destination::new("first");
     let source = "videotestsrc num-buffers=12 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=40/1";
     let pipeline = to(destination.0.to_str().unwrap(), &format!("{source} ! roipublish name=publish ! fakesink"));
@@ -236,7 +236,7 @@ fn lines_are_written_while_the_stream_stands_still() {
     on_buffers(&pipeline, "publish", "sink", move |n, _| {
         let n_lines = || std::fs::read_to_string(&path).map_or(0, |text| text.lines().count() as u64);
         assert!(n_lines() <= n);
-        // The first line is written at once, those after it together; no further frame is needed for that.
+        // The first line is written at once, later lines together, without further frames.
         if [1, 5, 11].contains(&n) {
             eventually("the lines are written", || n_lines() == n);
         }
@@ -245,7 +245,7 @@ fn lines_are_written_while_the_stream_stands_still() {
     assert_eq!(destination.lines().len(), 12);
 }
 
-/// A FIFO whose reader is open and reads nothing, and a stream of so many frames into it.
+/// A FIFO with a stalled reader, and a stream of this many frames to it.
 fn stalled(test: &str, n_frames: u32, properties: &str) -> (Destination, std::fs::File, gst::Pipeline) {
     let destination = Destination::new(test);
     assert!(std::process::Command::new("mkfifo").arg(&destination.0).status().unwrap().success());
@@ -258,7 +258,7 @@ fn stalled(test: &str, n_frames: u32, properties: &str) -> (Destination, std::fs
     (destination, reader, pipeline)
 }
 
-/// Plays until the FIFO and the queue are full, and a frame waits; how many have come by then.
+/// Plays until FIFO and queue are full and a frame waits. Returns the number of arrived frames.
 fn wait_until_it_stands_still(pipeline: &gst::Pipeline, fifo: &std::fs::File) -> u64 {
     const QUEUE: u64 = 256;
     pipeline.set_state(gst::State::Playing).unwrap();
@@ -274,7 +274,7 @@ fn wait_until_it_stands_still(pipeline: &gst::Pipeline, fifo: &std::fs::File) ->
 }
 
 #[test]
-fn a_stalled_reader_stops_the_stream_and_loses_no_line() {
+fn stalled_reader_blocks_stream_and_loses_no_line() {
     let (_destination, mut reader, pipeline) = stalled("stalled", 2000, "");
     assert!(wait_until_it_stands_still(&pipeline, &reader) < 2000, "the queue is bounded");
     let reading = std::thread::spawn(move || {
@@ -291,7 +291,7 @@ fn a_stalled_reader_stops_the_stream_and_loses_no_line() {
 }
 
 #[test]
-fn a_stalled_reader_does_not_hold_up_a_flush_or_a_stop() {
+fn stalled_reader_does_not_block_flush_or_stop() {
     let (_destination, reader, pipeline) = stalled("flush", 100_000, "");
     wait_until_it_stands_still(&pipeline, &reader);
     for _ in 0..3 {
@@ -305,7 +305,7 @@ fn a_stalled_reader_does_not_hold_up_a_flush_or_a_stop() {
 }
 
 #[test]
-fn a_live_stream_drops_results_instead_of_waiting() {
+fn live_stream_drops_results_instead_of_waiting() {
     for policy in ["drop-oldest", "drop-newest"] {
         let (_destination, _reader, pipeline) = stalled(policy, 2000, &format!("when-full={policy}"));
         pipeline.by_name("publish").unwrap().static_pad("sink").unwrap().add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, {
@@ -327,7 +327,7 @@ fn a_live_stream_drops_results_instead_of_waiting() {
 }
 
 #[test]
-fn a_full_disk_is_warned_of_once_and_the_stream_goes_on() {
+fn full_disk_is_warned_about_once_and_stream_continues() {
     // Each line is a flush that fails.
     let line = "videotestsrc num-buffers=500 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=10/1 ! roipublish name=publish ! \
                 fakesink name=sink";
@@ -343,7 +343,7 @@ fn a_full_disk_is_warned_of_once_and_the_stream_goes_on() {
 }
 
 #[test]
-fn a_missing_folder_is_an_error_that_says_what_to_do() {
+fn missing_folder_is_an_error_with_remedy() {
     let pipeline = to("/no such folder/results.jsonl", "videotestsrc num-buffers=1 ! roipublish name=publish ! fakesink");
     let error = run(&pipeline).error.unwrap();
     let expected = "cannot write results to /no such folder/results.jsonl: No such file or directory (os error 2); create the folder";

@@ -1,8 +1,8 @@
-//! Real models on real clips through real pipelines, against answers that OpenCV and ONNX Runtime gave.
+//! Real models on real clips in real pipelines, compared with results of OpenCV and ONNX Runtime.
 //!
-//! The decoder and the way to RGB differ from the reference's, so the bounds are those that its README derives: 95 % of the boxes
-//! at IoU 0.9, 98 % equal labels. On gray pixels the network itself finds other boxes than in color, so GRAY8 is compared with
-//! what it finds on gray pixels elsewhere: `golden/gray`.
+//! Decoder and color conversion differ from the reference, so the bounds are those derived in its README: 95 % of the boxes at IoU 0.9,
+//! 98 % equal labels. On gray images the network finds other boxes than on color images. So GRAY8 is compared with reference results for
+//! gray images: `golden/gray`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,12 +19,12 @@ pub use models::real;
 
 const N_FRAMES: usize = 200;
 
-/// What was found in a frame, here or by the reference.
+/// Detections in a frame, of roiflow or of the reference.
 struct Object {
     rect: Rect,
-    /// What the detector calls it.
+    /// Label of the detector.
     label: Option<String>,
-    /// What the classifiers say of it.
+    /// Labels of the classifiers.
     said: Vec<Said>,
 }
 
@@ -34,7 +34,7 @@ struct Said {
     probability: f64,
 }
 
-/// The boxes of the same network on gray pixels.
+/// Boxes of the same network on gray images.
 fn gray_reference(file: &str) -> Vec<Vec<Object>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gray").join(file);
     let text = std::fs::read_to_string(path).unwrap();
@@ -42,8 +42,8 @@ fn gray_reference(file: &str) -> Vec<Vec<Object>> {
     text.lines().map(|line| serde_json::from_str::<Vec<_>>(line).unwrap().into_iter().map(object).collect()).collect()
 }
 
-/// What the reference found, and what it said under `group`: of each classifier the label and the probabilities of all labels. Objects
-/// that are hardly above the threshold are left out: they are found or not by the color matrix alone.
+/// Results of the reference under `group`: for each classifier the label and the probabilities of all labels. Objects barely above the
+/// threshold are left out, because the color conversion alone decides about them.
 fn reference(file: &Path, threshold: f64, group: &str, classifiers: &[&'static str]) -> Vec<Vec<Object>> {
     let is_certain = |object: &&serde_json::Value| object["score"].as_f64().unwrap() > threshold + 0.02;
     let object = |object: &serde_json::Value| {
@@ -65,7 +65,7 @@ fn reference(file: &Path, threshold: f64, group: &str, classifiers: &[&'static s
     frames.map(|frame| frame["objects"].as_array().unwrap().iter().filter(is_certain).map(object).collect()).collect()
 }
 
-/// How much of what the reference says was found: in percent, or 100 of nothing.
+/// Share of the reference results that were found, in percent; 100 without any.
 #[derive(Default)]
 struct Agreement {
     n_objects: usize,
@@ -103,7 +103,7 @@ impl Agreement {
     }
 }
 
-/// The results of the first frames of a clip, converted to `format` in front of the detector.
+/// Results of the first frames of a clip, converted to `format` before the detector.
 fn results(clip: &Path, models: &Path, format: PixelFormat) -> Vec<FrameResults> {
     let descriptions = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
     let (models, descriptions) = (models.display(), descriptions.display());
@@ -124,7 +124,7 @@ fn results(clip: &Path, models: &Path, format: PixelFormat) -> Vec<FrameResults>
         results.push(meta::read(sample.buffer().unwrap(), size).unwrap());
     }
     pipeline.set_state(gst::State::Null).unwrap();
-    // The decoder may have sent a few more before it heard of the end.
+    // The decoder may have sent further frames before EOS.
     results.truncate(N_FRAMES);
     results
 }
@@ -155,7 +155,7 @@ fn check(clip: &str, reference_file: &str, gray_file: &str) {
     }
 }
 
-/// What `pipelines/vehicles.toml` writes about a clip, read back.
+/// The output of `pipelines/vehicles.toml` for a clip.
 fn vehicles(clip: PathBuf, set: &[(&str, &Path)]) -> Result<Vec<Vec<Object>>, roiflow::pipeline::Error> {
     let folder = crate::harness::Folder::new(&format!("vehicles {}", set.len()));
     let json = PathBuf::from(folder.file("vehicles.jsonl"));
@@ -188,17 +188,17 @@ fn vehicles(clip: PathBuf, set: &[(&str, &Path)]) -> Result<Vec<Vec<Object>>, ro
 }
 
 #[test]
-fn one_face_is_found_and_classified_as_by_the_reference_in_every_format() {
+fn one_face_matches_reference_in_every_format() {
     check("WolfgangLanger_Pexels.mp4", "demo_A_face_gender_age.jsonl", "one_face.jsonl");
 }
 
 #[test]
-fn several_faces_are_found_and_classified_as_by_the_reference_in_every_format() {
+fn several_faces_match_reference_in_every_format() {
     check("faces_grid_1280x720.mp4", "demo_A2_faces_grid.jsonl", "several_faces.jsonl");
 }
 
 #[test]
-fn cars_buses_and_trucks_alone_get_type_and_color_as_by_the_reference() {
+fn vehicle_type_and_color_match_reference() {
     let (Some(clip), Some(file), Some(models)) =
         (real("videos/bikes.mp4"), real("reference/dev_B_yolox_imagenet_vehicle.jsonl"), real("models"))
     else {
@@ -216,7 +216,7 @@ fn cars_buses_and_trucks_alone_get_type_and_color_as_by_the_reference() {
 }
 
 #[test]
-fn vehicles_seen_from_above_are_found_and_classified_as_by_the_reference() {
+fn vehicles_from_above_match_reference() {
     let (Some(clip), Some(file), Some(models)) =
         (real("videos/car-detection.mp4"), real("reference/dev_C_omz_vehicle_attributes.jsonl"), real("models"))
     else {
@@ -244,7 +244,7 @@ fn vehicles_seen_from_above_are_found_and_classified_as_by_the_reference() {
     Agreement::between(&found, &reference(&file, 0.5, "vehicle", &["type", "color"])).check("car-detection.mp4");
 }
 
-/// Whether a device that is not there is a failure.
+/// Whether a missing device is a failure.
 fn is_required(device: &str) -> bool {
     std::env::var("ROIFLOW_REQUIRE_DEVICES").is_ok_and(|devices| devices.split(',').any(|required| required == device))
 }

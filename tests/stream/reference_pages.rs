@@ -1,6 +1,6 @@
-//! The reference pages of the elements and of the command, written from the code itself.
+//! Reference pages of the elements and the command, generated from the code.
 //!
-//! `ROIFLOW_UPDATE=1 cargo test --test stream reference_pages` writes them anew.
+//! `ROIFLOW_UPDATE=1 cargo test --test stream reference_pages` updates them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use gstreamer as gst;
 
 use crate::cli::{command, roiflow};
 
-/// Compares a page with what the code says, or writes it.
+/// Compares a page with the code, or updates it.
 fn check_page(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name);
     if std::env::var_os("ROIFLOW_UPDATE").is_some() {
@@ -75,7 +75,7 @@ fn when(spec: &glib::ParamSpec) -> &'static str {
 }
 
 #[test]
-fn each_element_has_a_page_of_its_pads_and_properties() {
+fn element_reference_pages_are_current() {
     crate::harness::init();
     for name in ["roidetect", "roitrack", "roiclassify", "roioverlay", "roipublish"] {
         let factory = gst::ElementFactory::find(name).unwrap();
@@ -104,7 +104,7 @@ fn each_element_has_a_page_of_its_pads_and_properties() {
 }
 
 #[test]
-fn the_command_has_a_page_of_its_help() {
+fn command_reference_page_is_current() {
     let help = |arguments: &[&str]| String::from_utf8(command().args(arguments).output().unwrap().stdout).unwrap();
     let mut page = "# roiflow\n\nThe help of the command. [Command line](../command-line.md) explains it.\n".to_owned();
     assert!(roiflow(&["--version"]).status.success());

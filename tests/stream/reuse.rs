@@ -1,5 +1,4 @@
-//! `roiclassify` runs only where it must: what is known of an object stays with it, in every frame, and nothing is known that was not
-//! said.
+//! Result reuse of `roiclassify`: it classifies only when necessary, keeps the results of an object in every frame, and invents none.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,17 +22,17 @@ const GREEN: [u8; 3] = [0, 255, 0];
 const BLUE: [u8; 3] = [0, 0, 255];
 const WHERE: Rect = Rect { x: 10.0, y: 8.0, width: 20.0, height: 30.0 };
 
-/// An object that a tracker knows; its detection has another name in each frame.
+/// A tracked object; its detection ID differs in each frame.
 fn tracked(n: u64, name: i32, rect: Rect) -> Detection {
     Detection { track: Some(ObjectId(name)), classifications: vec![], ..face(1000 + 10 * n as i32 + name, rect) }
 }
 
-/// A frame that is all of a color.
+/// A frame of one color.
 fn filled(color: [u8; 3]) -> gst::Buffer {
     picture(SIZE, PixelRect::whole(SIZE), color)
 }
 
-/// What a test sees of a run: the labels of each frame, and the statistics of the element `classify`.
+/// Output of a run: the labels of each frame, and the statistics of the element `classify`.
 struct Seen {
     labels: Vec<String>,
     stats: gst::Structure,
@@ -46,7 +45,7 @@ impl Seen {
     }
 }
 
-/// Frames of these colors, in each of which the objects are, through a classifier with these properties.
+/// Runs frames of these colors with these objects through a classifier with these properties.
 fn through(model: &str, properties: &str, colors: &[[u8; 3]], objects: impl Fn(u64) -> Vec<Detection> + Send + 'static) -> Seen {
     let line = classify(model, &format!("name=classify {properties}"));
     let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! {line} ! fakesink name=sink"));
@@ -58,7 +57,7 @@ fn through(model: &str, properties: &str, colors: &[[u8; 3]], objects: impl Fn(u
     Seen { labels, stats: pipeline.by_name("classify").unwrap().property("stats"), ending }
 }
 
-/// As many frames as there are colors, in turn red, green and blue.
+/// This many frames, alternately red, green and blue.
 fn colors(n_frames: usize) -> Vec<[u8; 3]> {
     [RED, GREEN, BLUE].into_iter().cycle().take(n_frames).collect()
 }
@@ -68,7 +67,7 @@ fn one(n: u64) -> Vec<Detection> {
 }
 
 #[test]
-fn an_object_is_classified_at_its_interval_and_carries_its_answer_in_between() {
+fn object_is_reclassified_at_interval_and_reuses_results() {
     for (interval, expected, n_classified) in [
         ("", "red green blue red green blue red", 7),
         ("reclassify-interval=1", "red green blue red green blue red", 7),
@@ -76,21 +75,21 @@ fn an_object_is_classified_at_its_interval_and_carries_its_answer_in_between() {
         ("reclassify-interval=2", "red red blue blue green green red", 4),
         ("reclassify-interval=4", "red red red red green green green", 2),
     ] {
-        // However many frames are in flight.
+        // With any number of frames in flight.
         for nireq in [1, 5] {
             let seen = through("color", &format!("{interval} nireq={nireq}"), &colors(7), one);
             assert_eq!((seen.ending.error.as_deref(), &*seen.ending.warnings), (None, &[][..]));
             assert_eq!(seen.labels.join(" "), expected, "{interval}");
             let n_recalled = if n_classified == 7 { 0 } else { 7 - n_classified };
             assert_eq!((seen.count("objects-classified"), seen.count("objects-recalled")), (n_classified, n_recalled), "{interval}");
-            assert_eq!(seen.count("inferred"), 7, "a frame whose objects are all known is inferred");
+            assert_eq!(seen.count("inferred"), 7, "a frame with only reused results counts as inferred");
         }
     }
 }
 
 #[test]
-fn each_object_has_answers_of_its_own() {
-    // The second one comes in the second frame, the first is gone in the third.
+fn results_are_cached_per_object() {
+    // The second object appears in the second frame, the first is gone in the third.
     let objects = |n: u64| {
         let (first, second) = (tracked(n, 1, WHERE), tracked(n, 2, Rect { x: 35.0, ..WHERE }));
         match n {
@@ -105,7 +104,7 @@ fn each_object_has_answers_of_its_own() {
 }
 
 #[test]
-fn objects_without_an_id_are_always_classified_and_that_is_said_once() {
+fn untracked_objects_are_always_classified_with_one_warning() {
     let nameless = |n: u64| vec![Detection { track: None, ..tracked(n, 1, WHERE) }];
     for (properties, is_said) in [("reclassify-interval=0", true), ("consensus=3", true), ("classifier-async-mode=true", true), ("", false)]
     {
@@ -128,7 +127,7 @@ fn objects_without_an_id_are_always_classified_and_that_is_said_once() {
         assert_eq!(seen.ending.warnings.len(), usize::from(is_said), "{:?}", seen.ending.warnings);
         assert!(!is_said || seen.ending.warnings[0].contains("put `roitrack` between"), "{:?}", seen.ending.warnings);
     }
-    // Where a tracker names some, nothing is wrong.
+    // With some track IDs, there is no warning.
     let seen = through("color", "reclassify-interval=0", &colors(40), |n| {
         if n == 3 { one(n) } else { vec![Detection { track: None, ..tracked(n, 1, WHERE) }] }
     });
@@ -136,7 +135,7 @@ fn objects_without_an_id_are_always_classified_and_that_is_said_once() {
 }
 
 #[test]
-fn an_object_that_grows_or_moves_is_classified_again() {
+fn grown_or_moved_object_is_reclassified() {
     let wide = |width: f32| Rect { width, ..WHERE };
     let growing = move |n: u64| vec![tracked(n, 1, wide([20.0, 22.0, 25.0, 26.0, 31.0][n as usize]))];
     let seen = through("color", "reclassify-interval=0 reclassify-growth=0.2", &colors(5), growing);
@@ -148,13 +147,13 @@ fn an_object_that_grows_or_moves_is_classified_again() {
 }
 
 #[test]
-fn the_last_answers_vote() {
+fn label_is_vote_of_last_results() {
     let sequence = [RED, GREEN, RED, GREEN, GREEN, BLUE, BLUE, BLUE];
     let seen = through("color", "consensus=3", &sequence, one);
     assert_eq!(seen.labels[0], "red");
-    // Of one each the surer or the newer one; then two of three.
+    // With one result each, the more confident or newer one wins; then two of three.
     assert_eq!(seen.labels[2..], ["red", "green", "green", "green", "blue", "blue"]);
-    // Every second frame once three answers are there.
+    // Every second frame, once there are three results.
     let seen = through("color", "consensus=3 reclassify-interval=2", &sequence, one);
     assert_eq!((seen.count("objects-classified"), &*seen.labels[3], &*seen.labels[4], &*seen.labels[6]), (5, "red", "green", "blue"));
     let gray = |level: u8| [level; 3];
@@ -163,14 +162,14 @@ fn the_last_answers_vote() {
 }
 
 #[test]
-fn frames_that_pass_without_inference_keep_what_is_known() {
+fn skipped_frames_reuse_results() {
     let seen = through("color", "reclassify-interval=0 inference-interval=3", &colors(5), one);
     assert_eq!(seen.labels.join(" "), "red red red red red");
     assert_eq!((seen.count("skipped-inference-interval"), seen.count("objects-classified")), (3, 1));
 }
 
 #[test]
-fn only_objects_of_the_sizes_asked_for_are_classified() {
+fn object_size_limits_select_classified_objects() {
     let objects = |n: u64| {
         let of = |name: i32, width: f32, height: f32| tracked(n, name, Rect { x: 2.0, y: 2.0, width, height });
         vec![of(1, 5.0, 30.0), of(2, 10.0, 30.0), of(3, 40.0, 30.0), of(4, 10.0, 4.0), of(5, 10.0, 44.0), of(6, 200.0, 30.0)]
@@ -182,17 +181,17 @@ fn only_objects_of_the_sizes_asked_for_are_classified() {
         ("min-object-height=5", 5),
         ("max-object-height=43", 5),
         ("min-object-width=10 min-object-height=5 max-object-width=40 max-object-height=43", 2),
-        // What reaches out of the frame is cut at its edge.
+        // A box outside the frame is clipped.
         ("min-object-width=62 max-object-width=62", 1),
     ] {
         let seen = through("color", properties, &colors(1), objects);
         assert_eq!(seen.count("objects-classified"), n_expected, "{properties}");
     }
-    // One that is too small now keeps what was said when it was large.
+    // An object that became too small keeps its earlier result.
     let shrinking = |n: u64| vec![tracked(n, 1, Rect { width: 30.0 - 10.0 * n as f32, ..WHERE })];
     let seen = through("color", "reclassify-interval=2 min-object-width=15", &colors(3), shrinking);
     assert_eq!((seen.labels.join(" ").as_str(), seen.count("objects-classified")), ("red red red", 1));
-    // A detector looks only in such objects, too.
+    // The size limits also apply to a detector.
     let line = format!("{} ! fakesink name=sink", detect("rectangle", "inference-region=roi-list max-object-width=12"));
     let pipeline = pipeline(&format!("appsrc name=source ! identity name=attach ! {line}"));
     attach(&pipeline, move |n| results(SIZE, n, objects(n)));
@@ -205,7 +204,7 @@ fn only_objects_of_the_sizes_asked_for_are_classified() {
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_told() {
+fn contradictory_settings_are_warned_about() {
     for (properties, parts) in [
         ("min-object-width=50 max-object-width=20", ["min-object-width=50", "max-object-width=20"]),
         ("min-object-height=2 max-object-height=1", ["min-object-height=2", "max-object-height=1"]),
@@ -226,7 +225,7 @@ fn settings_that_contradict_each_other_are_told() {
 }
 
 #[test]
-fn thresholds_of_classes_are_those_of_the_property_and_bad_ones_are_told() {
+fn class_thresholds_apply_and_invalid_ones_are_errors() {
     let detected = |properties: &str| {
         let pipeline = pipeline(&format!("appsrc name=source ! {} ! fakesink name=sink", detect("rectangle", properties)));
         let arrived = collect(&pipeline, "sink", "sink");
@@ -237,7 +236,7 @@ fn thresholds_of_classes_are_those_of_the_property_and_bad_ones_are_told() {
         (ending.error, n_found)
     };
     assert_eq!(detected("class-thresholds=\"rectangle=0.9\""), (None, 1));
-    assert_eq!(detected("class-thresholds=\"rectangle=1\""), (None, 0), "a score has to exceed it");
+    assert_eq!(detected("class-thresholds=\"rectangle=1\""), (None, 0), "scores must exceed the threshold");
     assert_eq!(detected("threshold=1 class-thresholds=\"rectangle=0.5\""), (None, 1));
     assert_eq!(detected("labels=thing class-thresholds=\"thing=1\""), (None, 0));
     for (text, parts) in [
@@ -257,7 +256,7 @@ fn frame(n: u64, color: [u8; 3]) -> gst::Buffer {
     buffer
 }
 
-/// A device that says the color of each region; the first pixels tell.
+/// A device that classifies the color of each region by its first pixels.
 fn says_colors(name: &str, n_threads: usize) -> Arc<Slow> {
     Slow::computing(name, n_threads, answer)
 }
@@ -265,7 +264,7 @@ fn says_colors(name: &str, n_threads: usize) -> Arc<Slow> {
 fn answer(io: &mut roiflow::runtime::io::DeviceIo<'_>) -> roiflow::runtime::Result<()> {
     let n_rows = io.input(0).layout().shape()[0];
     let n_values = io.input(0).layout().n_elements() / n_rows;
-    // Channels one after the other: the mean of each.
+    // Planar channels: the mean of each.
     let rows: Vec<[f32; 3]> =
         io.input(0).dense::<f32>()?.chunks(n_values).map(|row| [0, 1, 2].map(|channel| row[channel * (n_values / 3)])).collect();
     let output = io.output(0, &[n_rows, 4])?;
@@ -276,10 +275,10 @@ fn answer(io: &mut roiflow::runtime::io::DeviceIo<'_>) -> roiflow::runtime::Resu
 }
 
 #[test]
-fn a_run_that_failed_is_tried_again_with_the_next_frame() {
+fn failed_run_is_retried_with_next_frame() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
-    // The first one fails; whether the model runs at all is then tried on a black frame.
+    // The first run fails; then a black frame tests whether the model works.
     let slow = Slow::computing("reuse-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
         0 => Err(Error::new(ErrorKind::Device, "no luck")),
         _ => answer(io),
@@ -296,7 +295,7 @@ fn a_run_that_failed_is_tried_again_with_the_next_frame() {
 }
 
 #[test]
-fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
+fn async_mode_does_not_delay_frames() {
     let slow = says_colors("reuse-async", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true reclassify-interval=0"));
     slow.hold();
@@ -306,14 +305,14 @@ fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
     }
     assert!(rig.left().iter().all(|left| left.labels.is_empty() && left.status == "inferred"));
     slow.release();
-    eventually("the answer is there", || {
+    eventually("the result is there", || {
         let n = rig.count("frames-in");
         rig.source.push(frame(n, GREEN)).unwrap();
         rig.next();
         rig.left()[0].labels == ["red"]
     });
     assert_eq!(rig.count("objects-classified"), 1);
-    // What a flush forgets is classified anew, and an answer of before it is nobody's.
+    // After a flush, objects are classified again, and earlier results are discarded.
     slow.hold();
     rig.event(gst::event::FlushStart::new());
     rig.event(gst::event::FlushStop::new(true));
@@ -328,18 +327,18 @@ fn frames_do_not_wait_for_answers_where_that_is_asked_for() {
     rig.expect(&["flush-start", "flush-stop", "segment"]);
     rig.left();
     slow.release();
-    eventually("another answer is there", || {
+    eventually("the second result is there", || {
         let n = 2000 + rig.count("frames-in");
         rig.source.push(frame(n, GREEN)).unwrap();
         rig.next();
         let labels = rig.left()[0].labels.clone();
-        assert!(labels.is_empty() || labels == ["green"], "of before the flush: {labels:?}");
+        assert!(labels.is_empty() || labels == ["green"], "results from before the flush: {labels:?}");
         labels == ["green"]
     });
 }
 
 #[test]
-fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
+fn background_runs_are_bounded_and_rest_is_retried() {
     let slow = says_colors("reuse-bound", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true"));
     slow.hold();
@@ -349,7 +348,7 @@ fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
     }
     assert_eq!((rig.count("objects-classified"), rig.count("objects-passed-over")), (2, 18), "one runs, one waits");
     slow.release();
-    eventually("later frames have their turn", || {
+    eventually("later frames are classified", || {
         let n = rig.count("frames-in");
         rig.source.push(frame(n, BLUE)).unwrap();
         rig.next();
@@ -361,7 +360,7 @@ fn what_runs_in_the_background_is_bounded_and_the_rest_is_tried_later() {
 }
 
 #[test]
-fn what_fails_in_the_background_is_told_with_the_next_frame() {
+fn background_failure_is_reported_with_next_frame() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     let slow = Slow::computing("reuse-async-fails", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
@@ -371,14 +370,14 @@ fn what_fails_in_the_background_is_told_with_the_next_frame() {
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true reclassify-interval=0"));
     rig.source.push(frame(0, RED)).unwrap();
     rig.next();
-    eventually("the failure is told", || {
+    eventually("the failure is reported", || {
         let n = rig.count("frames-in");
         rig.source.push(frame(n, GREEN)).unwrap();
         rig.next();
         rig.left().pop().unwrap().status.contains("in the background, of frame 0: 1 regions")
     });
     assert_eq!(rig.count("failed"), 1);
-    let message = rig.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Warning]).expect("a failure is warned of");
+    let message = rig.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Warning]).expect("the failure is a warning");
     let gst::MessageView::Warning(warning) = message.view() else { unreachable!("filtered") };
     let said = warning.error().to_string();
     assert!(said.contains("no luck") && said.contains("in the background, of frame 0"), "{said}");
@@ -390,7 +389,7 @@ fn what_fails_in_the_background_is_told_with_the_next_frame() {
     });
 }
 
-/// Pushes a frame whose object nobody knows.
+/// Pushes a frame with an untracked object.
 fn push_a_new_object(rig: &Rig, n: u64) {
     let mut buffer = stamp(filled(RED), n);
     meta::attach(buffer.get_mut().unwrap(), results(SIZE, n, vec![tracked(n, 1000 + n as i32, WHERE)]));
@@ -399,11 +398,11 @@ fn push_a_new_object(rig: &Rig, n: u64) {
 }
 
 #[test]
-fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
+fn successful_background_run_resets_failure_count() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     let slow = Slow::computing("reuse-async-count", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
-        // The first shows that the model runs.
+        // The first run shows that the model works.
         n if n % 2 == 1 => Err(Error::new(ErrorKind::Device, "no luck")),
         _ => answer(io),
     });
@@ -412,7 +411,7 @@ fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
         push_a_new_object(&rig, n);
         eventually("its run is over", || rig.count("runs") == n + 1);
     }
-    eventually("all failures are told", || {
+    eventually("all failures are reported", || {
         rig.source.push(black(100)).unwrap();
         rig.next();
         rig.count("failed") == 6
@@ -421,7 +420,7 @@ fn runs_in_the_background_that_succeed_start_the_count_of_failures_anew() {
 }
 
 #[test]
-fn runs_in_the_background_that_are_taken_back_have_not_failed() {
+fn canceled_background_runs_are_not_failures() {
     let slow = says_colors("reuse-async-unlinked", 1);
     let rig = Rig::begun(&slow.classify("nireq=1 classifier-async-mode=true max-failures=0"));
     push_a_new_object(&rig, 0);
@@ -429,14 +428,14 @@ fn runs_in_the_background_that_are_taken_back_have_not_failed() {
     slow.hold();
     push_a_new_object(&rig, 1);
     slow.wait_for(1);
-    // This one's run waits for the request.
+    // This run waits for the request.
     push_a_new_object(&rig, 2);
     rig.element.static_pad("src").unwrap().unlink(&rig.sink).unwrap();
     assert_eq!(rig.refusal(), gst::FlowError::NotLinked);
     slow.release();
     rig.link();
     for n in 10..20 {
-        eventually("it is taken", || rig.source.push(black(n)).is_ok());
+        eventually("the frame is accepted", || rig.source.push(black(n)).is_ok());
         while rig.next() != format!("frame {n} of 64x48") {}
     }
     assert_eq!(rig.count("failed"), 0);
@@ -444,7 +443,7 @@ fn runs_in_the_background_that_are_taken_back_have_not_failed() {
 }
 
 #[test]
-fn a_flush_and_a_stop_forget_what_was_said() {
+fn flush_and_stop_discard_cached_results() {
     let slow = says_colors("reuse-reset", 1);
     let rig = Rig::begun(&slow.classify("reclassify-interval=0"));
     let see = |n: u64, color: [u8; 3]| {
@@ -464,7 +463,7 @@ fn a_flush_and_a_stop_forget_what_was_said() {
 }
 
 #[test]
-fn on_a_real_clip_a_tenth_of_the_runs_says_nearly_the_same() {
+fn tenth_of_runs_gives_similar_results_on_real_clip() {
     let (Some(clip), Some(models)) = (real("videos/faces_grid_1280x720.mp4"), real("models")) else { return };
     let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
     let (models, descriptions) = (models.display(), descriptions.display());

@@ -1,4 +1,4 @@
-//! An element between two pads of the test, which sees every frame and event that leaves, in order.
+//! An element between two pads of the test, which records every frame and event that leaves, in order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -26,20 +26,20 @@ pub struct Rig {
     seen: Receiver<String>,
     answer: Arc<Mutex<Answer>>,
     left: Arc<Mutex<Vec<Left>>>,
-    /// What the source says of itself.
+    /// Whether the source reports that it is live.
     pub is_live: Arc<AtomicBool>,
 }
 
-/// A frame that left.
+/// A frame that left the element.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Left {
     pub n: u64,
-    /// "inferred", or why not.
+    /// `inferred`, or the skip reason or error.
     pub status: String,
     pub ids: Vec<i32>,
-    /// The names that a tracker gave, 0 for none.
+    /// Track IDs, 0 = none.
     pub tracks: Vec<i32>,
-    /// What classifiers said, of all objects.
+    /// Classification labels of all objects.
     pub labels: Vec<String>,
     pub is_after_gap: bool,
 }
@@ -58,7 +58,7 @@ impl Left {
     }
 }
 
-/// What the sink does with a buffer.
+/// Flow return of the sink for each buffer.
 pub type Answer = Box<dyn FnMut(&gst::Pad) -> Result<gst::FlowSuccess, gst::FlowError> + Send>;
 
 impl Rig {
@@ -66,7 +66,7 @@ impl Rig {
         Self::behind(line, false)
     }
 
-    /// Behind a source that is live, or not.
+    /// Creates the rig with a live or non-live source.
     pub fn behind(line: &str, is_live: bool) -> Self {
         init();
         let element = gst::parse::launch(line).unwrap();
@@ -120,12 +120,12 @@ impl Rig {
         rig
     }
 
-    /// Linked and with a stream begun.
+    /// Linked, with a started stream.
     pub fn begun(line: &str) -> Self {
         Self::new(line).with_a_stream()
     }
 
-    /// As [`Rig::begun`], behind a source that is live: the model has been warmed up.
+    /// Like [`Rig::begun`], with a live source: the model has been warmed up.
     pub fn begun_live(line: &str) -> Self {
         Self::behind(line, true).with_a_stream()
     }
@@ -160,7 +160,7 @@ impl Rig {
         self.source.push(black(n))
     }
 
-    /// Frames that are all taken.
+    /// Pushes frames and asserts that they are accepted.
     pub fn frames(&self, numbers: std::ops::Range<u64>) {
         for n in numbers {
             self.frame(n).unwrap();
@@ -172,7 +172,7 @@ impl Rig {
     }
 
     pub fn next(&self) -> String {
-        self.seen.recv_timeout(TIMEOUT.into()).expect("something leaves in time")
+        self.seen.recv_timeout(TIMEOUT.into()).expect("an item leaves in time")
     }
 
     pub fn expect(&self, expected: &[&str]) {
@@ -180,12 +180,12 @@ impl Rig {
         assert_eq!(seen, expected);
     }
 
-    /// The frames that have left, and forgets them.
+    /// Takes the frames that have left.
     pub fn left(&self) -> Vec<Left> {
         std::mem::take(&mut *self.left.lock().unwrap())
     }
 
-    /// What leaves until the stream ends, in short; frames by number and status.
+    /// Items until EOS in short form: frames by number and status.
     pub fn until_eos(&self) -> Vec<String> {
         let mut seen = Vec::new();
         loop {
@@ -201,9 +201,9 @@ impl Rig {
         self.element.property::<gst::Structure>("stats").get(field).unwrap_or_else(|error| panic!("{field}: {error}"))
     }
 
-    /// Every frame that came left, or was dropped, and every one that left has a status.
+    /// Asserts that every arrived frame left or was dropped, and that every frame that left has a status.
     pub fn check_counts(&self) {
-        // Who hears that the stream is over may hear it some moments before the last frame is counted.
+        // EOS may arrive before the last frame is counted.
         eventually("no frame is here", || self.count("frames-here") == 0);
         let [came, left, dropped] = ["frames-in", "frames-out", "dropped"].map(|field| self.count(field));
         assert_eq!(came, left + dropped, "{}", self.element.property::<gst::Structure>("stats"));
@@ -240,9 +240,9 @@ impl Drop for Rig {
     }
 }
 
-/// Pushes frames until the element says no.
+/// Pushes frames until an error is returned.
 pub fn refusal(source: &gst::Pad) -> gst::FlowError {
-    (0..1000).find_map(|n| source.push(black(n)).err()).expect("a refusal downstream comes back")
+    (0..1000).find_map(|n| source.push(black(n)).err()).expect("the downstream error is returned")
 }
 
 fn size_of(caps: &gst::CapsRef) -> String {

@@ -1,6 +1,6 @@
 """An RTSP server for tests: prints its port, then serves until it is killed.
 
-/live goes on for ever, /short ends after 40 frames. With the argument `private` both want user:secret.
+/live is endless, /short ends after 40 frames. With the argument `private`, both require user:secret.
 """
 
 import sys

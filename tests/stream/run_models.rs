@@ -4,7 +4,7 @@ use crate::cli::{Folder, check_fails, lines, roiflow};
 use crate::harness::tiny;
 
 #[test]
-fn a_detector_and_classifiers_run_without_a_pipeline_description() {
+fn models_run_without_pipeline_description() {
     let folder = Folder::new("models");
     folder.picture("red.png", 64, 64, [255, 0, 0]);
     let (json, red) = (folder.file("o.jsonl"), folder.file("red.png"));
@@ -23,14 +23,14 @@ fn a_detector_and_classifiers_run_without_a_pipeline_description() {
 }
 
 #[test]
-fn a_run_without_outputs_names_the_options_that_write_some() {
+fn run_without_outputs_suggests_output_options() {
     let output = roiflow(&["run", "--model", &tiny("rectangle.onnx"), "--device", "CPU", "--input", "test:2"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("results  not written") && said.contains("--json FILE"), "{said}");
 }
 
 #[test]
-fn a_pipeline_and_models_exclude_each_other() {
+fn pipeline_and_model_arguments_exclude_each_other() {
     let folder = Folder::new("both");
     let (pipeline, detector) = (folder.file("colors.toml"), tiny("rectangle.onnx"));
     check_fails(&["run", &pipeline, "--model", &detector, "--input", "test:2"], 2, &["--model", "PIPELINE"]);
@@ -42,7 +42,7 @@ fn a_pipeline_and_models_exclude_each_other() {
 }
 
 #[test]
-fn the_documented_options_and_commands_exist() {
+fn documented_options_and_commands_exist() {
     let page = include_str!("../../docs/command-line.md");
     let help = |arguments: &[&str]| String::from_utf8(roiflow(arguments).stdout).unwrap();
     let (commands, options) = (help(&["--help"]), help(&["run", "--help"]));

@@ -1,4 +1,4 @@
-//! A stream between an application's frames and their results ends whatever becomes of the application's senders.
+//! A stream of an application ends in every case when its senders are dropped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use roiflow::pipeline::{Spec, Stream};
 
 use crate::harness::{Folder, tiny};
 
-/// What takes longer hangs.
+/// Longer means a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn description() -> String {
@@ -28,7 +28,7 @@ fn frame() -> Frame {
 }
 
 #[test]
-fn a_stream_whose_senders_are_gone_ends_with_an_error() {
+fn dropping_all_senders_ends_stream_with_error() {
     let mut stream = stream();
     let (one, other) = (stream.sender(), stream.sender());
     let feeder = std::thread::spawn(move || {
@@ -39,21 +39,21 @@ fn a_stream_whose_senders_are_gone_ends_with_an_error() {
     let results: Vec<_> = stream.by_ref().collect();
     feeder.join().unwrap();
     let [first, second, error] = &*results else { panic!("{results:?}") };
-    assert!(first.is_ok() && second.is_ok(), "what was pushed comes out: {results:?}");
+    assert!(first.is_ok() && second.is_ok(), "expected the pushed frames: {results:?}");
     assert!(error.as_ref().unwrap_err().to_string().contains("Sender::end"), "{error:?}");
     assert!(stream.next().is_none());
 }
 
 #[test]
-fn a_stream_that_never_had_a_sender_ends_with_an_error() {
+fn stream_without_sender_ends_with_error() {
     let results: Vec<_> = stream().collect();
     assert!(matches!(&*results, [Err(_)]), "{results:?}");
 }
 
 #[test]
-fn a_stream_that_was_ended_ends_without_an_error() {
+fn ended_stream_returns_no_error() {
     let stream = stream();
-    // A sender for each call is as good as one, as long as nothing is asked of the stream in between.
+    // A new sender per call works like a single one, while the stream is not polled in between.
     stream.sender().push(&frame(), None).unwrap();
     stream.sender().end().unwrap();
     let results: Vec<_> = stream.collect();
@@ -61,7 +61,7 @@ fn a_stream_that_was_ended_ends_without_an_error() {
 }
 
 #[test]
-fn a_feeder_that_panics_ends_the_stream() {
+fn panicking_feeder_ends_the_stream() {
     let stream = stream();
     let sender = stream.sender();
     let feeder = std::thread::spawn(move || {
@@ -73,7 +73,7 @@ fn a_feeder_that_panics_ends_the_stream() {
     assert!(matches!(&*results, [Ok(_), Err(_)]), "{results:?}");
 }
 
-/// The example; built if the command that runs the tests did not.
+/// The example; built here if necessary.
 fn example() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let example = test.parent().unwrap().with_file_name("examples").join("stream");
@@ -85,7 +85,7 @@ fn example() -> PathBuf {
 }
 
 #[test]
-fn the_example_reports_an_unreadable_picture_and_ends() {
+fn example_reports_unreadable_image_and_ends() {
     let folder = Folder::new("example");
     let path = folder.write("rectangles.toml", description());
     let good = folder.file("good.png");

@@ -1,4 +1,4 @@
-//! Memory behind a file descriptor goes into and out of the elements without a copy.
+//! Memory with a file descriptor passes into and out of the elements without a copy.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use crate::harness::{assert_near, caps, collect, detect, feed, init, on_buffers,
 
 const SIZE: Size = Size::new(256, 192);
 
-/// A black picture with a red rectangle, in shared memory.
+/// A black image with a red rectangle in shared memory.
 fn painted(rect: PixelRect) -> Tensor {
     let tensor = Tensor::shared(ElementType::U8, [SIZE.height as usize, SIZE.width as usize, 3]).unwrap();
     let mut view = tensor.view_mut::<u8>().unwrap();
@@ -28,10 +28,10 @@ fn painted(rect: PixelRect) -> Tensor {
     tensor
 }
 
-/// The file behind the only memory of a buffer.
+/// The file of the only memory of a buffer.
 fn file(buffer: &gst::BufferRef) -> (u64, u64) {
     assert_eq!(buffer.n_memory(), 1);
-    let memory = buffer.peek_memory(0).downcast_memory_ref::<gst_allocators::FdMemory>().expect("memory behind a file descriptor");
+    let memory = buffer.peek_memory(0).downcast_memory_ref::<gst_allocators::FdMemory>().expect("memory with a file descriptor");
     inode(memory.fd())
 }
 
@@ -45,9 +45,9 @@ fn address(buffer: &gst::BufferRef) -> usize {
 }
 
 #[test]
-fn a_shared_tensor_goes_through_the_detector_without_a_copy() {
+fn shared_tensor_is_inferred_without_copy() {
     let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
-    // As if it came from another process.
+    // As if received from another process.
     let (made, imported) = (painted(rect), |tensor: &Tensor| tensor.export().unwrap().import().unwrap());
     let tensor = imported(&made);
     let pipeline = pipeline(&format!("appsrc name=source ! {} name=detect ! fakesink name=sink", detect("rectangle", "")));
@@ -62,27 +62,27 @@ fn a_shared_tensor_goes_through_the_detector_without_a_copy() {
     for arrived in &arrived {
         let (before, file_before) = entered.recv().unwrap();
         assert_eq!((address(&arrived.buffer), file(&arrived.buffer)), (before, file_before));
-        assert_eq!(file_before, inode(made.export().unwrap().descriptor.as_raw_fd()), "the very file that the other process made");
+        assert_eq!(file_before, inode(made.export().unwrap().descriptor.as_raw_fd()), "the file of the other process");
         let frame = buffer::frame(&arrived.buffer, &info).unwrap();
-        assert_eq!(frame.planes().next().unwrap().address() as usize, before, "the detector reads it where it is mapped");
+        assert_eq!(frame.planes().next().unwrap().address() as usize, before, "the detector reads the mapping");
         let results = arrived.results().unwrap();
         assert_near(results.detections[0].rect, rect.to_rect(), 0.01, "the box");
     }
-    // What is written into the file is what the buffers show.
+    // Writes to the file are visible in the buffers.
     made.view_mut::<u8>().unwrap()[[0, 0, 1]] = 77;
     assert!(arrived.iter().all(|arrived| arrived.buffer.map_readable().unwrap()[1] == 77));
 }
 
 #[test]
-fn memory_of_a_dma_buffer_is_read_where_it_is() {
+fn dma_buffer_is_read_in_place() {
     init();
     let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
     let tensor = painted(rect);
-    // The allocator takes any descriptor that can be mapped; what real ones have beyond that is a call around the mapping.
+    // The allocator accepts any mappable descriptor; real DMA buffers differ only in a call around the mapping.
     let allocator = gst_allocators::DmaBufAllocator::new();
     let dma_buffer = || {
         let descriptor = tensor.export().unwrap().descriptor;
-        // SAFETY: the descriptor is open, of a file of this length that can't shrink, and is the memory's own.
+        // SAFETY: the descriptor is open, belongs to a file of this length that cannot shrink, and is owned by the memory.
         let memory = unsafe { allocator.alloc_dmabuf(descriptor, 256 * 192 * 3) }.unwrap();
         let mut buffer = gst::Buffer::new();
         buffer.get_mut().unwrap().append_memory(memory);
@@ -102,7 +102,7 @@ fn memory_of_a_dma_buffer_is_read_where_it_is() {
 }
 
 #[test]
-fn a_buffer_leases_its_tensor_and_is_copied_by_who_writes_it() {
+fn buffer_borrows_tensor_and_is_copied_on_write() {
     init();
     let tensor = painted(PixelRect { x: 0, y: 0, width: 8, height: 8 });
     let mut buffer = buffer::from_shared(&tensor).unwrap();
@@ -115,7 +115,7 @@ fn a_buffer_leases_its_tensor_and_is_copied_by_who_writes_it() {
 }
 
 #[test]
-fn a_region_is_a_buffer_from_its_first_to_its_last_byte() {
+fn buffer_of_region_spans_first_to_last_byte() {
     init();
     let tensor = painted(PixelRect { x: 10, y: 20, width: 30, height: 40 });
     let region = tensor.roi(&[20, 10, 0], &[60, 40, 3]).unwrap();

@@ -1,5 +1,5 @@
-//! Elements of several streams and pipelines that use one compiled model: none of them waits for another that stands still, fails or
-//! goes, and their frames share calls.
+//! Elements of several streams and pipelines that share a compiled model: a stalled, failed or removed stream does not block others, and
+//! frames form batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::harness::{
 };
 use crate::rig::{Rig, black};
 
-/// A null device of a test's own.
+/// A null device for one test.
 struct Scripted {
     script: Arc<Script>,
 }
 
 impl Scripted {
-    /// Each row of a call gets these numbers in the only output.
+    /// Each batch item has these numbers in the only output.
     fn register(name: &str, row: &'static [f32], shape: fn(usize) -> Vec<usize>) -> Arc<Self> {
         init();
         let script = Arc::new(Script::computing(move |io, _| {
@@ -32,7 +32,7 @@ impl Scripted {
         Arc::new(Self { script })
     }
 
-    /// A detector that finds one box in each picture.
+    /// A detector that finds one box per image.
     fn detector(name: &str) -> Arc<Self> {
         Self::register(name, &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6])
     }
@@ -49,7 +49,7 @@ fn to(state: gst::State, pipelines: &[gst::Pipeline]) {
 }
 
 #[test]
-fn sixteen_pipelines_use_one_compiled_model_and_the_last_one_frees_it() {
+fn pipelines_share_model_and_last_one_frees_it() {
     let device = Scripted::detector("NULL.sixteen");
     let before = Arc::strong_count(&device.script);
     for named in ["", "model-instance-id=of-all"] {
@@ -82,12 +82,12 @@ fn sixteen_pipelines_use_one_compiled_model_and_the_last_one_frees_it() {
         to(gst::State::Null, &pipelines[..15]);
         assert!(Arc::strong_count(&device.script) > before);
         to(gst::State::Null, &pipelines[15..]);
-        assert_eq!(Arc::strong_count(&device.script), before, "freed before the change of state returns");
+        assert_eq!(Arc::strong_count(&device.script), before, "released before the state change returns");
     }
 }
 
 #[test]
-fn a_stream_that_stands_still_holds_up_no_other() {
+fn stalled_stream_does_not_block_others() {
     let device = Scripted::detector("NULL.still");
     let line = detect("rectangle", "device=NULL.still nireq=1 queue-policy=wait");
     let (still, other) = (Rig::begun(&line), Rig::begun(&line));
@@ -97,7 +97,7 @@ fn a_stream_that_stands_still_holds_up_no_other() {
         Ok(gst::FlowSuccess::Ok)
     });
     let source = still.source.clone();
-    // More than it can hold: its source waits, too.
+    // More frames than it can hold, so its source also waits.
     let pushing = std::thread::spawn(move || (0..20).for_each(|n| assert!(source.push(black(n)).is_ok())));
     eventually("its window is full", || still.count("frames-in") == 5);
     for n in 0..100 {
@@ -112,7 +112,7 @@ fn a_stream_that_stands_still_holds_up_no_other() {
 }
 
 #[test]
-fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
+fn failed_or_removed_stream_loses_only_its_frames() {
     let slow = Slow::open("dies", 1);
     let line = slow.detect("nireq=1 queue-policy=wait");
     let (failing, leaving, other) = (Rig::begun(&line), Rig::begun(&line), Rig::begun(&line));
@@ -123,10 +123,10 @@ fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
     other.frame(0).unwrap();
     slow.wait_for(1);
     leaving.frame(0).unwrap();
-    // No run ends: who waited for those of the others would wait for ever.
+    // No run ends, so waiting for runs of other streams would not return.
     let begin = std::time::Instant::now();
     leaving.element.set_state(gst::State::Null).unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(4), "it waited for frames of others: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(4), "it waited for frames of other streams: {:?}", begin.elapsed());
     slow.release();
     other.frames(1..10);
     other.event(gst::event::Eos::new());
@@ -136,11 +136,11 @@ fn a_stream_that_fails_or_goes_takes_only_its_own_frames_along() {
 }
 
 #[test]
-fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() {
+fn frames_of_streams_form_batches_with_timeout() {
     let device = Scripted::detector("NULL.gathered");
     let line = |timeout| detect("rectangle", &format!("device=NULL.gathered nireq=1 batch-size=8 batch-timeout={timeout}"));
     {
-        // Its own frames do, where nobody else has any.
+        // Its own frames form the batch without frames of other streams.
         let first = Rig::begun(&line(20));
         let n_calls = device.script.n_calls();
         first.frame(0).unwrap();
@@ -152,13 +152,13 @@ fn frames_of_eight_streams_share_a_call_and_a_lone_one_does_not_wait_for_ever() 
     rigs.iter().for_each(|rig| rig.frames(0..1));
     rigs.iter().for_each(|rig| assert_eq!(rig.next(), "frame 0 of 64x48"));
     let n_calls = device.script.n_calls() - n_calls;
-    // A machine that stands still for a second between two of them makes it two.
+    // A machine stall of one second between two frames splits the batch.
     assert!((1..=2).contains(&n_calls), "{n_calls} calls");
     assert!(rigs.iter().all(|rig| rig.left()[0].ids.len() == 1));
 }
 
 #[test]
-fn all_regions_of_a_frame_are_one_call_each_with_its_own_answer() {
+fn regions_of_frame_form_one_batch() {
     let device = Scripted::register("NULL.regions", &[0.0, 1.0, 0.0, 0.0], |n_rows| vec![n_rows, 4]);
     let line = format!(
         "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",
@@ -173,7 +173,7 @@ fn all_regions_of_a_frame_are_one_call_each_with_its_own_answer() {
     let arrived = collect(&pipeline, "sink", "sink");
     feed(&pipeline, &caps("RGB", size), (0..10).map(|_| picture(size, PixelRect { x: 0, y: 0, width: 9, height: 9 }, [255; 3])));
     assert_eq!(run(&pipeline).error, None);
-    assert_eq!(device.script.n_calls(), 10, "one for each frame");
+    assert_eq!(device.script.n_calls(), 10, "one run per frame");
     for arrived in &*arrived.lock().unwrap() {
         let results = arrived.results().unwrap();
         assert!(results.detections.iter().all(|face| face.classifications.iter().any(|said| &*said.name == "color")), "{results:?}");
@@ -181,7 +181,7 @@ fn all_regions_of_a_frame_are_one_call_each_with_its_own_answer() {
 }
 
 #[test]
-fn elements_that_share_by_name_and_contradict_say_both_sides() {
+fn contradictory_options_of_shared_model_are_errors() {
     let first = Rig::begun(&detect("rectangle", "device=CPU nireq=1 model-instance-id=both"));
     for (model, properties, says) in [
         ("stripes", "", "stripes.onnx"),
@@ -198,7 +198,7 @@ fn elements_that_share_by_name_and_contradict_say_both_sides() {
 }
 
 #[test]
-fn thresholds_and_policies_stay_each_elements_own() {
+fn thresholds_and_policies_are_not_shared() {
     let device = Scripted::register("NULL.own", &[0.0, 0.8, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6]);
     let rig = |properties: &str| Rig::begun(&detect("rectangle", &format!("device=NULL.own {properties}")));
     let (low, high, seldom) = (rig("threshold=0.1"), rig("threshold=0.9 scheduling-policy=latency"), rig("inference-interval=2"));
@@ -212,9 +212,9 @@ fn thresholds_and_policies_stay_each_elements_own() {
     assert!(low.count("window") > high.count("window"));
 }
 
-/// What a further stream costs beside its frames: the model, its requests and its threads are there already.
+/// Cost of an additional stream besides its frames: model, requests and threads already exist.
 #[test]
-fn a_further_stream_takes_no_memory_of_the_model() {
+fn additional_stream_uses_no_model_memory() {
     if !is_alone() {
         return;
     }
@@ -246,7 +246,7 @@ fn a_further_stream_takes_no_memory_of_the_model() {
             kilobytes[kilobytes.len() - 1]
         );
     }
-    // A window of NV12 frames of this size is below 1 MiB; threads and pads of GStreamer take some more.
+    // A queue of NV12 frames of this size needs less than 1 MiB; threads and pads of GStreamer need some more.
     let per_stream = kilobytes[4].saturating_sub(kilobytes[0]) / 15;
     assert!(per_stream < 4096, "{per_stream} KiB for each further stream: {kilobytes:?}");
 }

@@ -1,11 +1,11 @@
-//! How the soak judges memory. Tested here, because the soak itself has no harness.
+//! Tests of the soak test's memory evaluation, because the soak test has no harness.
 
 #[path = "../soak/trend.rs"]
 mod trend;
 
 use trend::{Trend, trend};
 
-/// Noise that looks like a heap's: it jumps, and now and then far.
+/// Noise like that of a heap: jumps, with outliers.
 fn noise(n: usize) -> f64 {
     let scattered = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
     let jump = if n % 7 == 3 { 4_000_000.0 } else { 0.0 };
@@ -13,8 +13,8 @@ fn noise(n: usize) -> f64 {
 }
 
 #[test]
-fn a_leak_is_seen_through_noise_and_noise_is_no_leak() {
-    // Samples every 1000 frames.
+fn leak_is_detected_in_noise_and_noise_is_not_a_leak() {
+    // A sample every 1000 frames.
     for n_points in [30, 100, 1000] {
         let flat: Vec<(f64, f64)> = (0..n_points).map(|n| (n as f64 * 1000.0, 9e7 + noise(n))).collect();
         let leaking: Vec<(f64, f64)> = flat.iter().map(|(x, y)| (*x, y + x * 1024.0)).collect();
@@ -26,7 +26,7 @@ fn a_leak_is_seen_through_noise_and_noise_is_no_leak() {
 }
 
 #[test]
-fn a_straight_line_has_its_slope_and_few_points_have_none() {
+fn line_has_slope_and_few_points_have_none() {
     let line: Vec<(f64, f64)> = (0..8).map(|n| (f64::from(n), 3.0 * f64::from(n) + 1.0)).collect();
     assert_eq!(trend(&line), Some(Trend { slope: 3.0, low: 3.0, high: 3.0 }));
     assert_eq!(trend(&line[..4]), None);

@@ -1,4 +1,4 @@
-//! What an element counts is told: as a property, as messages on the bus, in the JSON and in the command's summary.
+//! Counters of an element: as a property, as bus messages, in the JSON and in the command's summary.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -6,18 +6,18 @@ use gstreamer as gst;
 use crate::harness::{TIMEOUT, detect};
 use crate::rig::Rig;
 
-/// The next statistics on the bus.
+/// The next statistics message on the bus.
 fn told(rig: &Rig) -> gst::Structure {
     let message = rig.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Element]).expect("statistics are posted");
     message.structure().unwrap().to_owned()
 }
 
 #[test]
-fn statistics_are_posted_at_the_interval_asked_for_also_while_no_frame_comes() {
+fn stats_are_posted_at_interval_even_without_frames() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     rig.frames(0..10);
     (0..10).for_each(|n| assert_eq!(rig.next(), format!("frame {n} of 64x48")));
-    assert!(rig.bus.pop_filtered(&[gst::MessageType::Element]).is_none(), "nobody asked");
+    assert!(rig.bus.pop_filtered(&[gst::MessageType::Element]).is_none(), "no interval is set");
     rig.element.set_property("stats-interval", 20_u32);
     for _ in 0..3 {
         let stats = told(&rig);
@@ -30,11 +30,11 @@ fn statistics_are_posted_at_the_interval_asked_for_also_while_no_frame_comes() {
     while rig.bus.pop().is_some() {}
     rig.frame(11).unwrap();
     assert_eq!(rig.next(), "frame 11 of 64x48");
-    assert!(rig.bus.pop_filtered(&[gst::MessageType::Element]).is_none(), "nobody asks any more");
+    assert!(rig.bus.pop_filtered(&[gst::MessageType::Element]).is_none(), "the interval was reset");
 }
 
 #[test]
-fn latency_and_pace_are_told() {
+fn stats_have_latency_and_frame_rate() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     let stats = || rig.element.property::<gst::Structure>("stats");
     assert_eq!((rig.count("latency-p99-ns"), stats().get::<f64>("fps")), (0, Ok(0.0)));
@@ -49,8 +49,8 @@ fn latency_and_pace_are_told() {
     assert!(total >= p50 * 25 && total <= most.as_nanos() as u64);
     let fps = stats().get::<f64>("fps").unwrap();
     let least = 49.0 / begin.elapsed().as_secs_f64();
-    assert!(fps >= least * 0.9, "{fps} frames a second, at least {least}");
-    // Asked as soon as the end is known downstream, and long after the next frame would have been due.
+    assert!(fps >= least * 0.9, "expected at least {least} fps, got {fps}");
+    // Read directly after EOS, and long after a next frame would have been due.
     let (sender, receiver) = std::sync::mpsc::channel();
     let element = rig.element.clone();
     let fps_of = |element: &gst::Element| element.property::<gst::Structure>("stats").get::<f64>("fps").unwrap();
@@ -65,14 +65,14 @@ fn latency_and_pace_are_told() {
     rig.until_eos();
     let at_the_end = receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(20));
-    assert_eq!(fps_of(&rig.element), at_the_end, "an end is no stall");
+    assert_eq!(fps_of(&rig.element), at_the_end, "EOS is not a stall");
 }
 
 #[test]
-fn what_a_downstream_error_costs_is_counted() {
+fn frames_lost_by_downstream_error_are_counted() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     rig.answer(|_| Err(gst::FlowError::Error));
     assert_eq!(rig.refusal(), gst::FlowError::Error);
     rig.check_counts();
-    assert!(rig.count("frames-out") >= 1, "the one that was refused had left");
+    assert!(rig.count("frames-out") >= 1, "the refused frame counts as left");
 }

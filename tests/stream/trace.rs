@@ -1,4 +1,4 @@
-//! `roiflow run --trace`: what the file shows, and that it is whole however the run ends.
+//! `roiflow run --trace`: content of the file, and its validity after any end of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ const EXECUTORS: u64 = 1;
 const REQUESTS: u64 = 2;
 const FRAMES: u64 = 3;
 
-/// A bar of the trace.
+/// A slice of the trace.
 #[derive(Debug, Clone, PartialEq)]
 struct Slice {
     group: u64,
@@ -23,7 +23,7 @@ struct Slice {
     request: Option<u64>,
     run: Option<u64>,
     frame: Option<u64>,
-    /// Of a frame and its parts.
+    /// Of a frame and its phases.
     element: Option<String>,
     outcome: Option<String>,
 }
@@ -53,14 +53,14 @@ fn slices(events: &[Value]) -> Vec<Slice> {
     slices.map(slice).collect()
 }
 
-/// The names of the lanes of a group.
+/// Names of the lanes of a group.
 fn lanes(events: &[Value], group: u64) -> BTreeMap<u64, String> {
     let names = events.iter().filter(|event| event["name"] == "thread_name" && event["pid"] == group);
     names.map(|event| (event["tid"].as_u64().unwrap(), event["args"]["name"].as_str().unwrap().to_owned())).collect()
 }
 
 #[test]
-fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
+fn trace_has_steps_per_thread_and_per_request() {
     let folder = Folder::new("trace");
     let path = folder.file("trace.json");
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--trace", &path]);
@@ -71,7 +71,7 @@ fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
         requests.iter().filter(|(_, name)| name.starts_with("rectangle, request ")).map(|(&request, _)| request).collect();
     assert!(!of_detector.is_empty() && requests.values().any(|name| name.starts_with("color, request ")), "{requests:?}");
     let mut frames = BTreeSet::new();
-    // Those that try out whether the rows of a batch are independent are of no frame.
+    // Runs that test whether batch items are independent belong to no frame.
     let runs: Vec<&Slice> = slices.iter().filter(|slice| slice.name == "run" && slice.frame.is_some()).collect();
     assert!(runs.len() >= 80, "{} runs of two models", runs.len());
     for run in runs {
@@ -82,7 +82,7 @@ fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
             let steps: Vec<&Slice> = slices.iter().filter(is_step).collect();
             let [on_thread, in_request] = &steps[..] else { panic!("{name} of {run:?}: {steps:?}") };
             assert_eq!((on_thread.group, in_request.group, in_request.lane), (EXECUTORS, REQUESTS, run.lane));
-            assert!(threads.contains_key(&on_thread.lane), "{on_thread:?} has a lane with a name");
+            assert!(threads.contains_key(&on_thread.lane), "{on_thread:?} has a named lane");
             assert_eq!((on_thread.begin_us, on_thread.end_us, on_thread.frame), (in_request.begin_us, in_request.end_us, run.frame));
             assert!(run.begin_us <= in_request.begin_us && in_request.end_us <= run.end_us + 0.001, "{name} lies inside {run:?}");
         }
@@ -93,7 +93,7 @@ fn each_step_of_each_frame_is_in_the_lane_of_its_thread_and_of_its_request() {
 }
 
 #[test]
-fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs() {
+fn trace_has_frames_with_arrows_to_runs() {
     let folder = Folder::new("trace-frames");
     let path = folder.file("trace.json");
     let output = roiflow(&["run", &folder.file("colors.toml"), "--input", "test:40", "--trace", &path]);
@@ -105,7 +105,7 @@ fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs(
         let mut frames: Vec<&Slice> = slices.iter().filter(of_element).filter(|slice| slice.name.starts_with("frame ")).collect();
         frames.sort_by_key(|slice| slice.frame);
         assert_eq!(frames.iter().map(|frame| frame.frame.unwrap()).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>(), "{element}");
-        assert!(frames.windows(2).all(|pair| pair[0].end_us < pair[1].end_us), "{element}: frames leave in their order");
+        assert!(frames.windows(2).all(|pair| pair[0].end_us < pair[1].end_us), "{element}: frames leave in order");
         let mut n_runs = 0;
         for frame in frames {
             assert!(lanes[&frame.lane].starts_with(&format!("{element}, frame ")), "{lanes:?}");
@@ -118,8 +118,8 @@ fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs(
                 assert!(frame.begin_us <= part.begin_us && part.end_us <= frame.end_us + 0.002, "{part:?} lies inside {frame:?}");
                 part
             };
-            let (place, inference, turn) = (part("wait for a place"), part("inference"), part("wait for its turn"));
-            assert!(place.end_us <= inference.begin_us + 0.002 && inference.end_us <= turn.begin_us + 0.002, "one after the other");
+            let (place, inference, turn) = (part("wait for a slot"), part("inference"), part("wait for its turn"));
+            assert!(place.end_us <= inference.begin_us + 0.002 && inference.end_us <= turn.begin_us + 0.002, "phases are consecutive");
             for run in arrows_from(&events, &slices, inference) {
                 assert_eq!(run.frame, frame.frame);
                 assert!(requests[&run.lane].starts_with(&format!("{model}, request ")), "{run:?}");
@@ -128,13 +128,13 @@ fn each_frame_is_in_a_lane_from_its_arrival_to_its_push_with_arrows_to_its_runs(
             }
         }
         let is_run = |slice: &&Slice| slice.name == "run" && requests[&slice.lane].starts_with(model) && slice.frame.is_some();
-        assert_eq!(slices.iter().filter(is_run).count(), n_runs, "{element}: every run has its arrow");
+        assert_eq!(slices.iter().filter(is_run).count(), n_runs, "{element}: every run has an arrow");
         assert!(n_runs >= 40, "{n_runs}");
     }
     check_nesting(slices);
 }
 
-/// The runs to which an arrow leads that begins in this slice.
+/// Runs with an arrow from this slice.
 fn arrows_from<'a>(events: &[Value], slices: &'a [Slice], from: &Slice) -> Vec<&'a Slice> {
     let lies_in = |event: &Value, slice: &Slice| {
         let at = event["ts"].as_f64().unwrap();
@@ -151,7 +151,7 @@ fn arrows_from<'a>(events: &[Value], slices: &'a [Slice], from: &Slice) -> Vec<&
         .collect()
 }
 
-/// Viewers want the slices of a lane to lie side by side or inside each other.
+/// Slices of a lane must be disjoint or nested.
 fn check_nesting(mut slices: Vec<Slice>) {
     slices.sort_by(|a, b| {
         (a.group, a.lane).cmp(&(b.group, b.lane)).then(a.begin_us.total_cmp(&b.begin_us)).then(b.end_us.total_cmp(&a.end_us))
@@ -166,7 +166,7 @@ fn check_nesting(mut slices: Vec<Slice>) {
     }
 }
 
-/// A run without an end, once its trace has grown.
+/// An endless run, once its trace has grown.
 fn endless(folder: &Folder, trace: &str) -> Child {
     let child = command()
         .args(["run", &folder.file("colors.toml"), "-q", "--input", "test:1000000", "--trace", trace])
@@ -180,12 +180,12 @@ fn endless(folder: &Folder, trace: &str) -> Child {
 }
 
 fn signal(child: &Child, signal: &str) {
-    // The shell's own `kill`: the program of that name is not on every machine.
+    // The shell's builtin `kill`, because not every machine has the program.
     assert!(Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap().success());
 }
 
 #[test]
-fn the_file_is_valid_after_an_interrupt_and_after_a_kill() {
+fn trace_is_valid_after_interrupt_and_kill() {
     let folder = Folder::new("trace-interrupt");
     for (how, ends_well) in [("INT", true), ("KILL", false)] {
         let path = folder.file(how);
@@ -200,14 +200,14 @@ fn the_file_is_valid_after_an_interrupt_and_after_a_kill() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_is_said_with_its_path() {
+fn unwritable_trace_is_reported_with_path() {
     let folder = Folder::new("trace-failed");
     let colors = folder.file("colors.toml");
     check_fails(&["run", &colors, "--input", "test:5", "--trace", &folder.file("no/trace.json")], 1, &["trace.json", "cannot write"]);
     check_fails(&["run", &colors, "--input", "test:5", "--trace", "/dev/full"], 1, &["/dev/full", "No space left"]);
 }
 
-/// A listener of ITT: writes the domain of each task that begins, and its name, to standard error.
+/// An ITT collector that writes domain and name of each task to standard error.
 #[cfg(feature = "ittapi")]
 const COLLECTOR: &str = r#"
 #define _GNU_SOURCE
@@ -239,7 +239,7 @@ void __itt_task_end(const domain *of) { fprintf(stderr, "ITT end %s %d\n", of->n
 
 #[cfg(feature = "ittapi")]
 #[test]
-fn a_profiler_is_told_of_the_steps_under_the_names_of_the_trace() {
+fn profiler_tasks_have_step_names_of_trace() {
     let folder = Folder::new("trace-itt");
     let (source, library, trace) = (folder.file("collector.c"), folder.file("collector.so"), folder.file("trace.json"));
     std::fs::write(&source, COLLECTOR).unwrap();
@@ -249,7 +249,7 @@ fn a_profiler_is_told_of_the_steps_under_the_names_of_the_trace() {
         let mut command = command();
         command.args(["run", &folder.file("colors.toml"), "-q", "--input", "test:10", "--trace", &trace]);
         if listens {
-            // A profiler's own library takes what it wants; one without an initializer is given these groups.
+            // Without an initializer, a collector receives these groups.
             command.env("INTEL_LIBITTNOTIFY64", &library).env("INTEL_ITTNOTIFY_GROUPS", "all");
         }
         let output = command.stdin(Stdio::null()).output().unwrap();
@@ -270,6 +270,6 @@ fn a_profiler_is_told_of_the_steps_under_the_names_of_the_trace() {
     assert_eq!(begun.iter().map(|(name, n)| (name.to_string(), *n)).collect::<BTreeMap<_, _>>(), traced);
     let ends: Vec<i32> = said.lines().filter_map(|line| line.strip_prefix("ITT end roiflow ")?.parse().ok()).collect();
     assert_eq!(ends.len(), begun.values().sum::<usize>(), "every task ends");
-    assert!(ends.iter().all(|&n_open| n_open >= 0), "on the thread where it began");
-    assert!(!run(false).contains("ITT"), "nobody listens");
+    assert!(ends.iter().all(|&n_open| n_open >= 0), "on the thread that began it");
+    assert!(!run(false).contains("ITT"), "no profiler collects");
 }

@@ -1,4 +1,4 @@
-//! `roitrack` gives the same object the same name in every frame, whatever lies between the frames.
+//! `roitrack` gives an object the same track ID in every frame.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::harness::{
 use crate::reference::real;
 use crate::rig::{Rig, SIZE, black};
 
-/// An object without classifications, that moves to the right.
+/// An object without classifications that moves to the right.
 fn walker(id: i32, n: u64) -> Detection {
     Detection { classifications: vec![], ..face(id, Rect { x: 4.0 + 2.0 * n as f32, y: 10.0, width: 20.0, height: 24.0 }) }
 }
@@ -27,16 +27,16 @@ fn frame(n: u64, detections: Vec<Detection>) -> gst::Buffer {
     buffer
 }
 
-/// Every line that a pipeline published.
+/// All lines of a publisher.
 fn lines(file: &str) -> Vec<Value> {
     std::fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn an_object_has_one_id_in_every_frame_of_a_clip() {
+fn object_has_same_id_in_every_frame() {
     let folder = Folder::new("track");
     let clip = folder.file("clip.mp4");
-    // It wanders by whole frames of the clip's pattern, which jumps back after some.
+    // The object moves with the clip's pattern, which jumps back after some frames.
     let rects = make_clip(&clip, 16, "mp4mux");
     let pipeline = pipeline(&format!(
         "filesrc name=file ! decodebin ! videoconvert ! {} ! roitrack name=track ! videoconvert ! roipublish name=publish ! fakesink name=sink",
@@ -52,7 +52,7 @@ fn an_object_has_one_id_in_every_frame_of_a_clip() {
     let object = |line: &Value| line["objects"][0].clone();
     let ids: BTreeSet<i64> = lines.iter().map(|line| object(line)["id"].as_i64().unwrap()).collect();
     let regions: BTreeSet<i64> = lines.iter().map(|line| object(line)["region_id"].as_i64().unwrap()).collect();
-    assert_eq!((ids, regions), ([1].into(), [1].into()), "one object, the first of its stream and of every frame");
+    assert_eq!((ids, regions), ([1].into(), [1].into()), "one object with track ID 1 in every frame");
     assert!(lines.iter().all(|line| object(line)["track_state"] == "confirmed"));
     for arrived in arrived.lock().unwrap().iter() {
         let found = arrived.results().unwrap().detections;
@@ -64,7 +64,7 @@ fn an_object_has_one_id_in_every_frame_of_a_clip() {
 }
 
 #[test]
-fn an_object_has_no_id_until_the_tracker_gives_one() {
+fn object_has_no_id_before_confirmation() {
     let folder = Folder::new("tentative");
     let line = format!(
         "appsrc name=source ! {} ! roitrack min-hits=3 ! roipublish name=publish ! fakesink",
@@ -87,7 +87,7 @@ fn an_object_has_no_id_until_the_tracker_gives_one() {
 }
 
 #[test]
-fn trackers_in_a_row_give_different_ids_whichever_begins() {
+fn trackers_in_a_row_give_different_ids() {
     for first in ["car", "bus"] {
         let pipeline = pipeline(
             "videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack object-class=car ! queue ! tee ! \
@@ -113,10 +113,10 @@ fn trackers_in_a_row_give_different_ids_whichever_begins() {
 }
 
 #[test]
-fn the_name_is_a_parameter_of_the_region_that_gvatrack_writes_too() {
+fn track_id_is_region_parameter_as_in_gvatrack() {
     let pipeline =
         pipeline("videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack ! fakesink name=sink");
-    // Another detector's regions, whose numbers say nothing, and one that another tracker knows.
+    // Regions of a foreign detector with arbitrary IDs, and one with a track ID of another tracker.
     on_buffers(&pipeline, "attach", "src", |n, buffer| {
         let buffer = buffer.make_mut();
         RoiMeta::add(buffer, "car", (4 + 2 * n as u32, 10, 20, 24));
@@ -132,14 +132,14 @@ fn the_name_is_a_parameter_of_the_region_that_gvatrack_writes_too() {
         let written: Vec<i32> = arrived.buffer.iter_meta::<RoiMeta>().map(|roi| object_id(&roi)).collect();
         let read: Vec<i32> = arrived.results().unwrap().detections.iter().map(|found| found.track.unwrap().0).collect();
         assert_eq!((written.len(), written.iter().collect::<BTreeSet<_>>()), (2, read.iter().collect()), "{written:?} {read:?}");
-        assert!(written.contains(&77), "what another tracker named keeps its name");
+        assert!(written.contains(&77), "a foreign track ID is kept");
         names.extend(written);
     }
     assert_eq!(names.len(), 2, "two objects in four frames");
 }
 
 #[test]
-fn a_flush_another_stream_and_a_jump_in_time_begin_anew_and_nothing_else_does() {
+fn only_flush_new_stream_and_time_jump_end_tracks() {
     let rig = Rig::begun("roitrack");
     let mut n = 0;
     let mut region = 100;
@@ -158,13 +158,13 @@ fn a_flush_another_stream_and_a_jump_in_time_begin_anew_and_nothing_else_does() 
     };
     let first = see(&rig, next(), true);
     assert!(first > 0);
-    // What leaves a track as it is.
+    // Events that do not end tracks.
     rig.event(gst::event::Gap::builder(FRAME_TIME * 2).duration(FRAME_TIME).build());
     assert_eq!(see(&rig, next(), false), first, "a gap");
     rig.segment();
     assert_eq!(see(&rig, next(), false), first, "a segment");
-    assert_eq!(see(&rig, next() + 20, true), first, "frames that were dropped");
-    // What ends it.
+    assert_eq!(see(&rig, next() + 20, true), first, "dropped frames");
+    // Events that end tracks.
     let mut known = vec![first];
     let mut is_new = |name: i32, what: &str| {
         assert!(!known.contains(&name), "{what}: {name} of {known:?}");
@@ -172,7 +172,7 @@ fn a_flush_another_stream_and_a_jump_in_time_begin_anew_and_nothing_else_does() 
     };
     is_new(see(&rig, next(), true), "back in time");
     is_new(see(&rig, 1000, true), "ahead in time");
-    is_new(see(&rig, 10, false), "far back in time, and nobody says so");
+    is_new(see(&rig, 10, false), "far back in time, without a DISCONT flag");
     rig.event(gst::event::FlushStart::new());
     rig.event(gst::event::FlushStop::new(true));
     rig.segment();
@@ -187,7 +187,7 @@ fn a_flush_another_stream_and_a_jump_in_time_begin_anew_and_nothing_else_does() 
 }
 
 #[test]
-fn a_frame_of_another_size_shows_the_same_objects() {
+fn changed_frame_size_keeps_tracks() {
     let rig = Rig::begun("roitrack");
     rig.source.push(frame(0, vec![walker(1, 0)])).unwrap();
     let size = Size::new(SIZE.width * 2, SIZE.height * 2);
@@ -201,7 +201,7 @@ fn a_frame_of_another_size_shows_the_same_objects() {
 }
 
 #[test]
-fn frames_without_inference_keep_every_track() {
+fn skipped_frames_keep_tracks() {
     for carry in [false, true] {
         let line = format!(
             "appsrc name=source ! {} ! roitrack max-age=0 ! fakesink name=sink",
@@ -224,7 +224,7 @@ fn frames_without_inference_keep_every_track() {
 }
 
 #[test]
-fn only_the_named_classes_are_tracked_and_the_limits_are_those_of_the_properties() {
+fn object_class_and_limits_apply_to_tracker() {
     let rig = Rig::begun("roitrack object-class=\"car, bus\" min-hits=2 max-tracks=1");
     let labeled = |id: i32, label: &str, y: f32| {
         let rect = Rect { x: 4.0, y, width: 10.0, height: 10.0 };
@@ -245,7 +245,7 @@ fn only_the_named_classes_are_tracked_and_the_limits_are_those_of_the_properties
 }
 
 #[test]
-fn a_buffer_that_others_hold_is_not_copied_for_its_names() {
+fn shared_buffer_is_not_copied_for_track_ids() {
     let rig = Rig::begun("roitrack");
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seeing = seen.clone();
@@ -256,11 +256,11 @@ fn a_buffer_that_others_hold_is_not_copied_for_its_names() {
     let held = frame(0, vec![walker(1, 0)]);
     rig.source.push(held.clone()).unwrap();
     assert_eq!(*seen.lock().unwrap(), [held.peek_memory(0).as_ptr() as usize]);
-    assert_eq!(meta::read(&held, SIZE).unwrap().detections[0].track, None, "who holds it sees what was there");
+    assert_eq!(meta::read(&held, SIZE).unwrap().detections[0].track, None, "the holder has the unchanged buffer");
 }
 
 #[test]
-fn frames_without_results_pass_as_they_are() {
+fn frames_without_results_pass_unchanged() {
     let rig = Rig::begun("roitrack");
     rig.source.push(frame(0, vec![])).unwrap();
     let failed = FrameResults { status: InferenceStatus::Failed("no memory".into()), ..results(SIZE, 1, vec![]) };
@@ -274,15 +274,15 @@ fn frames_without_results_pass_as_they_are() {
 }
 
 #[test]
-fn data_that_is_no_video_is_an_error_that_says_what_is_expected() {
+fn other_data_than_video_is_an_error() {
     let ending = run(&pipeline("audiotestsrc num-buffers=1 ! roitrack ! fakesink"));
     let said = ending.error.unwrap();
-    assert!(said.contains("width and height") && said.contains("behind a detector"), "{said}");
+    assert!(said.contains("width and height") && said.contains("roitrack"), "{said}");
 }
 
 #[test]
-fn labels_are_carried_on_by_the_name_that_the_tracker_gave() {
-    // The detector runs on every frame and numbers anew each time; the classifier runs on every third.
+fn carried_labels_follow_tracker_id() {
+    // The detector runs on every frame with new object IDs; the classifier runs on every third frame.
     let pipeline = pipeline(&format!(
         "appsrc name=source ! {} ! roitrack ! {} ! fakesink name=sink",
         detect("rectangle", ""),
@@ -299,7 +299,7 @@ fn labels_are_carried_on_by_the_name_that_the_tracker_gave() {
 }
 
 #[test]
-fn the_line_of_the_documentation_runs() {
+fn documented_pipeline_runs() {
     let [line] = &*crate::documentation::lines(include_str!("../../src/elements/track/mod.rs")) else { panic!("expected one line") };
     let line = line.replace("assets/", concat!(env!("CARGO_MANIFEST_DIR"), "/assets/"));
     let folder = Folder::new("track line");
@@ -313,7 +313,7 @@ fn the_line_of_the_documentation_runs() {
 }
 
 #[test]
-fn faces_of_a_real_clip_keep_their_ids() {
+fn faces_keep_ids_in_real_clip() {
     let (Some(clip), Some(models)) = (real("videos/faces_grid_1280x720.mp4"), real("models")) else { return };
     let descriptions = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models");
     let line = format!(
@@ -332,7 +332,7 @@ fn faces_of_a_real_clip_keep_their_ids() {
     for arrived in arrived.iter() {
         let found = arrived.results().unwrap().detections;
         let names: BTreeSet<ObjectId> = found.iter().map(|found| found.track.unwrap()).collect();
-        assert_eq!(names.len(), found.len(), "no name twice in a frame");
+        assert_eq!(names.len(), found.len(), "track IDs are unique in a frame");
         n_objects += found.len();
         names.into_iter().for_each(|name| *frames_of.entry(name).or_default() += 1);
     }

@@ -1,5 +1,5 @@
-//! Files that nobody vouches for: names that a terminal would obey, devices and FIFOs in the place of files, files that are too large, and
-//! descriptions that name files elsewhere. By the real binary, and on the bus.
+//! Untrusted files, with the real binary and on the bus: names with control characters, special files, oversized files, and descriptions
+//! that refer to files elsewhere.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::cli::{Folder, command};
 use crate::harness::{pipeline, run};
 
-/// Escape, carriage return, a control sequence of one byte, a change of direction, and a line break.
+/// Escape, carriage return, a one-byte control sequence, a change of text direction, and a line break.
 const EVIL: &str = "evil\u{1b}[2J\u{1b}]0;t\u{7}\r\u{9b}31m\u{202e}name";
 
 fn hostile() -> String {
     format!("{}/tests/golden/outputs/hostile.onnx", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Ends within a time that no read of an endless file would end in.
+/// A time limit that reading an endless file would exceed.
 fn roiflow(arguments: &[&str]) -> Output {
     let mut child = command().args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
@@ -36,7 +36,7 @@ fn check_clean(text: &str) {
     assert!(!text.contains(is_obeyed), "{text:?}");
 }
 
-/// Runs the command, and checks that nothing in what it prints is obeyed by a terminal; gives its exit code and all that it printed.
+/// Runs the command and asserts that its output contains no control characters. Returns exit code and output.
 #[track_caller]
 fn clean(arguments: &[&str]) -> (Option<i32>, String) {
     let output = roiflow(arguments);
@@ -46,7 +46,7 @@ fn clean(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn names_in_files_never_reach_a_terminal_raw() {
+fn names_in_files_are_escaped_on_terminal() {
     let folder = Folder::new("hostile-names");
     let toml = |text: &str| toml_text(text);
     let description = |name: &str, decoder: &str, label: &str| {
@@ -105,16 +105,16 @@ fn names_in_files_never_reach_a_terminal_raw() {
     }
 }
 
-/// A text as TOML writes it, with every letter that may be escaped escaped.
+/// A string in TOML syntax with all possible escapes.
 fn toml_text(text: &str) -> String {
     let letters: String =
         text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\U{:08X}", c as u32) }).collect();
     format!("\"{letters}\"")
 }
 
-/// `gst-launch-1.0` prints messages as they are.
+/// `gst-launch-1.0` prints messages without escaping.
 #[test]
-fn messages_on_the_bus_have_their_names_escaped() {
+fn names_in_bus_messages_are_escaped() {
     let folder = Folder::new("hostile-bus");
     let model = folder.file(&EVIL.replace(']', ""));
     std::fs::copy(hostile(), &model).unwrap();
@@ -136,7 +136,7 @@ fn messages_on_the_bus_have_their_names_escaped() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn special_files_are_refused_at_once() {
     let folder = Folder::new("special-files");
     let fifo = folder.file("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -185,12 +185,12 @@ fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
-fn files_larger_than_their_limit_are_refused() {
+fn files_above_size_limit_are_refused() {
     let folder = Folder::new("large-files");
     let rectangle = format!("{}/assets/tiny/rectangle.onnx", env!("CARGO_MANIFEST_DIR"));
     let large = |name: &str, n_bytes: u64| {
         let path = folder.file(name);
-        // Without blocks on the disk.
+        // A sparse file.
         std::fs::File::create(&path).unwrap().set_len(n_bytes).unwrap();
         path
     };
@@ -211,7 +211,7 @@ fn files_larger_than_their_limit_are_refused() {
 }
 
 #[test]
-fn a_description_names_files_outside_its_folder_only_if_allowed() {
+fn files_outside_description_folder_need_permission() {
     let folder = Folder::new("outside-files");
     let rectangle = format!("{}/assets/tiny/rectangle.onnx", env!("CARGO_MANIFEST_DIR"));
     std::fs::write(folder.file("names.txt"), "a name\n").unwrap();
@@ -240,13 +240,13 @@ fn a_description_names_files_outside_its_folder_only_if_allowed() {
         let not_by_variable = command().args(inspect).env("ROIFLOW_ALLOW_OUTSIDE_FILES", "0").output().unwrap();
         assert_eq!(not_by_variable.status.code(), Some(1));
     }
-    // What the user names is the user's choice.
+    // A file given by the user is always allowed.
     let source = "videotestsrc num-buffers=2 ! video/x-raw,format=RGB,width=64,height=48";
     assert_eq!(run(&pipeline(&format!("{source} ! roidetect model={rectangle} labels-file={absolute} ! fakesink"))).error, None);
 }
 
 #[test]
-fn pipeline_descriptions_are_checked_before_they_are_used() {
+fn pipeline_descriptions_are_checked_before_use() {
     let folder = Folder::new("bad-pipelines");
     let good = "version = 1\nname = \"x\"\ndescription = \"x\"\n[parameters.a]\ntype = \"string\"\ndefault = \"b\"\n[pipeline]\ngraph = \"{source} ! {video}\"\n";
     for (from, to, parts) in [

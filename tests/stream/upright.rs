@@ -1,11 +1,11 @@
-//! Videos that were recorded sideways, as phones do, are analyzed and written upright.
+//! Videos with a rotation in their metadata, as recorded by phones, are analyzed and written upright.
 
 use roiflow::frame::PixelRect;
 
 use crate::cli::{Folder, roiflow};
 use crate::harness::make_clip;
 
-/// Rows of the matrix in a track header, in the fixed-point numbers of ISO/IEC 14496-12; and what becomes of a rectangle in 256 x 192.
+/// Rows of the matrix in a track header, in fixed-point numbers of ISO/IEC 14496-12, and the resulting rectangle in 256 x 192.
 type Orientation = (&'static str, [i32; 4], (u64, u64), fn(PixelRect) -> [u32; 4]);
 
 const WIDTH: u32 = 256;
@@ -40,7 +40,7 @@ fn near(object: &serde_json::Value, expected: [u32; 4]) -> bool {
 }
 
 #[test]
-fn frames_recorded_sideways_are_analyzed_and_written_upright() {
+fn rotated_recordings_are_analyzed_and_written_upright() {
     let folder = Folder::new("upright");
     let find = folder.file("find.toml");
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny/rectangle.onnx");
@@ -73,7 +73,7 @@ fn frames_recorded_sideways_are_analyzed_and_written_upright() {
 }
 
 #[test]
-fn a_turned_clip_plays_in_a_loop_and_with_a_limit() {
+fn rotated_clip_plays_in_loop_and_with_limit() {
     let folder = Folder::new("upright-loop");
     let clip = folder.file("clip.mp4");
     make_clip(&clip, 10, "mp4mux");

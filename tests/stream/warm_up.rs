@@ -1,5 +1,5 @@
-//! Where the time of a frame has to be known, a model runs before the first one; elsewhere the first frame is the warm-up. Either way a
-//! model that never runs is an error, and not a warning for each frame.
+//! If the run time must be known, a model runs before the first frame; otherwise the first frame is the warm-up. In both cases, a model
+//! that never runs is an error, not a warning per frame.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use roiflow::runtime::{Error, ErrorKind};
 use crate::harness::{Slow, TIMEOUT, caps, detect_compiled_through, eventually, face, pipeline, results, run};
 use crate::rig::{Rig, SIZE, black};
 
-/// A device whose runs fail if the test says so of their number, those of a warm-up included.
+/// A device whose runs fail by their number, including warm-up runs.
 fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<Slow> {
     let n_runs = AtomicU64::new(0);
     Slow::computing(name, 1, move |io| {
         if fails(n_runs.fetch_add(1, Ordering::AcqRel)) {
             return Err(Error::new(ErrorKind::Device, "the device is on fire"));
         }
-        // What the detector and the classifier of these tests understand.
+        // Outputs in the format of the detector and the classifier of these tests.
         let (shape, answer): (&[usize], &[f32]) = match io.input_tensor(0).shape()[..] {
             [1, 64, 64, 3] => (&[1, 1, 6], &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]),
             _ => (&[1, 4], &[1.0, 0.0, 0.0, 0.0]),
@@ -31,7 +31,7 @@ fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> A
     })
 }
 
-/// What the bus was told since it was asked before.
+/// Messages on the bus since the last call.
 fn said(rig: &Rig) -> Vec<String> {
     let next = || rig.bus.pop_filtered(&[gst::MessageType::Warning, gst::MessageType::Error]);
     let text = |message: gst::Message| match message.view() {
@@ -43,7 +43,7 @@ fn said(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn a_model_runs_before_the_first_frame_where_the_time_it_takes_matters_and_only_there() {
+fn warm_up_runs_only_if_run_time_matters() {
     let slow = Slow::open("warm-up", 1);
     let line = |properties| slow.detect(&format!("nireq=1 queue-policy=wait {properties}"));
     for (what, rig, n_before) in [
@@ -60,20 +60,20 @@ fn a_model_runs_before_the_first_frame_where_the_time_it_takes_matters_and_only_
 }
 
 #[test]
-fn a_model_that_never_runs_ends_the_stream_with_its_first_frame() {
+fn broken_model_ends_stream_with_first_frame() {
     let device = failing("never-runs", |_| true);
     let rig = Rig::begun(&device.detect("nireq=1 max-failures=-1"));
     for round in 0..2 {
-        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream hears of it");
+        assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream gets the error");
         let said = said(&rig);
-        let [said] = &said[..] else { panic!("once is enough: {said:?}") };
+        let [said] = &said[..] else { panic!("expected one error: {said:?}") };
         for part in ["error: the model has not run once", "the device is on fire", "`roiflow bench MODEL --device NULL.never-runs`"] {
             assert!(said.contains(part), "{said}");
         }
         let left = rig.left();
         assert!(left.len() == 1 && left[0].status.contains("on fire"), "round {round}: {left:?}");
         rig.check_counts();
-        // A flush begins anew.
+        // A flush resets the count.
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         rig.segment();
@@ -81,14 +81,14 @@ fn a_model_that_never_runs_ends_the_stream_with_its_first_frame() {
 }
 
 #[test]
-fn a_first_frame_that_fails_on_a_model_that_runs_is_a_warning() {
-    // The first frame's, and one after the two that tell whether the model runs and the second frame's.
+fn failed_first_frame_of_working_model_is_a_warning() {
+    // The first frame's run, two runs that test the model, and the second frame's run.
     let device = failing("first-fails", |n| n == 0 || n == 4);
     let rig = Rig::begun(&device.detect("nireq=1"));
     for (n, n_runs) in [(0, 3), (1, 4), (2, 5), (3, 6)] {
         rig.frame(n).unwrap();
         rig.next();
-        assert_eq!(rig.count("runs"), n_runs, "a model that has run is not tried again");
+        assert_eq!(rig.count("runs"), n_runs, "a model that has run is not tested again");
         let said = said(&rig);
         assert_eq!(said.len() == 1 && said[0].starts_with("warning: inference failed on frame"), n % 2 == 0, "frame {n}: {said:?}");
     }
@@ -96,7 +96,7 @@ fn a_first_frame_that_fails_on_a_model_that_runs_is_a_warning() {
 }
 
 #[test]
-fn a_classifier_that_never_runs_ends_the_stream_with_the_first_object() {
+fn broken_classifier_ends_stream_with_first_object() {
     let device = failing("classifier-never-runs", |_| true);
     let rig = Rig::begun(&device.classify("nireq=1 batch-size=1"));
     rig.frames(0..5);
@@ -107,11 +107,11 @@ fn a_classifier_that_never_runs_ends_the_stream_with_the_first_object() {
     roiflow::elements::meta::attach(frame.make_mut(), results(SIZE, 5, objects));
     rig.source.push(frame).unwrap();
     let said = rig.error();
-    assert!(said.contains("the model has not run once") && said.contains("on fire"), "{said}");
+    assert!(said.contains("never run") && said.contains("on fire"), "{said}");
 }
 
 #[test]
-fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
+fn model_with_successful_run_is_not_tested_again() {
     let is_lost = Arc::new(AtomicBool::new(false));
     let lost = is_lost.clone();
     let device = failing("has-run", move |_| lost.load(Ordering::Acquire));
@@ -130,9 +130,9 @@ fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
     first.element.set_state(gst::State::Ready).unwrap();
     first.element.set_state(gst::State::Playing).unwrap();
     first.begin();
-    fails("a stream that begins anew", &first);
+    fails("a restarted stream", &first);
 
-    // Runs in the background are runs.
+    // Background runs count as runs.
     let rig = Rig::begun(&device.classify("nireq=1 batch-size=1 classifier-async-mode=true reclassify-interval=1"));
     let tracked = |n: u64| {
         let mut frame = black(n);
@@ -144,7 +144,7 @@ fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
     rig.next();
     eventually("it has run", || rig.count("runs") == 1);
     is_lost.store(true, Ordering::Release);
-    eventually("a failure is told", || {
+    eventually("the failure is reported", || {
         let n = rig.count("frames-in");
         rig.source.push(tracked(n)).unwrap();
         rig.next();
@@ -154,7 +154,7 @@ fn a_model_that_has_run_is_not_doubted_whoever_ran_it() {
 }
 
 #[test]
-fn a_warm_up_that_fails_on_a_model_that_has_run_lets_the_stream_begin() {
+fn failed_warm_up_of_working_model_starts_stream() {
     let is_lost = Arc::new(AtomicBool::new(false));
     let n_failed = Arc::new(AtomicU64::new(0));
     let (lost, failed) = (is_lost.clone(), n_failed.clone());
@@ -167,7 +167,7 @@ fn a_warm_up_that_fails_on_a_model_that_has_run_lets_the_stream_begin() {
     first.frame(0).unwrap();
     first.next();
     is_lost.store(true, Ordering::Release);
-    // Tried behind the making of the stage, and again with the caps.
+    // Tested after loading, and again with the caps.
     let second = Rig::begun(&device.detect("nireq=1 max-latency=60000"));
     assert_eq!(n_failed.load(Ordering::Acquire), 2);
     is_lost.store(false, Ordering::Release);
@@ -177,7 +177,7 @@ fn a_warm_up_that_fails_on_a_model_that_has_run_lets_the_stream_begin() {
 }
 
 #[test]
-fn a_live_stream_whose_warm_up_failed_tells_its_latency_when_it_is_known() {
+fn live_latency_is_reported_later_after_failed_warm_up() {
     let is_lost = Arc::new(AtomicBool::new(false));
     let lost = is_lost.clone();
     let device = failing("untold", move |_| lost.load(Ordering::Acquire));
@@ -195,13 +195,13 @@ fn a_live_stream_whose_warm_up_failed_tells_its_latency_when_it_is_known() {
     let messages = || std::iter::from_fn(|| second.bus.pop_filtered(&[gst::MessageType::Latency])).count();
     second.frame(1).unwrap();
     assert_eq!(second.next(), "frame 1 of 64x48");
-    eventually("the pipeline is told to ask", || messages() == 1);
+    eventually("the pipeline must query the latency", || messages() == 1);
     let told = latency();
     assert!(told > gst::ClockTime::ZERO);
     assert_eq!((second.count("inferred"), said(&second)), (1, vec![]));
 }
 
-/// Sends a flush, and says whether it came through while the device was held.
+/// Sends a flush, and returns whether it completed while the device was held.
 fn flushes(rig: &Rig) -> bool {
     let (source, (sender, ended)) = (rig.source.clone(), channel());
     std::thread::spawn(move || {
@@ -226,13 +226,13 @@ fn begin_aside(rig: &Rig) -> std::thread::JoinHandle<()> {
         source.push_event(gst::event::StreamStart::new("stream"));
         source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
     });
-    // From here on who wants the pad's stream lock, as the end of a flush does, waits for the caps.
+    // From here on, taking the pad's stream lock, as FLUSH_STOP does, waits for the caps.
     caps_came.recv_timeout(TIMEOUT.into()).unwrap();
     sinkpad.remove_probe(probe.unwrap());
     beginning
 }
 
-/// A live stream whose model was made before, and which hangs in its warm-up when it begins.
+/// A live stream with a cached model that hangs in its warm-up.
 fn hangs_in_warm_up(slow: &Slow) -> Rig {
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
     rig.element.set_state(gst::State::Ready).unwrap();
@@ -243,7 +243,7 @@ fn hangs_in_warm_up(slow: &Slow) -> Rig {
 }
 
 #[test]
-fn a_flush_waits_neither_for_a_model_that_is_being_made_nor_for_a_warm_up_that_hangs() {
+fn flush_does_not_wait_for_loading_or_warm_up() {
     let gate = Gate::closed();
     let making = Rig::behind(&detect_compiled_through(&gate, "flushed-while-made"), false);
     making.link();
@@ -257,47 +257,51 @@ fn a_flush_waits_neither_for_a_model_that_is_being_made_nor_for_a_warm_up_that_h
     slow.wait_for(1);
     gate.open();
     slow.release();
-    // A pad whose events a flush removes meanwhile may say its caps again, behind the flush: these wait.
+    // A pad whose events are removed by a flush may resend its caps after the flush: these wait.
     beginnings.into_iter().for_each(|beginning| beginning.join().unwrap());
     for rig in [making, hanging] {
         rig.segment();
         rig.frame(1).unwrap();
         while rig.next() != "frame 1 of 64x48" {}
-        assert_eq!((rig.count("inferred"), said(&rig)), (1, vec![]), "the caps are known, though they came before the model was there");
+        assert_eq!(
+            (rig.count("inferred"), said(&rig)),
+            (1, vec![]),
+            "the caps are known, although they arrived before the model was loaded"
+        );
     }
 }
 
 #[test]
-fn a_warm_up_that_hangs_is_left_behind_when_its_element_is_stopped() {
+fn hanging_warm_up_is_abandoned_on_stop() {
     let slow = Slow::open("hangs", 1);
     let rig = hangs_in_warm_up(&slow);
     let beginning = begin_aside(&rig);
     slow.wait_for(1);
-    // It has its patience, and an end.
+    // The wait ends after its time limit.
     rig.element.set_state(gst::State::Null).unwrap();
     beginning.join().unwrap();
-    // The messages on it hold the element.
+    // Bus messages hold references to the element.
     rig.element.set_bus(None::<&gst::Bus>);
     let element = rig.element.downgrade();
     drop(rig);
     slow.release();
-    eventually("what it held is free", || element.upgrade().is_none());
+    eventually("its resources are released", || element.upgrade().is_none());
 }
 
 #[test]
-fn a_model_that_never_runs_is_told_while_the_pipeline_is_paused() {
+fn broken_model_is_reported_in_paused() {
     let device = failing("paused", |_| true);
     let pipeline = pipeline(&format!("videotestsrc ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1")));
     pipeline.set_state(gst::State::Paused).unwrap();
     let message = pipeline.bus().unwrap().timed_pop_filtered(TIMEOUT, &[gst::MessageType::Error]);
     pipeline.set_state(gst::State::Null).unwrap();
-    let message = message.expect("an error is told");
+    let message = message.expect("an error is reported");
     let gst::MessageView::Error(error) = message.view() else { unreachable!("filtered") };
-    assert!(error.error().to_string().contains("the model has not run once"), "{error:?}");
+    assert!(error.error().to_string().contains("never run"), "{error:?}");
 }
 
 #[test]
-fn a_stream_that_turns_live_is_warmed_up_then_and_a_flush_meanwhile_is_no_failure() {
+fn stream_that_becomes_live_is_warmed_up() {
     let slow = Slow::open("turns-live", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
     rig.is_live.store(true, Ordering::Release);
@@ -305,7 +309,7 @@ fn a_stream_that_turns_live_is_warmed_up_then_and_a_flush_meanwhile_is_no_failur
     rig.expect(&["stream-start", "caps 64x48", "segment"]);
     assert_eq!(rig.count("runs"), 2);
 
-    // The only request is busy: the warm-up waits for it, and the flush finds it there.
+    // The only request is busy: the warm-up waits for it when the flush arrives.
     let slow = Slow::open("turns-live-busy", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
     slow.hold();
@@ -317,7 +321,7 @@ fn a_stream_that_turns_live_is_warmed_up_then_and_a_flush_meanwhile_is_no_failur
         source.push_event(gst::event::StreamStart::new("live"));
         source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
     });
-    eventually("the caps are through", || {
+    eventually("the caps have passed", || {
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         beginning.is_finished()
@@ -330,7 +334,7 @@ fn a_stream_that_turns_live_is_warmed_up_then_and_a_flush_meanwhile_is_no_failur
 }
 
 #[test]
-fn a_live_stream_does_not_begin_with_a_model_that_does_not_run() {
+fn live_stream_with_broken_model_does_not_start() {
     let device = failing("live-never-runs", |_| true);
     let line = format!("videotestsrc is-live=true ! video/x-raw,format=RGB,width=64,height=48 ! {} ! fakesink", device.detect("nireq=1"));
     let pipeline = pipeline(&line);
@@ -343,7 +347,7 @@ fn a_live_stream_does_not_begin_with_a_model_that_does_not_run() {
 }
 
 #[test]
-fn who_asks_for_the_latency_waits_for_the_model_only_where_a_source_is_live() {
+fn latency_query_waits_for_model_only_if_live() {
     let gate = Gate::closed();
     let rig = Rig::new(&detect_compiled_through(&gate, "latency-asked"));
     gate.wait_for_arrivals(1);

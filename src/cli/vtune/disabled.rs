@@ -1,8 +1,8 @@
-//! Without the feature: no layer.
+//! Without the feature `ittapi`: no layer.
 
 use tracing_subscriber::layer::Identity;
 
-/// None.
+/// No layer.
 pub(in crate::cli) fn layer() -> Option<Identity> {
     None
 }

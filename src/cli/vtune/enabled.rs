@@ -1,7 +1,7 @@
-//! With the feature: a layer that begins a task where a thread enters a step, and ends it where the thread leaves it.
+//! With the feature `ittapi`: a layer that marks each step as an ITT task of its thread.
 //!
-//! Only while a profiler listens: it says so by the variable that names its library, which ITT itself reads. Without it the steps
-//! cost what they cost without the feature.
+//! Only while a profiler collects data: it sets the environment variable with the path of its library, which ITT reads as well.
+//! Otherwise, the layer has no cost.
 
 use std::cell::RefCell;
 
@@ -14,10 +14,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::super::trace::Trace;
 
-/// Where a profiler says that it listens.
+/// Environment variable that a collecting profiler sets.
 const COLLECTOR: &str = if cfg!(target_pointer_width = "64") { "INTEL_LIBITTNOTIFY64" } else { "INTEL_LIBITTNOTIFY32" };
 
-/// The layer, if a profiler listens.
+/// The layer; `None` without a profiler.
 pub(in crate::cli) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
     std::env::var_os(COLLECTOR).map(|_| Tasks.with_filter(filter_fn(Trace::wants)))
 }
@@ -25,9 +25,9 @@ pub(in crate::cli) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<
 struct Tasks;
 
 thread_local! {
-    /// ITT has one domain of a name. The crate's handle may not pass between threads, so each has its own, of eight bytes.
+    /// ITT has one domain per name. The crate's handle is not `Send`, so each thread has its own, of eight bytes.
     static DOMAIN: &'static Domain = Box::leak(Box::new(Domain::new("roiflow")));
-    /// The tasks that this thread is in, innermost last.
+    /// Open tasks of this thread, innermost last.
     static OPEN: RefCell<Vec<(span::Id, Task<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -42,7 +42,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Tasks {
 
     fn on_enter(&self, id: &span::Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        // Runs and frames pass from thread to thread: only steps are tasks.
+        // Runs and frames move between threads, so only steps are tasks.
         if let Some(StepName(Some(step))) = span.extensions().get() {
             let task = Task::begin(DOMAIN.with(|domain| *domain), step.as_str());
             OPEN.with_borrow_mut(|open| open.push((id.clone(), task)));
@@ -58,7 +58,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Tasks {
     }
 }
 
-/// What a step is called.
+/// Name of a step.
 struct StepName(Option<String>);
 
 impl Visit for StepName {

@@ -1,5 +1,4 @@
-//! Tells a profiler what each thread is doing: with the feature `ittapi` the steps of requests are tasks of Intel's ITT, under the
-//! names that they have in a trace; without the feature there is nothing to tell it with.
+//! Tasks for Intel's ITT profilers: with the feature `ittapi`, steps of requests are tasks with the same names as in a trace.
 
 #[cfg(not(feature = "ittapi"))]
 mod disabled;

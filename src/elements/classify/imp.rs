@@ -1,4 +1,4 @@
-//! Properties of `roiclassify`, and how its stage is made. What it does with a frame is [`super::work`]'s, everything else the parent class's.
+//! Properties of `roiclassify`, and loading of its stage. [`super::work`] handles frames, the parent class everything else.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};
@@ -16,14 +16,14 @@ use crate::elements::reuse::{self, ResultReuse, ReuseSettings};
 use crate::elements::work::Work;
 use crate::stages::{self, Stage};
 
-/// The element's inside.
+/// Instance data of `roiclassify`.
 #[derive(Default)]
 pub struct RoiClassify;
 
 #[glib::object_subclass]
 impl ObjectSubclass for RoiClassify {
     const NAME: &'static str = "RoiClassify";
-    /// Another copy of the library may be in the process.
+    /// Two copies of the library may be in one process.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiClassify;
     type ParentType = Inference;
@@ -32,7 +32,7 @@ impl ObjectSubclass for RoiClassify {
 impl ObjectImpl for RoiClassify {
     fn properties() -> &'static [glib::ParamSpec] {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
-            let region = InferenceRegion::property(RoiClassify::REGION, "Classify each object found before, or the whole frame");
+            let region = InferenceRegion::property(RoiClassify::REGION, "Classify each object of earlier elements, or the whole frame");
             let objects =
                 ObjectFilter::properties("Only objects with one of these labels are classified, separated by commas; default: all");
             [region].into_iter().chain(objects).chain(reuse::PROPERTIES.specs()).collect()
@@ -86,7 +86,7 @@ impl InferenceImpl for RoiClassify {
             InferenceRegion::RoiList => Some(objects),
             InferenceRegion::FullFrame => {
                 if !(objects.is_all() && settings.reuse == ReuseSettings::default()) {
-                    let unused = "object-class, the limits of object sizes, and what goes by the ids of objects";
+                    let unused = "object-class, the object size limits, and the properties for tracked objects";
                     settings.region.warn_of_unused(self.obj().upcast_ref(), unused);
                 }
                 None

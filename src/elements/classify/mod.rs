@@ -42,7 +42,7 @@
 //! - `min-object-width`, `-height`, `max-object-width`, `-height`: only objects of this size, in pixels of the frame, are classified. An
 //!   object that becomes too small keeps its earlier results.
 //!
-//! All but the last need track IDs. Objects without one are classified in every frame, their frames wait, and one warning is posted. A
+//! All but the size limits need track IDs. Objects without one are classified in every frame, their frames wait, and one warning is posted. A
 //! flush and a stop discard all results; at most 1024 objects are remembered. `stats` counts `objects-classified`, `objects-recalled`,
 //! `objects-nameless`, `objects-passed-over` and `objects-unaligned`.
 

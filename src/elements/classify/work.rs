@@ -1,4 +1,4 @@
-//! The classifier as the driver sees it: which regions of a frame are classified, or the frame itself, and where the answers go.
+//! Work of the classifier: the regions of a frame to classify, or the frame itself, and the handling of the results.
 //!
 //! Knows no pads and no properties.
 
@@ -15,16 +15,16 @@ use crate::elements::work::{Done, Work};
 use crate::frame::{Detection, Frame, FrameResults, InferenceStatus};
 use crate::stages::{self, RunGuard, Stage, StageResults};
 
-/// See the module.
+/// Work of `roiclassify`. See the module.
 pub(super) struct ClassifyWork {
     pub(super) classifier: Stage,
-    /// Which objects; `None`: the frame.
+    /// Filter for the objects to classify; `None` = the whole frame.
     pub(super) objects: Option<ObjectFilter>,
     pub(super) reuse: Arc<ResultReuse>,
-    /// Objects whose keypoints could not be aligned, so far as they are counted.
+    /// Number of objects without usable keypoints that was last reported.
     pub(super) n_unaligned: AtomicU64,
     pub(super) class_check: ClassCheck,
-    /// For what is to be said on the bus.
+    /// The element, for warnings on the bus.
     pub(super) element: glib::WeakRef<gst::Element>,
 }
 
@@ -42,7 +42,7 @@ impl Work for ClassifyWork {
             };
             return self.classifier.submit(frame, frame_number, guard, finish);
         };
-        self.class_check.look(&self.element, objects.classes(), &results);
+        self.class_check.check(&self.element, objects.classes(), &results);
         let (objects, crop) = (objects.objects(&results), &self.classifier.spec().crop);
         let FramePlan { now, in_background, pending, warning, background } = self.reuse.plan(&results, objects, crop);
         if let Some((warning, element)) = warning.zip(self.element.upgrade()) {
@@ -97,16 +97,17 @@ impl Work for ClassifyWork {
         self.reuse.reset();
     }
 
-    /// What was said of the frame; or of objects, by their names, which a tracker, or a detector that carries its own results on, gives.
-    fn found(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
+    /// The results of this classifier: of the frame, or of objects with a track ID. A tracker, or a detector with `carry-results`, gives
+    /// the IDs.
+    fn own_results(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
         let spec = self.classifier.spec();
         if self.objects.is_none() {
-            let said = results.classifications.iter().filter(|said| spec.says(&said.name)).cloned().collect();
-            return FrameResults { classifications: said, ..FrameResults::default() };
+            let classifications = results.classifications.iter().filter(|own| spec.says(&own.name)).cloned().collect();
+            return FrameResults { classifications, ..FrameResults::default() };
         }
         let of_this = |detection: &Detection| {
-            let said: Vec<_> = detection.classifications.iter().filter(|said| spec.says(&said.name)).cloned().collect();
-            (!said.is_empty()).then(|| Detection { classifications: said, ..detection.clone() })
+            let classifications: Vec<_> = detection.classifications.iter().filter(|own| spec.says(&own.name)).cloned().collect();
+            (!classifications.is_empty()).then(|| Detection { classifications, ..detection.clone() })
         };
         FrameResults { detections: results.detections.iter().filter_map(of_this).collect(), ..FrameResults::default() }
     }
@@ -115,14 +116,14 @@ impl Work for ClassifyWork {
         if self.objects.is_some() { results.detections.len() } else { 0 }
     }
 
-    fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
+    fn carry(&self, earlier: &FrameResults, results: &mut FrameResults) {
         let spec = self.classifier.spec();
-        results.classifications.extend(found.classifications.iter().cloned());
-        for earlier in &found.detections {
-            if let Some(detection) = results.detections.iter_mut().find(|detection| detection.is_same_object(earlier))
-                && !detection.classifications.iter().any(|said| spec.says(&said.name))
+        results.classifications.extend(earlier.classifications.iter().cloned());
+        for earlier_object in &earlier.detections {
+            if let Some(detection) = results.detections.iter_mut().find(|detection| detection.is_same_object(earlier_object))
+                && !detection.classifications.iter().any(|own| spec.says(&own.name))
             {
-                detection.classifications.extend(earlier.classifications.iter().cloned());
+                detection.classifications.extend(earlier_object.classifications.iter().cloned());
             }
         }
     }
@@ -140,7 +141,7 @@ impl ClassifyWork {
                 element,
                 gst::ResourceError::Settings,
                 (
-                    "`{}` aligns {} keypoints (`align` in its description {}), and there are objects that do not have as many, or all in one place: the pictures of their boxes are classified instead; use a detector with such keypoints, as YuNet, SCRFD, RetinaFace or CenterFace for faces. This is said once",
+                    "`{}` aligns objects by {} keypoints (`align` in its description {}), but some objects have fewer keypoints, or all in one point: their boxes are classified without alignment; use a detector with such keypoints, for faces YuNet, SCRFD, RetinaFace or CenterFace. This is reported once",
                     stages::OneLine(&spec.model_name),
                     spec.crop.align.len(),
                     stages::Printable(&spec.source.to_string())

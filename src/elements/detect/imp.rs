@@ -1,4 +1,4 @@
-//! Properties of `roidetect`, and how its stage is made. What it does with a frame is [`super::work`]'s, everything else the parent class's.
+//! Properties of `roidetect`, and loading of its stage. [`super::work`] handles frames, the parent class everything else.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,14 +15,14 @@ use crate::elements::work::Work;
 use crate::elements::{policy, settings};
 use crate::stages::{self, Stage};
 
-/// The element's inside.
+/// Instance data of `roidetect`.
 #[derive(Default)]
 pub struct RoiDetect;
 
 #[glib::object_subclass]
 impl ObjectSubclass for RoiDetect {
     const NAME: &'static str = "RoiDetect";
-    /// Another copy of the library may be in the process.
+    /// Two copies of the library may be in one process.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiDetect;
     type ParentType = Inference;
@@ -33,7 +33,7 @@ impl ObjectImpl for RoiDetect {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let region = InferenceRegion::property(
                 RoiDetect::REGION,
-                "Detect in the whole frame, or in each object found before, for example the plate of a vehicle",
+                "Detect in the whole frame, or in each object of earlier elements, for example the plate of a vehicle",
             );
             let objects = ObjectFilter::properties(
                 "With inference-region=roi-list: detect only in objects with one of these labels, separated by commas; default: all",
@@ -92,7 +92,7 @@ impl InferenceImpl for RoiDetect {
             InferenceRegion::RoiList => work(detector, Some(objects)),
             InferenceRegion::FullFrame => {
                 if !objects.is_all() {
-                    settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the limits of object sizes");
+                    settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the object size limits");
                 }
                 work(detector, None)
             }

@@ -1,4 +1,4 @@
-//! The detector as the driver sees it: where it looks, and how what it found is carried on to frames that are not searched.
+//! Work of the detector: the regions to run on, and the results that skipped frames carry.
 //!
 //! Knows no pads and no properties.
 
@@ -13,13 +13,13 @@ use crate::elements::work::{Done, Work};
 use crate::frame::{Classification, Detection, Frame, FrameResults, Rect};
 use crate::stages::{RunGuard, Stage, StageResults};
 
-/// See the module.
+/// Work of `roidetect`. See the module.
 pub(super) struct DetectWork {
     pub(super) detector: Stage,
-    /// In which objects it looks; `None`: in the frame.
+    /// Filter for the objects to run on; `None` = the whole frame.
     pub(super) parents: Option<ObjectFilter>,
     pub(super) class_check: ClassCheck,
-    /// For what is to be said on the bus.
+    /// The element, for warnings on the bus.
     pub(super) element: glib::WeakRef<gst::Element>,
 }
 
@@ -31,7 +31,7 @@ impl Work for DetectWork {
     fn run(&self, frame: Frame, mut results: FrameResults, guard: Arc<RunGuard>, done: Done) {
         let frame_number = results.frame_number;
         let regions = self.parents.as_ref().map(|parents| -> Vec<_> {
-            self.class_check.look(&self.element, parents.classes(), &results);
+            self.class_check.check(&self.element, parents.classes(), &results);
             parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect()
         });
         let finish = move |found: StageResults| {
@@ -50,13 +50,12 @@ impl Work for DetectWork {
         }
     }
 
-    /// Beside what was found, the objects in which it was found, without parents of their own: where they were is needed to carry
-    /// their children on.
-    fn found(&self, results: &FrameResults, n_before: usize) -> FrameResults {
+    /// Includes the parent objects of the detections: their earlier boxes are needed to move the children with them.
+    fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults {
         let (before, found) = results.detections.split_at(n_before.min(results.detections.len()));
         let is_parent = |earlier: &&Detection| self.parents.is_some() && found.iter().any(|found| found.parent == Some(earlier.id));
         let parents = before.iter().filter(is_parent).map(|parent| Detection { parent: None, ..parent.clone() });
-        let is_own = |said: &&Classification| said.model == self.detector.spec().model_name;
+        let is_own = |classification: &&Classification| classification.model == self.detector.spec().model_name;
         FrameResults {
             size: results.size,
             detections: parents.chain(found.iter().cloned()).collect(),
@@ -69,22 +68,24 @@ impl Work for DetectWork {
         results.detections.len().saturating_sub(n_before)
     }
 
-    /// What was found in an object is carried with that object, to where it is now, or not at all if it is gone.
-    fn carry(&self, found: &FrameResults, results: &mut FrameResults) {
+    /// Detections in an object move with that object. They are dropped if the object is gone.
+    fn carry(&self, earlier: &FrameResults, results: &mut FrameResults) {
         let size = results.size;
-        let moved = |earlier: &Detection, rect: Rect| {
-            let mut moved = earlier.clone();
+        let moved = |object: &Detection, rect: Rect| {
+            let mut moved = object.clone();
             moved.move_to(rect);
             moved
         };
-        let in_this_size = |rect: Rect| if found.size == size { rect } else { rect.rescaled(found.size, size) };
+        let in_this_size = |rect: Rect| if earlier.size == size { rect } else { rect.rescaled(earlier.size, size) };
         if self.parents.is_none() {
-            results.detections.extend(found.detections.iter().map(|earlier| moved(earlier, in_this_size(earlier.rect))));
-            results.classifications.extend(found.classifications.iter().cloned());
+            results
+                .detections
+                .extend(earlier.detections.iter().map(|earlier_object| moved(earlier_object, in_this_size(earlier_object.rect))));
+            results.classifications.extend(earlier.classifications.iter().cloned());
             return;
         }
-        let children = found.detections.iter().filter_map(|child| {
-            let was = found.detections.iter().find(|parent| child.parent == Some(parent.id))?;
+        let children = earlier.detections.iter().filter_map(|child| {
+            let was = earlier.detections.iter().find(|parent| child.parent == Some(parent.id))?;
             let is = results.detections.iter().find(|parent| parent.is_same_object(was))?;
             let rect = in_this_size(child.rect).moved_with(in_this_size(was.rect), is.rect);
             Some(Detection { parent: Some(is.id), ..moved(child, rect) })

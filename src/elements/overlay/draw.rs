@@ -1,7 +1,7 @@
-//! Rectangles and letters on a frame of any of our formats. Pure functions over bytes.
+//! Draws rectangles and text on a frame in any supported format. Pure functions on bytes.
 //!
-//! Owns the way a color becomes the numbers of a format, and what a chroma sample gets that is covered in part. Everything is
-//! cut at the edges of the frame. Knows no GStreamer, no results.
+//! Converts colors to pixel values of a format, and blends chroma samples that are partially covered. Everything is clipped to the frame.
+//! Knows no GStreamer and no results.
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 
@@ -11,7 +11,7 @@ use crate::frame::{Colorimetry, PixelFormat, Rect, Size};
 /// A color: red, green, blue.
 pub type Rgb = [u8; 3];
 
-/// Colors that are told apart easily, also by most of those who see fewer colors (after Okabe and Ito, and Tol).
+/// Distinguishable colors, also for most color-blind viewers (after Okabe and Ito, and Tol).
 pub const PALETTE: [Rgb; 12] = [
     [0, 158, 115],
     [230, 159, 0],
@@ -27,13 +27,13 @@ pub const PALETTE: [Rgb; 12] = [
     [119, 82, 48],
 ];
 
-/// Black or white, whichever is read better on `background`.
+/// Black or white, whichever has more contrast on `background`.
 pub fn text_color(background: Rgb) -> Rgb {
     let [r, g, b] = background.map(u32::from);
     if 299 * r + 587 * g + 114 * b > 128_000 { [0; 3] } else { [255; 3] }
 }
 
-/// A half-open rectangle of pixels, which may reach outside the frame.
+/// A half-open rectangle of pixels, which may extend outside the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Area {
     pub x_min: i64,
@@ -43,9 +43,9 @@ pub struct Area {
 }
 
 impl Area {
-    /// The pixels that `rect` means, edges rounded half up as [`Rect::to_pixels`] does, but not cut: at least 1x1.
+    /// The pixels of `rect`, with edges rounded half up as in [`Rect::to_pixels`], but not clipped: at least 1x1.
     ///
-    /// `None` if the rectangle is not proper. Coordinates are held within a thousand million, far beyond any frame.
+    /// `None` if the rectangle has a non-finite or negative extent. Coordinates are clamped to ±1e9.
     pub fn of(rect: &Rect) -> Option<Self> {
         const FAR: f32 = 1e9;
         let round = |v: f32| (v + 0.5).floor().clamp(-FAR, FAR) as i64;
@@ -55,7 +55,7 @@ impl Area {
         })
     }
 
-    /// From the top-left corner and an extent.
+    /// From the top-left corner, width and height.
     pub fn at(x: i64, y: i64, width: i64, height: i64) -> Self {
         Self { x_min: x, y_min: y, x_max: x + width, y_max: y + height }
     }
@@ -68,7 +68,7 @@ impl Area {
     }
 }
 
-/// An [`Area`] that is not empty and lies in the frame.
+/// A non-empty [`Area`] inside the frame.
 #[derive(Debug, Clone, Copy)]
 struct Inside {
     x_min: usize,
@@ -77,7 +77,7 @@ struct Inside {
     y_max: usize,
 }
 
-/// A size of the letters; they all have the same width.
+/// A size of the monospaced font.
 #[derive(Debug, Clone, Copy)]
 pub struct Font(RasterHeight);
 
@@ -89,7 +89,7 @@ impl Font {
         *Self::ALL.iter().min_by_key(|font| font.0.val().abs_diff(height as usize)).unwrap_or(&Self::ALL[0])
     }
 
-    /// One that is read well on a frame of this height.
+    /// A readable size for a frame of this height.
     pub fn for_frame(height: u32) -> Self {
         match height {
             0..480 => Self::ALL[0],
@@ -99,7 +99,7 @@ impl Font {
         }
     }
 
-    /// Height of a line in pixels.
+    /// Line height in pixels.
     pub fn height(self) -> i64 {
         self.0.val() as i64
     }
@@ -114,7 +114,7 @@ impl Font {
 #[derive(Debug, Default)]
 pub struct Plane<'a> {
     pub bytes: &'a mut [u8],
-    /// From one row to the next.
+    /// Bytes from one row to the next.
     pub row_stride_bytes: usize,
 }
 
@@ -127,17 +127,17 @@ pub struct Canvas<'a> {
     colorimetry: Colorimetry,
 }
 
-/// A color as the numbers of a canvas.
+/// A color in the pixel format of a canvas.
 #[derive(Debug, Clone, Copy)]
 pub struct Ink {
-    /// One pixel of plane 0; as many bytes as the format has.
+    /// One pixel of plane 0; the first bytes are used, as many as the format has.
     pixel: [u8; 4],
-    /// Cb and Cr; as many bytes each as a sample has.
+    /// Cb and Cr; one or two bytes each.
     chroma: [[u8; 2]; 2],
 }
 
 impl<'a> Canvas<'a> {
-    /// A canvas over the planes of `format`; those that it does not have are ignored.
+    /// A canvas over the planes of `format`; extra planes are ignored.
     ///
     /// `None` if a plane is too short for its rows.
     pub fn new(format: PixelFormat, size: Size, colorimetry: Colorimetry, planes: [Plane<'a>; 3]) -> Option<Self> {
@@ -151,10 +151,10 @@ impl<'a> Canvas<'a> {
         fits.then_some(Self { planes, format, size, colorimetry })
     }
 
-    /// What `color` is in the numbers of this canvas.
+    /// Converts `color` to the format of this canvas.
     pub fn ink(&self, color: Rgb) -> Ink {
         if let Some([r, g, b]) = self.format.rgb_offsets() {
-            // The fourth byte, where there is one, is opacity or padding.
+            // The fourth byte, if any, is opacity or padding.
             let mut pixel = [255; 4];
             (pixel[r], pixel[g], pixel[b]) = (color[0], color[1], color[2]);
             return Ink { pixel, chroma: [[128; 2]; 2] };
@@ -179,7 +179,7 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Fills a rectangle. A chroma sample that is covered in part takes on that part of the color.
+    /// Fills a rectangle. Partially covered chroma samples are blended in proportion.
     pub fn fill_rect(&mut self, area: Area, ink: Ink) {
         let Some(inside) = area.cut(self.size) else { return };
         let n = self.format.pixel_bytes();
@@ -189,7 +189,7 @@ impl<'a> Canvas<'a> {
             let pixels = &mut plane.bytes[row + inside.x_min * n..row + inside.x_max * n];
             match self.format {
                 PixelFormat::Nv12 | PixelFormat::I420 | PixelFormat::Gray8 => pixels.fill(ink.pixel[0]),
-                // Padding stays what it is.
+                // Padding bytes stay unchanged.
                 PixelFormat::Rgbx | PixelFormat::Bgrx => {
                     pixels.chunks_exact_mut(n).for_each(|pixel| pixel[..3].copy_from_slice(&ink.pixel[..3]));
                 }
@@ -199,7 +199,7 @@ impl<'a> Canvas<'a> {
         self.blend_chroma(inside, ink, |_, _| 255);
     }
 
-    /// The outline of a rectangle, inside its edges. Edges outside the frame are not drawn.
+    /// Draws the outline of a rectangle, inside its edges. Edges outside the frame are not drawn.
     pub fn outline(&mut self, area: Area, thickness: u32, ink: Ink) {
         let t = i64::from(thickness);
         let Area { x_min, y_min, x_max, y_max } = area;
@@ -213,7 +213,7 @@ impl<'a> Canvas<'a> {
         self.fill_rect(Area { x_min: x_max - t, ..between }, ink);
     }
 
-    /// One line of text with its top-left corner at `(x, y)`. Letters outside Latin-1 become question marks.
+    /// Draws one line of text with its top-left corner at `(x, y)`. Characters outside Latin-1 become question marks.
     pub fn text(&mut self, x: i64, y: i64, text: &str, font: Font, ink: Ink) {
         let advance = get_raster_width(FontWeight::Regular, font.0) as i64;
         for (letter_idx, letter) in text.chars().enumerate() {
@@ -224,11 +224,11 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Blends `ink` in where `coverage`, rows of equal length, says how much (0..=255).
+    /// Blends a glyph in. `coverage` has rows of equal length with values 0..=255.
     fn glyph(&mut self, x: i64, y: i64, coverage: &[&[u8]], ink: Ink) {
         let (width, height) = (coverage.first().map_or(0, |row| row.len()), coverage.len());
         let Some(inside) = Area::at(x, y, width as i64, height as i64).cut(self.size) else { return };
-        // What is inside lies at or after the corner, so the differences are not negative.
+        // Clipped pixels are never before the corner, so the differences are not negative.
         let covered = |px: usize, py: usize| coverage[(py as i64 - y) as usize][(px as i64 - x) as usize];
         let n = self.format.pixel_bytes();
         let n_blended = match self.format {
@@ -249,7 +249,7 @@ impl<'a> Canvas<'a> {
         self.blend_chroma(inside, ink, covered);
     }
 
-    /// Blends the chroma in, each sample by the mean coverage of the pixels that it stands for.
+    /// Blends chroma in; each sample by the mean coverage of its pixels.
     fn blend_chroma(&mut self, inside: Inside, ink: Ink, coverage: impl Fn(usize, usize) -> u8) {
         if !self.format.is_subsampled() {
             return;
@@ -280,7 +280,7 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// Brings samples `part` of 255 of the way to those of `target`, which are at least as many.
+/// Moves samples `part`/255 of the way to `target`, which has at least as many.
 fn blend_samples(samples: &mut [u8], target: &[u8], part: u32, format: PixelFormat) {
     if format.depth() == 8 {
         samples.iter_mut().zip(target).for_each(|(value, target)| *value = blend(u32::from(*value), u32::from(*target), part) as u8);
@@ -292,7 +292,7 @@ fn blend_samples(samples: &mut [u8], target: &[u8], part: u32, format: PixelForm
     }
 }
 
-/// `part` of 255 of the way from `value` to `target`, of at most 16 bits.
+/// Interpolates `part`/255 of the way from `value` to `target`, both at most 16 bits.
 fn blend(value: u32, target: u32, part: u32) -> u32 {
     (value * (255 - part) + target * part + 127) / 255
 }
@@ -302,8 +302,8 @@ mod tests {
     use super::*;
     use crate::frame::ColorMatrix;
 
-    /// Bytes of a frame with gaps at the ends of rows, filled with a pattern.
-    struct Picture {
+    /// A test image with gaps at the ends of rows, filled with a pattern.
+    struct TestImage {
         format: PixelFormat,
         size: Size,
         planes: [Vec<u8>; 3],
@@ -312,7 +312,7 @@ mod tests {
 
     const GAP: u8 = 0xEE;
 
-    impl Picture {
+    impl TestImage {
         fn new(format: PixelFormat, size: Size) -> Self {
             let (mut planes, mut strides) = ([vec![], vec![], vec![]], [0; 3]);
             for plane_idx in 0..format.n_planes() {
@@ -344,12 +344,12 @@ mod tests {
     const SIZES: [Size; 5] = [Size::new(1, 1), Size::new(1, 7), Size::new(3, 3), Size::new(17, 9), Size::new(64, 48)];
 
     #[test]
-    fn every_format_and_odd_size_takes_any_rectangle() {
+    fn every_format_and_odd_size_accepts_any_rectangle() {
         let far = [f32::MIN, -1e20, -3.4, 0.0, 0.5, 8.0, 1e20, f32::MAX, f32::INFINITY, f32::NAN];
         for format in PixelFormat::ALL {
             for size in SIZES {
-                let mut picture = Picture::new(format, size);
-                let mut canvas = picture.canvas();
+                let mut image = TestImage::new(format, size);
+                let mut canvas = image.canvas();
                 let ink = canvas.ink([255, 0, 0]);
                 for x in far {
                     for width in far {
@@ -361,17 +361,17 @@ mod tests {
                         }
                     }
                 }
-                assert!(picture.gaps_are_whole(), "{format} {size}");
+                assert!(image.gaps_are_whole(), "{format} {size}");
             }
         }
     }
 
     #[test]
-    fn a_whole_fill_is_the_color_in_every_format() {
+    fn full_fill_has_color_in_every_format() {
         for format in PixelFormat::ALL {
             for size in SIZES {
-                let mut picture = Picture::new(format, size);
-                let mut canvas = picture.canvas();
+                let mut image = TestImage::new(format, size);
+                let mut canvas = image.canvas();
                 let red = canvas.ink([255, 0, 0]);
                 canvas.fill_rect(Area::at(-5, -5, 1000, 1000), red);
                 let expected: [&[u8]; 3] = match format {
@@ -390,72 +390,72 @@ mod tests {
                     other => unreachable!("{other} has no expected values here: add them"),
                 };
                 for (plane_idx, expected) in expected.iter().enumerate().take(format.n_planes()) {
-                    for row in picture.planes[plane_idx].chunks_exact(picture.strides[plane_idx]) {
+                    for row in image.planes[plane_idx].chunks_exact(image.strides[plane_idx]) {
                         let row = &row[..row.len() - 3];
                         assert!(row.chunks_exact(expected.len()).all(|pixel| pixel == *expected), "{format} {size} {row:?}");
                     }
                 }
-                assert!(picture.gaps_are_whole(), "{format} {size}");
+                assert!(image.gaps_are_whole(), "{format} {size}");
             }
         }
     }
 
     #[test]
-    fn luma_outside_the_rectangle_stays_and_chroma_is_blended_at_its_edge() {
-        let mut picture = Picture::new(PixelFormat::I420, Size::new(7, 5));
-        let mut canvas = picture.canvas();
+    fn fill_keeps_luma_outside_and_blends_chroma_at_edges() {
+        let mut image = TestImage::new(PixelFormat::I420, Size::new(7, 5));
+        let mut canvas = image.canvas();
         let red = canvas.ink([255, 0, 0]);
         canvas.fill_rect(Area::at(1, 2, 3, 2), red);
-        let luma = |x: usize, y: usize| picture.planes[0][y * picture.strides[0] + x];
+        let luma = |x: usize, y: usize| image.planes[0][y * image.strides[0] + x];
         for y in 0..5 {
             for x in 0..7 {
                 let inside = (1..4).contains(&x) && (2..4).contains(&y);
                 assert_eq!(luma(x, y), if inside { 81 } else { 77 }, "({x}, {y})");
             }
         }
-        let v = |x: usize, y: usize| picture.planes[2][y * picture.strides[2] + x];
+        let v = |x: usize, y: usize| image.planes[2][y * image.strides[2] + x];
         assert_eq!([v(0, 1), v(1, 1), v(2, 1), v(0, 0)], [blend(77, 240, 127) as u8, 240, 77, 77]);
     }
 
     #[test]
-    fn an_outline_leaves_its_inside_alone() {
-        let mut picture = Picture::new(PixelFormat::Gray8, Size::new(20, 12));
-        let mut canvas = picture.canvas();
+    fn outline_keeps_its_inside() {
+        let mut image = TestImage::new(PixelFormat::Gray8, Size::new(20, 12));
+        let mut canvas = image.canvas();
         let white = canvas.ink([255; 3]);
         canvas.outline(Area::at(3, 2, 10, 8), 2, white);
         for y in 0..12 {
             for x in 0..20 {
                 let within = |x0, y0, x1, y1| (x0..x1).contains(&x) && (y0..y1).contains(&y);
                 let on = within(3, 2, 13, 10) && !within(5, 4, 11, 8);
-                assert_eq!(picture.planes[0][y * picture.strides[0] + x], if on { 235 } else { 77 }, "({x}, {y})");
+                assert_eq!(image.planes[0][y * image.strides[0] + x], if on { 235 } else { 77 }, "({x}, {y})");
             }
         }
     }
 
     #[test]
-    fn letters_are_smooth_and_unknown_ones_are_question_marks() {
+    fn text_is_antialiased_and_unknown_characters_are_question_marks() {
         let draw = |text: &str| {
-            let mut picture = Picture::new(PixelFormat::Gray8, Size::new(60, 32));
-            let mut canvas = picture.canvas();
+            let mut image = TestImage::new(PixelFormat::Gray8, Size::new(60, 32));
+            let mut canvas = image.canvas();
             let white = canvas.ink([255; 3]);
             canvas.text(2, 3, text, Font::nearest(32), white);
-            picture.planes[0].clone()
+            image.planes[0].clone()
         };
         assert_eq!(draw("字"), draw("?"));
         assert_ne!(draw("é"), draw("?"));
         let values: std::collections::BTreeSet<u8> = draw("a").into_iter().collect();
-        assert!(values.len() > 8, "expected many shades, got {values:?}");
+        assert!(values.len() > 8, "expected more than 8 gray levels, got {values:?}");
     }
 
     #[test]
-    fn inks_follow_matrix_and_range() {
+    fn ink_follows_matrix_and_range() {
         let mut bytes = [0; 3];
         let (y, c) = bytes.split_at_mut(1);
         let planes = [Plane { bytes: y, row_stride_bytes: 1 }, Plane { bytes: c, row_stride_bytes: 2 }, Plane::default()];
         let mut canvas = Canvas::new(PixelFormat::Nv12, Size::new(1, 1), Colorimetry::default(), planes).unwrap();
         #[derive(Debug)]
         struct Case(ColorMatrix, ColorRange, [u8; 3]);
-        // Green, by the equations of the recommendations.
+        // Green, by the equations of the ITU-R recommendations.
         let cases = [
             Case(ColorMatrix::Bt601, ColorRange::Limited, [145, 54, 34]),
             Case(ColorMatrix::Bt601, ColorRange::Full, [150, 44, 21]),
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plane_that_is_too_short_is_refused() {
+    fn short_plane_is_refused() {
         let mut bytes = [0; 11];
         let planes = [Plane { bytes: &mut bytes, row_stride_bytes: 4 }, Plane::default(), Plane::default()];
         assert!(Canvas::new(PixelFormat::Gray8, Size::new(4, 3), Colorimetry::default(), planes).is_none());

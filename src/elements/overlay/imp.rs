@@ -1,6 +1,6 @@
-//! Properties of `roioverlay`, and the way from a buffer to a canvas.
+//! Properties of `roioverlay`, and drawing of a buffer's results.
 //!
-//! Owns what is written over a box, and where. How it becomes pixels is `draw`'s; how results travel is `meta`'s.
+//! Decides the captions and their positions. `draw` draws pixels; `meta` transports results.
 
 use std::fmt::Write;
 use std::sync::{LazyLock, Mutex};
@@ -23,7 +23,7 @@ use crate::frame::{Classification, Colorimetry, Detection, FrameResults, Outcome
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roioverlay", gst::DebugColorFlags::empty(), Some("Draws results on the frame")));
 
-/// What the user asked for.
+/// Settings of the element.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     draw: bool,
@@ -44,12 +44,12 @@ struct State {
     info: gst_video::VideoInfo,
     format: PixelFormat,
     colorimetry: Colorimetry,
-    /// Reused from box to box.
+    /// Buffer reused for all captions.
     caption: String,
     warned_of_lost_rois: bool,
 }
 
-/// The element's inside.
+/// Instance data of `roioverlay`.
 #[derive(Default)]
 pub struct RoiOverlay {
     settings: Mutex<Settings>,
@@ -59,7 +59,7 @@ pub struct RoiOverlay {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiOverlay {
     const NAME: &'static str = "RoiOverlay";
-    /// Another copy of the library may be in the process.
+    /// Two copies of the library may be in one process.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiOverlay;
     type ParentType = gst_base::BaseTransform;
@@ -182,7 +182,7 @@ impl BaseTransformImpl for RoiOverlay {
     }
 
     fn before_transform(&self, buffer: &gst::BufferRef) {
-        // A buffer with nothing to draw passes as it is: one that is shared, as those of decoders are, is not copied to become writable.
+        // A buffer without results passes unchanged, so that a shared buffer is not copied to become writable.
         let draws = self.settings.lock().unwrap().draw && meta::has_results(buffer);
         self.obj().set_passthrough(!draws);
     }
@@ -201,15 +201,15 @@ impl BaseTransformImpl for RoiOverlay {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Format,
-                ("the frame changed from {attached_size} to {size} after detection and its regions of interest were dropped on the way \
-                     (videocrop does that), so boxes may lie beside their objects; crop before the detector, or draw before cropping")
+                ("the frame changed from {attached_size} to {size} after detection, and an element dropped its regions of interest \
+                     (videocrop does), so boxes may be off; crop before the detector, or draw before cropping")
             );
         }
         Ok(gst::FlowSuccess::Ok)
     }
 }
 
-/// Draws what the buffer carries. The answer is, once a stream, the sizes between which ROI metas were lost.
+/// Draws the results of a buffer. Returns, once per stream, the frame sizes between which ROI metas were lost.
 fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> Result<Option<(Size, Size)>, gst::ErrorMessage> {
     let State { format, colorimetry, .. } = *state;
     let size = caps::size(&state.info);
@@ -220,22 +220,24 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
         .filter(|attached_size| !state.warned_of_lost_rois && *attached_size != size && meta::has_lost_rois(buffer, &results));
     state.warned_of_lost_rois |= lost_from.is_some();
 
-    if results.detections.is_empty() && !(settings.labels && results.classifications.iter().any(|said| is_read(&said.outcome))) {
-        // Not mapped either, so that a frame that is too short, and was marked failed for it, passes.
+    if results.detections.is_empty()
+        && !(settings.labels && results.classifications.iter().any(|classification| is_drawable(&classification.outcome)))
+    {
+        // Without mapping the buffer, so that a buffer that is too short for its caps passes.
         return Ok(lost_from.map(|attached_size| (attached_size, size)));
     }
     let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, &state.info).map_err(|error| {
         gst::error_msg!(
             gst::ResourceError::Write,
-            ("expected a {format} frame of {size} that can be written, got a buffer that can't: {error}")
+            ("expected a {format} frame of {size} that is writable, got a buffer that is not: {error}")
         )
     })?;
-    // A negative stride (a picture upside down) becomes 0, which the canvas refuses.
+    // A negative stride (bottom-up image) becomes 0, which the canvas refuses.
     let mut strides = [0; 3];
     for (stride, bytes) in strides.iter_mut().zip(frame.plane_stride()) {
         *stride = usize::try_from(*bytes).unwrap_or(0);
     }
-    // A video meta may promise more than the memory holds.
+    // The video meta may promise more than the memory holds.
     let lengths = [0, 1, 2].map(|plane_idx| if plane_idx < format.n_planes() { buffer::mapped_bytes(&frame, plane_idx) } else { 0 });
     let [a, b, c, _] = frame.planes_data_mut();
     let planes = [(a, 0), (b, 1), (c, 2)].map(|(bytes, plane_idx)| {
@@ -250,7 +252,7 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
     Ok(lost_from.map(|attached_size| (attached_size, size)))
 }
 
-/// Boxes and keypoints first, then captions, so that nothing crosses a text. What was said of the whole frame stands in its corner.
+/// Draws boxes and keypoints first, then captions, so that no line crosses a text. Results of the whole frame are in its top-left corner.
 fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, settings: Settings, caption: &mut String) {
     let thickness = match settings.thickness {
         0 => ((size.height + 180) / 360).max(2),
@@ -265,7 +267,7 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
     for (detection, area) in boxes() {
         let ink = canvas.ink(color(detection));
         canvas.outline(area, thickness, ink);
-        // Twice as wide as the lines.
+        // Keypoints are twice as wide as lines.
         let radius = thickness as f32;
         for point in &detection.keypoints {
             let dot = Rect { x: point.x - radius, y: point.y - radius, width: 2.0 * radius, height: 2.0 * radius };
@@ -280,12 +282,12 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
     for (detection, area) in boxes().filter(|(detection, _)| detection.rect.to_pixels(size).is_some()) {
         write_caption(caption, detection, settings.confidence);
         let (background, foreground) = (canvas.ink(color(detection)), canvas.ink(text_color(color(detection))));
-        let place = caption_area(area, size, font.width(caption), font.height());
-        canvas.fill_rect(place, background);
-        canvas.text(place.x_min, place.y_min, caption, font, foreground);
+        let background_area = caption_area(area, size, font.width(caption), font.height());
+        canvas.fill_rect(background_area, background);
+        canvas.text(background_area.x_min, background_area.y_min, caption, font, foreground);
     }
     caption.clear();
-    write_said(caption, "", &results.classifications);
+    write_classifications(caption, "", &results.classifications);
     if !caption.is_empty() {
         let (background, foreground) = (canvas.ink(PALETTE[0]), canvas.ink(text_color(PALETTE[0])));
         canvas.fill_rect(Area::at(0, 0, font.width(caption), font.height()), background);
@@ -293,14 +295,14 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
     }
 }
 
-/// Above the box, or inside at its top where there is no room above; moved to the left where it would leave the frame.
+/// Above the box, or at its top inside if there is no space above; moved left if it would leave the frame.
 fn caption_area(area: Area, size: Size, width: i64, height: i64) -> Area {
     let x = area.x_min.min(i64::from(size.width) - width).max(0);
     let y = if area.y_min >= height { area.y_min - height } else { area.y_min.max(0) };
     Area::at(x, y, width, height)
 }
 
-/// `face #12 0.99 · female 31`; the number is that of a tracker.
+/// Writes a caption such as `face #12 0.99 · female 31`; `#12` is the track ID.
 fn write_caption(caption: &mut String, detection: &Detection, with_confidence: bool) {
     caption.clear();
     // Writing to a string can't fail.
@@ -314,12 +316,12 @@ fn write_caption(caption: &mut String, detection: &Detection, with_confidence: b
     if with_confidence {
         let _ = write!(caption, " {:.2}", detection.confidence);
     }
-    write_said(caption, " · ", &detection.classifications);
+    write_classifications(caption, " · ", &detection.classifications);
 }
 
-/// `female 31`, behind `separator`, if there are words for any of it.
-fn write_said(caption: &mut String, mut separator: &'static str, said: &[Classification]) {
-    for Classification { name, outcome, .. } in said.iter().filter(|said| is_read(&said.outcome)) {
+/// Appends drawable classifications such as `female 31`, after `separator`.
+fn write_classifications(caption: &mut String, mut separator: &'static str, classifications: &[Classification]) {
+    for Classification { name, outcome, .. } in classifications.iter().filter(|classification| is_drawable(&classification.outcome)) {
         caption.push_str(std::mem::replace(&mut separator, " "));
         let _ = match outcome {
             Outcome::Label { label: Some(label), .. } => caption.write_str(label),
@@ -339,8 +341,8 @@ fn write_said(caption: &mut String, mut separator: &'static str, said: &[Classif
     }
 }
 
-/// Whether there are words for it in a caption: not for lists of numbers, and not for labels of which none was sure enough.
-fn is_read(outcome: &Outcome) -> bool {
+/// Whether the outcome has a text: tensors, geometry and empty label lists have none.
+fn is_drawable(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Tensor { .. } | Outcome::Geometry(_)) && !matches!(outcome, Outcome::Labels(labels) if labels.is_empty())
 }
 
@@ -350,7 +352,7 @@ mod tests {
     use crate::frame::ObjectId;
 
     #[test]
-    fn a_caption_says_label_confidence_and_classifications() {
+    fn caption_has_label_confidence_and_classifications() {
         let outcome = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
         let label = |label: Option<&str>| Outcome::Label { label_id: 1, label: label.map(Into::into), confidence: 0.9 };
         let mut detection = Detection {
@@ -381,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn a_caption_leaves_out_what_nobody_reads_and_what_says_nothing() {
-        let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
-        let vector = said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.6, 0.8].into() });
+    fn caption_omits_tensors_and_empty_labels() {
+        let classification = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+        let vector = classification("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.6, 0.8].into() });
         let labels = |labels: &[(u32, Option<&str>)]| {
             let label = |&(label_id, label): &(u32, Option<&str>)| ScoredLabel { label_id, label: label.map(Into::into), confidence: 0.9 };
-            said("wears", Outcome::Labels(labels.iter().map(label).collect()))
+            classification("wears", Outcome::Labels(labels.iter().map(label).collect()))
         };
-        let age = said("age", Outcome::Value(31.4));
+        let age = classification("age", Outcome::Value(31.4));
         let caption_of = |classifications: Vec<Classification>| {
             let mut caption = String::new();
             let detection = Detection {
@@ -412,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caption_lies_above_its_box_or_inside_where_there_is_no_room() {
+    fn caption_is_above_box_or_inside_at_top() {
         let size = Size::new(100, 60);
         assert_eq!(caption_area(Area::at(10, 30, 20, 20), size, 40, 16), Area::at(10, 14, 40, 16));
         assert_eq!(caption_area(Area::at(10, 5, 20, 20), size, 40, 16), Area::at(10, 5, 40, 16));

@@ -1,7 +1,7 @@
-//! Properties of `roipublish`, and the way from a buffer to a message.
+//! Properties of `roipublish`, and conversion of a buffer's results to messages.
 //!
-//! The streaming thread formats messages and queues them; a [`Publisher`] writes them on a thread of its own. Owns what is posted on the
-//! bus when a destination fails. The format is in [`crate::frame::json`], the transport of results in `meta`.
+//! The streaming thread formats and queues messages; a [`Publisher`] writes them on a separate thread. Decides what is posted on the bus
+//! when a destination fails. The format is in [`crate::frame::json`]; `meta` transports results.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -26,7 +26,7 @@ use crate::redaction;
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roipublish", gst::DebugColorFlags::empty(), Some("Writes results as JSON")));
 
-/// What the user asked for.
+/// Settings of the element.
 #[derive(Debug, Clone)]
 struct Settings {
     method: Method,
@@ -35,7 +35,7 @@ struct Settings {
     when_full: WhenFull,
     format: Format,
     stream_id: Option<Arc<str>>,
-    /// Redacted.
+    /// Without credentials.
     source: Option<String>,
     add_empty_results: bool,
 }
@@ -58,30 +58,30 @@ impl Default for Settings {
 /// Exists between start and stop.
 struct State {
     publisher: Arc<Publisher>,
-    /// The name of the destination in messages to people.
+    /// Name of the destination in messages.
     destination: String,
     /// From the caps.
     size: Option<Size>,
     n_frames: u64,
-    /// The sizes between which regions were dropped, and whether a warning was posted.
+    /// Frame sizes between which regions were dropped, and whether a warning was posted.
     lost_rois: Option<((Size, Size), bool)>,
 }
 
-/// The element's inside. Lock order: settings before state; neither is held while posting, publishing or pushing.
+/// Instance data of `roipublish`. Lock order: settings, state. No lock is held during a post, a publish or a push.
 #[derive(Default)]
 pub struct RoiPublish {
     settings: Mutex<Settings>,
     state: Mutex<Option<State>>,
     /// Frames and messages of the last run.
     last_stats: Mutex<(u64, Counts)>,
-    /// Until when messages may wait for a reader.
+    /// Time until which messages may wait for a reader.
     pub(super) deadline: Deadline,
 }
 
 #[glib::object_subclass]
 impl ObjectSubclass for RoiPublish {
     const NAME: &'static str = "RoiPublish";
-    /// Another copy of the library may be in the process.
+    /// Two copies of the library may be in one process.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiPublish;
     type ParentType = gst_base::BaseTransform;
@@ -100,8 +100,8 @@ impl ObjectImpl for RoiPublish {
                     .blurb("Kind of destination")
                     .mutable_ready()
                     .build(),
-                address("address", "Address", "Path of the file, which is opened when the first frame is there; - is standard output; may change while stopped"),
-                address("file-path", "File path", "Another name of address; may change while stopped"),
+                address("address", "Address", "Path of the file, which is opened when the first frame arrives; - is standard output; may change while stopped"),
+                address("file-path", "File path", "Alias of address; may change while stopped"),
                 glib::ParamSpecEnum::builder_with_default("if-exists", default.if_exists)
                     .nick("If it exists")
                     .blurb("What to do with an existing file")
@@ -135,7 +135,7 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Counters: frames seen; lines and bytes written; errors: lines that could not be written; dropped: lines for which the queue was full")
+                    .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full")
                     .read_only()
                     .build(),
             ]
@@ -165,7 +165,7 @@ impl ObjectImpl for RoiPublish {
             return gst::Structure::builder("roipublish-stats")
                 .field("frames", n_frames)
                 .field("lines", counts.acknowledged)
-                // Each line ends with a byte of its own.
+                // The newline of each line is not in `bytes`.
                 .field("bytes", counts.bytes + counts.acknowledged)
                 .field("errors", counts.lost)
                 .field("dropped", counts.dropped)
@@ -204,7 +204,7 @@ impl ElementImpl for RoiPublish {
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
         static PAD_TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            // Pixels are not read, so any memory will do, and encoded video too as long as the metas are there.
+            // Pixels are not read, so any memory is accepted, and encoded video with metas.
             let caps = gst::Caps::new_any();
             let template = |name, direction| {
                 gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("names and caps of pads are valid")
@@ -217,7 +217,7 @@ impl ElementImpl for RoiPublish {
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => self.deadline.clear(),
-            // A message that waits for a reader would hold up the stop.
+            // A message that waits for a reader would block the stop.
             gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
             _ => {}
         }
@@ -249,7 +249,7 @@ impl BaseTransformImpl for RoiPublish {
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
         let state = self.state.lock().unwrap().take();
         if let Some(State { publisher, n_frames, .. }) = state {
-            // Usually the end of the stream has emptied the queue before.
+            // EOS has usually emptied the queue.
             *self.last_stats.lock().unwrap() = (n_frames, publisher.close(Instant::now()));
         }
         Ok(())
@@ -267,7 +267,7 @@ impl BaseTransformImpl for RoiPublish {
             gst::EventType::FlushStart => self.with_publisher(Publisher::interrupt),
             gst::EventType::FlushStop => self.with_publisher(Publisher::resume),
             gst::EventType::Eos => {
-                // A stream that ends without a frame opens nothing.
+                // A stream that ends without a frame does not open the destination.
                 if self.stats().0 > 0 {
                     self.with_publisher(Publisher::flush);
                 }
@@ -298,12 +298,12 @@ impl BaseTransformImpl for RoiPublish {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Format,
-                ("the frame changed from {attached_size} to {size} after detection and its regions of interest were dropped on the way \
-                     (videocrop does that), so boxes may be off; crop before the detector, or publish before cropping")
+                ("the frame changed from {attached_size} to {size} after detection, and an element dropped its regions of interest \
+                     (videocrop does), so boxes may be off; crop before the detector, or publish before cropping")
             );
         }
         if is_first {
-            // Also if it has no results.
+            // Also for a frame without results.
             publisher.connect();
         }
         let published = message.map_or(Ok(()), |message| publisher.publish(message));
@@ -315,12 +315,12 @@ impl BaseTransformImpl for RoiPublish {
 }
 
 impl RoiPublish {
-    /// The time of this buffer in its stream; `None` without a time stamp, and outside the segment.
+    /// Stream time of this buffer; `None` without a timestamp, and outside the segment.
     fn stream_time(&self, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
         self.obj().segment().downcast::<gst::ClockTime>().ok()?.to_stream_time(buffer.pts())
     }
 
-    /// Opens the destination if no frame has: the stream ended well without one.
+    /// Opens the destination of a stream that ended without a frame.
     pub(super) fn open(&self) {
         self.with_publisher(Publisher::flush);
     }
@@ -330,14 +330,14 @@ impl RoiPublish {
         publisher.as_deref().into_iter().for_each(act);
     }
 
-    /// Frames and messages of this run, or of the last one.
+    /// Frame count and message counters of this run, or of the last one.
     fn stats(&self) -> (u64, Counts) {
         let state = self.state.lock().unwrap();
         state.as_ref().map_or_else(|| *self.last_stats.lock().unwrap(), |state| (state.n_frames, state.publisher.counts()))
     }
 
-    /// Posts losses on the bus. A destination that can't be opened is an error; one that takes no more is a warning, once, and the stream
-    /// goes on.
+    /// Posts losses on the bus. A destination that cannot be opened is an error. One that fails later is a warning, posted once, and the
+    /// stream continues.
     fn report(&self, address: &str, destination: &str) -> impl FnMut(Loss<'_>) + Send + 'static {
         let (element, address, destination) = (self.obj().downgrade(), address.to_owned(), destination.to_owned());
         let mut has_warned = false;
@@ -347,12 +347,12 @@ impl RoiPublish {
             if loss.failure.is_fatal() {
                 gst::element_error!(element, gst::ResourceError::OpenWrite, ("{}", cannot_open(&address, error)));
             } else if !std::mem::replace(&mut has_warned, true) {
-                // The application tells by the kind what to do, and not by the sentence.
+                // The application decides by this field, not by the text.
                 let details = gst::Structure::builder(super::WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe).build();
                 gst::element_warning!(
                     element,
                     gst::ResourceError::Write,
-                    ("cannot write results to {destination}: {error}; results that can't be written are counted as lost"),
+                    ("cannot write results to {destination}: {error}; results that cannot be written are counted as lost"),
                     details: details
                 );
             }
@@ -378,7 +378,7 @@ impl RoiPublish {
 }
 
 impl State {
-    /// What is published of this buffer; `None` if it has no results and those are left out.
+    /// The message for this buffer; `None` if it has no results and `add-empty-results` is false.
     fn message(
         &mut self,
         buffer: &gst::BufferRef,
@@ -400,10 +400,10 @@ impl State {
         }
         let origin = origin::read(buffer);
         let context = json::Context {
-            // Results of another detector have no frame number.
+            // Only our own results have a frame number.
             frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
             stream_id: stream_id.as_deref(),
-            // Each picture has its own.
+            // Each image file has its own source.
             source: origin.as_ref().map(|origin| &*origin.path).or(source),
             timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
             pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
@@ -416,15 +416,15 @@ impl State {
     }
 }
 
-/// The name of a file that exists is no address, whatever it looks like.
+/// Removes credentials from a URI; the name of an existing file stays as it is.
 fn without_credentials(source: String) -> String {
     if std::path::Path::new(&source).exists() { source } else { redaction::redact(&source).into_owned() }
 }
 
-/// Why a destination can't be opened, and what to do.
+/// Error message for a destination that cannot be opened, with a remedy.
 fn cannot_open(address: &str, error: &std::io::Error) -> String {
     let remedy = match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in one that exists",
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in an existing folder",
         ErrorKind::IsADirectory => "set `address` to a file in that folder",
         ErrorKind::PermissionDenied => "set `address` to a file that this user may write",
         ErrorKind::AlreadyExists => "remove it, set `if-exists`, or set `address` to another file",
@@ -438,9 +438,9 @@ fn no_results(size: Size) -> FrameResults {
     FrameResults { size, status: InferenceStatus::Skipped(REASON.clone()), ..FrameResults::default() }
 }
 
-/// When the frame was taken, where the source knows it from RTP and NTP.
+/// Capture time of the frame, if the source reports it by RTP and NTP.
 pub(in crate::elements) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
-    /// From 1900, where NTP counts from, to 1970.
+    /// Seconds from 1900, the NTP epoch, to 1970.
     const NTP_TO_UNIX: Duration = Duration::from_secs(2_208_988_800);
     buffer.iter_meta::<gst::ReferenceTimestampMeta>().find_map(|reference| {
         let since = Duration::from_nanos(reference.timestamp().nseconds());

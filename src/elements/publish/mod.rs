@@ -4,14 +4,15 @@
 //! gst-launch-1.0 -q filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roipublish address=faces.jsonl ! fakesink
 //! ```
 //!
-//! Frames pass untouched. Lines are queued and written by a thread of the element ([`crate::publish`]): at most 256 lines or 1 MiB, the
-//! first one at once and later ones within 100 ms. If the destination does not take them in time, `when-full` decides: `wait` (the default)
-//! blocks the stream, so that no result is lost; `drop-oldest` and `drop-newest` drop lines, which suits live sources. The end of the
-//! stream waits until the queue is empty; a stop writes what can be written at once.
+//! Frames pass unchanged. Lines are queued and written by a separate thread ([`crate::publish`]). The queue holds at most 256 lines or
+//! 1 MiB. The first line is written at once, later ones within 100 ms.
 //!
-//! A destination that fails never stops the stream: lines that it did not take are counted and reported on the bus. It is opened with the
-//! first frame, so that a start that fails leaves earlier results as they are.
-//! The schema is that of DL Streamer's `gvametaconvert`, with additions; [`crate::frame::json`] states it.
+//! If the queue is full, `when-full` decides: `wait` (the default) blocks the stream, so that no result is lost. `drop-oldest` and
+//! `drop-newest` drop lines, for live sources. EOS waits until the queue is empty. A stop writes only what the destination takes at once.
+//!
+//! A failing destination never stops the stream: lines that could not be written are counted and reported on the bus. The destination is
+//! opened with the first frame, so a failed start does not change earlier results. The schema is that of DL Streamer's `gvametaconvert`,
+//! with additions. It is described in [`crate::frame::json`].
 
 mod imp;
 
@@ -29,39 +30,39 @@ glib::wrapper! {
     pub struct RoiPublish(ObjectSubclass<imp::RoiPublish>) @extends gst_base::BaseTransform, gst::Element, gst::Object;
 }
 
-/// The name of the structure in the details of a warning that results could not be written. Its field `closed` says whether that is
-/// because the reader closed the destination.
+/// Name of the structure in the details of a warning about results that could not be written. Its field `closed` is true if the reader
+/// closed the destination.
 pub const WRITE_FAILED: &str = "roipublish-write-failed";
 
 impl RoiPublish {
-    /// Makes the file of results of a stream that ended well without a frame, which is empty. The end of a stream alone does not: a start
-    /// that fails ends it, too.
+    /// Creates the empty results file of a stream that ended without a frame. EOS alone does not create it, because a failed start also
+    /// ends with EOS.
     pub fn open(&self) {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         self.imp().open();
     }
 
-    /// Until when lines may wait for a reader of the destination; later ones are counted as lost.
+    /// Sets the time until which lines may wait for a reader of the destination. Later lines are counted as lost.
     pub fn write_until(&self, deadline: std::time::Instant) {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         self.imp().deadline.set(deadline);
     }
 }
 
-/// Where results go.
+/// Destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiPublishMethod", allow_name_conflict)]
 pub enum Method {
-    /// To the file that `address` names.
+    /// The file with the path `address`.
     #[default]
     #[enum_value(name = "A file; - is standard output", nick = "file")]
     File,
-    /// To standard output, whatever `address` says.
+    /// Standard output; `address` is ignored.
     #[enum_value(name = "Standard output", nick = "stdout")]
     Stdout,
 }
 
-/// What happens to results that the destination does not take in time.
+/// Handling of results when the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiPublishWhenFull", allow_name_conflict)]
 pub enum WhenFull {
@@ -69,7 +70,7 @@ pub enum WhenFull {
     #[default]
     #[enum_value(name = "Block the stream until the queue has space", nick = "wait")]
     Wait,
-    /// The oldest results that wait are dropped.
+    /// The oldest waiting results are dropped.
     #[enum_value(name = "Drop the oldest waiting results", nick = "drop-oldest")]
     DropOldest,
     /// New results are dropped.
@@ -87,11 +88,11 @@ impl From<WhenFull> for publish::WhenFull {
     }
 }
 
-/// How results are written.
+/// Output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiPublishFormat", allow_name_conflict)]
 pub enum Format {
-    /// One JSON object a frame, each on a line of its own.
+    /// One JSON object per frame, each on its own line.
     #[default]
     #[enum_value(name = "One JSON object per frame and line", nick = "json-lines")]
     JsonLines,

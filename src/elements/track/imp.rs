@@ -1,7 +1,7 @@
-//! Properties of `roitrack`, and the way from a buffer to the tracker and back.
+//! Properties of `roitrack`, and tracking of a buffer's detections.
 //!
-//! A plain element, for only metas are written: a buffer that others share is not copied with its memory. Owns what begins a
-//! new stream. Who is whom is the tracker's ([`crate::stages::track`]); how results travel is `meta`'s.
+//! A plain element, because it writes only metas: a shared buffer is copied without its memory. Decides when a new stream begins.
+//! [`crate::stages::track`] associates objects with tracks; `meta` transports results.
 
 use std::sync::{LazyLock, Mutex};
 
@@ -18,16 +18,16 @@ use crate::frame::{FrameResults, ObjectId, Size};
 use crate::stages::{TrackOptions, Tracker};
 
 static CAT: LazyLock<gst::DebugCategory> =
-    LazyLock::new(|| gst::DebugCategory::new("roitrack", gst::DebugColorFlags::empty(), Some("Names objects over time")));
+    LazyLock::new(|| gst::DebugCategory::new("roitrack", gst::DebugColorFlags::empty(), Some("Object tracking")));
 
-/// A frame that comes so long after the one before it, and says that something is missing, belongs to another scene.
+/// A larger timestamp gap at a discontinuity means a new scene.
 const MAX_GAP: gst::ClockTime = gst::ClockTime::from_seconds(2);
 
-/// The query by which a tracker learns how many trackers are upstream, and its field.
+/// Query for the number of trackers upstream, and its field.
 const TRACKERS: &str = "roiflow-trackers";
 const N_TRACKERS: &str = "n";
 
-/// What the user asked for.
+/// Settings of the element.
 #[derive(Debug, Clone, Default)]
 struct Settings {
     tracking_type: TrackingType,
@@ -35,22 +35,22 @@ struct Settings {
     options: TrackOptions,
 }
 
-/// Of the stream.
+/// State of the stream.
 #[derive(Default)]
 struct State {
     tracker: Tracker,
-    /// What the caps say.
+    /// Frame size from the caps.
     size: Option<Size>,
-    /// Of the latest frame.
+    /// Timestamp of the last frame.
     pts: Option<gst::ClockTime>,
     n_frames: u64,
     names: Names,
 }
 
-/// The track IDs that were given: 1, 2, 3, ..., so that the same stream has the same ones in every run. They go on over resets, so that none
-/// means two objects.
+/// Allocates track IDs 1, 2, 3, ..., so that the same stream has the same IDs in every run. Numbering continues after resets, so that an
+/// ID never means two objects.
 ///
-/// Trackers in a row don't know of each other's IDs, so each has a range of its own: the first from 1, the second from 2^24 + 1, and so on.
+/// Trackers in a row do not know each other's IDs, so each has its own range: the first from 1, the second from 2^24 + 1, and so on.
 #[derive(Debug, Default)]
 struct Names {
     last: i32,
@@ -64,20 +64,20 @@ impl Names {
         ObjectId(self.last)
     }
 
-    /// Goes on in this range or a later one.
+    /// Continues in this range, or stays in a later one.
     fn skip_to_range(&mut self, range: i32) {
         if self.last / Self::RANGE < range {
             self.last = range.saturating_mul(Self::RANGE);
         }
     }
 
-    /// Goes on behind the range of a track ID that another tracker gave.
+    /// Continues after the range of a track ID of another tracker.
     fn skip(&mut self, foreign: ObjectId) {
         self.skip_to_range(foreign.0 / Self::RANGE + 1);
     }
 }
 
-/// The element's inside. Lock order: settings before state; neither is held while something is pushed or posted.
+/// Instance data of `roitrack`. Lock order: settings, state. No lock is held during a push or a post.
 pub struct RoiTrack {
     sinkpad: gst::Pad,
     srcpad: gst::Pad,
@@ -89,7 +89,7 @@ pub struct RoiTrack {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiTrack {
     const NAME: &'static str = "RoiTrack";
-    /// Another copy of the library may be in the process.
+    /// Two copies of the library may be in one process.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiTrack;
     type ParentType = gst::Element;
@@ -136,7 +136,7 @@ impl ObjectImpl for RoiTrack {
                 ObjectClasses::property("Only objects with one of these labels are tracked, separated by commas; default: all"),
                 glib::ParamSpecFloat::builder("iou-threshold")
                     .nick("Overlap threshold")
-                    .blurb("Smallest overlap (intersection over union) of a box with the predicted place of its track, 0 to 1")
+                    .blurb("Smallest overlap (intersection over union) of a box with the predicted box of its track, 0 to 1")
                     .minimum(0.0)
                     .maximum(1.0)
                     .default_value(options.iou_threshold)
@@ -161,7 +161,7 @@ impl ObjectImpl for RoiTrack {
                 number(
                     "max-tracks",
                     "Maximum tracks",
-                    "Most tracks at a time, lost ones included; the track that has been lost longest is evicted",
+                    "Maximum number of tracks, including lost ones; the track that has been lost longest is evicted",
                     1,
                     10_000,
                     options.max_tracks as u32,
@@ -237,7 +237,7 @@ impl ElementImpl for RoiTrack {
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
         static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            // Pixels are not read, so any memory will do, and encoded video too as long as the metas are there.
+            // Pixels are not read, so any memory is accepted, and encoded video with metas.
             let caps = gst::Caps::new_any();
             let template = |name, direction| {
                 gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("a static template is valid")
@@ -263,7 +263,7 @@ impl RoiTrack {
             gst::element_imp_error!(
                 self,
                 gst::StreamError::Format,
-                ("expected video with its width and height in the caps, got data without; put roitrack behind a detector")
+                ("expected video with its width and height in the caps, got data without; put roitrack downstream of a detector")
             );
             return Err(gst::FlowError::NotNegotiated);
         };
@@ -272,24 +272,24 @@ impl RoiTrack {
         let mut results = results.unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if self.class_check.is_due() {
             let classes = self.settings.lock().unwrap().object_classes.clone();
-            self.class_check.look(&self.obj().upcast_ref::<gst::Element>().downgrade(), &classes, &results);
+            self.class_check.check(&self.obj().upcast_ref::<gst::Element>().downgrade(), &classes, &results);
         }
         {
             let settings = self.settings.lock().unwrap();
             let mut state = self.state.lock().unwrap();
             state.n_frames += 1;
             if state.is_other_scene(&buffer) {
-                gst::info!(CAT, imp = self, "time jumped from {:?} to {:?}: tracks are forgotten", state.pts, buffer.pts());
+                gst::info!(CAT, imp = self, "time jump from {:?} to {:?}: all tracks end", state.pts, buffer.pts());
                 state.tracker.reset();
             }
             state.pts = buffer.pts();
             let TrackingType::Iou = settings.tracking_type;
             let State { tracker, names, .. } = &mut *state;
-            results.detections.iter().filter_map(|found| found.track).for_each(|foreign| names.skip(foreign));
-            tracker.update(&mut results, &settings.options, |found| settings.object_classes.has(found), || names.next());
+            results.detections.iter().filter_map(|detection| detection.track).for_each(|foreign| names.skip(foreign));
+            tracker.update(&mut results, &settings.options, |detection| settings.object_classes.has(detection), || names.next());
         }
         if !is_empty {
-            // Where the detector wrote no analytics meta, nobody wants one.
+            // Keep the analytics meta only if the detector wrote one.
             let with_analytics = meta::has_analytics(&buffer);
             meta::attach_to(buffer.make_mut(), results, with_analytics);
         }
@@ -328,7 +328,7 @@ impl RoiTrack {
         gst::Pad::query_default(pad, Some(&*self.obj()), query)
     }
 
-    /// How many trackers see the stream before this one.
+    /// The number of trackers upstream.
     fn n_trackers_upstream(&self) -> i32 {
         let mut query = gst::query::Custom::new(gst::Structure::builder(TRACKERS).field(N_TRACKERS, 0).build());
         let is_answered = self.sinkpad.peer_query(query.query_mut());
@@ -337,17 +337,17 @@ impl RoiTrack {
 }
 
 impl State {
-    /// What comes next has nothing to do with what came before.
+    /// Resets the state for a new stream.
     fn begin_stream(&mut self, size: Option<Size>) {
         self.tracker.reset();
         (self.size, self.pts) = (size, None);
     }
 
-    /// Whether time jumped before this buffer.
+    /// Whether there is a time jump before this buffer.
     fn is_other_scene(&self, buffer: &gst::BufferRef) -> bool {
         let (Some(before), Some(now)) = (self.pts, buffer.pts()) else { return false };
         let is_marked = buffer.flags().contains(gst::BufferFlags::DISCONT);
-        // Encoded video may come out of order, by less than that.
+        // Frames of encoded video may be reordered, within this limit.
         before > now + MAX_GAP || (is_marked && (now < before || now - before > MAX_GAP))
     }
 }

@@ -14,16 +14,16 @@
 //! every run; a second tracker in the same stream counts from 2^24 + 1. `track_state` in the JSON is `tentative` (no ID yet), `confirmed`,
 //! or `held` (carried over to a frame without inference).
 //!
-//! - `tracking-type=iou`: by overlap (`iou-threshold`) with the predicted box of each track, then with its last box. Objects of different
-//!   classes are different objects. `object-class`: tracks only objects with one of these labels.
+//! - `tracking-type=iou`: an object continues the track whose predicted box overlaps it enough (`iou-threshold`), or else whose last box
+//!   does. Objects of different classes never match. `object-class`: tracks only objects with one of these labels.
 //! - `max-age`: inferred frames in a row without the object until its track ends. `min-hits`: frames in a row with the object until it gets
 //!   an ID. Frames without inference do not age tracks.
 //! - `max-tracks`: maximum number of tracks; the track that has been lost longest is evicted.
-//! - A flush, a new stream, and a jump in time end all tracks. A jump is a time stamp more than two seconds back, or on a frame marked as
-//!   discontinuity any step back or more than two seconds ahead. A change of the frame size scales the tracks.
+//! - A flush, a new stream, and a time jump end all tracks. A time jump is a timestamp more than two seconds back. On a frame with the
+//!   DISCONT flag it is any step back, or more than two seconds ahead. A change of the frame size scales the tracks.
 //!
 //! `stats` counts `frames`, `objects` (with a track ID, summed over frames), `tracks` (current), `tracks-begun`, `tracks-ended` and
-//! `objects-refused` (all tracks in use).
+//! `objects-refused` (because all tracks are in use).
 
 mod imp;
 

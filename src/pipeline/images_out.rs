@@ -1,6 +1,6 @@
-//! Frames with boxes written as pictures, one file each: `--images FOLDER` and `--video 'FOLDER/{source}.jpg'`.
+//! Writes frames with boxes as image files: `--images FOLDER` and `--video 'FOLDER/{source}.jpg'`.
 //!
-//! A file is written under a temporary name and renamed, so that no other program sees half a picture and no link is written through.
+//! A file is written under a temporary name and then renamed. So readers never see a partial image, and links are not followed.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -25,27 +25,27 @@ use crate::elements::{caps, meta, origin};
 use crate::frame::Size;
 use crate::publish::IfExists;
 
-/// Stands for the name of a picture without its ending; of a frame of a video for the video's name and the frame's number.
+/// Placeholder for the name of an input image without its extension; for frames of a video: the video's name and the frame number.
 pub const PLACEHOLDER: &str = "{source}";
 
-const SINK: &str = "roiflow-pictures";
-/// As good as cameras store them.
+const SINK: &str = "roiflow-images";
+/// Quality of typical cameras.
 const JPEG_QUALITY: u8 = 95;
 
-/// Where pictures go.
+/// Destination of image files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pictures {
-    /// The path of each file; without an ending where the input decides it.
+pub struct ImageFiles {
+    /// Path of each file; without an extension if the input decides the format.
     template: PathBuf,
     ending: Ending,
 }
 
-/// The format of the files.
+/// Format of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// PNG for pictures that are not JPEG, JPEG for everything else.
+    /// JPEG for JPEG images and videos, PNG for all other images.
     OfInput,
-    /// As the template says.
+    /// The format of the template's extension.
     OfTemplate(Format),
 }
 
@@ -56,7 +56,7 @@ enum Format {
 }
 
 impl Format {
-    /// By the ending of a name.
+    /// The format of a file name's extension.
     fn of(path: &Path) -> Option<Self> {
         match &*path.extension()?.to_string_lossy().to_lowercase() {
             "jpg" | "jpeg" => Some(Self::Jpeg),
@@ -66,7 +66,7 @@ impl Format {
     }
 }
 
-impl fmt::Display for Pictures {
+impl fmt::Display for ImageFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = match self.ending {
             Ending::OfInput => folder_of(&self.template),
@@ -76,21 +76,21 @@ impl fmt::Display for Pictures {
     }
 }
 
-impl Pictures {
-    /// A file for each picture, with its name, in this folder; the folder is made if it is missing.
+impl ImageFiles {
+    /// One file per image, with its name, in this folder. A missing folder is created.
     pub fn in_folder(folder: &Path) -> Self {
         Self { template: folder.join(PLACEHOLDER), ending: Ending::OfInput }
     }
 
-    /// Files by a path such as `out/{source}.jpg`. `None` if the path is that of a video.
+    /// Files with a path such as `out/{source}.jpg`. `None` if the path is that of a video.
     ///
     /// # Errors
-    /// `Usage` if pictures and videos are mixed up.
+    /// `Usage` if the path has a placeholder but the extension of a video.
     pub fn of_template(path: &Path) -> Result<Option<Self>> {
         match Format::of(path) {
             Some(format) => Ok(Some(Self { template: path.to_owned(), ending: Ending::OfTemplate(format) })),
             None if path.to_string_lossy().contains(PLACEHOLDER) => Err(Error::usage(format!(
-                "video `{}`: expected a file that ends in .jpg or .png, for {PLACEHOLDER} stands for one picture",
+                "video `{}`: expected a file name that ends in .jpg or .png, because {PLACEHOLDER} is the name of one image",
                 path.display()
             ))),
             None => Ok(None),
@@ -103,7 +103,7 @@ impl Pictures {
         Self { template: replaced(&self.template, streams::PLACEHOLDER, OsStr::new(name)), ..self.clone() }
     }
 
-    /// Whether streams of other names have other files.
+    /// Whether the path depends on the stream name.
     pub fn has_stream(&self) -> bool {
         self.template.to_string_lossy().contains(streams::PLACEHOLDER)
     }
@@ -119,15 +119,15 @@ impl Pictures {
         }
     }
 
-    /// The file of each picture, no two alike: where names without endings are, the whole names, or numbers.
-    fn targets(&self, pictures: &[PathBuf]) -> Vec<PathBuf> {
-        let mut taken: HashSet<PathBuf> = HashSet::with_capacity(pictures.len());
+    /// The files of all images, all different: with equal stems, the complete names or numbers are used.
+    fn targets(&self, images: &[PathBuf]) -> Vec<PathBuf> {
+        let mut taken: HashSet<PathBuf> = HashSet::with_capacity(images.len());
         let mut n_alike: HashMap<&OsStr, u32> = HashMap::new();
-        let mut targets = Vec::with_capacity(pictures.len());
-        for picture in pictures {
-            let format = Format::of(picture).unwrap_or(Format::Png);
-            let stem = picture.file_stem().unwrap_or_default();
-            let name = picture.file_name().unwrap_or_default();
+        let mut targets = Vec::with_capacity(images.len());
+        for image in images {
+            let format = Format::of(image).unwrap_or(Format::Png);
+            let stem = image.file_stem().unwrap_or_default();
+            let name = image.file_name().unwrap_or_default();
             let mut target = [stem, name].into_iter().map(|stem| self.target(stem, format)).find(|target| !taken.contains(target));
             let n_alike = n_alike.entry(stem).or_insert(1);
             while target.is_none() {
@@ -141,17 +141,17 @@ impl Pictures {
         targets
     }
 
-    /// Refuses files that are pictures of the input.
+    /// Checks that no output file is an input image.
     ///
     /// # Errors
     /// `Usage`, with the file or folder.
     pub(super) fn check(&self, input: &Input) -> Result<()> {
         self.check_way_back()?;
         let has_names = self.template.to_string_lossy().contains(PLACEHOLDER);
-        let Input::Images(pictures) = input else {
+        let Input::Images(images) = input else {
             return if has_names { Ok(()) } else { Err(self.needs_names()) };
         };
-        if !has_names && pictures.len() > 1 {
+        if !has_names && images.len() > 1 {
             return Err(self.needs_names());
         }
         let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
@@ -160,30 +160,29 @@ impl Pictures {
             if folder.exists() && !folder.is_dir() {
                 return Err(Error::usage(format!("--images `{}`: expected a folder, got a file", folder.display())));
             }
-            let folders: HashSet<&Path> = pictures.iter().map(|picture| folder_of(picture)).collect();
+            let folders: HashSet<&Path> = images.iter().map(|image| folder_of(image)).collect();
             let own = identity(folder);
             if own.is_some() && folders.into_iter().any(|folder| identity(folder) == own) {
                 return Err(Error::usage(format!(
-                    "--images `{}`: expected another folder than that of the input pictures, which would be overwritten",
+                    "--images `{}`: expected another folder than that of the input images, which would be overwritten",
                     folder.display()
                 )));
             }
         }
-        let targets = self.targets(pictures);
+        let targets = self.targets(images);
         if !targets.iter().any(|target| fs::symlink_metadata(target).is_ok()) {
             return Ok(());
         }
-        let inputs: HashSet<_> = pictures.iter().filter_map(|picture| identity(picture)).collect();
+        let inputs: HashSet<_> = images.iter().filter_map(|image| identity(image)).collect();
         match targets.iter().find(|target| identity(target).is_some_and(|target| inputs.contains(&target))) {
-            Some(target) => Err(Error::usage(format!(
-                "cannot write pictures to `{}`: it is a picture of the input. Write to another folder",
-                target.display()
-            ))),
+            Some(target) => {
+                Err(Error::usage(format!("cannot write images to `{}`: it is an input image. Write to another folder", target.display())))
+            }
             None => Ok(()),
         }
     }
 
-    /// Refuses `new/../out`: which folder that is can only be told once `new` exists, and it would be made while pictures are written.
+    /// Refuses `new/../out` where `new` does not exist: its meaning is unknown until `new` is created.
     ///
     /// # Errors
     /// `Usage`, with the folder.
@@ -192,7 +191,7 @@ impl Pictures {
         for component in self.template.components() {
             if component == Component::ParentDir && folder.components().next().is_some() && !folder.is_dir() {
                 return Err(Error::usage(format!(
-                    "pictures `{}`: expected `..` behind a folder, got `{}`, which does not exist; create it first, or leave it out",
+                    "images `{}`: expected `..` after an existing folder, got `{}`, which does not exist; create it first, or leave it out",
                     self.template.display(),
                     folder.display()
                 )));
@@ -202,15 +201,15 @@ impl Pictures {
         Ok(())
     }
 
-    /// Refuses files that exist, so far as their names are known before the frames.
+    /// Refuses existing files, as far as their names are known before the frames.
     ///
     /// # Errors
     /// `Usage`, with the file.
     fn check_new(&self, input: &Input) -> Result<()> {
-        let Input::Images(pictures) = input else { return Ok(()) };
-        match self.targets(pictures).into_iter().find(|target| fs::symlink_metadata(target).is_ok()) {
+        let Input::Images(images) = input else { return Ok(()) };
+        match self.targets(images).into_iter().find(|target| fs::symlink_metadata(target).is_ok()) {
             Some(target) => Err(Error::usage(format!(
-                "pictures `{}`: expected a new file, because of --no-overwrite; it exists. Remove it, or write to another folder",
+                "images `{}`: expected a new file, because of --no-overwrite; it exists. Remove it, or write to another folder",
                 target.display()
             ))),
             None => Ok(()),
@@ -219,44 +218,44 @@ impl Pictures {
 
     fn needs_names(&self) -> Error {
         Error::usage(format!(
-            "pictures `{}`: expected a file for each frame, got one for all; put {PLACEHOLDER} where their names go, as in out/{PLACEHOLDER}.jpg",
+            "images `{}`: expected one file per frame, got one file for all; add {PLACEHOLDER} to the name, as in out/{PLACEHOLDER}.jpg",
             self.template.display()
         ))
     }
 }
 
-/// Refuses pictures of one stream that are the input, or the pictures, of another one.
+/// Checks that no image of a stream is an input or an image of another stream.
 ///
 /// # Errors
 /// `Usage`, with the file.
 pub fn check_streams<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Result<()> {
     let plans: Vec<&Plan> = plans.into_iter().collect();
     let inputs = || plans.iter().map(|plan| &plan.input);
-    for pictures in plans.iter().filter_map(|plan| plan.outputs.pictures.as_ref()) {
-        inputs().filter(|input| matches!(input, Input::Images(_))).try_for_each(|input| pictures.check_against(input))?;
+    for images in plans.iter().filter_map(|plan| plan.outputs.images.as_ref()) {
+        inputs().filter(|input| matches!(input, Input::Images(_))).try_for_each(|input| images.check_against(input))?;
     }
     Ok(())
 }
 
-impl Pictures {
-    /// As [`Pictures::check`], with the pictures of another stream.
+impl ImageFiles {
+    /// Like [`ImageFiles::check`], against the input of another stream.
     fn check_against(&self, input: &Input) -> Result<()> {
-        let Input::Images(pictures) = input else { return Ok(()) };
+        let Input::Images(images) = input else { return Ok(()) };
         let folder = folder_of(&self.template);
         let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
         let own = identity(folder);
-        match pictures.iter().find(|picture| own.is_some() && identity(folder_of(picture)) == own) {
-            Some(picture) if self.ending == Ending::OfInput || self.format_is_of(picture) => Err(Error::usage(format!(
-                "cannot write pictures to `{}`: the input `{}` is there. Write to another folder",
+        match images.iter().find(|image| own.is_some() && identity(folder_of(image)) == own) {
+            Some(image) if self.ending == Ending::OfInput || self.format_is_of(image) => Err(Error::usage(format!(
+                "cannot write images to `{}`: the input `{}` is there. Write to another folder",
                 folder.display(),
-                picture.display()
+                image.display()
             ))),
             _ => Ok(()),
         }
     }
 
-    fn format_is_of(&self, picture: &Path) -> bool {
-        self.template.extension() == picture.extension()
+    fn format_is_of(&self, image: &Path) -> bool {
+        self.template.extension() == image.extension()
     }
 }
 
@@ -279,20 +278,20 @@ fn replaced(path: &Path, what: &str, by: &OsStr) -> PathBuf {
     OsString::from_vec(replaced).into()
 }
 
-/// The files that a plan writes, one for each picture of its input. For a video they are known when its frames come.
+/// Image files that a plan writes for input images. For a video, they are unknown until its frames arrive.
 pub(super) fn targets(plan: &Plan) -> Vec<PathBuf> {
-    match (&plan.outputs.pictures, &plan.input) {
-        (Some(pictures), Input::Images(paths)) => pictures.targets(paths),
+    match (&plan.outputs.images, &plan.input) {
+        (Some(images), Input::Images(paths)) => images.targets(paths),
         _ => Vec::new(),
     }
 }
 
-/// The elements for `{video}` with those that write pictures beside them.
-pub(super) fn beside(video: String, outputs: &Outputs, input: &Input) -> Result<String> {
-    let Some(pictures) = &outputs.pictures else { return Ok(video) };
-    pictures.check(input)?;
+/// The elements for `{video}`, with a branch that writes images.
+pub(super) fn with_branch(video: String, outputs: &Outputs, input: &Input) -> Result<String> {
+    let Some(images) = &outputs.images else { return Ok(video) };
+    images.check(input)?;
     if outputs.if_exists == IfExists::Fail {
-        pictures.check_new(input)?;
+        images.check_new(input)?;
     }
     let write = format!("videoconvert ! video/x-raw,format=RGB ! appsink name={SINK} sync=false max-buffers=2");
     if outputs.video.is_none() && !outputs.show && !outputs.application {
@@ -301,13 +300,13 @@ pub(super) fn beside(video: String, outputs: &Outputs, input: &Input) -> Result<
     Ok(format!("tee name={SINK}-tee {SINK}-tee. ! queue ! {write} {SINK}-tee. ! queue ! {video}"))
 }
 
-/// Writes what comes out of a pipeline, if pictures are asked for. An error ends the stream.
+/// Writes the frames of a pipeline as image files if requested. An error ends the stream.
 pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
-    let Some(pictures) = plan.outputs.pictures.clone() else { return Ok(()) };
+    let Some(images) = plan.outputs.images.clone() else { return Ok(()) };
     let sink = pipeline.by_name(SINK).and_then(|sink| sink.downcast::<gst_app::AppSink>().ok());
-    let sink = sink.ok_or_else(|| Error::usage("the graph has no place for pictures: end it with `{video}`"))?;
+    let sink = sink.ok_or_else(|| Error::usage("the graph has no output for images: end it with `{video}`"))?;
     let (targets, stem) = match &plan.input {
-        Input::Images(paths) => (pictures.targets(paths), OsString::new()),
+        Input::Images(paths) => (images.targets(paths), OsString::new()),
         Input::File(path) => (Vec::new(), path.file_stem().unwrap_or_default().to_owned()),
         other => (Vec::new(), streams::names(&[other.name()]).concat().into()),
     };
@@ -318,14 +317,14 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
         let frame_idx = n_frames;
         n_frames += 1;
         let target = |buffer: &gst::BufferRef, size: Size| match origin::read(buffer) {
-            Some(origin) if !targets.is_empty() => targets.get(origin.picture_idx as usize).cloned(),
+            Some(origin) if !targets.is_empty() => targets.get(origin.image_idx as usize).cloned(),
             _ => {
                 let number = meta::read_shared(buffer, size).map_or(frame_idx, |results| results.frame_number);
                 let stem: OsString = [&*stem, OsStr::new(&format!("-{number:06}"))].into_iter().collect();
-                Some(pictures.target(&stem, Format::Jpeg))
+                Some(images.target(&stem, Format::Jpeg))
             }
         };
-        write_sample(&sample, target, pictures.ending, replaces).map_err(|error| {
+        write_sample(&sample, target, images.ending, replaces).map_err(|error| {
             gst::element_error!(sink, gst::ResourceError::Write, ("{error}"));
             gst::FlowError::Error
         })?;
@@ -341,10 +340,10 @@ fn write_sample(
     ending: Ending,
     replaces: bool,
 ) -> Result<()> {
-    let failed = |reason: &str| Error::failed(format!("cannot write a picture: {reason}"));
+    let failed = |reason: &str| Error::failed(format!("cannot write an image: {reason}"));
     let (buffer, caps) = sample.buffer().zip(sample.caps()).ok_or_else(|| failed("a sample without a buffer"))?;
     let info = gst_video::VideoInfo::from_caps(caps).map_err(|error| failed(&error.to_string()))?;
-    let path = target(buffer, caps::size_in_caps(caps).unwrap_or(Size::new(0, 0))).ok_or_else(|| failed("it has no name"))?;
+    let path = target(buffer, caps::size_in_caps(caps).unwrap_or(Size::new(0, 0))).ok_or_else(|| failed("the frame has no name"))?;
     let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(buffer, &info).map_err(|error| failed(&error.to_string()))?;
     let (width, height) = (info.width(), info.height());
     let row_bytes = width as usize * 3;
@@ -355,10 +354,10 @@ fn write_sample(
         Ending::OfInput => Format::of(&path).unwrap_or(Format::Png),
     };
     write_file(&path, &pixels, (width, height), format, replaces)
-        .map_err(|error| Error::failed(format!("cannot write picture `{}`: {error}", path.display())))
+        .map_err(|error| Error::failed(format!("cannot write image `{}`: {error}", path.display())))
 }
 
-/// Writes a file as a whole. One that exists is replaced, or else an error.
+/// Writes a file atomically. An existing file is replaced, or an error if `replaces` is false.
 fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: Format, replaces: bool) -> Result<(), String> {
     let folder = folder_of(path);
     fs::create_dir_all(folder).map_err(|error| error.to_string())?;
@@ -377,7 +376,7 @@ fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: F
         named.map_err(|error| error.to_string())
     };
     let written = write();
-    // It has another name by now, a second one, or is not complete.
+    // The temporary name is not needed any more: renamed, linked, or failed.
     let _removed = fs::remove_file(&temporary);
     written
 }
@@ -387,17 +386,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_picture_has_a_file_of_its_own() {
-        let pictures = ["in/a.png", "in/a.jpg", "in/a.jpeg", "b/a.jpg", "b/a.bmp", "c.WEBP", "d.e.jpg"].map(PathBuf::from);
-        let names = |pictures_out: &Pictures| {
-            let targets = pictures_out.targets(&pictures);
+    fn every_image_has_its_own_file() {
+        let images = ["in/a.png", "in/a.jpg", "in/a.jpeg", "b/a.jpg", "b/a.bmp", "c.WEBP", "d.e.jpg"].map(PathBuf::from);
+        let names = |images_out: &ImageFiles| {
+            let targets = images_out.targets(&images);
             targets.iter().map(|target| target.display().to_string()).collect::<Vec<_>>()
         };
         assert_eq!(
-            names(&Pictures::in_folder(Path::new("out"))),
+            names(&ImageFiles::in_folder(Path::new("out"))),
             ["out/a.png", "out/a.jpg", "out/a.jpeg.jpg", "out/a.jpg.jpg", "out/a.bmp.png", "out/c.png", "out/d.e.jpg"]
         );
-        let template = Pictures::of_template(Path::new("out/{source} drawn.jpg")).unwrap().unwrap();
+        let template = ImageFiles::of_template(Path::new("out/{source} drawn.jpg")).unwrap().unwrap();
         assert_eq!(
             names(&template),
             [
@@ -413,8 +412,8 @@ mod tests {
     }
 
     #[test]
-    fn pictures_and_videos_are_told_apart_by_their_endings() {
-        let of = |path: &str| Pictures::of_template(Path::new(path));
+    fn extension_distinguishes_images_from_videos() {
+        let of = |path: &str| ImageFiles::of_template(Path::new(path));
         assert!(of("out.mp4").unwrap().is_none() && of("-").unwrap().is_none() && of("{stream}.mkv").unwrap().is_none());
         assert!(of("{source}.JPG").unwrap().is_some() && of("x.png").unwrap().is_some());
         assert!(of("{source}.mp4").unwrap_err().to_string().contains(".jpg or .png"));

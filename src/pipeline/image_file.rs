@@ -1,4 +1,4 @@
-//! One picture from a file: whole, upright, in RGB, and of a size that memory can hold. Knows no GStreamer.
+//! Reads an image file: complete, upright, converted to RGB, with limited size. Knows no GStreamer.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
@@ -7,36 +7,36 @@ use std::path::Path;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
-use super::input::has_picture_ending;
+use super::input::has_image_extension;
 
-/// The most pixels: above those of the largest cameras, and at 16 bits with alpha 1 GiB.
+/// Maximum number of pixels: more than the largest cameras have; at 16 bits with alpha, 1 GiB.
 const PIXELS_MAX: u64 = 128 << 20;
-/// What a decoder may allocate.
+/// Allocation limit for decoders.
 const DECODER_BYTES_MAX: u64 = 1536 << 20;
-/// A longer file is no picture.
+/// Longer files are not images.
 const FILE_BYTES_MAX: u64 = 512 << 20;
-/// Enough to tell a format.
+/// Enough bytes to detect a format.
 const MAGIC_BYTES: u64 = 32;
 
-/// A picture, and what to say about it.
-pub(super) struct Picture {
+/// A decoded image, with an optional note for the user.
+pub(super) struct DecodedImage {
     pub pixels: RgbImage,
     pub note: Option<&'static str>,
 }
 
-/// Whether a file is a picture by its content; without a content that is known, by the ending of its name.
-pub(super) fn is_picture(path: &Path) -> io::Result<bool> {
+/// Whether a file is an image by its content, or for unknown content by its extension.
+pub(super) fn is_image(path: &Path) -> io::Result<bool> {
     let mut magic = Vec::new();
     File::open(path)?.take(MAGIC_BYTES).read_to_end(&mut magic)?;
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
-    // A stream of JPEGs is a video.
+    // A motion JPEG stream is a video.
     let is_stream = matches!(&*ending, "mjpeg" | "mjpg" | "mjp");
     let is_video = magic.get(4..8) == Some(b"ftyp") || magic.starts_with(&[0x1a, 0x45, 0xdf, 0xa3]) || magic.get(8..12) == Some(b"AVI ");
     Ok(match format_of(&magic) {
-        // Two letters are little evidence.
-        Some(ImageFormat::Bmp) => has_picture_ending(path) || is_bitmap_header(&magic),
+        // The magic number of BMP has only two letters, so the header or the extension must also match.
+        Some(ImageFormat::Bmp) => has_image_extension(path) || is_bitmap_header(&magic),
         Some(_) => !is_stream,
-        None => has_picture_ending(path) && !is_video,
+        None => has_image_extension(path) && !is_video,
     })
 }
 
@@ -51,21 +51,21 @@ fn is_bitmap_header(magic: &[u8]) -> bool {
         .is_some_and(|size| matches!(u32::from_le_bytes([size[0], size[1], size[2], size[3]]), 12 | 40 | 52 | 56 | 64 | 108 | 124))
 }
 
-/// Reads a picture. The reason is given if it cannot be read whole.
-pub(super) fn read(path: &Path) -> Result<Picture, String> {
+/// Reads an image. Fails with the reason if it cannot be read completely.
+pub(super) fn read(path: &Path) -> Result<DecodedImage, String> {
     let bytes = bytes_of(path)?;
     if let Some(reason) = is_cut(&bytes) {
         return Err(reason.to_owned());
     }
     let mut decoder = decoder_of(&bytes)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(|error| one_line(&error))?;
-    picture.apply_orientation(orientation);
-    let note = is_animated(&bytes).then_some("it is animated; its first image is analyzed");
-    Ok(Picture { pixels: picture.into_rgb8(), note })
+    let mut image = DynamicImage::from_decoder(decoder).map_err(|error| one_line(&error))?;
+    image.apply_orientation(orientation);
+    let note = is_animated(&bytes).then_some("it is animated; only its first frame is analyzed");
+    Ok(DecodedImage { pixels: image.into_rgb8(), note })
 }
 
-/// Width and height of a picture as it is shown, from its header.
+/// Width and height of the upright image, from its header.
 pub(super) fn size(path: &Path) -> Result<(u32, u32), String> {
     let bytes = bytes_of(path)?;
     let mut decoder = decoder_of(&bytes)?;
@@ -81,7 +81,7 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
-        return Err("it is no file".to_owned());
+        return Err("it is not a regular file".to_owned());
     }
     let mut bytes = Vec::with_capacity(metadata.len().min(FILE_BYTES_MAX) as usize);
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
@@ -106,18 +106,18 @@ fn decoder_of(bytes: &[u8]) -> Result<impl ImageDecoder + '_, String> {
     Ok(decoder)
 }
 
-/// A decoder's error without its line breaks.
+/// A decoder's error as one line.
 fn one_line(error: &image::ImageError) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A path inside a sentence: line breaks and other control characters are shown as in Rust.
+/// A path as one line; control characters are escaped as in Rust.
 pub(super) fn shown(path: &Path) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect::<String>() } else { c.to_string() };
     path.to_string_lossy().chars().map(escaped).collect()
 }
 
-/// Why a file ends before its picture does. Decoders make up what is missing of some formats, and say nothing.
+/// The reason why the file is incomplete. Decoders of some formats invent the missing part without an error.
 fn is_cut(bytes: &[u8]) -> Option<&'static str> {
     let is_whole = match format_of(bytes)? {
         ImageFormat::Jpeg => jpeg_ends(bytes),
@@ -129,17 +129,17 @@ fn is_cut(bytes: &[u8]) -> Option<&'static str> {
         }
         _ => true,
     };
-    (!is_whole).then_some("the file is cut short: the end of the picture is missing")
+    (!is_whole).then_some("the file is truncated: the end of the image is missing")
 }
 
-/// Whether a JPEG has its end marker, behind the data of a scan and in no embedded preview.
+/// Whether a JPEG has its end marker after the scan data, not just in an embedded preview.
 fn jpeg_ends(bytes: &[u8]) -> bool {
     let mut at = 2;
     let mut has_scan = false;
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
         at += found + 1;
         match bytes.get(at) {
-            // Fill bytes, and data that looks like a marker.
+            // Fill bytes, and stuffed data bytes.
             Some(0xff) => {}
             Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 1,
             Some(0xd9) if has_scan => return true,
@@ -154,7 +154,7 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
     false
 }
 
-/// The types of the chunks of a PNG that are there whole.
+/// Types of the complete chunks of a PNG.
 fn png_chunks(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> {
     let mut at = 8;
     std::iter::from_fn(move || {
@@ -164,7 +164,7 @@ fn png_chunks(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> {
     })
 }
 
-/// Whether a bitmap that is not compressed has all its rows.
+/// Whether an uncompressed bitmap has all its rows.
 fn bmp_ends(bytes: &[u8]) -> bool {
     let number =
         |at: usize| bytes.get(at..at + 4).map(|number| i64::from(i32::from_le_bytes([number[0], number[1], number[2], number[3]])));
@@ -187,22 +187,22 @@ fn is_animated(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn picture() -> RgbImage {
+    fn image() -> RgbImage {
         RgbImage::from_fn(37, 23, |x, y| image::Rgb([(x * 7 % 256) as u8, (y * 11 % 256) as u8, ((x * y) % 256) as u8]))
     }
 
     fn encoded(format: ImageFormat) -> Vec<u8> {
         let mut bytes = Vec::new();
-        picture().write_to(&mut Cursor::new(&mut bytes), format).unwrap();
+        image().write_to(&mut Cursor::new(&mut bytes), format).unwrap();
         bytes
     }
 
-    /// A file of its own, removed at the end.
+    /// A temporary file that is removed when dropped.
     struct Kept(std::path::PathBuf);
 
     impl Kept {
         fn new(name: &str, bytes: &[u8]) -> Self {
-            let path = std::env::temp_dir().join(format!("roiflow-picture-{}-{name}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("roiflow-image-{}-{name}", std::process::id()));
             std::fs::write(&path, bytes).unwrap();
             Self(path)
         }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_picture_is_an_error_wherever_it_is_cut() {
+    fn truncated_image_is_an_error() {
         for format in [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
             let bytes = encoded(format);
             let whole = Kept::new(&format!("whole-{format:?}"), &bytes);
@@ -225,14 +225,14 @@ mod tests {
                 assert!(read(&cut.0).is_err(), "{format:?}: {n_bytes} of {} bytes", bytes.len());
             }
             let longer = Kept::new(&format!("longer-{format:?}"), &[&bytes[..], &[0; 100]].concat());
-            read(&longer.0).unwrap_or_else(|error| panic!("{format:?} with bytes behind it: {error}"));
+            read(&longer.0).unwrap_or_else(|error| panic!("{format:?} with trailing bytes: {error}"));
         }
     }
 
     #[test]
-    fn the_end_of_a_preview_is_not_that_of_the_picture() {
+    fn end_of_preview_is_not_end_of_image() {
         let bytes = encoded(ImageFormat::Jpeg);
-        // An APP1 segment with a whole JPEG inside, as cameras write it.
+        // An APP1 segment with an embedded JPEG, as cameras write it.
         let length = (bytes.len() + 2) as u16;
         let with_preview = [&bytes[..2], &[0xff, 0xe1], &length.to_be_bytes(), &bytes, &bytes[2..]].concat();
         assert!(jpeg_ends(&with_preview));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_stands_upright_by_its_exif_tag() {
+    fn exif_orientation_is_applied() {
         // Little-endian TIFF, one entry: orientation (0x0112), SHORT, 1 value.
         let exif = |orientation: u8| {
             let tiff =
@@ -264,10 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_of_too_many_pixels_is_refused_before_it_is_decoded() {
+    fn too_many_pixels_are_refused_before_decoding() {
         let mut bytes = encoded(ImageFormat::Png);
         bytes[16..24].copy_from_slice(&[0, 0, 0xff, 0, 0, 0, 0xff, 0]);
-        // The checksum of the header, so that only the size is wrong.
+        // A valid checksum of the header, so that only the size is wrong.
         let crc = bytes[12..29].iter().fold(u32::MAX, |crc, byte| {
             (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
         });
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_decides_what_is_a_picture() {
+    fn content_decides_whether_a_file_is_an_image() {
         let (png, jpeg) = (encoded(ImageFormat::Png), encoded(ImageFormat::Jpeg));
         for (name, bytes, expected) in [
             ("a.dat", &*png, true),
@@ -289,7 +289,7 @@ mod tests {
             ("g.mp4", b"BM is how this text begins, and no bitmap", false),
             ("h.txt", b"text", false),
         ] {
-            assert_eq!(is_picture(&Kept::new(name, bytes).0).unwrap(), expected, "{name}");
+            assert_eq!(is_image(&Kept::new(name, bytes).0).unwrap(), expected, "{name}");
         }
     }
 }
