@@ -173,6 +173,13 @@ def center():
     g.save("center", {"x": ["N", 4]}, {"y": ["N", 4]})
 
 
+def pick():
+    """The values of a table at the given indices."""
+    g = Graph()
+    g.op("Gather", g.constant("table", [0.5, 1.5, 2.5, 3.5]), "indices", axis=0, out="y")
+    g.save("pick", {"indices": ["N"]}, {"y": ["N"]}, element=TensorProto.INT64)
+
+
 def open_faces(stem, batch, height, width):
     """A face detector as SCRFD writes its outputs, of pictures of any size: two anchors per cell of grids of 8, 16 and 32 pixels. The
     first one's score is the mean brightness of its cell, the second one's is 0; boxes reach 1 cell to all sides of the cell's corner."""
@@ -301,6 +308,7 @@ def check():
     same(run("double", x=x * 3)["y"], np.array(x * 3) * 2)
     same(run("append", x=x)["y"], x + [[0.5, 1.5, 2.5, 3.5]])
     same(run("center", x=[[1.0, 2, 3, 4], [3, 2, 1, 0]])["y"], [[-1, 0, 1, 2], [1, 0, -1, -2]])
+    same(run("pick", indices=np.array([3, 0, 1]))["y"], [3.5, 0.5, 1.5])
     same(run("sum", x=x, total_in=[[1.0, 1, 1, 1]])["y"], [[2, -1, 4.5, 1]])
     wide = run("int64", x=np.array([[0, -1, 2**31, 2**40]]))["y"]
     assert wide.tolist() == [[1, 0, 2**31 + 1, 2**40 + 1]]
@@ -330,7 +338,7 @@ def check():
     print("all answers as stated")
 
 
-for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, bf16, int64, suppressed, unsupported):
+for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported):
     make()
 for shape in (("open_size", 1, "H", "W"), ("open_all", "N", "H", "W"), ("open_width", 1, 64, "W")):
     open_faces(*shape)

@@ -7,6 +7,7 @@ mod gathering;
 mod growing;
 mod limits;
 mod nodes;
+mod regions;
 mod sources;
 mod states;
 
@@ -18,6 +19,7 @@ use gathering::*;
 use growing::*;
 use limits::*;
 use nodes::*;
+use regions::*;
 use roiflow::devices;
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::runtime::executor::Pool;
@@ -688,6 +690,10 @@ macro_rules! joins {
             a_fixed_tensor_that_is_reshaped_away_and_back_works,
             a_strided_region_as_input_gives_exact_numbers,
             a_strided_region_as_output_leaves_its_neighbors_alone,
+            outputs_in_disjoint_regions_are_written_at_the_same_time,
+            a_run_reads_one_region_and_writes_another_of_the_tensor,
+            two_outputs_of_a_request_are_regions_of_one_tensor,
+            an_empty_output_leases_its_memory_once_it_has_elements,
             rows_of_a_batch_do_not_mix,
             batch_sizes_may_alternate,
             the_tensor_of_an_open_input_is_there_before_its_shape,

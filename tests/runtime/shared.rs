@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use roiflow::devices;
 use roiflow::devices::null::{Gate, Script};
-use roiflow::runtime::{ContextParams, InferRequest, RemoteContext};
-use roiflow::tensor::{ElementType, ErrorKind, Layout, SharedTensor, Tensor};
+use roiflow::runtime::{ContextParams, ErrorKind as RunErrorKind, InferRequest, Port, RemoteContext};
+use roiflow::tensor::{ElementType, ErrorKind, Layout, Shape, SharedTensor, Tensor};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::request::{compile_ports, double, port};
-use crate::support::{Scratch, alone, compile, in_time, tiny, values};
+use crate::support::{Scratch, alone, compile, compile_on, in_time, is_here, tiny, values};
 
 const ROLE: &str = "ROIFLOW_TEST_ROLE";
 const SOCKET: &str = "ROIFLOW_TEST_SOCKET";
@@ -26,8 +26,22 @@ fn context() -> RemoteContext {
     devices::core().create_context("CPU", &ContextParams::SharedMemory).unwrap()
 }
 
+/// Memory that this process alone writes.
 fn shared(rows: usize, value: f32) -> Tensor {
     let tensor = context().create_tensor(ElementType::F32, [rows, 4]).unwrap();
+    tensor.view_mut::<f32>().unwrap().fill(value);
+    tensor
+}
+
+/// The tensor where it lies. The processes of these tests keep an order: one writes, says so, and waits for the answer.
+fn mapped(shared: SharedTensor) -> Tensor {
+    // SAFETY: so no process writes what a lease of another one covers.
+    unsafe { shared.map() }.unwrap()
+}
+
+/// Memory that each process writes.
+fn common(rows: usize, value: f32) -> Tensor {
+    let tensor = mapped(SharedTensor::new(ElementType::F32, [rows, 4]).unwrap());
     tensor.view_mut::<f32>().unwrap().fill(value);
     tensor
 }
@@ -119,6 +133,7 @@ fn the_other_process() {
         "victim" => play_victim(&mut line),
         "liar" => play_liar(&mut line),
         "unsealed" => play_unsealed(&mut line),
+        "scribbler" => play_scribbler(&mut line),
         other => panic!("no role `{other}`"),
     }
 }
@@ -126,7 +141,7 @@ fn the_other_process() {
 /// Doubles, on the embedded engine, what it is sent, into memory of its own that it sends back once.
 fn play_doubler(line: &mut Line) {
     let request = compile(&tiny("double.onnx")).create_infer_request().unwrap();
-    let input = line.receive().import().unwrap();
+    let input = mapped(line.receive());
     let output = shared(input.shape()[0], 0.0);
     request.set_output_tensor((), &output).unwrap();
     line.send(&output);
@@ -141,7 +156,7 @@ fn two_processes_exchange_tensors_both_ways_and_see_each_others_writes() {
     let (peer, mut line) = peer("doubler");
     let input = shared(2, 0.0);
     line.send(&input);
-    let output = line.receive().import().unwrap();
+    let output = mapped(line.receive());
     let request = doubling(Script::computing(|io, _| double(io)));
     for round in [1.0, 2.0, 3.0] {
         input.view_mut::<f32>().unwrap().fill(round);
@@ -158,8 +173,8 @@ fn two_processes_exchange_tensors_both_ways_and_see_each_others_writes() {
 
 #[test]
 fn requests_read_and_write_shared_memory_where_it_lies() {
-    let (input, output) = (shared(3, 1.5), shared(3, 0.0));
-    let (ours, theirs) = (input.export().unwrap().import().unwrap(), output.export().unwrap().import().unwrap());
+    let (input, output) = (shared(3, 1.5), common(3, 0.0));
+    let (ours, theirs) = (mapped(input.export().unwrap()), mapped(output.export().unwrap()));
     let seen = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let addresses = seen.clone();
     let request = doubling(Script::computing(move |io, _| {
@@ -185,7 +200,7 @@ fn requests_read_and_write_shared_memory_where_it_lies() {
 fn play_victim(line: &mut Line) {
     let input = shared(2, 7.0);
     line.send(&input);
-    let output = line.receive().import().unwrap();
+    let output = mapped(line.receive());
     let words = std::sync::Mutex::new(Line {
         tensors: line.tensors.try_clone().unwrap(),
         words: BufReader::new(line.words.get_ref().try_clone().unwrap()),
@@ -206,7 +221,7 @@ fn play_victim(line: &mut Line) {
 #[test]
 fn a_peer_that_is_killed_in_mid_run_takes_nothing_with_it() {
     let (mut peer, mut line) = peer("victim");
-    let (input, output) = (line.receive().import().unwrap(), shared(2, -1.0));
+    let (input, output) = (mapped(line.receive()), common(2, -1.0));
     let gate = Gate::closed();
     let request = doubling(Script { gate: Some(gate.clone()), ..Script::computing(|io, _| double(io)) });
     request.start_async(&input).unwrap();
@@ -224,7 +239,7 @@ fn a_peer_that_is_killed_in_mid_run_takes_nothing_with_it() {
     assert!(matches!(&received, Ok(None)) || received.is_err_and(|error| error.kind() == ErrorKind::Io));
     let error = output.export().unwrap().send(&line.tensors).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
-    assert_eq!(roiflow::runtime::Error::from(error).kind(), roiflow::runtime::ErrorKind::Io);
+    assert_eq!(roiflow::runtime::Error::from(error).kind(), RunErrorKind::Io);
     // And all goes on.
     request.set_output_tensor((), &output).unwrap();
     request.infer(&input).unwrap();
@@ -273,6 +288,83 @@ fn a_peer_that_lies_about_the_size_is_refused_and_the_truth_is_accepted() {
     assert!(values(&tensor).iter().all(|&value| value == 3.0));
     drop(line);
     peer.finish();
+}
+
+/// Rows of the scribbler's memory.
+const N_SCRIBBLED: usize = 64;
+
+/// Past the end of every table, also for an engine that uses the lower half alone.
+const NO_INDEX: i64 = (1 << 40) + (1 << 30);
+
+/// Writes the memory that it is sent, all the time, without asking: ones, then a number that is no index of anything.
+fn play_scribbler(line: &mut Line) {
+    let shared = line.receive();
+    let scribbles = [1, NO_INDEX].map(|value| Tensor::from_slice(shared.layout.shape().as_ref(), &[value; N_SCRIBBLED]).unwrap());
+    line.say("writing");
+    loop {
+        // Until it is killed.
+        scribbles.iter().for_each(|scribble| shared.write_from(scribble).unwrap());
+    }
+}
+
+/// A process that writes all the time into memory of this one.
+fn scribbler() -> (Peer, Line, SharedTensor) {
+    let (peer, mut line) = peer("scribbler");
+    let shared = SharedTensor::new(ElementType::I64, [N_SCRIBBLED]).unwrap();
+    shared.send(&line.tensors).unwrap();
+    assert_eq!(line.hear(), "writing");
+    (peer, line, shared)
+}
+
+#[test]
+fn an_import_stays_as_it_is_while_the_other_process_writes() {
+    let (_peer, _line, shared) = scribbler();
+    let tensor = Tensor::new(ElementType::I64, [N_SCRIBBLED]).unwrap();
+    for _ in 0..200 {
+        shared.read_to(&tensor).unwrap();
+        for imported in [&tensor, &shared.import().unwrap()] {
+            let view = imported.view::<i64>().unwrap();
+            let seen = view.to_vec();
+            assert!(seen.iter().all(|value| [0, 1, NO_INDEX].contains(value)), "{seen:?}");
+            (0..20).for_each(|_| assert_eq!(view.to_vec(), seen));
+        }
+    }
+}
+
+/// Engines check an index, and read the table at it later. Where the memory changes in between, they would read anywhere.
+#[test]
+fn indices_in_shared_memory_are_copied_before_the_engine_sees_them() {
+    let (_peer, _line, shared) = scribbler();
+    let descriptor = shared.descriptor.try_clone().unwrap();
+    let again = || SharedTensor { descriptor: descriptor.try_clone().unwrap(), layout: shared.layout, offset_bytes: 0 };
+    let tensor = mapped(again());
+    // An index that the table does not have fails the run, or gives 0.
+    let check = |output: roiflow::runtime::Result<()>, request: &InferRequest| match output {
+        Ok(()) => assert!(values(&request.output_tensor(()).unwrap()).iter().all(|value| [0.0, 0.5, 1.5].contains(value))),
+        // A panic of the embedded engine is an error, too.
+        Err(error) => assert!(matches!(error.kind(), RunErrorKind::Device | RunErrorKind::Panic | RunErrorKind::Unsupported), "{error}"),
+    };
+    for device in ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"].into_iter().filter(|device| is_here(device)) {
+        let request = compile_on(device, &tiny("pick.onnx")).create_infer_request().unwrap();
+        // The other process breaks what `map` promises. This process reads such bytes only to copy them.
+        for _ in 0..2000 {
+            check(request.infer(&tensor), &request);
+        }
+        check(request.infer(&again().import().unwrap()), &request);
+    }
+    let input = Port::new("indices", ElementType::I64, Shape::from([N_SCRIBBLED]));
+    let address = tensor.address() as usize;
+    let script = Script::computing(move |io, _| {
+        assert_ne!(io.input(0).extent().as_ptr() as usize, address);
+        assert_ne!(io.input_tensor(0).address() as usize, address);
+        let before = io.input(0).dense::<i64>()?.to_vec();
+        (0..100).for_each(|_| assert_eq!(io.input(0).dense::<i64>().unwrap(), before));
+        Ok(())
+    });
+    let request = compile_ports(Arc::new(script), vec![input], vec![port("y", &[1])]).create_infer_request().unwrap();
+    for _ in 0..100 {
+        request.infer(&tensor).unwrap();
+    }
 }
 
 fn memory_file(n_bytes: u64, seals: SealFlags) -> OwnedFd {

@@ -1,7 +1,7 @@
 //! Memory with a file descriptor passes into and out of the elements without a copy.
 
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use gst_allocators::prelude::*;
 use gstreamer as gst;
@@ -9,7 +9,7 @@ use gstreamer_allocators as gst_allocators;
 use gstreamer_video as gst_video;
 use roiflow::elements::buffer;
 use roiflow::frame::{PixelRect, Size};
-use roiflow::tensor::{ElementType, ErrorKind, Tensor};
+use roiflow::tensor::{ElementType, ErrorKind, SharedTensor, Tensor};
 
 use crate::harness::{assert_near, caps, collect, detect, feed, init, on_buffers, pipeline, run};
 
@@ -47,9 +47,12 @@ fn address(buffer: &gst::BufferRef) -> usize {
 #[test]
 fn shared_tensor_is_inferred_without_copy() {
     let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
-    // As if received from another process.
-    let (made, imported) = (painted(rect), |tensor: &Tensor| tensor.export().unwrap().import().unwrap());
-    let tensor = imported(&made);
+    // As if it came from another process, which writes through the descriptor.
+    let made = SharedTensor::new(ElementType::U8, [SIZE.height as usize, SIZE.width as usize, 3]).unwrap();
+    made.write_from(&painted(rect)).unwrap();
+    let exported = || SharedTensor { descriptor: made.descriptor.try_clone().unwrap(), ..made };
+    // SAFETY: nothing reads the memory as a slice while it is written below.
+    let tensor = unsafe { exported().map() }.unwrap();
     let pipeline = pipeline(&format!("appsrc name=source ! {} name=detect ! fakesink name=sink", detect("rectangle", "")));
     let (sender, entered) = std::sync::mpsc::channel();
     on_buffers(&pipeline, "detect", "sink", move |_, buffer| sender.send((address(buffer), file(buffer))).unwrap());
@@ -62,14 +65,17 @@ fn shared_tensor_is_inferred_without_copy() {
     for arrived in &arrived {
         let (before, file_before) = entered.recv().unwrap();
         assert_eq!((address(&arrived.buffer), file(&arrived.buffer)), (before, file_before));
-        assert_eq!(file_before, inode(made.export().unwrap().descriptor.as_raw_fd()), "the file of the other process");
+        assert_eq!(file_before, inode(made.descriptor.as_raw_fd()), "the file of the other process");
         let frame = buffer::frame(&arrived.buffer, &info).unwrap();
         assert_eq!(frame.planes().next().unwrap().address() as usize, before, "the detector reads the mapping");
         let results = arrived.results().unwrap();
         assert_near(results.detections[0].rect, rect.to_rect(), 0.01, "the box");
     }
-    // Writes to the file are visible in the buffers.
-    made.view_mut::<u8>().unwrap()[[0, 0, 1]] = 77;
+    // What is written into the file is what the buffers show. The buffers lease the tensor, so this process has to go around it.
+    assert_eq!(tensor.view_mut::<u8>().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(made.write_from(&painted(rect)).unwrap_err().kind(), ErrorKind::Busy);
+    let file = std::fs::File::from(made.descriptor.try_clone().unwrap());
+    file.write_all_at(&[77], 1).unwrap();
     assert!(arrived.iter().all(|arrived| arrived.buffer.map_readable().unwrap()[1] == 77));
 }
 

@@ -258,7 +258,7 @@ impl Seat {
 
     fn copy_row(&self, row: &Row, output_idx: usize, io: &mut DeviceIo<'_>) -> Result<()> {
         let row = row_of(&self.collector.output(row, output_idx), row.row_idx)?;
-        Ok(row.bytes()?.copy_to(io.output(output_idx, &row.shape())?)?)
+        Ok(row.elements()?.copy_to(io.output(output_idx, &row.shape())?)?)
     }
 
     /// The run needs the engine no longer.
@@ -364,8 +364,8 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
         ElementType::Bf16 => (numbers::<bf16>(one)?, numbers::<bf16>(of_all)?),
         _ => {
             let (mut a, mut b) = (vec![0; one.layout().dense_bytes()], vec![0; of_all.layout().dense_bytes()]);
-            one.bytes()?.copy_all_to_dense(&mut a)?;
-            of_all.bytes()?.copy_all_to_dense(&mut b)?;
+            one.elements()?.copy_all_to_dense(&mut a)?;
+            of_all.elements()?.copy_all_to_dense(&mut b)?;
             return Ok((a != b).then(|| "its bytes differ".to_owned()));
         }
     };

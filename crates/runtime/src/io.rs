@@ -1,8 +1,8 @@
-//! The tensors of a request: where each input comes from, where each output goes, and the leases of a run on them.
+//! The tensors of a request: the source of each input, the destination of each output, and the leases of a run on them.
 //!
-//! An input has a tensor of the request's own, in memory in which the device can run, and a `Source` that says what the next
-//! run reads: that tensor, a tensor of the user's, the slices of a batch, or what a filler writes. Slices and fillers end up in
-//! the request's own tensor, by one pass, in the run's step `fill`.
+//! Each input has a tensor that belongs to the request, in memory that the device can use. Its `Source` says what the next run reads: that
+//! tensor, a tensor of the user, the slices of a batch, or the values of a filler. Slices and the values of fillers are written into the
+//! request's tensor in one pass, in the step `fill` of the run.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -14,67 +14,67 @@ use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
 use super::steps::CancelToken;
 use super::{Error, ErrorKind, Input, Inputs, Result};
-use crate::tensor::{Bytes, BytesMut, DeviceLease, Element, ElementType, MAX_RANK, Shape, Tensor};
+use crate::tensor::{Bytes, BytesMut, DeviceLease, Element, ElementType, MAX_RANK, MemoryKind, Shape, Tensor};
 
-/// Writes an input just before the device reads it. `stages` implements it for frames.
+/// Writes an input directly before the device reads it. `stages` implements it for frames.
 pub trait FillInput: Send {
-    /// The shape that the input has in the next run; must be one that the port admits.
+    /// The shape that the input has in the next run. The port must admit it.
     ///
     /// # Errors
-    /// If there is nothing to fill from.
+    /// If there is no source.
     fn shape(&mut self, port: &Port) -> Result<Shape>;
 
-    /// The number of the frame, or of whatever the input is made from: for traces. Asked after [`FillInput::shape`].
+    /// The number of the frame that the input is made from, for traces. Called after [`FillInput::shape`].
     fn frame(&mut self) -> Option<u64> {
         None
     }
 
-    /// Writes all of `input`, which has the shape that [`FillInput::shape`] gave.
+    /// Writes all of `input`, which has the shape that [`FillInput::shape`] returned.
     ///
     /// # Errors
-    /// If the source does not fit; the run ends with this error.
+    /// If the source does not fit. The run ends with this error.
     fn fill(&mut self, input: &mut BytesMut) -> Result<()>;
 }
 
-/// What the next run reads.
+/// The source of an input in the next run.
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 pub(super) enum Source {
     /// The request's own tensor.
     Own,
-    /// A tensor of the user's, of any strides.
+    /// A tensor of the user, with any strides.
     Shared(Tensor),
-    /// Slices of the user's, one for each row.
+    /// Slices of the user, one for each batch item.
     Batch(Vec<Tensor>),
-    /// What the filler writes.
+    /// The values that a filler writes.
     Fill(Box<dyn FillInput>),
 }
 
 /// An input of a request.
 pub(super) struct InputSlot {
     pub(super) port: Port,
-    /// Which of the device's inputs it is.
+    /// The index among the device's inputs.
     device_idx: usize,
     own: Tensor,
     source: Source,
     lease: Option<InputLease>,
-    /// What the run reads, for devices that want a tensor: with the memory and layout of the lease, because a growing output
-    /// leaves its tensor's memory to those who read it.
+    /// The leased memory and layout as a tensor, for devices that need one. The tensor that was set can have other memory by now: an output
+    /// that grows leaves its old memory to its readers.
     leased: OnceCell<Tensor>,
-    /// The leases on the slices of a batch.
+    /// The leases on tensors whose values are copied into `own`: the slices of a batch, or indices in shared memory.
     slices: Vec<Bytes>,
-    /// What a call is about to set.
+    /// The value that a call sets once all of its values are checked.
     staged: Option<Staged>,
-    /// A list that a batch left behind, empty: a stream of batches allocates nothing.
+    /// The list of an earlier batch, empty. It is reused, so a stream of batches allocates nothing.
     list: Vec<Tensor>,
-    /// Something was set or copied: an empty input is what the user wants.
+    /// Whether something was set or copied. If so, an empty input is intended.
     is_given: bool,
 }
 
-/// What a call sets once all of its inputs are known to fit.
+/// The value that a call sets once all of its inputs are known to fit.
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 enum Staged {
     Source(Source),
-    /// Values that are copied in place: the lease on the request's own tensor, and the shape that it is to have.
+    /// Values to copy in place: the lease on the request's own tensor, and its new shape.
     Place(BytesMut, Shape),
     /// Values that were copied into a new tensor.
     Copied(Tensor),
@@ -83,7 +83,7 @@ enum Staged {
 enum InputLease {
     Fill(BytesMut),
     Read(Bytes),
-    /// In a device's memory: there are no bytes to look at.
+    /// In device memory, without host addresses.
     Remote(#[allow(dead_code, reason = "held for its drop")] DeviceLease),
 }
 
@@ -91,13 +91,13 @@ enum InputLease {
 pub(super) struct OutputSlot {
     pub(super) port: Port,
     pub(super) tensor: Tensor,
-    /// The tensor is the request's own, not one that the user set.
+    /// Whether the tensor belongs to the request. Otherwise the user set it.
     own: bool,
-    /// The request's other tensor for this output, if its output has been fed back as an input: the two take turns.
+    /// The second tensor of the request for this output. The two alternate when the output is fed back as an input.
     spare: Option<Tensor>,
-    /// None in a run whose output others read when it began: the output then takes fresh memory, once its shape is known.
+    /// `None` in a run whose output was being read at the start: it gets new memory when its shape is known.
     lease: Option<BytesMut>,
-    /// Instead of `lease`, in a device's memory.
+    /// Instead of `lease`, for device memory.
     remote: Option<DeviceLease>,
 }
 
@@ -132,14 +132,14 @@ impl InputSlot {
         }
     }
 
-    /// Gives the next run another source; the one before is returned, to be dropped outside of any lock.
+    /// Sets the source of the next run. Returns the previous one, to be dropped without a lock.
     #[must_use]
     pub(super) fn replace_source(&mut self, source: Source) -> Source {
         self.is_given |= !matches!(source, Source::Own);
         std::mem::replace(&mut self.source, source)
     }
 
-    /// Checks a value and makes all ready that may fail, or waits in [`InputSlot::staged`] to be copied.
+    /// Checks a value and stages it in [`InputSlot::staged`]. Everything that can fail happens here, except a copy in place.
     fn stage(&mut self, device: &mut dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         if self.staged.is_some() {
             let message = format!("input {}: expected one value, got two in one call; name each input once", self.port);
@@ -170,7 +170,7 @@ impl InputSlot {
         Ok(())
     }
 
-    /// Copies values that wait for it.
+    /// Copies values that are staged for a copy in place.
     fn copy_staged(&mut self, input: &Input<'_>) -> Result<()> {
         let (Input::Copy(values), Some(Staged::Place(..))) = (input, &self.staged) else { return Ok(()) };
         let Some(Staged::Place(bytes, shape)) = self.staged.take() else { return Ok(()) };
@@ -188,7 +188,7 @@ impl InputSlot {
         Ok(())
     }
 
-    /// Sets what was made ready.
+    /// Sets the staged value.
     fn commit(&mut self) {
         let source = match self.staged.take() {
             None => return,
@@ -200,7 +200,7 @@ impl InputSlot {
             }
         };
         self.is_given = true;
-        // Two lists take turns: the second is made along with the first.
+        // Two lists alternate. The second one is allocated together with the first.
         let n_slices = if let Source::Batch(list) = &source { list.len() } else { 0 };
         self.list = match self.replace_source(source) {
             Source::Batch(mut list) => {
@@ -212,7 +212,7 @@ impl InputSlot {
         };
     }
 
-    /// Lets go of the slices of a batch, not of the list.
+    /// Releases the slices of a batch. The list keeps its capacity.
     pub(super) fn forget_slices(&mut self) {
         if let Source::Batch(slices) = &mut self.source {
             slices.clear();
@@ -228,17 +228,17 @@ impl InputSlot {
         }
     }
 
-    /// Whether the run that holds the leases reads this memory.
-    fn reads_memory_of(&self, tensor: &Tensor) -> bool {
+    /// Whether the run that holds the leases reads an element of this tensor.
+    fn reads_elements_of(&self, tensor: &Tensor) -> bool {
         let reads = match &self.lease {
-            Some(InputLease::Read(bytes)) => bytes.is_of_memory_of(tensor),
-            Some(InputLease::Fill(bytes)) => bytes.is_of_memory_of(tensor),
-            Some(InputLease::Remote(_)) | None => self.read().shares_memory_with(tensor),
+            Some(InputLease::Read(bytes)) => bytes.overlaps(tensor),
+            Some(InputLease::Fill(bytes)) => bytes.overlaps(tensor),
+            Some(InputLease::Remote(_)) | None => self.read().overlaps(tensor),
         };
-        reads || self.slices.iter().any(|slice| slice.is_of_memory_of(tensor))
+        reads || self.slices.iter().any(|slice| slice.overlaps(tensor))
     }
 
-    /// Whether the value fits the port, and the device can use its memory; nothing is set.
+    /// Checks that the value fits the port and that the device can use its memory. Sets nothing.
     pub(super) fn check(&self, device: &dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         match input {
             Input::Share(tensor) => {
@@ -260,7 +260,7 @@ impl InputSlot {
         }
     }
 
-    /// The shape of the batch that the slices make.
+    /// The shape of the batch of these slices.
     fn check_slices(&self, slices: &[Tensor]) -> Result<Shape> {
         let port = &self.port;
         let fail = |message: String| Err(Error::new(ErrorKind::Tensor, format!("input {port}: {message}")));
@@ -274,7 +274,7 @@ impl InputSlot {
             let axes = port.axes.as_ref().map_or("none".to_owned(), |axes| format!("`{axes}`"));
             return fail(format!("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: {axes}"));
         }
-        if let Some(slice_idx) = slices.iter().position(|slice| slice.shares_memory_with(&self.own)) {
+        if let Some(slice_idx) = slices.iter().position(|slice| slice.overlaps(&self.own)) {
             return fail(format!(
                 "slice {slice_idx} of {} lies in the input's own tensor, into which the slices are gathered; set slices of another tensor",
                 slices.len()
@@ -297,7 +297,7 @@ impl InputSlot {
         error.context(format!("input {}", self.port))
     }
 
-    /// Gives the request's own tensor this shape, in the same memory where that is large enough.
+    /// Gives the request's own tensor this shape, in the same memory if that is large enough.
     fn place_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<()> {
         if self.own.shape() == shape {
             return Ok(());
@@ -313,12 +313,12 @@ impl InputSlot {
         }
     }
 
-    /// The write lease on the request's own tensor, with this shape: in the same memory where that is large enough.
+    /// Leases the request's own tensor for writing, with this shape. It keeps its memory if that is large enough.
     fn lease_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<BytesMut> {
         check_fits("input", &self.port, self.port.element, &shape)?;
         let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
         if needed_bytes.is_none_or(|needed| needed > self.own.capacity_bytes()) {
-            // Whoever looks at the smaller tensor keeps it.
+            // Handles of the smaller tensor keep it.
             let own = device.allocate_input(self.device_idx, shape)?;
             let lease = own.bytes_mut().map_err(|error| self.named(error.into()))?;
             self.own = own;
@@ -343,7 +343,7 @@ impl InputSlot {
                 let shape = self.check_slices(&slices);
                 let leased = shape.and_then(|shape| {
                     for slice in &slices {
-                        self.slices.push(slice.bytes().map_err(|error| self.named(error.into()))?);
+                        self.slices.push(slice.elements().map_err(|error| self.named(error.into()))?);
                     }
                     Ok(shape)
                 });
@@ -365,15 +365,23 @@ impl InputSlot {
                     self.lease = Some(InputLease::Remote(lease));
                     return Ok(());
                 }
-                let bytes = tensor.bytes().map_err(|error| self.named(error.into()))?;
+                let bytes = tensor.elements().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
-                InputLease::Read(bytes)
+                if is_index(self.port.element) && tensor.memory_kind() == MemoryKind::Shared {
+                    // Engines check an index and use it later. Another process could change it in between, so they get a copy.
+                    let mut own = self.lease_own(device, *bytes.layout().shape())?;
+                    bytes.copy_to(&mut own).map_err(|error| self.named(error.into()))?;
+                    self.slices.push(bytes);
+                    InputLease::Read(own.downgrade())
+                } else {
+                    InputLease::Read(bytes)
+                }
             }
         });
         Ok(())
     }
 
-    /// Writes the request's own tensor from the slices or by the filler, if that is where the run's input comes from.
+    /// Writes the request's own tensor from the slices or by the filler, if the source is one of these.
     fn fill(&mut self) -> Result<()> {
         let Some(InputLease::Fill(mut bytes)) = self.lease.take_if(|lease| matches!(lease, InputLease::Fill(_))) else { return Ok(()) };
         match &mut self.source {
@@ -389,7 +397,7 @@ impl InputSlot {
     }
 }
 
-/// The shape of a slice, for people: as the port says, and like the first slice where it leaves that open.
+/// The expected shape of a slice, for messages: that of the port, and that of the first slice where the port is open.
 fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     let dims = port.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
         (0, _) => Dim::Fixed(1),
@@ -399,7 +407,12 @@ fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     PartialShape::new(dims.collect()).expect("as many axes as the port has")
 }
 
-/// The same but for its first axis, which it has.
+/// Whether engines use such values as positions in memory, as in ONNX's `Gather`.
+fn is_index(element: ElementType) -> bool {
+    matches!(element, ElementType::I32 | ElementType::I64 | ElementType::U32 | ElementType::U64)
+}
+
+/// The shape with another extent of its first axis, which it must have.
 fn with_first(shape: &Shape, extent: usize) -> Shape {
     let mut dims = [0; MAX_RANK];
     dims[..shape.len()].copy_from_slice(shape);
@@ -412,13 +425,13 @@ impl OutputSlot {
         Self { port, tensor, own: true, spare: None, lease: None, remote: None }
     }
 
-    /// Makes a tensor of the user's the output; the one before is returned, to be dropped outside of any lock.
+    /// Sets a tensor of the user as the output. Returns the previous one, to be dropped without a lock.
     pub(super) fn replace(&mut self, tensor: Tensor) -> Tensor {
         self.own = false;
         std::mem::replace(&mut self.tensor, tensor)
     }
 
-    /// Gives the tensor away, if it is the request's own, and puts a new one in its place; else a copy of the user's.
+    /// Returns the tensor and replaces it with a new one if it belongs to the request. Returns a copy of a tensor of the user.
     pub(super) fn give_away(&mut self) -> Result<Tensor> {
         let other = Tensor::new(self.tensor.element(), self.tensor.shape())?;
         if self.own {
@@ -436,7 +449,7 @@ impl OutputSlot {
     }
 
     fn lease(&mut self, inputs: &[InputSlot]) -> Result<()> {
-        if let Some(input) = inputs.iter().find(|slot| slot.reads_memory_of(&self.tensor)) {
+        if let Some(input) = inputs.iter().find(|slot| slot.reads_elements_of(&self.tensor)) {
             if !self.own {
                 let message = format!(
                     "output {}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
@@ -444,8 +457,8 @@ impl OutputSlot {
                 );
                 return Err(Error::new(ErrorKind::Tensor, message));
             }
-            // The one of two runs ago may be an input as well, or somebody looks at it.
-            let other = match self.spare.take().filter(|spare| spare.bytes_mut().is_ok()) {
+            // The spare tensor can be an input as well, or be leased by a reader.
+            let other = match self.spare.take().filter(|spare| spare.elements_mut().is_ok()) {
                 Some(spare) => spare,
                 None => Tensor::new(self.tensor.element(), self.tensor.shape())?,
             };
@@ -455,9 +468,9 @@ impl OutputSlot {
         if self.tensor.is_remote() {
             self.remote = Some(self.tensor.lease_for_device(true).map_err(|error| self.named(error))?);
         } else {
-            match self.tensor.bytes_mut() {
+            match self.tensor.elements_mut() {
                 Ok(lease) => self.lease = Some(lease),
-                // It takes fresh memory once its shape is known, and leaves the present one to those who read it.
+                // It gets new memory once its shape is known; the readers keep the present memory.
                 Err(_) if expected.is_none() && self.own && self.tensor.may_leave_its_readers() => {}
                 Err(error) => return Err(self.named(error)),
             }
@@ -468,12 +481,11 @@ impl OutputSlot {
         }
     }
 
-    /// Gives the output the shape that was computed, together with the lease on it, so that no other thread sees one without the
-    /// other.
+    /// Gives the output the computed shape. Shape and lease change in one step, so no other thread sees one without the other.
     fn reshape(&mut self, shape: &[usize]) -> Result<()> {
         self.check_computed(shape)?;
         let shape = Shape::new(shape);
-        let reshaped = match &self.remote {
+        let reshaped = match &mut self.remote {
             Some(lease) => self.tensor.reshape_leased_by_device(lease, shape),
             None => self.tensor.reshape_leased(&mut self.lease, shape),
         };
@@ -490,11 +502,11 @@ pub(super) struct RunIo {
     pub(super) inputs: Vec<InputSlot>,
     pub(super) outputs: Vec<OutputSlot>,
     pub(super) places: Arc<Places>,
-    /// What the run is made from, for traces.
+    /// The frame that the run's input is made from, for traces.
     pub(super) frame: Option<u64>,
 }
 
-/// Where the ports of a device lie among the slots of a request.
+/// The slots of a device's ports.
 #[derive(Debug)]
 pub(super) struct Places {
     /// The slot of each of the device's inputs.
@@ -507,7 +519,7 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn new(n_inputs: usize, n_outputs: usize, variables: &[VariablePorts]) -> Self {
-        // Ports keep their order; the others follow in the order of the variables.
+        // The model's ports keep their order. Those of variables follow, in the order of the variables.
         let place = |n_ports: usize, variable_ports: Vec<usize>| {
             let visible = (0..n_ports).filter(|port_idx| !variable_ports.contains(port_idx));
             let order: Vec<usize> = visible.chain(variable_ports.iter().copied()).collect();
@@ -519,29 +531,29 @@ impl Places {
         Self { inputs, outputs, variables }
     }
 
-    /// The number of inputs and outputs that are no variables.
+    /// The number of inputs and outputs that are not variables.
     pub(super) fn n_visible(&self) -> (usize, usize) {
         (self.inputs.len() - self.variables.len(), self.outputs.len() - self.variables.len())
     }
 }
 
 impl RunIo {
-    /// The inputs that are no variables.
+    /// The inputs that are not variables.
     pub(super) fn visible_inputs(&self) -> &[InputSlot] {
         &self.inputs[..self.places.n_visible().0]
     }
 
-    /// The outputs that are no variables.
+    /// The outputs that are not variables.
     pub(super) fn visible_outputs(&self) -> &[OutputSlot] {
         &self.outputs[..self.places.n_visible().1]
     }
 
-    /// As [`RunIo::visible_outputs`], to change.
+    /// As [`RunIo::visible_outputs`], mutable.
     pub(super) fn visible_outputs_mut(&mut self) -> &mut [OutputSlot] {
         &mut self.outputs[..self.places.n_visible().1]
     }
 
-    /// What the run wrote is what the next one reads: the two tensors of each variable change places, nothing is copied.
+    /// Makes the values that the run wrote those that the next run reads: swaps the two tensors of each variable, without a copy.
     pub(super) fn commit_variables(&mut self) {
         for (input_idx, output_idx) in &self.places.variables {
             std::mem::swap(&mut self.inputs[*input_idx].own, &mut self.outputs[*output_idx].tensor);
@@ -556,7 +568,7 @@ impl RunIo {
         Ok(copy)
     }
 
-    /// Gives a variable the values of `state`; zeros without one, with an extent of 0 where the shape is open.
+    /// Sets a variable to the values of `state`. `None`: zeros, with an extent of 0 on each open axis.
     pub(super) fn set_variable(&mut self, device: &mut dyn DeviceRequest, variable_idx: usize, state: Option<&Tensor>) -> Result<()> {
         let slot = &mut self.inputs[self.places.variables[variable_idx].0];
         match state {
@@ -566,8 +578,8 @@ impl RunIo {
                     slot.place_own(device, state.shape())?;
                     return Ok(state.copy_to(&slot.own)?);
                 }
-                // Leased first: where that fails the variable is as it was.
-                let state = state.bytes()?;
+                // Leased first: if that fails, the variable is unchanged.
+                let state = state.elements()?;
                 Ok(state.copy_to(&mut slot.lease_own(device, *state.layout().shape())?)?)
             }
             None => {
@@ -581,9 +593,9 @@ impl RunIo {
         }
     }
 
-    /// Sets the inputs: none of them if one does not fit, or can't be copied.
+    /// Sets the inputs. If one does not fit or can't be copied, sets none of them.
     pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
-        /// What was made ready is given back where a later input does not fit, or panics.
+        /// Discards the staged values if a later input does not fit, or panics.
         struct Unstage<'a>(&'a mut [InputSlot]);
         impl Drop for Unstage<'_> {
             fn drop(&mut self) {
@@ -599,17 +611,17 @@ impl RunIo {
         Ok(())
     }
 
-    /// A tensor that is set as this output is written by no other output, and is not the request's own tensor of an input.
+    /// Checks that a tensor for this output has no element in common with another output, or with the request's own tensor of an input.
     pub(super) fn check_new_output(&self, output_idx: usize, tensor: &Tensor, others: &[(usize, Tensor)]) -> Result<()> {
         let port = &self.outputs[output_idx].port;
         let will_be = |idx: usize| others.iter().rfind(|(of, _)| *of == idx).map_or(&self.outputs[idx].tensor, |(_, tensor)| tensor);
-        let is_other = |idx: &usize| *idx != output_idx && will_be(*idx).shares_memory_with(tensor);
+        let is_other = |idx: &usize| *idx != output_idx && will_be(*idx).overlaps(tensor);
         if let Some(other_idx) = (0..self.visible_outputs().len()).find(is_other) {
             let other = &self.outputs[other_idx].port;
             let message = format!("output {port}: its tensor shares memory with that of output {other}; each needs a tensor of its own");
             return Err(Error::new(ErrorKind::Tensor, message));
         }
-        let is_own = |slot: &&InputSlot| !matches!(slot.source, Source::Shared(_)) && slot.own.shares_memory_with(tensor);
+        let is_own = |slot: &&InputSlot| !matches!(slot.source, Source::Shared(_)) && slot.own.overlaps(tensor);
         if let Some(input) = self.visible_inputs().iter().find(is_own) {
             let message = format!(
                 "output {port}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
@@ -640,7 +652,7 @@ impl RunIo {
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
     }
 
-    /// Fills or gathers what is not there already.
+    /// Writes the inputs whose source is a filler or a batch.
     pub(super) fn fill(&mut self) -> Result<()> {
         self.inputs.iter_mut().try_for_each(InputSlot::fill)
     }
@@ -656,7 +668,7 @@ impl RunIo {
     }
 }
 
-/// What a step of the user may see of a run: its inputs and outputs.
+/// The inputs and outputs of a run, for a step of the user.
 pub struct RunContext<'a> {
     pub(super) io: &'a RunIo,
     pub(super) cancel: &'a CancelToken,
@@ -669,7 +681,7 @@ impl RunContext<'_> {
         self.run
     }
 
-    /// For steps that take long.
+    /// Tells a long step when to stop.
     pub fn cancel(&self) -> &CancelToken {
         self.cancel
     }
@@ -703,7 +715,7 @@ impl RunContext<'_> {
     /// The values of an input, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if the elements are not `T`, the user's own tensor has gaps, or the step runs
+    /// `NotFound` if there is no such input; `Tensor` if the elements are not `T`, a tensor of the user has gaps, or the step runs
     /// before the input is filled.
     pub fn input<T: Element>(&self, input_idx: usize) -> Result<(Shape, &[T])> {
         let slot = port_at("input", self.io.visible_inputs(), input_idx)?;
@@ -717,7 +729,7 @@ impl RunContext<'_> {
     /// The values of an output, last axis fastest, and their shape.
     ///
     /// # Errors
-    /// `NotFound` if there is no such output; `Tensor` if the elements are not `T`, the step runs before the device's, or the user's
+    /// `NotFound` if there is no such output; `Tensor` if the elements are not `T`, the step runs before the device's, or a user's
     /// own output tensor has gaps or lies in a device's memory.
     pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
         let slot = port_at("output", self.io.visible_outputs(), output_idx)?;
@@ -737,7 +749,7 @@ impl fmt::Debug for RunContext<'_> {
     }
 }
 
-/// What a device sees of a run.
+/// The inputs and outputs of a run, for the device.
 pub struct DeviceIo<'a> {
     pub(super) io: &'a mut RunIo,
 }
@@ -759,26 +771,26 @@ impl DeviceIo<'_> {
         self.io.outputs.len()
     }
 
-    /// Whether the host can see all inputs and outputs.
+    /// Whether all inputs and outputs are in host memory.
     pub(super) fn is_on_host(&self) -> bool {
         self.io.inputs.iter().all(|slot| matches!(slot.lease, Some(InputLease::Read(_))))
             && self.io.outputs.iter().all(|slot| slot.remote.is_none())
     }
 
-    /// Whether a tensor or values were set as this input, or a filler. One that never was is empty where its shape is open.
+    /// Whether a tensor, values or a filler were set as this input. Otherwise, an input of open shape is empty.
     pub fn is_given(&self, input_idx: usize) -> bool {
         self.io.inputs[self.io.places.inputs[input_idx]].is_given
     }
 
-    /// The tensor of an input, as it was when the run began: for devices that know it by its memory.
+    /// The tensor of an input, with the memory and layout that it had when the run began.
     pub fn input_tensor(&self, input_idx: usize) -> &Tensor {
         self.io.inputs[self.io.places.inputs[input_idx]].read()
     }
 
-    /// The bytes of an input, for the length of the run. Any strides.
+    /// The bytes of an input, leased for the whole run. Any strides; the gaps between rows are not leased, see [`Tensor::elements`].
     ///
     /// # Panics
-    /// If it lies in a device's memory: a device that accepts such tensors looks at [`DeviceIo::input_tensor`] first.
+    /// If the input is in device memory. A device that accepts such tensors checks [`DeviceIo::input_tensor`] first.
     pub fn input(&self, input_idx: usize) -> &Bytes {
         match &self.io.inputs[self.io.places.inputs[input_idx]].lease {
             Some(InputLease::Read(bytes)) => bytes,
@@ -787,10 +799,11 @@ impl DeviceIo<'_> {
         }
     }
 
-    /// The bytes of an output, with the shape that the run gives it. The tensor grows where it is too small.
+    /// The bytes of an output of this shape. A tensor that is too small grows. The gaps between rows are not leased, see
+    /// [`Tensor::elements_mut`].
     ///
     /// # Errors
-    /// `Device` if the port does not admit the shape; `Tensor` if the user's own tensor can't take it.
+    /// `Device` if the port does not admit the shape; `Tensor` if a tensor of the user can't have it.
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
         let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
@@ -799,7 +812,7 @@ impl DeviceIo<'_> {
         slot.lease.as_mut().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))
     }
 
-    /// The tensor of an output, with the shape that the run gives it: for devices that write into memory of their own.
+    /// The tensor of an output of this shape, for devices that write into their own memory.
     ///
     /// # Errors
     /// As [`DeviceIo::output`].
@@ -821,7 +834,7 @@ fn port_at<'a, S>(kind: &str, slots: &'a [S], idx: usize) -> Result<&'a S> {
     slots.get(idx).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no {kind} number {idx}: the model has {}", slots.len())))
 }
 
-/// The device can use the memory that this tensor lies in.
+/// Checks that the device can use the memory of this tensor.
 pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dyn DeviceRequest) -> Result<()> {
     match tensor.remote_place() {
         Some(place) if !device.accepts_remote(tensor) => Err(Error::new(
@@ -834,13 +847,13 @@ pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dy
     }
 }
 
-/// The error of a step of the user's that asks for values in a device's memory.
+/// The error of a step of the user that reads values in device memory.
 fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
     let place = tensor.remote_place().unwrap_or_default();
     Error::new(ErrorKind::Tensor, format!("{kind} {port}: it lies in {place}, which the host can't see"))
 }
 
-/// A tensor of this type and shape fits the port.
+/// Checks that a tensor of this type and shape fits the port.
 pub(super) fn check_fits(kind: &str, port: &Port, element: ElementType, shape: &[usize]) -> Result<()> {
     if element == port.element && port.shape.admits(shape) { Ok(()) } else { Err(mismatch(kind, port, element, shape)) }
 }

@@ -156,6 +156,11 @@ impl Layout {
         self.shape.n_elements().expect("checked when the layout was made")
     }
 
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+
     /// Size of the elements in bytes, without gaps.
     pub fn dense_bytes(&self) -> usize {
         self.n_elements() * self.element.size()
@@ -222,12 +227,17 @@ impl Layout {
         Error::new(ErrorKind::Shape, format!("region {begin:?}..{end:?}: expected begin <= end within shape {}", self.shape))
     }
 
+    /// The same strides with another shape, which must not reach further than the largest shape that the layout had.
+    pub(super) fn with_shape(&self, shape: Shape) -> Self {
+        Self { shape, ..*self }
+    }
+
     /// The same strides with another shape, for reshaping a tensor that is not dense. No axis may exceed `limit`.
     pub(super) fn with_smaller_shape(&self, shape: Shape, limit: &Shape) -> Result<Self> {
         if shape.len() != limit.len() || shape.iter().zip(limit.iter()).any(|(new, limit)| new > limit) {
             return Err(Error::new(ErrorKind::Shape, format!("set_shape {shape}: this tensor is a view and holds at most {limit}")));
         }
-        Ok(Self { shape, ..*self })
+        Ok(self.with_shape(shape))
     }
 }
 

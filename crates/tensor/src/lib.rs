@@ -2,8 +2,8 @@
 //!
 //! A [`Tensor`] is an element type, a [`Layout`] (shape and byte strides) and a reference to [`Memory`]. Clones share the memory. A region
 //! of interest ([`Tensor::roi`]) shares it with another shape and offset. Access goes through short-lived guards ([`View`], [`ViewMut`],
-//! [`Bytes`]) that hold a *lease* on the memory: many readers or one writer. Taking a lease never blocks: a conflicting access fails with
-//! [`ErrorKind::Busy`]. This keeps the inputs of a running request unchanged.
+//! [`Bytes`]) that hold a *lease* on the bytes of the elements: each byte has many readers or one writer. Taking a lease never blocks: a
+//! conflicting access fails with [`ErrorKind::Busy`]. This keeps the inputs of a running request unchanged.
 //!
 //! Memory may belong to a device ([`remote`]), which the host can only copy from and to, or be shared with other processes (`shared`).
 //!
@@ -11,9 +11,11 @@
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
+mod bytes;
 pub mod element;
 pub mod error;
 pub mod layout;
+mod lease;
 pub mod pool;
 pub mod process;
 pub mod remote;
@@ -27,6 +29,7 @@ pub mod sync;
 pub mod tensor;
 pub mod values;
 
+pub use bytes::{Bytes, BytesMut, RowMut};
 pub use element::{Element, ElementType};
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
@@ -36,5 +39,5 @@ pub use remote::{InRemote, RemoteMemory};
 #[cfg(target_os = "linux")]
 pub use shared::SharedTensor;
 pub use storage::{DeviceLease, ForeignMemory, Memory, MemoryKind, ReadLease, WriteLease};
-pub use tensor::{Bytes, BytesMut, Tensor, View, ViewMut};
+pub use tensor::{Tensor, View, ViewMut};
 pub use values::Values;

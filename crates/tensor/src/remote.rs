@@ -81,12 +81,12 @@ impl Tensor {
 
     /// Whether the tensor is in device memory, which the host can only copy.
     pub fn is_remote(&self) -> bool {
-        self.placed().memory.as_remote().is_some()
+        self.with_placed(|placed| placed.memory.as_remote().is_some())
     }
 
     /// The kind of its memory.
     pub fn memory_kind(&self) -> MemoryKind {
-        self.placed().memory.kind()
+        self.with_placed(|placed| placed.memory.kind())
     }
 
     /// The name of a remote tensor's memory, for messages: "the memory of GPU.0".
@@ -106,12 +106,12 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for views.
     pub fn lease_for_device(&self, writes: bool) -> Result<DeviceLease> {
-        self.with_placed(|placed| placed.memory.lease_for_device(writes))
+        Ok(self.lease_placed(writes)?.0)
     }
 
     /// A lease with the layout and the memory that it covers.
     fn lease_placed(&self, writes: bool) -> Result<(DeviceLease, Placed)> {
-        self.with_placed(|placed| Ok((placed.memory.lease_for_device(writes)?, placed.clone())))
+        self.with_span(false, |placed, span| Ok((DeviceLease::new(placed.memory.lease(span, writes)?, writes), placed.clone())))
     }
 
     /// Copies from `source`: see [`Tensor::copy_to`].
@@ -130,7 +130,7 @@ pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
     match (source.is_remote(), target.is_remote()) {
         (true, false) => {
             let (_source_lease, from) = source.lease_placed(false)?;
-            let mut bytes_mut = target.bytes_mut()?;
+            let mut bytes_mut = target.elements_mut()?;
             check_equal(&from.layout, bytes_mut.layout())?;
             let device = remote_of(&from)?;
             if bytes_mut.layout().is_dense() {
@@ -143,7 +143,7 @@ pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
         }
         (false, true) => {
             let (_target_lease, to) = target.lease_placed(true)?;
-            let bytes = source.bytes()?;
+            let bytes = source.elements()?;
             check_equal(bytes.layout(), &to.layout)?;
             let device = remote_of(&to)?;
             if bytes.layout().is_dense() {
@@ -162,7 +162,7 @@ pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
             remote_of(&from)?.read(&from.layout, from.offset_bytes, &mut dense)?;
             remote_of(&to)?.write(&to.layout, to.offset_bytes, &dense)
         }
-        (false, false) => source.bytes()?.copy_to(&mut target.bytes_mut()?),
+        (false, false) => source.elements()?.copy_to(&mut target.elements_mut()?),
     }
 }
 
@@ -170,7 +170,8 @@ fn remote_of(placed: &Placed) -> Result<&dyn RemoteMemory> {
     placed.memory.as_remote().ok_or_else(|| Error::new(ErrorKind::Busy, "copy: the tensor took other memory meanwhile; copy it again"))
 }
 
-fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
+/// Element type and shape are the same.
+pub(super) fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
     if from.element() != to.element() {
         let (expected, got) = (to.element(), from.element());
         return Err(Error::new(ErrorKind::ElementType, format!("copy: expected {expected} as the target has, got {got}")));

@@ -1,20 +1,23 @@
 //! Reshaping a tensor, alone or together with a lease that the caller holds.
 //!
 //! The handles of a tensor share its layout behind one lock. Layout, memory and lease change in one step under that lock, so a lease always
-//! matches its layout.
+//! matches its layout. A lease covers what the tensor may grow to within its memory, except that an empty tensor leases nothing: it takes its
+//! lease when it gets elements.
 
 use std::sync::Arc;
 
-use super::tensor::{Body, BytesMut, Placed};
-use super::{Bytes, DeviceLease, Error, ErrorKind, Layout, Memory, Result, Shape, Tensor, WriteLease};
+use super::bytes::Leased;
+use super::storage::Lease;
+use super::tensor::{Body, Placed};
+use super::{BytesMut, DeviceLease, Error, ErrorKind, Layout, Memory, Result, Shape, Tensor};
 
 impl Tensor {
     /// Changes the shape. A dense tensor keeps its memory if it is large enough; otherwise it gets new zeroed memory, and existing regions
     /// keep the old one. A region can shrink, and grow back to its original shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while a view exists; [`ErrorKind::Shape`] if a region would exceed its original shape, or the new shape does not
-    /// fit into shared or device memory.
+    /// [`ErrorKind::Busy`] while a guard covers a byte of the memory; [`ErrorKind::Shape`] if a region would exceed its original shape, or the
+    /// new shape does not fit into shared or device memory.
     pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
         let (shape, element) = (shape.into(), self.element());
         match &mut self.body {
@@ -46,42 +49,44 @@ impl Tensor {
         match &mut self.body {
             Body::Part { placed, limit } => {
                 let layout = smaller_layout(placed, limit, shape)?;
-                let write = match lease.take() {
-                    Some(lease) => lease.into_lease(),
-                    None => placed.memory.lease_write()?,
-                };
-                placed.layout = layout;
-                *lease = Some(BytesMut::new(write, layout, placed.offset_bytes));
+                let new = Placed { layout, ..placed.clone() };
+                match lease {
+                    Some(lease) if !lease.0.lease.covers_nothing() => lease.set_layout(layout, placed.offset_bytes),
+                    _ => *lease = Some(BytesMut(Leased::take(&new, new.part_span(limit.as_deref(), false), true, false)?)),
+                }
+                *placed = new;
             }
             Body::Whole(shared) => {
                 let mut placed = shared.write().unwrap();
                 let layout = Layout::dense(element, shape)?;
                 let fits = fits(&placed, &layout);
-                if let Some(lease) = lease.as_mut().filter(|_| fits) {
-                    check_is_of(lease.memory(), &placed)?;
+                let mut held = lease.as_mut().filter(|lease| !lease.0.lease.covers_nothing());
+                if let Some(held) = held.as_mut().filter(|_| fits) {
+                    check_is_of(held.memory(), &placed)?;
                     (placed.layout, placed.offset_bytes) = (layout, 0);
-                    lease.set_layout(layout);
+                    held.set_layout(layout, 0);
                     return Ok(());
                 }
-                let write = match lease {
-                    Some(lease) => check_is_of(lease.memory(), &placed).map(|()| None)?,
-                    None => match placed.memory.lease_write() {
+                let new = Placed { memory: Arc::clone(&placed.memory), layout, offset_bytes: 0 };
+                let write = match held {
+                    Some(held) => check_is_of(held.memory(), &placed).map(|()| None)?,
+                    None => match new.memory.lease(new.whole_span(), true) {
                         Ok(write) => Some(write).filter(|_| fits),
                         // The readers may have finished meanwhile.
                         Err(error) if error.kind() == ErrorKind::Busy && !placed.memory.is_written() => None,
                         Err(error) => return Err(error),
                     },
                 };
-                let (memory, write): (Arc<Memory>, WriteLease) = match write {
-                    Some(write) => (Arc::clone(&placed.memory), write),
+                let (new, write): (Placed, Lease) = match write {
+                    Some(write) => (new, write),
                     None => {
-                        let memory = larger_memory(&placed, &layout)?;
-                        let write = memory.lease_write()?;
-                        (memory, write)
+                        let new = Placed { memory: larger_memory(&placed, &layout)?, ..new };
+                        let write = new.memory.lease(new.whole_span(), true)?;
+                        (new, write)
                     }
                 };
-                let before = std::mem::replace(&mut *placed, Placed { memory, layout, offset_bytes: 0 });
-                let before = (lease.replace(BytesMut::new(write, layout, 0)), before);
+                let before = std::mem::replace(&mut *placed, new);
+                let before = (lease.replace(BytesMut(Leased::new(write, layout, 0, false))), before);
                 drop(placed);
                 drop(before); // As in `set_shape`.
             }
@@ -94,18 +99,24 @@ impl Tensor {
     /// # Errors
     /// As there.
     #[doc(hidden)]
-    pub fn reshape_leased_by_device(&mut self, lease: &DeviceLease, shape: Shape) -> Result<()> {
+    pub fn reshape_leased_by_device(&mut self, lease: &mut DeviceLease, shape: Shape) -> Result<()> {
         let element = self.element();
         match &mut self.body {
-            Body::Part { placed, limit } => placed.layout = smaller_layout(placed, limit, shape)?,
+            Body::Part { placed, limit } => {
+                let new = Placed { layout: smaller_layout(placed, limit, shape)?, ..placed.clone() };
+                lease.take_if_empty(&new.memory, new.part_span(limit.as_deref(), false))?;
+                *placed = new;
+            }
             Body::Whole(shared) => {
                 let mut placed = shared.write().unwrap();
                 let layout = Layout::dense(element, shape)?;
-                check_is_of(lease.memory(), &placed)?;
                 if !fits(&placed, &layout) {
                     return Err(too_small(&placed, &layout));
                 }
-                (placed.layout, placed.offset_bytes) = (layout, 0);
+                let new = Placed { memory: Arc::clone(&placed.memory), layout, offset_bytes: 0 };
+                lease.take_if_empty(&new.memory, new.whole_span())?;
+                check_is_of(lease.lease().memory(), &placed)?;
+                *placed = new;
             }
         }
         Ok(())
@@ -114,29 +125,7 @@ impl Tensor {
     /// Whether the tensor is not being written, and may get new memory while readers keep the present one.
     #[doc(hidden)]
     pub fn may_leave_its_readers(&self) -> bool {
-        matches!(self.body, Body::Whole(_)) && self.with_placed(|placed| placed.memory.may_be_left() && !placed.memory.is_written())
-    }
-}
-
-impl Bytes {
-    /// The leased elements as a tensor with this memory and layout, independent of later reshapes of the leased tensor.
-    #[doc(hidden)]
-    pub fn tensor(&self) -> Tensor {
-        Tensor::from_placed(Placed { memory: Arc::clone(self.memory()), layout: *self.layout(), offset_bytes: self.offset_bytes() })
-    }
-
-    /// Whether the leased memory is that of `tensor`.
-    #[doc(hidden)]
-    pub fn is_of_memory_of(&self, tensor: &Tensor) -> bool {
-        tensor.with_placed(|placed| Arc::ptr_eq(&placed.memory, self.memory()))
-    }
-}
-
-impl BytesMut {
-    /// As [`Bytes::is_of_memory_of`].
-    #[doc(hidden)]
-    pub fn is_of_memory_of(&self, tensor: &Tensor) -> bool {
-        tensor.with_placed(|placed| Arc::ptr_eq(&placed.memory, self.memory()))
+        matches!(self.body, Body::Whole(_)) && self.with_placed(|placed| placed.memory.may_move() && !placed.memory.is_written())
     }
 }
 
@@ -150,7 +139,7 @@ fn fits(placed: &Placed, layout: &Layout) -> bool {
 }
 
 fn larger_memory(placed: &Placed, layout: &Layout) -> Result<Arc<Memory>> {
-    if placed.memory.may_be_left() { Memory::try_zeroed(layout.dense_bytes()) } else { Err(too_small(placed, layout)) }
+    if placed.memory.may_move() { Memory::try_zeroed(layout.dense_bytes()) } else { Err(too_small(placed, layout)) }
 }
 
 fn too_small(placed: &Placed, layout: &Layout) -> Error {
@@ -161,7 +150,7 @@ fn too_small(placed: &Placed, layout: &Layout) -> Error {
     )
 }
 
-/// Whether the lease covers the memory of the tensor.
+/// Whether the lease is on the memory of the tensor.
 fn check_is_of(memory: &Arc<Memory>, placed: &Placed) -> Result<()> {
     if Arc::ptr_eq(memory, &placed.memory) {
         return Ok(());

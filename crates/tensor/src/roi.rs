@@ -8,8 +8,8 @@ use super::{Result, Tensor};
 impl Tensor {
     /// The region from `begin` to `end` (exclusive), one coordinate per axis, like OpenVINO's ROI tensor.
     ///
-    /// The region shares the memory: values written through one are visible through the other, and a lease on one is a lease on both. The
-    /// region keeps the memory alive.
+    /// The region shares the memory: values written through one are visible through the other. A guard of the region leases the elements of
+    /// the region alone, so regions without a common element can be written at the same time. The region keeps the memory alive.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`](super::ErrorKind::Shape) unless `begin <= end <= shape` on every axis.

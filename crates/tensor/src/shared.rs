@@ -1,30 +1,39 @@
 //! Tensors in memory shared between processes: sealed anonymous files, whose descriptors are sent over Unix sockets.
 //!
-//! - *Creating* ([`Tensor::shared`]): `memfd_create`, sized once, then sealed against shrinking, growing and further seals.
-//! - *Exporting* ([`Tensor::export`], [`SharedTensor::send`]): a new descriptor and the tensor's layout.
-//! - *Importing* ([`SharedTensor::receive`], [`SharedTensor::import`]): the peer's claims are verified. The file must be sealed against
-//!   shrinking, because a read behind the end of a mapped file kills the process. The layout must be inside the file. Only the needed part
-//!   is mapped.
+//! - *Creating*: [`Tensor::shared`] makes memory that this process writes and others only read: the file is sealed against all other writers.
+//!   [`SharedTensor::new`] makes memory that every process with the descriptor may write.
+//! - *Sending* ([`Tensor::export`], [`SharedTensor::send`]): a descriptor and the tensor's layout.
+//! - *Receiving* ([`SharedTensor::receive`]): nothing that the other process says is trusted. The layout must be inside the file.
+//! - *Copying* ([`SharedTensor::import`], [`SharedTensor::read_to`], [`SharedTensor::write_from`]): the system copies between the file and a
+//!   tensor. Whatever the other process does meanwhile, the copied values stay as they are.
+//! - *Mapping* ([`SharedTensor::map`]): no copy, and `unsafe`, because no lease keeps another process from writing.
 //!
-//! Leases exclude users within one process. Processes must agree on the order themselves: the sender does not write a tensor until the
-//! receiver has reported that it is done. A peer that breaks this rule can change the numbers that are read, nothing else: every bit
-//! pattern is a valid value of the element types that may be shared. `bool` may not be shared.
+//! Leases are those of the file: all tensors over one file in this process exclude each other, however the file was received. They do not
+//! reach other processes. `bool` tensors are not shared, because another process could write a byte that is no `bool`.
 
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
+use super::bytes::for_each_run;
+use super::lease::{Held, Leases, Span};
+use super::remote::check_equal;
+use super::storage::busy;
 use super::tensor::Placed;
 use super::{ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Shape, Tensor};
 
-/// A tensor that is sent to or received from another process. Nothing is verified before [`SharedTensor::import`].
+/// A tensor in the memory of a file, to send to or received from another process.
+///
+/// The fields of a received one are what the other process says. Each method checks them before it uses the file.
 #[derive(Debug)]
 pub struct SharedTensor {
     /// The file.
@@ -36,31 +45,28 @@ pub struct SharedTensor {
 }
 
 impl Tensor {
-    /// A dense tensor of zeros in memory that other processes can map.
+    /// A dense tensor of zeros in memory that other processes can map for reading.
+    ///
+    /// Only this tensor and its regions can write the memory: the file is sealed against other writers (`F_SEAL_FUTURE_WRITE`, since Linux
+    /// 5.1). For memory that several processes write, see [`SharedTensor::new`].
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for `bool`, [`ErrorKind::Shape`] if the size overflows, [`ErrorKind::Io`] if the system has no
     /// descriptor or no memory left.
     pub fn shared(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
-        check_element(element)?;
-        let layout = Layout::dense(element, shape)?;
-        let len = layout.dense_bytes();
-        let failed = |what: &'static str| move |errno: Errno| system(&format!("shared memory of {len} bytes: {what}"), errno);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let descriptor = rustix::fs::memfd_create("roiflow-tensor", flags).map_err(failed("memfd_create"))?;
-        // An empty file can't be mapped.
-        rustix::fs::ftruncate(&descriptor, len.max(1) as u64).map_err(failed("ftruncate"))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&descriptor, seals).map_err(failed("sealing"))?;
-        let mapping = SharedMapping::new(descriptor, len, Access::ReadWrite)?;
+        let SharedTensor { descriptor, layout, .. } = SharedTensor::unsealed(element, shape.into())?;
+        // Mapped before it is sealed: the seal leaves this mapping writable.
+        let file = File::of(&descriptor, SealFlags::empty())?;
+        let mapping = SharedMapping::of(descriptor, layout.dense_bytes(), file)?;
+        seal(&mapping.descriptor, SealFlags::FUTURE_WRITE)?;
         Ok(Self::over(Memory::shared(mapping), layout))
     }
 
     /// The same memory for another process: a new descriptor and the position of the tensor in the file. A region keeps its strides.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] unless the tensor was made by [`Tensor::shared`] or imported; [`ErrorKind::Io`] if there is no
-    /// descriptor left.
+    /// [`ErrorKind::Unsupported`] unless the tensor was made by [`Tensor::shared`] or [`SharedTensor::map`]; [`ErrorKind::Io`] if there is
+    /// no descriptor left.
     pub fn export(&self) -> Result<SharedTensor> {
         let Placed { memory, layout, offset_bytes } = self.placed();
         let mapping = memory.as_shared().ok_or_else(|| {
@@ -75,69 +81,190 @@ impl Tensor {
 
     /// Whether [`Tensor::export`] is possible.
     pub fn is_shared(&self) -> bool {
-        self.placed().memory.as_shared().is_some()
+        self.with_placed(|placed| placed.memory.as_shared().is_some())
     }
 }
 
 impl SharedTensor {
-    /// Maps the tensor; read-only if the file is sealed against writing or opened for reading.
+    /// A dense tensor of zeros in memory that every process with the descriptor may read and write.
     ///
-    /// Each import is a separate mapping with separate leases: import once, and keep the tensor.
+    /// # Errors
+    /// As [`Tensor::shared`].
+    pub fn new(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
+        let tensor = Self::unsealed(element, shape.into())?;
+        seal(&tensor.descriptor, SealFlags::empty())?;
+        Ok(tensor)
+    }
+
+    fn unsealed(element: ElementType, shape: Shape) -> Result<Self> {
+        check_element(element)?;
+        let layout = Layout::dense(element, shape)?;
+        let len = layout.dense_bytes();
+        let failed = |what: &'static str| move |errno: Errno| system(&format!("shared memory of {len} bytes: {what}"), errno);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let descriptor = rustix::fs::memfd_create("roiflow-tensor", flags).map_err(failed("memfd_create"))?;
+        // An empty file can't be mapped.
+        rustix::fs::ftruncate(&descriptor, len.max(1) as u64).map_err(failed("ftruncate"))?;
+        Ok(Self { descriptor, layout, offset_bytes: 0 })
+    }
+
+    /// Copies the present values into a new tensor, in memory of this process.
+    ///
+    /// # Errors
+    /// As [`SharedTensor::read_to`], and [`ErrorKind::OutOfMemory`] if memory is exhausted.
+    pub fn import(&self) -> Result<Tensor> {
+        // Checked first: the other process chooses the shape.
+        self.check("import")?;
+        let tensor = Tensor::new(self.layout.element(), *self.layout.shape())?;
+        self.read_to(&tensor)?;
+        Ok(tensor)
+    }
+
+    /// Copies the present values to `target`, which has the same element type and shape, and any strides.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor is not inside the file, or has
+    /// another shape; [`ErrorKind::ElementType`] if it has another element type; [`ErrorKind::Busy`] while a lease of this process is in the
+    /// way; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system refuses.
+    pub fn read_to(&self, target: &Tensor) -> Result<()> {
+        let file = self.check("import")?;
+        check_equal(&self.layout, &target.layout())?;
+        let _lease = file.lease(&self.layout, self.offset_bytes, false)?;
+        if !target.is_remote() {
+            let mut elements = target.elements_mut()?;
+            check_equal(&self.layout, elements.layout())?;
+            if elements.layout().is_dense() {
+                return self.read_dense(elements.extent_mut());
+            }
+        }
+        let dense = Tensor::new(self.layout.element(), *self.layout.shape())?;
+        self.read_dense(dense.elements_mut()?.extent_mut())?;
+        dense.copy_to(target)
+    }
+
+    /// Reads the elements without gaps. `target` has their size.
+    fn read_dense(&self, target: &mut [u8]) -> Result<()> {
+        let dense = Layout::dense(self.layout.element(), *self.layout.shape())?;
+        let end = self.offset_bytes + self.layout.extent_bytes();
+        // Short rows are read together, in blocks. `block` has the bytes from `block_begin` on.
+        let (mut block, mut block_begin) = (Vec::new(), 0);
+        let mut outcome = Ok(());
+        for_each_run(&self.layout, Some(&dense), |from, to, len| {
+            if outcome.is_err() {
+                return;
+            }
+            let (from, target) = (self.offset_bytes + from, &mut target[to..][..len]);
+            if len >= BLOCK_BYTES / 2 {
+                outcome = read_exactly(&self.descriptor, target, from);
+                return;
+            }
+            if from < block_begin || from + len > block_begin + block.len() {
+                block.resize((end - from).min(BLOCK_BYTES), 0);
+                block_begin = from;
+                outcome = read_exactly(&self.descriptor, &mut block, from);
+            }
+            if outcome.is_ok() {
+                target.copy_from_slice(&block[from - block_begin..][..len]);
+            }
+        });
+        outcome
+    }
+
+    /// Copies the values of `source`, which has the same element type and shape, and any strides, into the shared memory.
+    ///
+    /// # Errors
+    /// As [`SharedTensor::read_to`]; [`ErrorKind::Access`] also if the memory is read-only for this process.
+    pub fn write_from(&self, source: &Tensor) -> Result<()> {
+        let file = self.check("export")?;
+        check_equal(&source.layout(), &self.layout)?;
+        if file.access != Access::ReadWrite {
+            return Err(Error::new(
+                ErrorKind::Access,
+                "write: this shared memory is read-only here; only the process that made it writes it (`SharedTensor::new` makes memory for several)",
+            ));
+        }
+        let _lease = file.lease(&self.layout, self.offset_bytes, true)?;
+        let dense_source;
+        let mut source = source;
+        if source.is_remote() || !source.layout().is_dense() {
+            dense_source = Tensor::new(self.layout.element(), *self.layout.shape())?;
+            source.copy_to(&dense_source)?;
+            source = &dense_source;
+        }
+        let elements = source.elements()?;
+        check_equal(elements.layout(), &self.layout)?;
+        let (bytes, mut outcome) = (elements.extent(), Ok(()));
+        for_each_run(&self.layout, Some(elements.layout()), |to, from, len| {
+            if outcome.is_ok() {
+                outcome = write_all(&self.descriptor, &bytes[from..][..len], self.offset_bytes + to);
+            }
+        });
+        outcome
+    }
+
+    /// Maps the tensor without a copy; read-only if the file is sealed against writing or opened for reading.
+    ///
+    /// Use it where the other process keeps an agreed order, such as: write, send a message, leave the tensor alone until the answer. Use
+    /// [`SharedTensor::import`] for any other process.
     ///
     /// # Errors
     /// [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor does not lie inside
     /// the file; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system refuses.
-    pub fn import(self) -> Result<Tensor> {
+    ///
+    /// # Safety
+    /// As long as a handle of the tensor or of a region of it exists: while a lease of this process covers a byte of the file (a view, another
+    /// guard, a running request, a media buffer), that byte is written through that lease or not at all. In particular no other process writes
+    /// it, and no thread of this process writes it through the descriptor.
+    pub unsafe fn map(self) -> Result<Tensor> {
+        let file = self.check("import")?;
         let Self { descriptor, layout, offset_bytes } = self;
-        check_element(layout.element())?;
-        let seals = match rustix::fs::fcntl_get_seals(&descriptor) {
-            Ok(seals) => seals,
-            // Files on a disk and pipes have no seals.
-            Err(Errno::INVAL) => SealFlags::empty(),
-            Err(errno) => return Err(system("import: reading the seals", errno)),
-        };
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(Error::new(
-                ErrorKind::Access,
-                format!(
-                    "import: expected a memory file sealed against shrinking (F_SEAL_SHRINK), got seals {seals:?}; \
-                     unsealed, its owner could cut it off and kill this process"
-                ),
-            ));
-        }
-        // Huge pages may be missing when they are accessed, which also kills the process.
-        let kind = rustix::fs::fstatfs(&descriptor).map_err(|errno| system("import: the file's kind", errno))?.f_type;
-        if kind != TMPFS {
-            let message = format!("import: expected a file in ordinary memory (memfd without MFD_HUGETLB), got one of kind {kind:#x}");
-            return Err(Error::new(ErrorKind::Access, message));
-        }
-        let file_bytes = rustix::fs::fstat(&descriptor).map_err(|errno| system("import: the file's size", errno))?.st_size;
-        let file_bytes = usize::try_from(file_bytes).unwrap_or(0);
-        let end_bytes = offset_bytes.checked_add(layout.extent_bytes()).filter(|&end| end <= file_bytes);
-        let Some(end_bytes) = end_bytes else {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "import: shape {} with strides {:?} at byte {offset_bytes} reaches past the file's {file_bytes} bytes",
-                    layout.shape(),
-                    layout.stride_bytes()
-                ),
-            ));
-        };
-        let mode = rustix::fs::fcntl_getfl(&descriptor).map_err(|errno| system("import: the file's mode", errno))?;
-        let access = if seals.contains(SealFlags::WRITE) {
-            Access::Constant
-        } else if mode & OFlags::ACCMODE == OFlags::RDWR && !seals.contains(SealFlags::FUTURE_WRITE) {
-            Access::ReadWrite
-        } else {
-            Access::ReadOnly
-        };
-        let memory = Memory::shared(SharedMapping::new(descriptor, end_bytes, access)?);
+        let memory = Memory::shared(SharedMapping::of(descriptor, offset_bytes + layout.extent_bytes(), file)?);
         if layout.is_dense() && offset_bytes == 0 {
             Ok(Tensor::over(memory, layout))
         } else {
             Tensor::part_of(memory, layout, offset_bytes)
         }
+    }
+
+    /// What is known of the file, if the tensor lies inside it and the file can't shrink.
+    fn check(&self, operation: &str) -> Result<File> {
+        check_element(self.layout.element())?;
+        let seals = match rustix::fs::fcntl_get_seals(&self.descriptor) {
+            Ok(seals) => seals,
+            // Files on a disk and pipes have no seals.
+            Err(Errno::INVAL) => SealFlags::empty(),
+            Err(errno) => return Err(system(&format!("{operation}: reading the seals"), errno)),
+        };
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(Error::new(
+                ErrorKind::Access,
+                format!(
+                    "{operation}: expected a memory file sealed against shrinking (F_SEAL_SHRINK), got seals {seals:?}; \
+                     unsealed, its owner could cut it off and kill a process that maps it"
+                ),
+            ));
+        }
+        // Huge pages may be missing when they are accessed, which also kills the process.
+        let kind = rustix::fs::fstatfs(&self.descriptor).map_err(|errno| system(&format!("{operation}: the file's kind"), errno))?.f_type;
+        if kind != TMPFS {
+            let message = format!("{operation}: expected a file in ordinary memory (memfd without MFD_HUGETLB), got one of kind {kind:#x}");
+            return Err(Error::new(ErrorKind::Access, message));
+        }
+        let file = File::of(&self.descriptor, seals)?;
+        let end_bytes = self.offset_bytes.checked_add(self.layout.extent_bytes());
+        if end_bytes.is_none_or(|end| end > file.leases.len) {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "{operation}: shape {} with strides {:?} at byte {} reaches past the file's {} bytes",
+                    self.layout.shape(),
+                    self.layout.stride_bytes(),
+                    self.offset_bytes,
+                    file.leases.len
+                ),
+            ));
+        }
+        Ok(file)
     }
 
     /// Sends descriptor and layout. Blocks while a blocking socket is full.
@@ -211,10 +338,46 @@ impl SharedTensor {
     }
 }
 
-/// `TMPFS_MAGIC`: the file system of anonymous files without huge pages.
+/// `TMPFS_MAGIC`: the file system of memory files without huge pages.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// Access to a mapped file.
+/// How many bytes short rows are read in at once.
+const BLOCK_BYTES: usize = 1 << 16;
+
+fn read_exactly(file: &OwnedFd, target: &mut [u8], offset_bytes: usize) -> Result<()> {
+    let mut n_read = 0;
+    while n_read < target.len() {
+        match rustix::io::pread(file, &mut target[n_read..], (offset_bytes + n_read) as u64) {
+            // Not possible with the seal against shrinking.
+            Ok(0) => return Err(Error::new(ErrorKind::Io, "import: the file ended early")),
+            Ok(n) => n_read += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(system("import", errno)),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(file: &OwnedFd, source: &[u8], offset_bytes: usize) -> Result<()> {
+    let mut n_written = 0;
+    while n_written < source.len() {
+        match rustix::io::pwrite(file, &source[n_written..], (offset_bytes + n_written) as u64) {
+            Ok(0) => return Err(Error::new(ErrorKind::Io, "write: the file takes no more bytes")),
+            Ok(n) => n_written += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(system("write", errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Seals against shrinking, growing, further seals, and more.
+fn seal(file: &OwnedFd, more: SealFlags) -> Result<()> {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | more;
+    rustix::fs::fcntl_add_seals(file, seals).map_err(|errno| system("sealing shared memory", errno))
+}
+
+/// How this process may access a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     ReadWrite,
@@ -224,12 +387,90 @@ enum Access {
     Constant,
 }
 
+/// What is known of a file.
+struct File {
+    access: Access,
+    leases: Arc<FileLeases>,
+}
+
+impl File {
+    fn of(descriptor: &OwnedFd, seals: SealFlags) -> Result<Self> {
+        let mode = rustix::fs::fcntl_getfl(descriptor).map_err(|errno| system("the mode of shared memory", errno))?;
+        let access = if seals.contains(SealFlags::WRITE) {
+            Access::Constant
+        } else if mode & OFlags::ACCMODE == OFlags::RDWR && !seals.contains(SealFlags::FUTURE_WRITE) {
+            Access::ReadWrite
+        } else {
+            Access::ReadOnly
+        };
+        Ok(Self { access, leases: FileLeases::of(descriptor)? })
+    }
+
+    /// A lease on elements while the system copies them.
+    fn lease(&self, layout: &Layout, offset_bytes: usize, writes: bool) -> Result<CopyLease> {
+        let held = self.leases.leases.take(Span::of_elements(layout, offset_bytes), writes).map_err(busy)?;
+        Ok(CopyLease { leases: Arc::clone(&self.leases), held })
+    }
+}
+
+struct CopyLease {
+    leases: Arc<FileLeases>,
+    held: Held,
+}
+
+impl Drop for CopyLease {
+    fn drop(&mut self) {
+        self.leases.leases.end(&self.held);
+    }
+}
+
+/// The leases on one file, however often it was received and mapped.
+#[derive(Debug)]
+struct FileLeases {
+    key: FileKey,
+    /// Size of the file in bytes when it was first seen. It can't shrink.
+    len: usize,
+    leases: Leases,
+}
+
+/// Device and inode number.
+type FileKey = (u64, u64);
+
+/// The files in use. The standard library's lock also in model checks: nothing that they schedule happens under it.
+static FILES: Mutex<BTreeMap<FileKey, Weak<FileLeases>>> = Mutex::new(BTreeMap::new());
+
+impl FileLeases {
+    fn of(descriptor: &OwnedFd) -> Result<Arc<Self>> {
+        let stat = rustix::fs::fstat(descriptor).map_err(|errno| system("the size of shared memory", errno))?;
+        let key = (stat.st_dev as u64, stat.st_ino as u64);
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(leases) = files.get(&key).and_then(Weak::upgrade) {
+            return Ok(leases);
+        }
+        let len = usize::try_from(stat.st_size).unwrap_or(0);
+        let leases = Arc::new(Self { key, len, leases: Leases::new(len) });
+        files.insert(key, Arc::downgrade(&leases));
+        Ok(leases)
+    }
+}
+
+impl Drop for FileLeases {
+    fn drop(&mut self) {
+        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have made a successor meanwhile.
+        if files.get(&self.key).is_some_and(|leases| leases.strong_count() == 0) {
+            files.remove(&self.key);
+        }
+    }
+}
+
 /// The beginning of a sealed file, mapped.
 #[derive(Debug)]
 pub(super) struct SharedMapping {
     ptr: NonNull<u8>,
     len: usize,
     access: Access,
+    leases: Arc<FileLeases>,
     descriptor: OwnedFd,
 }
 
@@ -239,9 +480,9 @@ unsafe impl Send for SharedMapping {}
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// `file` is sealed against shrinking and has at least `len` bytes.
-    fn new(descriptor: OwnedFd, len: usize, access: Access) -> Result<Self> {
-        debug_assert!(rustix::fs::fcntl_get_seals(&descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)));
+    /// The first `len` bytes of a file that has them and does not shrink.
+    fn of(descriptor: OwnedFd, len: usize, file: File) -> Result<Self> {
+        let File { access, leases } = file;
         let (protection, flags) = match access {
             Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             Access::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
@@ -252,7 +493,7 @@ impl SharedMapping {
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len.max(1), protection, flags, &descriptor, 0) };
         let ptr = ptr.map_err(|errno| system(&format!("mapping {len} bytes of shared memory"), errno))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::new(ErrorKind::Io, "the system mapped shared memory to address 0"))?;
-        Ok(Self { ptr, len, access, descriptor })
+        Ok(Self { ptr, len, access, leases, descriptor })
     }
 
     pub(super) fn as_ptr(&self) -> NonNull<u8> {
@@ -265,6 +506,10 @@ impl SharedMapping {
 
     pub(super) fn is_writable(&self) -> bool {
         self.access == Access::ReadWrite
+    }
+
+    pub(super) fn leases(&self) -> &Leases {
+        &self.leases.leases
     }
 }
 
@@ -348,17 +593,103 @@ mod tests {
         SharedTensor { descriptor, layout: Layout::dense(ElementType::F32, shape).unwrap(), offset_bytes }
     }
 
+    /// Only this process has the file, so all accesses are under leases.
+    fn mapped(shared: SharedTensor) -> Tensor {
+        // SAFETY: no test writes a file in another way than through its tensors.
+        unsafe { shared.map() }.unwrap()
+    }
+
     #[test]
     fn both_mappings_are_the_same_memory_and_a_region_keeps_its_strides() {
-        let tensor = Tensor::shared(ElementType::U16, [4, 5]).unwrap();
+        let tensor = mapped(SharedTensor::new(ElementType::U16, [4, 5]).unwrap());
         let region = tensor.roi(&[1, 2], &[3, 4]).unwrap();
-        let imported = region.export().unwrap().import().unwrap();
-        assert_eq!((imported.layout(), imported.address() == region.address()), (region.layout(), false));
-        imported.view_mut::<u16>().unwrap().fill(7);
+        let other = mapped(region.export().unwrap());
+        assert_eq!((other.layout(), other.address() == region.address()), (region.layout(), false));
+        other.view_mut::<u16>().unwrap().fill(7);
         assert_eq!(region.view::<u16>().unwrap().to_vec(), [7; 4]);
         assert_eq!(tensor.view::<u16>().unwrap().iter().filter(|&&value| value == 7).count(), 4);
         drop((tensor, region));
-        assert_eq!(imported.export().unwrap().import().unwrap().view::<u16>().unwrap().to_vec(), [7; 4]);
+        assert_eq!(other.export().unwrap().import().unwrap().view::<u16>().unwrap().to_vec(), [7; 4]);
+    }
+
+    #[test]
+    fn two_mappings_of_one_file_share_their_leases() {
+        let one = mapped(SharedTensor::new(ElementType::U8, [4, 4]).unwrap());
+        let two = mapped(one.export().unwrap());
+        let corner = mapped(one.roi(&[0, 0], &[2, 2]).unwrap().export().unwrap());
+        assert!(one.shares_memory_with(&two) && one.overlaps(&corner) && !one.is_same(&two));
+        let view = one.view::<u8>().unwrap();
+        assert_eq!(two.view_mut::<u8>().unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(corner.view_mut::<u8>().unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(
+            corner.export().unwrap().write_from(&Tensor::new(ElementType::U8, [2, 2]).unwrap()).unwrap_err().kind(),
+            ErrorKind::Busy
+        );
+        drop(view);
+        let writer = corner.view_mut::<u8>().unwrap();
+        assert_eq!(two.view::<u8>().unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(two.export().unwrap().import().unwrap_err().kind(), ErrorKind::Busy, "a copy would see half of a write");
+        assert_eq!(two.roi(&[2, 0], &[4, 4]).unwrap().view_mut::<u8>().unwrap().len(), 8, "other bytes are free");
+        drop(writer);
+        drop((one, corner));
+        two.view_mut::<u8>().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_gone_leaves_no_leases_behind() {
+        let tensor = Tensor::shared(ElementType::U8, [4]).unwrap();
+        let key = tensor.placed().memory.as_shared().unwrap().leases.key;
+        assert!(FILES.lock().unwrap().contains_key(&key));
+        drop(tensor);
+        assert!(!FILES.lock().unwrap().contains_key(&key));
+    }
+
+    #[test]
+    fn an_import_is_a_copy_that_later_writes_do_not_change() {
+        let made = Tensor::shared(ElementType::I64, [3, 5]).unwrap();
+        made.view_mut::<i64>().unwrap().iter_mut().enumerate().for_each(|(idx, value)| *value = idx as i64);
+        let region = made.roi(&[1, 1], &[3, 3]).unwrap();
+        let shared = region.export().unwrap();
+        let imported = shared.import().unwrap();
+        made.view_mut::<i64>().unwrap().fill(-1);
+        assert_eq!((imported.view::<i64>().unwrap().to_vec(), imported.is_shared()), (vec![6, 7, 11, 12], false));
+        shared.read_to(&imported).unwrap();
+        assert_eq!(imported.view::<i64>().unwrap().to_vec(), [-1; 4]);
+        let other = Tensor::new(ElementType::I64, [2, 3]).unwrap();
+        assert_eq!(shared.read_to(&other).unwrap_err().kind(), ErrorKind::Shape);
+        assert_eq!(shared.read_to(&Tensor::new(ElementType::F64, [2, 2]).unwrap()).unwrap_err().kind(), ErrorKind::ElementType);
+    }
+
+    #[test]
+    fn copies_go_between_files_and_tensors_with_any_strides() {
+        let values: Vec<u16> = (0..300 * 700).map(|value| value as u16).collect();
+        let source = Tensor::from_slice([300, 700], &values).unwrap();
+        let file = SharedTensor::new(ElementType::U16, [300, 700]).unwrap();
+        file.write_from(&source).unwrap();
+        for (begin, end) in [([0, 0], [300, 700]), ([7, 3], [299, 5]), ([7, 3], [9, 700]), ([5, 0], [5, 9])] {
+            let layout = source.roi(&begin, &end).unwrap().layout();
+            let offset_bytes = 2 * (begin[0] * 700 + begin[1]);
+            let part = SharedTensor { descriptor: file.descriptor.try_clone().unwrap(), layout, offset_bytes };
+            let expected = source.roi(&begin, &end).unwrap().view::<u16>().unwrap().to_vec();
+            assert_eq!(part.import().unwrap().view::<u16>().unwrap().to_vec(), expected, "{begin:?}");
+            let strided = Tensor::new(ElementType::U16, [302, 702]).unwrap().roi(&begin, &end).unwrap();
+            part.read_to(&strided).unwrap();
+            assert_eq!(strided.view::<u16>().unwrap().to_vec(), expected, "{begin:?}");
+            strided.view_mut::<u16>().unwrap().fill(0);
+            part.write_from(&strided).unwrap();
+            assert!(part.import().unwrap().view::<u16>().unwrap().iter().all(|&value| value == 0), "{begin:?}");
+            file.write_from(&source).unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_of_one_writer_can_not_be_written_through_the_descriptor() {
+        let tensor = Tensor::shared(ElementType::U8, [4]).unwrap();
+        let shared = tensor.export().unwrap();
+        assert_eq!(shared.write_from(&Tensor::new(ElementType::U8, [4]).unwrap()).unwrap_err().kind(), ErrorKind::Access);
+        assert_eq!(rustix::io::pwrite(&shared.descriptor, &[1], 0), Err(Errno::PERM));
+        assert_eq!(mapped(shared).view_mut::<u8>().unwrap_err().kind(), ErrorKind::Access);
+        tensor.view_mut::<u8>().unwrap().fill(1);
     }
 
     #[test]
@@ -376,7 +707,10 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Shape, "{shape:?} at {offset_bytes}");
             assert!(error.to_string().contains("64 bytes"), "{error}");
         }
-        assert_eq!(of(sealed(), &[1], 2).import().unwrap_err().kind(), ErrorKind::Shape, "not aligned");
+        of(sealed(), &[1], 2).import().unwrap();
+        // SAFETY: nothing else has the file.
+        let not_aligned = unsafe { of(sealed(), &[1], 2).map() };
+        assert_eq!(not_aligned.unwrap_err().kind(), ErrorKind::Shape, "not aligned");
         assert_eq!(of(sealed(), &[12], 16).import().unwrap().shape()[..], [12]);
         assert_eq!(of(sealed(), &[0, 7], 64).import().unwrap().shape()[..], [0, 7]);
     }
@@ -384,7 +718,7 @@ mod tests {
     #[test]
     fn what_may_not_be_written_is_mapped_to_be_read() {
         for seals in [SealFlags::SHRINK | SealFlags::WRITE, SealFlags::SHRINK | SealFlags::FUTURE_WRITE] {
-            let tensor = of(memory_file(64, seals), &[4], 0).import().unwrap();
+            let tensor = mapped(of(memory_file(64, seals), &[4], 0));
             assert_eq!(tensor.view::<f32>().unwrap().to_vec(), [0.0; 4]);
             assert_eq!(tensor.view_mut::<f32>().unwrap_err().kind(), ErrorKind::Access);
         }

@@ -1,29 +1,25 @@
-//! Ownership of memory (allocated, pooled, foreign, shared or device memory) and the leases on it. All `unsafe` code of this crate that
-//! owns memory is here and in `shared`.
-//!
-//! A lease is one atomic word per memory: 0 free, n readers, `WRITER`. Taking one never blocks, so there is no lock order.
+//! Ownership of memory (allocated, pooled, foreign, shared or device memory) and the guards of leases on it. All `unsafe` code of this crate
+//! that owns memory is here and in `shared`; `lease` has the table of leases.
 
 use std::alloc::{self, Layout as AllocLayout};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::lease::{Conflict, Held, Leases, Span};
 use super::pool::PoolReturn;
 #[cfg(target_os = "linux")]
 use super::shared::SharedMapping;
 use super::{Error, ErrorKind, RemoteMemory, Result};
-use crate::sync::{AtomicUsize, Ordering};
 
 /// Alignment of allocated memory: a cache line, and the widest vector register.
 pub const ALIGN_BYTES: usize = 64;
 
-const WRITER: usize = usize::MAX;
-
 /// Memory with a foreign owner, such as a mapped media buffer or an engine's tensor.
 ///
 /// # Safety
-/// `as_ptr` points to `len` initialized bytes at a fixed address for the lifetime of the value. They do not change during a read lease, and
-/// are not accessed otherwise during a write lease. If `is_writable` is true, they may be written.
+/// `as_ptr` points to `len` initialized bytes at a fixed address for the lifetime of the value. A byte does not change while a lease for
+/// reading covers it, and only the holder accesses it while a lease for writing covers it. If `is_writable` is true, the bytes may be written.
 pub unsafe trait ForeignMemory: Send + Sync {
     /// First byte.
     fn as_ptr(&self) -> NonNull<u8>;
@@ -53,7 +49,8 @@ pub struct Memory {
     ptr: NonNull<u8>,
     len: usize,
     writable: bool,
-    lease: AtomicUsize,
+    /// Not used for shared memory, whose leases are those of its file.
+    leases: Leases,
     owner: Owner,
 }
 
@@ -66,7 +63,7 @@ enum Owner {
     Remote(Box<dyn RemoteMemory>),
 }
 
-// SAFETY: the bytes are reached only through leases, which exclude writers from readers across threads; the owners are Send + Sync.
+// SAFETY: bytes are reached only through leases, which give each byte many readers or one writer across threads; the owners are Send + Sync.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -86,51 +83,31 @@ impl Memory {
     /// [`ErrorKind::OutOfMemory`] if memory is exhausted.
     pub fn try_zeroed(len: usize) -> Result<Arc<Self>> {
         let bytes = AlignedBytes::zeroed(len)?;
-        Ok(Arc::new(Self { ptr: bytes.ptr, len, writable: true, lease: AtomicUsize::new(0), owner: Owner::Own(bytes) }))
+        Ok(Self::of(bytes.ptr, len, true, Owner::Own(bytes)))
     }
 
     /// Memory with a foreign owner.
     pub fn foreign(owner: Box<dyn ForeignMemory>) -> Arc<Self> {
-        Arc::new(Self {
-            ptr: owner.as_ptr(),
-            len: owner.len(),
-            writable: owner.is_writable(),
-            lease: AtomicUsize::new(0),
-            owner: Owner::Foreign(owner),
-        })
+        Self::of(owner.as_ptr(), owner.len(), owner.is_writable(), Owner::Foreign(owner))
     }
 
-    /// Device memory. `ptr` only identifies it and is never dereferenced: there are no host leases on it.
+    /// Device memory. Its address only identifies it and is never dereferenced.
     pub fn remote(owner: Box<dyn RemoteMemory>) -> Arc<Self> {
-        Arc::new(Self {
-            ptr: NonNull::from(&*owner).cast(),
-            len: owner.len(),
-            writable: true,
-            lease: AtomicUsize::new(0),
-            owner: Owner::Remote(owner),
-        })
+        Self::of(NonNull::from(&*owner).cast(), owner.len(), true, Owner::Remote(owner))
     }
 
     /// Memory shared with other processes.
     #[cfg(target_os = "linux")]
     pub(super) fn shared(mapping: SharedMapping) -> Arc<Self> {
-        Arc::new(Self {
-            ptr: mapping.as_ptr(),
-            len: mapping.len(),
-            writable: mapping.is_writable(),
-            lease: AtomicUsize::new(0),
-            owner: Owner::Shared(mapping),
-        })
+        Self::of(mapping.as_ptr(), mapping.len(), mapping.is_writable(), Owner::Shared(mapping))
     }
 
     pub(super) fn pooled(bytes: AlignedBytes, pool: PoolReturn) -> Arc<Self> {
-        Arc::new(Self {
-            ptr: bytes.ptr,
-            len: bytes.len,
-            writable: true,
-            lease: AtomicUsize::new(0),
-            owner: Owner::Pooled(Some(bytes), pool),
-        })
+        Self::of(bytes.ptr, bytes.len, true, Owner::Pooled(Some(bytes), pool))
+    }
+
+    fn of(ptr: NonNull<u8>, len: usize, writable: bool, owner: Owner) -> Arc<Self> {
+        Arc::new(Self { ptr, len, writable, leases: Leases::new(len), owner })
     }
 
     /// Number of bytes.
@@ -180,8 +157,9 @@ impl Memory {
         }
     }
 
-    /// Whether a tensor over the whole block may move to newly allocated memory. Shared and device memory is used at its address by others.
-    pub(super) fn may_be_left(&self) -> bool {
+    /// Whether a tensor over the whole block may move to newly allocated memory. Not for shared memory, which other processes map, and for
+    /// device memory.
+    pub(super) fn may_move(&self) -> bool {
         match &self.owner {
             Owner::Own(_) | Owner::Pooled(..) | Owner::Foreign(_) => true,
             #[cfg(target_os = "linux")]
@@ -190,41 +168,80 @@ impl Memory {
         }
     }
 
-    /// Takes a lease for reading.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`] while the memory is written; [`ErrorKind::Remote`] for device memory.
-    pub fn lease_read(self: &Arc<Self>) -> Result<ReadLease> {
-        self.check_host()?;
-        self.begin_to_read()?;
-        Ok(ReadLease(Arc::clone(self)))
+    /// Whether both have the same bytes and the same leases: the same block, or two mappings of one shared file.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.leases(), other.leases())
     }
 
-    /// Takes the exclusive lease for writing.
+    /// Takes a lease for reading on all bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while the memory is read or written; [`ErrorKind::Access`] if it is read-only; [`ErrorKind::Remote`] for device
+    /// [`ErrorKind::Busy`] while a byte is written; [`ErrorKind::Remote`] for device memory.
+    pub fn lease_read(self: &Arc<Self>) -> Result<ReadLease> {
+        self.check_host()?;
+        Ok(ReadLease(self.lease(self.whole(), false)?))
+    }
+
+    /// Takes a lease for writing on all bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while a byte is read or written; [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for device
     /// memory.
     pub fn lease_write(self: &Arc<Self>) -> Result<WriteLease> {
         self.check_host()?;
-        self.begin_to_write()?;
-        Ok(WriteLease(Some(Arc::clone(self))))
+        Ok(WriteLease(self.lease(self.whole(), true)?))
     }
 
-    /// Takes a lease for an access without host addresses: by a device or another process.
+    /// Takes a lease on all bytes for an access without host addresses: by a device or another process.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for the host's leases.
     pub fn lease_for_device(self: &Arc<Self>, writes: bool) -> Result<DeviceLease> {
-        if writes {
-            self.begin_to_write()?
-        } else {
-            self.begin_to_read()?
-        }
-        Ok(DeviceLease { memory: Arc::clone(self), writes })
+        Ok(DeviceLease { lease: self.lease(self.whole(), writes)?, writes })
     }
 
-    fn check_host(&self) -> Result<()> {
+    /// The span of all bytes; `None` if there are none.
+    pub(super) fn whole(&self) -> Option<Span> {
+        Span::range(0, self.len)
+    }
+
+    /// Takes a lease on the bytes of `span`, which are inside the memory.
+    ///
+    /// # Errors
+    /// As [`Memory::lease_for_device`].
+    #[inline]
+    pub(super) fn lease(self: &Arc<Self>, span: Option<Span>, writes: bool) -> Result<Lease> {
+        if writes && !self.writable {
+            return Err(read_only());
+        }
+        let held = match span {
+            // There are no writers, so the whole memory serves as well, without the lock.
+            Some(_) if !self.writable && !self.is_shared() => self.leases().take_whole_to_read(),
+            _ => self.leases().take(span, writes),
+        };
+        match held {
+            Ok(held) => Ok(Lease { memory: Arc::clone(self), held }),
+            Err(conflict) => Err(busy(conflict)),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.kind() == MemoryKind::Shared
+    }
+
+    #[inline]
+    fn leases(&self) -> &Leases {
+        match &self.owner {
+            #[cfg(target_os = "linux")]
+            Owner::Shared(mapping) => mapping.leases(),
+            _ => &self.leases,
+        }
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Remote`] for device memory.
+    #[inline]
+    pub(super) fn check_host(&self) -> Result<()> {
         match self.as_remote() {
             None => Ok(()),
             Some(remote) => Err(Error::new(
@@ -234,48 +251,22 @@ impl Memory {
         }
     }
 
-    fn begin_to_read(&self) -> Result<()> {
-        let taken =
-            self.lease.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| if state >= WRITER - 1 { None } else { Some(state + 1) });
-        match taken {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::new(
-                ErrorKind::Busy,
-                "the tensor is being written (by a running request, or through a view); wait for it, or use another tensor",
-            )),
-        }
-    }
-
-    fn begin_to_write(&self) -> Result<()> {
-        if !self.writable {
-            return Err(Error::new(
-                ErrorKind::Access,
-                "the tensor's memory is read-only (a mapped media buffer, or shared for reading); copy it to write",
-            ));
-        }
-        match self.lease.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(()),
-            Err(state) => {
-                let access = if state == WRITER { "written" } else { "read" };
-                let message =
-                    format!("the tensor is being {access} (by a running request, or through a view); wait for it, or use another tensor");
-                Err(Error::new(ErrorKind::Busy, message))
-            }
-        }
-    }
-
-    /// Whether a write lease exists now.
+    /// Whether a lease for writing exists now.
     pub(super) fn is_written(&self) -> bool {
-        self.lease.load(Ordering::Relaxed) == WRITER
+        self.leases().is_written()
     }
+}
 
-    fn end_to_read(&self) {
-        self.lease.fetch_sub(1, Ordering::Release);
-    }
+#[cold]
+fn read_only() -> Error {
+    Error::new(ErrorKind::Access, "the tensor's memory is read-only (a mapped media buffer, or shared for reading); copy it to write")
+}
 
-    fn end_to_write(&self) {
-        self.lease.store(0, Ordering::Release);
-    }
+#[cold]
+pub(super) fn busy(conflict: Conflict) -> Error {
+    let access = if conflict == Conflict::Written { "written" } else { "read" };
+    let message = format!("the tensor is being {access} (by a running request, or through a view); wait for it, or use another tensor");
+    Error::new(ErrorKind::Busy, message)
 }
 
 impl fmt::Debug for Memory {
@@ -302,92 +293,113 @@ impl Drop for Memory {
     }
 }
 
-/// A lease for reading, released on drop.
+/// A lease on a span of bytes, released on drop.
 #[derive(Debug)]
-pub struct ReadLease(Arc<Memory>);
+pub(super) struct Lease {
+    memory: Arc<Memory>,
+    held: Held,
+}
+
+impl Lease {
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(super) fn covers_nothing(&self) -> bool {
+        matches!(self.held, Held::Nothing)
+    }
+
+    /// Whether the lease covers a byte of `span` in `memory`.
+    pub(super) fn covers_any(&self, memory: &Memory, span: Option<Span>) -> bool {
+        self.memory.is_same(memory) && self.memory.leases().covers_any(&self.held, span)
+    }
+
+    /// Turns a lease for writing into one for reading, without a gap in which another thread could write.
+    pub(super) fn downgrade(&mut self) {
+        self.memory.leases().downgrade(&mut self.held);
+    }
+
+    /// The host address of the memory's first byte. Only the bytes that the lease covers may be accessed.
+    pub(super) fn ptr(&self) -> NonNull<u8> {
+        debug_assert!(self.memory.as_remote().is_none());
+        self.memory.ptr
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.memory.leases().end(&self.held);
+    }
+}
+
+/// A lease for reading on a whole memory, released on drop.
+#[derive(Debug)]
+pub struct ReadLease(Lease);
 
 impl ReadLease {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `ptr` and `len` describe initialized memory that `Memory` keeps alive, and this lease keeps writers out.
-        unsafe { std::slice::from_raw_parts(self.0.ptr.as_ptr(), self.0.len) }
+        // SAFETY: `ptr` and `len` describe initialized memory that `Memory` keeps alive; this lease on all of it excludes writers.
+        unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 }
 
-impl ReadLease {
-    pub(super) fn memory(&self) -> &Arc<Memory> {
-        &self.0
-    }
-}
-
-impl Drop for ReadLease {
-    fn drop(&mut self) {
-        self.0.end_to_read();
-    }
-}
-
-/// An exclusive lease for reading and writing, released on drop.
+/// An exclusive lease for reading and writing on a whole memory, released on drop.
 #[derive(Debug)]
-pub struct WriteLease(Option<Arc<Memory>>);
+pub struct WriteLease(Lease);
 
 impl WriteLease {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: as in `bytes_mut`; the shared borrow of the lease excludes `bytes_mut`.
-        unsafe { std::slice::from_raw_parts(self.memory().ptr.as_ptr(), self.memory().len) }
+        unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 
     /// The bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        debug_assert!(self.memory().writable);
-        // SAFETY: initialized writable memory that `Memory` keeps alive; this lease excludes every other lease, and the
+        debug_assert!(self.0.memory().writable);
+        // SAFETY: initialized writable memory that `Memory` keeps alive; this lease on all of it excludes every other lease, and the
         // exclusive borrow of the lease excludes every other borrow through it.
-        unsafe { std::slice::from_raw_parts_mut(self.memory().ptr.as_ptr(), self.memory().len) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
-}
 
-impl WriteLease {
-    /// Turns the lease into a reading one, without a gap in which another thread could write.
+    /// Turns the lease into one for reading, without a gap in which another thread could write.
     pub fn downgrade(mut self) -> ReadLease {
-        let memory = self.0.take().expect("only `downgrade` takes it, and consumes the lease");
-        memory.lease.store(1, Ordering::Release);
-        ReadLease(memory)
-    }
-
-    pub(super) fn memory(&self) -> &Arc<Memory> {
-        self.0.as_ref().expect("only `downgrade` takes it, and consumes the lease")
-    }
-}
-
-impl Drop for WriteLease {
-    fn drop(&mut self) {
-        if let Some(memory) = &self.0 {
-            memory.end_to_write();
-        }
+        self.0.downgrade();
+        ReadLease(self.0)
     }
 }
 
 /// A lease without host addresses, see [`Memory::lease_for_device`]; released on drop.
 #[derive(Debug)]
 pub struct DeviceLease {
-    memory: Arc<Memory>,
+    lease: Lease,
     writes: bool,
 }
 
 impl DeviceLease {
-    pub(super) fn memory(&self) -> &Arc<Memory> {
-        &self.memory
+    pub(super) fn new(lease: Lease, writes: bool) -> Self {
+        Self { lease, writes }
+    }
+
+    pub(super) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// A lease that covers nothing takes `span`.
+    ///
+    /// # Errors
+    /// As [`Memory::lease_for_device`].
+    pub(super) fn take_if_empty(&mut self, memory: &Arc<Memory>, span: Option<Span>) -> Result<()> {
+        if self.lease.covers_nothing() {
+            self.lease = memory.lease(span, self.writes)?;
+        }
+        Ok(())
     }
 
     /// Whether it is exclusive.
     pub fn writes(&self) -> bool {
         self.writes
-    }
-}
-
-impl Drop for DeviceLease {
-    fn drop(&mut self) {
-        if self.writes { self.memory.end_to_write() } else { self.memory.end_to_read() }
     }
 }
 

@@ -2,18 +2,23 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ndarray::{ArrayD, ArrayRef, ArrayViewD, ArrayViewMutD, IxDyn, ShapeBuilder};
 
-use super::{Element, ElementType, Error, ErrorKind, ForeignMemory, Layout, Memory, ReadLease, Result, Shape, WriteLease};
+use super::bytes::{Bytes, BytesMut, Leased};
+use super::lease::Span;
+use super::storage::Lease;
+use super::{Element, ElementType, Error, ErrorKind, ForeignMemory, Layout, Memory, Result, Shape};
 use crate::sync::RwLock;
 
 /// An n-dimensional array over shared memory.
 ///
 /// A clone is another handle to the same tensor, with the same values and shape. A region ([`Tensor::roi`]) shares the memory but keeps its
 /// own window. Handles are cheap: only [`Tensor::copy_to`] and the constructors from data copy elements.
+///
+/// Each guard holds a lease on the bytes of its elements: each byte has many readers or one writer. Regions without a common element are
+/// independent, also side by side in one image. A tensor over a whole memory leases all of it. An empty tensor leases nothing.
 #[derive(Clone)]
 pub struct Tensor {
     pub(super) body: Body,
@@ -35,6 +40,22 @@ pub(super) struct Placed {
     pub(super) memory: Arc<Memory>,
     pub(super) layout: Layout,
     pub(super) offset_bytes: usize,
+}
+
+impl Placed {
+    /// The span that a tensor over a whole memory leases.
+    pub(super) fn whole_span(&self) -> Option<Span> {
+        if self.layout.is_empty() { None } else { self.memory.whole() }
+    }
+
+    /// The span that a region leases. `limit`: its original shape, if it differs.
+    pub(super) fn part_span(&self, limit: Option<&Shape>, gaps: bool) -> Option<Span> {
+        if self.layout.is_empty() {
+            return None;
+        }
+        let layout = limit.map_or(self.layout, |limit| self.layout.with_shape(*limit));
+        if gaps { Span::range(self.offset_bytes, layout.extent_bytes()) } else { Span::of_elements(&layout, self.offset_bytes) }
+    }
 }
 
 impl Tensor {
@@ -161,9 +182,21 @@ impl Tensor {
         Arc::ptr_eq(&own.memory, &other.memory) && own.offset_bytes == other.offset_bytes && own.layout == other.layout
     }
 
-    /// Whether both share memory and leases, such as a region and its tensor.
+    /// Whether both are in the same memory, such as a region and its tensor, or two mappings of one shared memory.
     pub fn shares_memory_with(&self, other: &Tensor) -> bool {
-        Arc::ptr_eq(&self.placed().memory, &other.placed().memory)
+        self.placed().memory.is_same(&other.placed().memory)
+    }
+
+    /// Whether a guard that writes one excludes a guard of the other: they have an element in common, or are handles of one tensor.
+    pub fn overlaps(&self, other: &Tensor) -> bool {
+        if !self.shares_memory_with(other) {
+            return false;
+        }
+        if matches!((&self.body, &other.body), (Body::Whole(_), Body::Whole(_))) {
+            return true;
+        }
+        let span_of = |tensor: &Tensor| tensor.with_span(false, |_, span| span);
+        matches!((span_of(self), span_of(other)), (Some(own), Some(other)) if own.overlaps(&other))
     }
 
     /// Size in bytes up to which [`Tensor::set_shape`] needs no new memory.
@@ -177,76 +210,87 @@ impl Tensor {
     /// A guard to read the values.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while the tensor is written; [`ErrorKind::Remote`]
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is written; [`ErrorKind::Remote`]
     /// for device memory.
     pub fn view<T: Element>(&self) -> Result<View<T>> {
         self.check_element::<T>()?;
-        let bytes = self.bytes()?;
-        if !T::is_valid(bytes.extent()) {
-            return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
-        }
-        let strides = element_strides(&bytes.layout);
-        let dims = IxDyn(bytes.layout.shape());
-        // SAFETY: `bytes` is the extent of the layout, aligned and initialized (checked when the tensor was made), valid `T`s
-        // (checked above); `View` keeps the lease as long as the array, and lends the array only for its own lifetime.
-        let array = unsafe { ArrayViewD::from_shape_ptr(dims.strides(strides), bytes.extent().as_ptr().cast::<T>()) };
-        // SAFETY: the lifetime is that of the lease kept beside it; it never leaves `View` longer than a borrow of `View`.
+        let bytes = self.elements()?;
+        bytes.0.check_values::<T>()?;
+        let strides = element_strides(bytes.layout());
+        let dims = IxDyn(bytes.layout().shape());
+        // SAFETY: the elements are leased, aligned and initialized (checked when the tensor was made), valid `T`s (checked above); `View`
+        // keeps the lease as long as the array, and lends the array only for its own lifetime.
+        let array = unsafe { ArrayViewD::from_shape_ptr(dims.strides(strides), bytes.0.ptr().as_ptr().cast::<T>().cast_const()) };
+        // SAFETY: the lifetime is that of the lease kept with it; it never leaves `View` longer than a borrow of `View`.
         let array = unsafe { std::mem::transmute::<ArrayViewD<'_, T>, ArrayViewD<'static, T>>(array) };
-        Ok(View { array, _lease: bytes.lease })
+        Ok(View { array, _lease: bytes.0.lease })
     }
 
     /// A guard to write the values.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while the tensor is read or written;
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is read or written;
     /// [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for device memory.
     pub fn view_mut<T: Element>(&self) -> Result<ViewMut<T>> {
         self.check_element::<T>()?;
-        let mut bytes = self.bytes_mut()?;
-        if !T::is_valid(bytes.extent_mut()) {
-            return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
-        }
-        let strides = element_strides(&bytes.layout);
-        let dims = IxDyn(bytes.layout.shape());
-        let ptr = bytes.extent_mut().as_mut_ptr().cast::<T>();
+        let bytes = self.elements_mut()?;
+        bytes.0.check_values::<T>()?;
+        let strides = element_strides(bytes.layout());
+        let dims = IxDyn(bytes.layout().shape());
+        let ptr = bytes.0.ptr().as_ptr().cast::<T>();
         // SAFETY: as in `view`; the write lease excludes all other accesses, and axes do not overlap (checked by `Layout`).
         let array = unsafe { ArrayViewMutD::<'static, T>::from_shape_ptr(dims.strides(strides), ptr) };
-        Ok(ViewMut { array, _lease: bytes.lease })
+        Ok(ViewMut { array, _lease: bytes.0.lease })
     }
 
-    /// A guard to read the bytes, with their layout.
+    /// A guard to read the bytes from the first to the last element, with the gaps between rows.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while the tensor is written; [`ErrorKind::Remote`] for device memory.
+    /// [`ErrorKind::Busy`] while one of the bytes is written; [`ErrorKind::Remote`] for device memory.
     pub fn bytes(&self) -> Result<Bytes> {
         // Under the lock of the layout, so that `set_shape` cannot run between reading the layout and taking the lease.
-        self.with_placed(|placed| {
-            Ok(Bytes { lease: placed.memory.lease_read()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
-        })
+        self.with_span(true, |placed, span| Ok(Bytes(Leased::take(placed, span, false, true)?)))
     }
 
-    /// A guard to write the bytes, with their layout.
+    /// A guard to write the bytes from the first to the last element, with the gaps between rows.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while the tensor is read or written; [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for
-    /// device memory.
+    /// [`ErrorKind::Busy`] while one of the bytes is read or written; [`ErrorKind::Access`] if the memory is read-only;
+    /// [`ErrorKind::Remote`] for device memory.
     pub fn bytes_mut(&self) -> Result<BytesMut> {
-        self.with_placed(|placed| {
-            Ok(BytesMut { lease: placed.memory.lease_write()?, layout: placed.layout, offset_bytes: placed.offset_bytes })
-        })
+        self.with_span(true, |placed, span| Ok(BytesMut(Leased::take(placed, span, true, true)?)))
+    }
+
+    /// A guard to read the bytes of the elements. Unlike [`Tensor::bytes`], it leaves the gaps between rows to other guards, so
+    /// [`Bytes::extent`] panics if there are gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while an element is written; [`ErrorKind::Remote`] for device memory.
+    pub fn elements(&self) -> Result<Bytes> {
+        self.with_span(false, |placed, span| Ok(Bytes(Leased::take(placed, span, false, false)?)))
+    }
+
+    /// A guard to write the bytes of the elements. Unlike [`Tensor::bytes_mut`], it leaves the gaps between rows to other guards, so
+    /// [`BytesMut::extent_mut`] panics if there are gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while an element is read or written; [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for
+    /// device memory.
+    pub fn elements_mut(&self) -> Result<BytesMut> {
+        self.with_span(false, |placed, span| Ok(BytesMut(Leased::take(placed, span, true, false)?)))
     }
 
     /// Copies all elements to `target`, with any strides on either side, also from and to device memory. The shapes must be equal.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for views, also
-    /// for a copy within the same memory; the device's error if the device fails.
+    /// if source and target have an element in common; the device's error if the device fails.
     pub fn copy_to(&self, target: &Tensor) -> Result<()> {
         if self.is_remote() || target.is_remote() {
             return super::remote::copy(self, target);
         }
-        let source = self.bytes()?;
-        source.copy_to(&mut target.bytes_mut()?)
+        let source = self.elements()?;
+        source.copy_to(&mut target.elements_mut()?)
     }
 
     pub(super) fn placed(&self) -> Placed {
@@ -259,6 +303,19 @@ impl Tensor {
         match &self.body {
             Body::Whole(placed) => look(&placed.read().unwrap()),
             Body::Part { placed, .. } => look(placed),
+        }
+    }
+
+    /// Calls `look` also with the span that a lease on the elements covers, or one on the gaps, too. A tensor over a whole memory leases all
+    /// of it, and a region the elements of its original shape, so that a reshape under a lease needs no other one.
+    #[inline]
+    pub(super) fn with_span<R>(&self, gaps: bool, look: impl FnOnce(&Placed, Option<Span>) -> R) -> R {
+        match &self.body {
+            Body::Whole(placed) => {
+                let placed = placed.read().unwrap();
+                look(&placed, placed.whole_span())
+            }
+            Body::Part { placed, limit } => look(placed, placed.part_span(limit.as_deref(), gaps)),
         }
     }
 
@@ -299,7 +356,7 @@ fn element_strides(layout: &Layout) -> IxDyn {
 #[derive(Debug)]
 pub struct View<T: Element> {
     array: ArrayViewD<'static, T>,
-    _lease: ReadLease,
+    _lease: Lease,
 }
 
 impl<T: Element> View<T> {
@@ -326,7 +383,7 @@ impl<T: Element> Deref for View<T> {
 #[derive(Debug)]
 pub struct ViewMut<T: Element> {
     array: ArrayViewMutD<'static, T>,
-    _lease: WriteLease,
+    _lease: Lease,
 }
 
 impl<T: Element> Deref for ViewMut<T> {
@@ -340,303 +397,6 @@ impl<T: Element> Deref for ViewMut<T> {
 impl<T: Element> DerefMut for ViewMut<T> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.array
-    }
-}
-
-/// A guard to read untyped bytes.
-#[derive(Debug)]
-pub struct Bytes {
-    lease: ReadLease,
-    layout: Layout,
-    offset_bytes: usize,
-}
-
-impl Bytes {
-    /// Shape and strides.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    pub(super) fn memory(&self) -> &Arc<Memory> {
-        self.lease.memory()
-    }
-
-    pub(super) fn offset_bytes(&self) -> usize {
-        self.offset_bytes
-    }
-
-    /// The bytes from the first to the last element, including gaps.
-    pub fn extent(&self) -> &[u8] {
-        &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
-    }
-
-    /// All elements as a slice, if the layout is dense.
-    ///
-    /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
-    pub fn dense<T: Element>(&self) -> Result<&[T]> {
-        dense_slice(&self.layout, self.extent())
-    }
-
-    /// Copies all elements; dense rows are copied at once.
-    ///
-    /// # Errors
-    /// If element type or shape differ.
-    pub fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
-        if self.layout.element() != target.layout.element() {
-            return Err(Error::new(
-                ErrorKind::ElementType,
-                format!("copy: expected {} as the target has, got {}", target.layout.element(), self.layout.element()),
-            ));
-        }
-        if self.layout.shape() != target.layout.shape() {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!("copy: expected {} as the target has, got {}", target.layout.shape(), self.layout.shape()),
-            ));
-        }
-        let (from, to) = (self.layout, target.layout);
-        copy_strided(self.extent(), &from, target.extent_mut(), &to);
-        Ok(())
-    }
-}
-
-/// A guard to write untyped bytes.
-#[derive(Debug)]
-pub struct BytesMut {
-    lease: WriteLease,
-    layout: Layout,
-    offset_bytes: usize,
-}
-
-impl BytesMut {
-    /// `layout` must be inside the leased memory.
-    pub(super) fn new(lease: WriteLease, layout: Layout, offset_bytes: usize) -> Self {
-        Self { lease, layout, offset_bytes }
-    }
-
-    pub(super) fn into_lease(self) -> WriteLease {
-        self.lease
-    }
-
-    pub(super) fn memory(&self) -> &Arc<Memory> {
-        self.lease.memory()
-    }
-
-    /// A dense layout from the first byte of the leased memory, which must be large enough.
-    pub(super) fn set_layout(&mut self, layout: Layout) {
-        (self.layout, self.offset_bytes) = (layout, 0);
-    }
-
-    /// Shape and strides.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// The bytes from the first to the last element, including gaps.
-    pub fn extent(&self) -> &[u8] {
-        &self.lease.bytes()[self.offset_bytes..][..self.layout.extent_bytes()]
-    }
-
-    /// As [`BytesMut::extent`], mutable.
-    pub fn extent_mut(&mut self) -> &mut [u8] {
-        &mut self.lease.bytes_mut()[self.offset_bytes..][..self.layout.extent_bytes()]
-    }
-
-    /// Turns the guard into a reading one, without a gap in which another thread could write.
-    pub fn downgrade(self) -> Bytes {
-        Bytes { lease: self.lease.downgrade(), layout: self.layout, offset_bytes: self.offset_bytes }
-    }
-
-    /// All elements as a slice, if the layout is dense.
-    ///
-    /// # Errors
-    /// As [`Bytes::dense`].
-    pub fn dense<T: Element>(&self) -> Result<&[T]> {
-        dense_slice(&self.layout, self.extent())
-    }
-
-    /// All elements as a mutable slice, if the layout is dense.
-    ///
-    /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
-    pub fn dense_mut<T: Element>(&mut self) -> Result<&mut [T]> {
-        let layout = self.layout;
-        let dense: &[T] = dense_slice(&layout, self.extent())?;
-        let len = dense.len();
-        let ptr = if len == 0 { NonNull::<T>::dangling().as_ptr() } else { self.extent_mut().as_mut_ptr().cast::<T>() };
-        debug_assert!(ptr.is_aligned());
-        // SAFETY: the same elements that `dense_slice` checked, reached through the exclusive borrow of the write lease.
-        Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
-    }
-
-    /// Copies elements from a buffer without gaps.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] unless there are as many bytes as the elements have.
-    pub fn copy_all_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
-        let layout = self.layout;
-        RowMut { layout, bytes: self.extent_mut() }.copy_from_dense(bytes)
-    }
-
-    /// The batch item with this index on the first axis.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] if there is no such row.
-    pub fn row_mut(&mut self, index: usize) -> Result<RowMut<'_>> {
-        let (layout, offset_bytes) = row_window(&self.layout, index)?;
-        let len = layout.extent_bytes();
-        Ok(RowMut { layout, bytes: &mut self.extent_mut()[offset_bytes..][..len] })
-    }
-}
-
-/// One batch item, see [`BytesMut::row_mut`].
-#[derive(Debug)]
-pub struct RowMut<'a> {
-    layout: Layout,
-    bytes: &'a mut [u8],
-}
-
-impl RowMut<'_> {
-    /// Shape (first axis 1) and strides.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// Copies the elements of a tensor into the batch item.
-    ///
-    /// # Errors
-    /// If element type or shape differ.
-    pub fn copy_from(&mut self, source: &Bytes) -> Result<()> {
-        if (source.layout.element(), source.layout.shape()) != (self.layout.element(), self.layout.shape()) {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "row of a batch: expected {} {}, got {} {}",
-                    self.layout.shape(),
-                    self.layout.element(),
-                    source.layout.shape(),
-                    source.layout.element()
-                ),
-            ));
-        }
-        copy_strided(source.extent(), &source.layout, self.bytes, &self.layout);
-        Ok(())
-    }
-
-    /// Copies elements from a buffer without gaps into the batch item.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] unless there are as many bytes as the row's elements have.
-    pub fn copy_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.len() != self.layout.dense_bytes() {
-            let expected = self.layout.dense_bytes();
-            return Err(Error::new(ErrorKind::Shape, format!("expected {expected} bytes, got {}", bytes.len())));
-        }
-        copy_strided(bytes, &Layout::dense(self.layout.element(), *self.layout.shape())?, self.bytes, &self.layout);
-        Ok(())
-    }
-}
-
-impl Bytes {
-    /// Copies all elements to a buffer without gaps.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] if `target` is not as long as the elements.
-    pub fn copy_all_to_dense(&self, target: &mut [u8]) -> Result<()> {
-        if target.len() != self.layout.dense_bytes() {
-            return Err(Error::new(ErrorKind::Shape, format!("expected {} bytes, got {}", self.layout.dense_bytes(), target.len())));
-        }
-        copy_strided(self.extent(), &self.layout, target, &Layout::dense(self.layout.element(), *self.layout.shape())?);
-        Ok(())
-    }
-
-    /// Copies one batch item to a buffer without gaps.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] if there is no such row, or `target` is not as long as the row's elements.
-    pub fn copy_row_to_dense(&self, index: usize, target: &mut [u8]) -> Result<()> {
-        let (layout, offset_bytes) = row_window(&self.layout, index)?;
-        if target.len() != layout.dense_bytes() {
-            return Err(Error::new(ErrorKind::Shape, format!("row: expected {} bytes, got {}", layout.dense_bytes(), target.len())));
-        }
-        let row = &self.extent()[offset_bytes..][..layout.extent_bytes()];
-        copy_strided(row, &layout, target, &Layout::dense(layout.element(), *layout.shape())?);
-        Ok(())
-    }
-}
-
-/// The window of one index of the first axis.
-fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
-    let mut end = [0; super::MAX_RANK];
-    let rank = layout.shape().len();
-    end[..rank].copy_from_slice(layout.shape());
-    let mut begin = [0; super::MAX_RANK];
-    if rank == 0 || index >= end[0] {
-        return Err(Error::new(ErrorKind::Shape, format!("row {index} of shape {}: there is none", layout.shape())));
-    }
-    (begin[0], end[0]) = (index, index + 1);
-    layout.window(&begin[..rank], &end[..rank])
-}
-
-fn dense_slice<'a, T: Element>(layout: &Layout, extent: &'a [u8]) -> Result<&'a [T]> {
-    if T::TYPE != layout.element() {
-        return Err(Error::new(ErrorKind::ElementType, format!("expected {}, got {}", layout.element(), T::TYPE)));
-    }
-    if !layout.is_dense() {
-        return Err(Error::new(ErrorKind::Shape, format!("shape {} with strides {:?} has gaps", layout.shape(), layout.stride_bytes())));
-    }
-    if !T::is_valid(extent) {
-        return Err(Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE)));
-    }
-    if extent.is_empty() {
-        return Ok(&[]);
-    }
-    let ptr = extent.as_ptr().cast::<T>();
-    debug_assert!(ptr.is_aligned());
-    // SAFETY: the extent of a dense layout is its elements, aligned (checked when the tensor was made) and valid (above).
-    Ok(unsafe { std::slice::from_raw_parts(ptr, layout.n_elements()) })
-}
-
-/// Copies between two layouts of the same shape and element type.
-fn copy_strided(from: &[u8], from_layout: &Layout, to: &mut [u8], to_layout: &Layout) {
-    if from_layout.n_elements() == 0 {
-        return;
-    }
-    if from_layout.is_dense() && to_layout.is_dense() {
-        to.copy_from_slice(from);
-        return;
-    }
-    let shape = *from_layout.shape();
-    // The trailing axes that are dense on both sides are copied at once.
-    let mut run_bytes = from_layout.element().size();
-    let mut n_outer = shape.len();
-    while n_outer > 0 {
-        let axis = n_outer - 1;
-        let dense = from_layout.stride_bytes()[axis] == run_bytes && to_layout.stride_bytes()[axis] == run_bytes;
-        if !dense && shape[axis] > 1 {
-            break;
-        }
-        run_bytes *= shape[axis];
-        n_outer = axis;
-    }
-    let mut index = [0; super::MAX_RANK];
-    loop {
-        let offset = |layout: &Layout| (0..n_outer).map(|axis| index[axis] * layout.stride_bytes()[axis]).sum::<usize>();
-        let (source, target) = (offset(from_layout), offset(to_layout));
-        to[target..][..run_bytes].copy_from_slice(&from[source..][..run_bytes]);
-        let mut axis = n_outer;
-        loop {
-            if axis == 0 {
-                return;
-            }
-            axis -= 1;
-            index[axis] += 1;
-            if index[axis] < shape[axis] {
-                break;
-            }
-            index[axis] = 0;
-        }
     }
 }
 
@@ -687,6 +447,64 @@ mod tests {
         assert_eq!(tensor.set_shape([8]).unwrap_err().kind(), ErrorKind::Busy);
         drop(view);
         tensor.set_shape([8]).unwrap();
+    }
+
+    #[test]
+    fn regions_without_a_common_element_are_written_at_the_same_time() {
+        let image = Tensor::new(ElementType::U8, [4, 6, 3]).unwrap();
+        let region = |begin: [usize; 2], end: [usize; 2]| image.roi(&[begin[0], begin[1], 0], &[end[0], end[1], 3]).unwrap();
+        let (left, right, middle) = (region([0, 0], [4, 3]), region([0, 3], [4, 6]), region([1, 2], [2, 4]));
+        let (mut left_view, mut right_view) = (left.view_mut::<u8>().unwrap(), right.view_mut::<u8>().unwrap());
+        left_view.fill(1);
+        right_view.fill(2);
+        for refused in [middle.view::<u8>().unwrap_err(), image.view::<u8>().unwrap_err(), left.bytes().unwrap_err()] {
+            assert_eq!(refused.kind(), ErrorKind::Busy);
+        }
+        drop((left_view, right_view));
+        assert_eq!(middle.view::<u8>().unwrap().to_vec(), [1, 1, 1, 2, 2, 2]);
+        assert!(left.overlaps(&middle) && middle.overlaps(&image) && !left.overlaps(&right));
+        left.copy_to(&right).unwrap();
+        assert_eq!(right.view::<u8>().unwrap().to_vec(), [1; 36]);
+    }
+
+    #[test]
+    fn an_empty_tensor_leases_nothing() {
+        let mut tensor = Tensor::from_slice([2, 2], &[1_u8, 2, 3, 4]).unwrap();
+        let empty = tensor.roi(&[1, 0], &[1, 2]).unwrap();
+        let writer = tensor.view_mut::<u8>().unwrap();
+        let (reads, writes) = (empty.view::<u8>().unwrap(), empty.bytes_mut().unwrap());
+        drop(writer);
+        let _writer = tensor.bytes_mut().unwrap();
+        assert_eq!((reads.len(), writes.extent().len()), (0, 0));
+        drop(_writer);
+        tensor.set_shape([0, 2]).unwrap();
+        let (_one, _other) = (tensor.bytes_mut().unwrap(), tensor.bytes_mut().unwrap());
+        tensor.set_shape([1, 2]).unwrap();
+        assert_eq!(tensor.view::<u8>().unwrap().to_vec(), [1, 2]);
+    }
+
+    #[test]
+    fn huge_strides_of_axes_with_one_element_do_no_harm() {
+        let huge = isize::MAX as usize & !7;
+        let memory = Memory::zeroed(64);
+        for shape in [[1, 1, 4], [1, 0, 4], [1, 4, 1]] {
+            for strides in [[huge, huge, 4], [huge, 8, 4], [huge, 4, huge], [huge; 3]] {
+                let Ok(layout) = Layout::strided(ElementType::F32, shape, &strides) else { continue };
+                let Ok(tensor) = Tensor::part_of(memory.clone(), layout, 16) else { continue };
+                for (begin, end) in [([0; 3], shape), (shape, shape), ([0, 0, 1], shape), ([1, 0, 0], shape), ([0, 1, 0], shape)] {
+                    let Ok(mut region) = tensor.roi(&begin, &end) else { continue };
+                    let n_elements = region.view::<f32>().unwrap().len();
+                    assert_eq!(region.view_mut::<f32>().unwrap().iter().count(), n_elements);
+                    let copy = Tensor::new(ElementType::F32, region.shape()).unwrap();
+                    region.copy_to(&copy).unwrap();
+                    copy.copy_to(&region).unwrap();
+                    region.set_shape(region.shape()).unwrap();
+                    region.roi(&[0; 3], &region.shape()).unwrap();
+                    assert!(region.roi(&[0; 3], &[usize::MAX; 3]).is_err());
+                    let _ = (region.layout().extent_bytes(), region.layout().is_dense(), region.address());
+                }
+            }
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use roiflow_check::devices::null::{NullDevice, Script};
 use roiflow_check::runtime::executor::Inline;
 use roiflow_check::runtime::{Config, Core, Dim, InferRequest, Model, ModelInfo, PartialShape, Port};
-use roiflow_check::tensor::{ElementType, Memory, Tensor, TensorPool};
+use roiflow_check::tensor::{ElementType, Layout, Memory, Tensor, TensorPool};
 use shuttle::thread;
 
 use crate::Check;
@@ -28,6 +28,11 @@ pub fn checks() -> Vec<Check> {
             name: "leases_taken_again_and_again",
             bounds: "2 threads, two leases each, every mix; at most 4 preemptions",
             run: leases_again,
+        },
+        Check {
+            name: "each_byte_has_many_readers_or_one_writer",
+            bounds: "2 threads, one lease each, every mix of four spans; 3 threads, some mixes; at most 3 preemptions",
+            run: each_byte_has_many_readers_or_one_writer,
         },
         Check {
             name: "a_tensor_that_moves_is_whole",
@@ -132,6 +137,117 @@ fn leases_again() -> usize {
         for b in &programs[a_idx..] {
             n += in_threads(Search::Preemptions(4), vec![a.clone(), b.clone()]);
         }
+    }
+    n
+}
+
+/// Some of the four bytes of a memory.
+#[derive(Clone, Copy)]
+enum Span {
+    Whole,
+    Left,
+    Right,
+    Even,
+}
+
+impl Span {
+    const ALL: [Span; 4] = [Span::Whole, Span::Left, Span::Right, Span::Even];
+
+    fn bytes(self) -> &'static [usize] {
+        match self {
+            Self::Whole => &[0, 1, 2, 3],
+            Self::Left => &[0, 1],
+            Self::Right => &[2, 3],
+            Self::Even => &[0, 2],
+        }
+    }
+
+    fn tensor(self, memory: &Arc<Memory>) -> Tensor {
+        let bytes = self.bytes();
+        let layout = Layout::strided(ElementType::U8, [bytes.len()], &[bytes[1] - bytes[0]]).unwrap();
+        Tensor::part_of(memory.clone(), layout, bytes[0]).unwrap()
+    }
+}
+
+/// Which threads are inside, for each byte.
+#[derive(Default)]
+struct Bytes([Inside; 4]);
+
+impl Bytes {
+    fn visit(&self, span: Span, amount: isize) {
+        for &byte in span.bytes() {
+            let before = self.0[byte].0.fetch_add(amount, Ordering::SeqCst);
+            let is_alone = before == 0;
+            assert!(if amount > 1 { is_alone } else { before < WRITER }, "byte {byte} has a writer and another user: {before} and {amount}");
+        }
+        point();
+        for &byte in span.bytes() {
+            self.0[byte].0.fetch_sub(amount, Ordering::SeqCst);
+        }
+    }
+}
+
+fn lease_span(memory: &Arc<Memory>, inside: &Bytes, (span, kind): (Span, Kind)) -> bool {
+    let tensor = span.tensor(memory);
+    match kind {
+        Kind::Read => tensor.elements().is_ok_and(|_lease| {
+            inside.visit(span, 1);
+            true
+        }),
+        Kind::Write => tensor.elements_mut().is_ok_and(|_lease| {
+            inside.visit(span, WRITER);
+            true
+        }),
+        Kind::WriteThenRead => tensor.elements_mut().is_ok_and(|lease| {
+            inside.visit(span, WRITER);
+            let _lease = lease.downgrade();
+            inside.visit(span, 1);
+            true
+        }),
+    }
+}
+
+fn spans_in_threads(programs: Vec<(Span, Kind)>) -> usize {
+    let may_meet = |(a_idx, a): (usize, &(Span, Kind))| {
+        programs.iter().enumerate().any(|(b_idx, b)| a_idx != b_idx && a.0.bytes().iter().any(|byte| b.0.bytes().contains(byte)))
+    };
+    let all_are_apart = !programs.iter().enumerate().any(may_meet);
+    explore(Search::Preemptions(3), move || {
+        let (memory, inside) = (Memory::zeroed(4), Arc::new(Bytes::default()));
+        let threads: Vec<_> = programs
+            .iter()
+            .map(|&program| {
+                let (memory, inside) = (memory.clone(), inside.clone());
+                thread::spawn(move || lease_span(&memory, &inside, program))
+            })
+            .collect();
+        let n_threads = threads.len();
+        let n_leased = threads.into_iter().map(|thread| thread.join().unwrap()).filter(|leased| *leased).count();
+        assert!(n_leased > 0, "one of them came first");
+        assert!(!all_are_apart || n_leased == n_threads, "spans without a common byte are independent");
+        assert!(memory.lease_write().is_ok(), "all leases have ended");
+    })
+}
+
+fn each_byte_has_many_readers_or_one_writer() -> usize {
+    use Kind::{Read, Write, WriteThenRead};
+    use Span::{Even, Left, Right, Whole};
+    let leases: Vec<(Span, Kind)> = Span::ALL.into_iter().flat_map(|span| KINDS.map(|kind| (span, kind))).collect();
+    let mut n = 0;
+    for (a_idx, a) in leases.iter().enumerate() {
+        for b in &leases[a_idx..] {
+            n += spans_in_threads(vec![*a, *b]);
+        }
+    }
+    for three in [
+        [(Left, Write), (Right, Write), (Whole, Write)],
+        [(Left, Read), (Right, Write), (Whole, Read)],
+        [(Left, Read), (Right, Read), (Whole, Write)],
+        [(Left, WriteThenRead), (Right, Write), (Whole, Read)],
+        [(Left, Write), (Even, Read), (Whole, Read)],
+        [(Left, Read), (Even, Write), (Whole, Write)],
+    ] {
+        n += spans_in_threads(three.to_vec());
     }
     n
 }

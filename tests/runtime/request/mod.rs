@@ -85,12 +85,9 @@ pub fn double(io: &mut DeviceIo<'_>) -> Result<()> {
 
 /// The values of an input, any strides.
 pub fn read(bytes: &Bytes) -> Vec<f32> {
-    let layout = bytes.layout();
-    let (shape, strides) = (*layout.shape(), layout.stride_bytes());
-    let offsets = shape.iter().zip(strides).fold(vec![0], |offsets: Vec<usize>, (&extent, &stride)| {
-        offsets.iter().flat_map(|offset| (0..extent).map(move |index| offset + index * stride)).collect()
-    });
-    offsets.into_iter().map(|offset| f32::from_le_bytes(bytes.extent()[offset..][..4].try_into().unwrap())).collect()
+    let mut dense = vec![0; bytes.layout().dense_bytes()];
+    bytes.copy_all_to_dense(&mut dense).unwrap();
+    dense.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
 }
 
 /// Writes an output of this shape.

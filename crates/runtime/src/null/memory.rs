@@ -37,11 +37,11 @@ impl RemoteMemory for NullMemory {
     }
 
     fn read(&self, layout: &Layout, offset_bytes: usize, target: &mut [u8]) -> TensorResult<()> {
-        self.part(layout, offset_bytes)?.bytes()?.copy_all_to_dense(target)
+        self.part(layout, offset_bytes)?.elements()?.copy_all_to_dense(target)
     }
 
     fn write(&self, layout: &Layout, offset_bytes: usize, source: &[u8]) -> TensorResult<()> {
-        self.part(layout, offset_bytes)?.bytes_mut()?.copy_all_from_dense(source)
+        self.part(layout, offset_bytes)?.elements_mut()?.copy_all_from_dense(source)
     }
 }
 

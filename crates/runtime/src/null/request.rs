@@ -112,18 +112,10 @@ impl NullRequest {
                 shape.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("device NULL cannot tell the shape of output {port}")))?;
             let tensor = io.output_tensor(output_idx, &shape)?;
             if let Some(on_device) = NullMemory::on_device(tensor) {
-                let mut output = on_device.bytes_mut()?;
-                let zeros = vec![0; output.layout().dense_bytes()];
-                output.copy_all_from_dense(&zeros)?;
+                on_device.elements_mut()?.fill_zero();
                 continue;
             }
-            let output = io.output(output_idx, &shape)?;
-            if output.layout().is_dense() {
-                output.extent_mut().fill(0);
-            } else {
-                // A region of somebody's tensor: what lies between its rows is not ours.
-                output.copy_all_from_dense(&vec![0; output.layout().dense_bytes()])?;
-            }
+            io.output(output_idx, &shape)?.fill_zero();
         }
         Ok(())
     }

@@ -1,0 +1,410 @@
+//! Guards over untyped bytes, and copies between layouts.
+//!
+//! A guard leases the elements of a tensor. The gaps between rows are leased as well only if the caller asks for them, because another guard may
+//! write them. So copies go by pointers from row to row, and no slice spans a gap that is not leased.
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::lease::Span;
+use super::storage::Lease;
+use super::tensor::Placed;
+use super::{Element, ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Tensor};
+
+/// A layout in leased memory.
+#[derive(Debug)]
+pub(super) struct Leased {
+    pub(super) lease: Lease,
+    layout: Layout,
+    offset_bytes: usize,
+    /// Whether the lease covers all bytes from the first to the last element.
+    is_gapless: bool,
+}
+
+impl Leased {
+    /// Leases `span`, which covers the elements of the layout; `gaps`: also the bytes between them.
+    #[inline]
+    pub(super) fn take(placed: &Placed, span: Option<Span>, writes: bool, gaps: bool) -> Result<Self> {
+        placed.memory.check_host()?;
+        let lease = placed.memory.lease(span, writes)?;
+        Ok(Self::new(lease, placed.layout, placed.offset_bytes, gaps))
+    }
+
+    /// `lease` covers the elements of the layout; `gaps`: also the bytes between them.
+    pub(super) fn new(lease: Lease, layout: Layout, offset_bytes: usize, gaps: bool) -> Self {
+        Self { lease, layout, offset_bytes, is_gapless: gaps || layout.is_dense() }
+    }
+
+    /// The address of the first element. Only leased bytes may be accessed.
+    #[inline]
+    pub(super) fn ptr(&self) -> NonNull<u8> {
+        // SAFETY: the offset is inside the memory, or behind its last byte if the layout is empty (checked when the tensor was made).
+        unsafe { self.lease.ptr().add(self.offset_bytes) }
+    }
+
+    /// The number of bytes from the first to the last element.
+    ///
+    /// # Panics
+    /// If gaps are not leased.
+    fn extent_bytes(&self) -> usize {
+        assert!(
+            self.is_gapless,
+            "shape {} with strides {:?} has gaps, which this guard does not lease; lease them with `Tensor::bytes`, or copy the elements",
+            self.layout.shape(),
+            self.layout.stride_bytes()
+        );
+        self.layout.extent_bytes()
+    }
+
+    fn extent(&self) -> &[u8] {
+        let len = self.extent_bytes();
+        // SAFETY: the lease covers these initialized bytes (checked by `extent_bytes`), and the memory lives as long as the lease.
+        unsafe { std::slice::from_raw_parts(self.ptr().as_ptr(), len) }
+    }
+
+    /// Whether the bytes are values of `T`: for a guard of the elements.
+    pub(super) fn check_values<T: Element>(&self) -> Result<()> {
+        if T::TYPE != ElementType::Bool {
+            return Ok(()); // Every bit pattern is a value.
+        }
+        let mut is_valid = true;
+        for_each_run(&self.layout, None, |offset_bytes, _, run_bytes| {
+            // SAFETY: a run of elements, which the lease covers.
+            let run = unsafe { std::slice::from_raw_parts(self.ptr().as_ptr().add(offset_bytes), run_bytes) };
+            is_valid &= T::is_valid(run);
+        });
+        if is_valid { Ok(()) } else { Err(invalid::<T>()) }
+    }
+
+    fn dense<T: Element>(&self) -> Result<&[T]> {
+        let layout = &self.layout;
+        if T::TYPE != layout.element() {
+            return Err(Error::new(ErrorKind::ElementType, format!("expected {}, got {}", layout.element(), T::TYPE)));
+        }
+        if !layout.is_dense() {
+            let message = format!("shape {} with strides {:?} has gaps", layout.shape(), layout.stride_bytes());
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        let extent = self.extent();
+        if !T::is_valid(extent) {
+            return Err(invalid::<T>());
+        }
+        if extent.is_empty() {
+            return Ok(&[]);
+        }
+        let ptr = extent.as_ptr().cast::<T>();
+        debug_assert!(ptr.is_aligned());
+        // SAFETY: the extent of a dense layout is its elements, aligned (checked when the tensor was made) and valid (above).
+        Ok(unsafe { std::slice::from_raw_parts(ptr, layout.n_elements()) })
+    }
+}
+
+fn invalid<T: Element>() -> Error {
+    Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE))
+}
+
+/// A guard to read untyped bytes.
+#[derive(Debug)]
+pub struct Bytes(pub(super) Leased);
+
+impl Bytes {
+    /// Shape and strides.
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// The leased elements as a tensor with this memory and layout, independent of later reshapes of the leased tensor.
+    #[doc(hidden)]
+    pub fn tensor(&self) -> Tensor {
+        let (memory, layout) = (Arc::clone(self.0.lease.memory()), self.0.layout);
+        Tensor::from_placed(Placed { memory, layout, offset_bytes: self.0.offset_bytes })
+    }
+
+    /// Whether the guard covers an element of `tensor`.
+    #[doc(hidden)]
+    pub fn overlaps(&self, tensor: &Tensor) -> bool {
+        tensor.with_span(false, |placed, span| self.0.lease.covers_any(&placed.memory, span))
+    }
+
+    /// The bytes from the first to the last element, including gaps.
+    ///
+    /// # Panics
+    /// If the layout has gaps and the guard is one of [`Tensor::elements`], such as the input of a run. [`Bytes::copy_all_to_dense`] copies
+    /// any layout.
+    pub fn extent(&self) -> &[u8] {
+        self.0.extent()
+    }
+
+    /// All elements as a slice, if the layout is dense.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
+    pub fn dense<T: Element>(&self) -> Result<&[T]> {
+        self.0.dense()
+    }
+
+    /// Copies all elements; dense rows are copied at once.
+    ///
+    /// # Errors
+    /// If element type or shape differ.
+    pub fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
+        let (from, to) = (self.0.layout, target.0.layout);
+        if from.element() != to.element() {
+            let message = format!("copy: expected {} as the target has, got {}", to.element(), from.element());
+            return Err(Error::new(ErrorKind::ElementType, message));
+        }
+        if from.shape() != to.shape() {
+            return Err(Error::new(ErrorKind::Shape, format!("copy: expected {} as the target has, got {}", to.shape(), from.shape())));
+        }
+        // SAFETY: both guards cover the elements of their layouts. A lease for writing excludes all others, so they have no byte in common.
+        unsafe { copy_strided(self.0.ptr().as_ptr(), &from, target.0.ptr().as_ptr(), &to) };
+        Ok(())
+    }
+
+    /// Copies all elements to a buffer without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if `target` is not as long as the elements.
+    pub fn copy_all_to_dense(&self, target: &mut [u8]) -> Result<()> {
+        let layout = self.0.layout;
+        if target.len() != layout.dense_bytes() {
+            return Err(Error::new(ErrorKind::Shape, format!("expected {} bytes, got {}", layout.dense_bytes(), target.len())));
+        }
+        let dense = Layout::dense(layout.element(), *layout.shape())?;
+        // SAFETY: the guard covers the elements; `target` is exclusively borrowed and has the size of the dense layout.
+        unsafe { copy_strided(self.0.ptr().as_ptr(), &layout, target.as_mut_ptr(), &dense) };
+        Ok(())
+    }
+
+    /// Copies one batch item to a buffer without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if there is no such item, or `target` is not as long as the item's elements.
+    pub fn copy_row_to_dense(&self, index: usize, target: &mut [u8]) -> Result<()> {
+        let (layout, offset_bytes) = row_window(&self.0.layout, index)?;
+        if target.len() != layout.dense_bytes() {
+            return Err(Error::new(ErrorKind::Shape, format!("row: expected {} bytes, got {}", layout.dense_bytes(), target.len())));
+        }
+        let dense = Layout::dense(layout.element(), *layout.shape())?;
+        // SAFETY: as in `copy_all_to_dense`; the batch item is a part of the leased elements.
+        unsafe { copy_strided(self.0.ptr().as_ptr().wrapping_add(offset_bytes), &layout, target.as_mut_ptr(), &dense) };
+        Ok(())
+    }
+}
+
+/// A guard to write untyped bytes.
+#[derive(Debug)]
+pub struct BytesMut(pub(super) Leased);
+
+impl BytesMut {
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        self.0.lease.memory()
+    }
+
+    /// Another layout under the same lease, which covers its elements.
+    pub(super) fn set_layout(&mut self, layout: Layout, offset_bytes: usize) {
+        self.0.is_gapless = layout.is_dense();
+        (self.0.layout, self.0.offset_bytes) = (layout, offset_bytes);
+    }
+
+    /// Shape and strides.
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// As [`Bytes::overlaps`].
+    #[doc(hidden)]
+    pub fn overlaps(&self, tensor: &Tensor) -> bool {
+        tensor.with_span(false, |placed, span| self.0.lease.covers_any(&placed.memory, span))
+    }
+
+    /// The bytes from the first to the last element, including gaps.
+    ///
+    /// # Panics
+    /// If the layout has gaps and the guard is one of [`Tensor::elements_mut`], such as the output of a run.
+    pub fn extent(&self) -> &[u8] {
+        self.0.extent()
+    }
+
+    /// As [`BytesMut::extent`], mutable.
+    ///
+    /// # Panics
+    /// If the layout has gaps and the guard is one of [`Tensor::elements_mut`], such as the output of a run.
+    /// [`BytesMut::copy_all_from_dense`] fills any layout.
+    pub fn extent_mut(&mut self) -> &mut [u8] {
+        let len = self.0.extent_bytes();
+        // SAFETY: as in `extent`; the lease for writing excludes all others, and the exclusive borrow every other borrow through it.
+        unsafe { std::slice::from_raw_parts_mut(self.0.ptr().as_ptr(), len) }
+    }
+
+    /// Turns the guard into a reading one, without a gap in which another thread could write.
+    pub fn downgrade(mut self) -> Bytes {
+        self.0.lease.downgrade();
+        Bytes(self.0)
+    }
+
+    /// All elements as a slice, if the layout is dense.
+    ///
+    /// # Errors
+    /// As [`Bytes::dense`].
+    pub fn dense<T: Element>(&self) -> Result<&[T]> {
+        self.0.dense()
+    }
+
+    /// All elements as a mutable slice, if the layout is dense.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
+    pub fn dense_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        let len = self.0.dense::<T>()?.len();
+        let ptr = if len == 0 { NonNull::<T>::dangling().as_ptr() } else { self.0.ptr().as_ptr().cast::<T>() };
+        debug_assert!(ptr.is_aligned());
+        // SAFETY: the same elements that `dense` checked, reached through the exclusive borrow of the lease for writing.
+        Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
+    }
+
+    /// Copies elements from a buffer without gaps.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] unless there are as many bytes as the elements have.
+    pub fn copy_all_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
+        RowMut { layout: self.0.layout, ptr: self.0.ptr(), guard: PhantomData }.copy_from_dense(bytes)
+    }
+
+    /// Sets all bytes of the elements to 0.
+    pub fn fill_zero(&mut self) {
+        let ptr = self.0.ptr().as_ptr();
+        for_each_run(&self.0.layout, None, |offset_bytes, _, run_bytes| {
+            // SAFETY: a run of elements, which the lease for writing covers.
+            unsafe { ptr::write_bytes(ptr.add(offset_bytes), 0, run_bytes) };
+        });
+    }
+
+    /// The batch item with this index on the first axis.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] if there is no such item.
+    pub fn row_mut(&mut self, index: usize) -> Result<RowMut<'_>> {
+        let (layout, offset_bytes) = row_window(&self.0.layout, index)?;
+        // SAFETY: the batch item is a part of the leased elements.
+        let ptr = unsafe { self.0.ptr().add(offset_bytes) };
+        Ok(RowMut { layout, ptr, guard: PhantomData })
+    }
+}
+
+/// One batch item, see [`BytesMut::row_mut`].
+#[derive(Debug)]
+pub struct RowMut<'a> {
+    layout: Layout,
+    /// The first element. The guard leases all elements of the layout for writing.
+    ptr: NonNull<u8>,
+    guard: PhantomData<&'a mut BytesMut>,
+}
+
+// SAFETY: stands for an exclusive borrow of the guard, which is `Send`.
+unsafe impl Send for RowMut<'_> {}
+// SAFETY: a shared reference gives no access to the elements.
+unsafe impl Sync for RowMut<'_> {}
+
+impl RowMut<'_> {
+    /// Shape (first axis 1) and strides.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Copies the elements of a tensor into the batch item.
+    ///
+    /// # Errors
+    /// If element type or shape differ.
+    pub fn copy_from(&mut self, source: &Bytes) -> Result<()> {
+        let from = source.layout();
+        if (from.element(), from.shape()) != (self.layout.element(), self.layout.shape()) {
+            let (expected, element) = (self.layout.shape(), self.layout.element());
+            let message = format!("row of a batch: expected {expected} {element}, got {} {}", from.shape(), from.element());
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        // SAFETY: as in `Bytes::copy_to`.
+        unsafe { copy_strided(source.0.ptr().as_ptr(), from, self.ptr.as_ptr(), &self.layout) };
+        Ok(())
+    }
+
+    /// Copies elements from a buffer without gaps into the batch item.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] unless there are as many bytes as the item's elements have.
+    pub fn copy_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() != self.layout.dense_bytes() {
+            let expected = self.layout.dense_bytes();
+            return Err(Error::new(ErrorKind::Shape, format!("expected {expected} bytes, got {}", bytes.len())));
+        }
+        let dense = Layout::dense(self.layout.element(), *self.layout.shape())?;
+        // SAFETY: `bytes` has the size of the dense layout; the guard covers the elements, and a borrowed slice has no byte of them, because
+        // the guard's lease for writing excludes all other accesses.
+        unsafe { copy_strided(bytes.as_ptr(), &dense, self.ptr.as_ptr(), &self.layout) };
+        Ok(())
+    }
+}
+
+/// The window of one index of the first axis.
+fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
+    let mut end = [0; MAX_RANK];
+    let rank = layout.shape().len();
+    end[..rank].copy_from_slice(layout.shape());
+    let mut begin = [0; MAX_RANK];
+    if rank == 0 || index >= end[0] {
+        return Err(Error::new(ErrorKind::Shape, format!("row {index} of shape {}: there is none", layout.shape())));
+    }
+    (begin[0], end[0]) = (index, index + 1);
+    layout.window(&begin[..rank], &end[..rank])
+}
+
+/// Copies between two layouts of the same shape and element type.
+///
+/// # Safety
+/// The elements of `from_layout` at `from` can be read and those of `to_layout` at `to` written, and they have no byte in common.
+unsafe fn copy_strided(from: *const u8, from_layout: &Layout, to: *mut u8, to_layout: &Layout) {
+    for_each_run(from_layout, Some(to_layout), |from_offset, to_offset, run_bytes| {
+        // SAFETY: a run of elements on both sides, as the caller promises.
+        unsafe { ptr::copy_nonoverlapping(from.add(from_offset), to.add(to_offset), run_bytes) };
+    });
+}
+
+/// Calls `visit` with the offset and length in bytes of each run of adjacent elements; the runs are the same in a second layout of the same
+/// shape, whose offset is the second argument.
+pub(super) fn for_each_run(layout: &Layout, second: Option<&Layout>, mut visit: impl FnMut(usize, usize, usize)) {
+    if layout.is_empty() {
+        return;
+    }
+    let shape = *layout.shape();
+    let second = second.unwrap_or(layout);
+    // The trailing axes that are dense in both layouts belong to one run.
+    let mut run_bytes = layout.element().size();
+    let mut n_outer = shape.len();
+    while n_outer > 0 {
+        let axis = n_outer - 1;
+        let is_dense = layout.stride_bytes()[axis] == run_bytes && second.stride_bytes()[axis] == run_bytes;
+        if !is_dense && shape[axis] > 1 {
+            break;
+        }
+        run_bytes *= shape[axis];
+        n_outer = axis;
+    }
+    let mut index = [0; MAX_RANK];
+    loop {
+        let offset = |layout: &Layout| (0..n_outer).map(|axis| index[axis] * layout.stride_bytes()[axis]).sum::<usize>();
+        visit(offset(layout), offset(second), run_bytes);
+        let mut axis = n_outer;
+        loop {
+            if axis == 0 {
+                return;
+            }
+            axis -= 1;
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+}
