@@ -67,7 +67,7 @@ fn broken_model_ends_stream_with_first_frame() {
         assert_eq!(rig.refusal(), gst::FlowError::Error, "upstream gets the error");
         let said = said(&rig);
         let [said] = &said[..] else { panic!("expected one error: {said:?}") };
-        for part in ["error: the model has not run once", "the device is on fire", "`roiflow bench MODEL --device NULL.never-runs`"] {
+        for part in ["error: the model has never run", "the device is on fire", "`roiflow bench MODEL --device NULL.never-runs`"] {
             assert!(said.contains(part), "{said}");
         }
         let left = rig.left();
