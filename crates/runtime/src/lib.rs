@@ -23,7 +23,7 @@
 //!   the run and freed when the device returns.
 //!
 //! Reading order: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
-//! `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
+//! [`prepared`], `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
 //! [`variable`], [`device`], [`completion`] (work beside the processor), [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
 //! The [`guide`] explains requests with examples.
@@ -53,6 +53,7 @@ mod options;
 pub mod ordered;
 mod pool;
 pub mod port;
+pub mod prepared;
 pub mod profile;
 pub mod queue;
 pub mod remote;
@@ -81,8 +82,9 @@ pub use io::{FillInput, RunContext};
 pub use model::{Model, ModelInfo, VariablePorts};
 pub use ordered::{Ordered, OrderedStream};
 pub use port::{Axes, Dim, PartialShape, Port, PortKey};
+pub use prepared::{EndedRun, PreparedRun};
 pub use profile::{NodeStatus, NodeTime, StepTime};
-pub use queue::{AsyncInferQueue, JobErrors, RefusedJob};
+pub use queue::{AsyncInferQueue, IdleRequest, JobErrors, RefusedJob};
 pub use remote::{ContextParams, RemoteContext};
 pub use request::{InferRequest, WeakInferRequest};
 pub use request_pool::{PooledRequest, RequestPool};

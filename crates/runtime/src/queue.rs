@@ -11,12 +11,13 @@ use std::ops::{Deref, Index};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+use std::time::Duration;
 
 use super::error::catch;
 use super::run::{self, Keeper};
 use super::waits::{self, Target, Waits};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Deadline, Mutex, MutexGuard};
 
 /// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns; further ones are counted.
 const MAX_ERRORS: usize = 16;
@@ -220,12 +221,6 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         let shared = &self.shared;
         let mut _waits = Waits::none(); // Dropped after the lock.
         let mut state = shared.state.lock().unwrap();
-        if state.idle.is_empty() && shared.is_inside() {
-            return Err(Error::new(
-                ErrorKind::WouldDeadlock,
-                format!("all {} requests are busy, and one of them is in this callback: use try_start_async, or more requests", self.len()),
-            ));
-        }
         if state.idle.is_empty() {
             shared.check_process()?;
             if waits::must_report() {
@@ -238,6 +233,53 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
             state = shared.changed.wait(state).unwrap();
         }
         Ok(shared.take(&mut state).expect("one is idle"))
+    }
+
+    /// As [`AsyncInferQueue::take_idle`], the request that was idle longest, waiting for at most `timeout`; `None` after that.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_idle_for(&self, timeout: Duration) -> Result<Option<IdleRequest<'_, U>>> {
+        let mut state = self.wait_for_idle(timeout)?;
+        Ok((!state.idle.is_empty()).then(|| self.shared.take_at(&mut state, 0)))
+    }
+
+    /// The index of the request that [`AsyncInferQueue::take_idle_for`] would take.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn longest_idle_for(&self, timeout: Duration) -> Result<Option<usize>> {
+        Ok(self.wait_for_idle(timeout)?.idle.first().copied())
+    }
+
+    /// As [`AsyncInferQueue::take_idle_for`], without waiting.
+    pub fn try_take_longest_idle(&self) -> Option<IdleRequest<'_, U>> {
+        let mut state = self.shared.state.lock().unwrap();
+        (!state.idle.is_empty()).then(|| self.shared.take_at(&mut state, 0))
+    }
+
+    fn wait_for_idle(&self, timeout: Duration) -> Result<MutexGuard<'_, State<U>>> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock().unwrap();
+        if state.idle.is_empty() {
+            shared.check_wait_for_idle()?;
+        }
+        let deadline = Deadline::after(timeout);
+        while state.idle.is_empty() {
+            state = match &deadline {
+                Some(deadline) if deadline.is_over() => break,
+                Some(deadline) => deadline.wait(&shared.changed, state),
+                None => shared.changed.wait(state).unwrap(),
+            };
+        }
+        Ok(state)
+    }
+
+    /// Takes this request out of the queue, if it is idle.
+    pub fn try_take(&self, request_idx: usize) -> Option<IdleRequest<'_, U>> {
+        let mut state = self.shared.state.lock().unwrap();
+        let at = state.idle.iter().position(|idle_idx| *idle_idx == request_idx)?;
+        Some(self.shared.take_at(&mut state, at))
     }
 
     /// Takes an idle request out of the queue, if there is one.
@@ -275,8 +317,26 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         while state.slots.iter().any(is_started) {
             state = shared.changed.wait(state).unwrap();
         }
-        let (errors, n_more) = (std::mem::take(&mut state.errors), std::mem::take(&mut state.n_more_errors));
-        if errors.is_empty() { Ok(()) } else { Err(JobErrors { errors, n_more }) }
+        state.take_errors()
+    }
+
+    /// As [`AsyncInferQueue::wait_all`], for at most `timeout`. Returns whether all jobs and their callbacks are complete.
+    ///
+    /// # Errors
+    /// As there, once they are.
+    pub fn wait_all_for(&self, timeout: Duration) -> Result<bool, JobErrors> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock().unwrap();
+        shared.check_wait_for_all(&state)?;
+        let deadline = Deadline::after(timeout);
+        while state.has_started() {
+            state = match &deadline {
+                Some(deadline) if deadline.is_over() => return Ok(false),
+                Some(deadline) => deadline.wait(&shared.changed, state),
+                None => shared.changed.wait(state).unwrap(),
+            };
+        }
+        state.take_errors().map(|()| true)
     }
 
     /// The requests, for their ports, tensors and times. Running requests are `Busy`.
@@ -339,11 +399,38 @@ impl<U> Shared<U> {
         self.requests.first().map_or(Ok(()), |request| request.shared().check_process())
     }
 
+    /// A wait for an idle request can end.
+    fn check_wait_for_idle(&self) -> Result<()> {
+        if self.is_inside() {
+            let n_requests = self.requests.len();
+            return Err(Error::new(
+                ErrorKind::WouldDeadlock,
+                format!("all {n_requests} requests are busy, and one of them is in this callback: use try_start_async, or more requests"),
+            ));
+        }
+        self.check_process()
+    }
+
+    /// A wait for all jobs can end.
+    fn check_wait_for_all(&self, state: &State<U>) -> Result<(), JobErrors> {
+        let only = |error| JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 };
+        if self.is_inside() {
+            let message = "wait_all inside the queue's own callback would wait for itself; return instead";
+            return Err(only(Error::new(ErrorKind::WouldDeadlock, message)));
+        }
+        if state.has_started() { self.check_process().map_err(only) } else { Ok(()) }
+    }
+
     fn take<'a>(&'a self, state: &mut MutexGuard<'_, State<U>>) -> Option<IdleRequest<'a, U>> {
-        let request_idx = state.idle.pop()?;
+        let last = state.idle.len().checked_sub(1)?;
+        Some(self.take_at(state, last))
+    }
+
+    fn take_at<'a>(&'a self, state: &mut MutexGuard<'_, State<U>>, at: usize) -> IdleRequest<'a, U> {
+        let request_idx = state.idle.remove(at);
         state.slots[request_idx] = Slot::Taken;
         self.requests[request_idx].shared().set_keeper(Keeper::Holder);
-        Some(IdleRequest { shared: self, request_idx })
+        IdleRequest { shared: self, request_idx }
     }
 
     /// Completes a job, in the request's callback.
@@ -397,6 +484,15 @@ impl<U> Shared<U> {
 }
 
 impl<U> State<U> {
+    fn has_started(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Started { .. }))
+    }
+
+    fn take_errors(&mut self) -> Result<(), JobErrors> {
+        let (errors, n_more) = (std::mem::take(&mut self.errors), std::mem::take(&mut self.n_more_errors));
+        if errors.is_empty() { Ok(()) } else { Err(JobErrors { errors, n_more }) }
+    }
+
     fn note(&mut self, job: u64, error: Error) {
         if self.errors.len() < MAX_ERRORS {
             self.errors.push(JobError { job, error });
@@ -413,6 +509,11 @@ pub struct IdleRequest<'a, U> {
 }
 
 impl<U: Send + 'static> IdleRequest<'_, U> {
+    /// Its index among the requests of the queue.
+    pub fn index(&self) -> usize {
+        self.request_idx
+    }
+
     /// Starts a job on this request, as [`AsyncInferQueue::start_async`].
     ///
     /// # Errors

@@ -505,6 +505,11 @@ impl InferRequest {
         Ok(guarded.latency)
     }
 
+    /// As [`InferRequest::latency`], of the latest run that ended, also while a later one is on; zero before the first.
+    pub fn latest_latency(&self) -> Duration {
+        self.shared().guarded.lock().unwrap().latency
+    }
+
     /// Duration of each step of the latest run.
     ///
     /// # Errors
@@ -566,6 +571,10 @@ impl InferRequest {
 
     pub(super) fn model(&self) -> &Arc<CompiledShared> {
         &self.0.model
+    }
+
+    pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
+        self.0.begin(inputs, calls_back)
     }
 
     /// Starts a run for the queue that owns the request.

@@ -136,7 +136,11 @@ impl Handle {
 
     /// Idle to running, see [`Shared::begin`].
     pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
-        if self.shared.guarded.lock().unwrap().keeper == Keeper::Queue {
+        let guarded = self.shared.guarded.lock().unwrap();
+        // Inside its callback a synchronous run does not disturb the queue.
+        let is_allowed = guarded.keeper != Keeper::Queue || (!calls_back && guarded.state.is_called_on(this_thread()));
+        drop(guarded);
+        if !is_allowed {
             return Err(owned_by_queue("start a job of the queue, or take an idle request of it"));
         }
         self.begin_for_queue(inputs, calls_back)
@@ -278,6 +282,14 @@ impl Shared {
 
     /// Runs all steps on the caller's thread.
     pub(super) fn run_here(self: &Arc<Self>, mut body: Box<Body>) -> Result<()> {
+        self.run_steps(&mut body);
+        let outcome = body.outcome.clone();
+        self.end(body);
+        outcome
+    }
+
+    /// Runs all steps on the caller's thread; [`Shared::end`] follows.
+    pub(super) fn run_steps(&self, body: &mut Body) {
         self.step(|| {
             while !body.is_over() {
                 body.run_next_step(&self.cancel, self.id);
@@ -289,9 +301,12 @@ impl Shared {
             }
             body.settle_completion(&self.cancel);
         });
-        let outcome = body.outcome.clone();
+    }
+
+    /// Ends a run that was prepared and never began.
+    pub(super) fn abandon(self: &Arc<Self>, mut body: Box<Body>) {
+        body.abandon(&self.cancel, canceled());
         self.end(body);
-        outcome
     }
 
     /// Runs what belongs to the user or the device, so that it is known on which thread it runs.
@@ -426,7 +441,7 @@ impl Shared {
     }
 
     /// The run is over: give everything back, then complete in the order that the module promises.
-    fn end(self: &Arc<Self>, mut body: Box<Body>) {
+    pub(super) fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.settle_completion(&self.cancel);
         let released = catch(format_args!("the end of a lease"), || body.io.release());
         let ended = catch(format_args!("the device's `end_run`"), || {

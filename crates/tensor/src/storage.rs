@@ -31,6 +31,11 @@ pub unsafe trait ForeignMemory: Send + Sync {
     }
     /// Whether the bytes may be written.
     fn is_writable(&self) -> bool;
+    /// Whether users know the bytes by their address: a tensor over them never moves to larger memory, so that what is written into it is
+    /// seen there.
+    fn is_fixed(&self) -> bool {
+        false
+    }
 }
 
 /// The kind of a block of memory.
@@ -57,7 +62,7 @@ pub struct Memory {
 enum Owner {
     Own(#[allow(dead_code, reason = "held for its drop")] AlignedBytes),
     Pooled(Option<AlignedBytes>, PoolReturn),
-    Foreign(#[allow(dead_code, reason = "held for its drop")] Box<dyn ForeignMemory>),
+    Foreign(Box<dyn ForeignMemory>),
     #[cfg(target_os = "linux")]
     Shared(SharedMapping),
     Remote(Box<dyn RemoteMemory>),
@@ -161,7 +166,8 @@ impl Memory {
     /// device memory.
     pub(super) fn may_move(&self) -> bool {
         match &self.owner {
-            Owner::Own(_) | Owner::Pooled(..) | Owner::Foreign(_) => true,
+            Owner::Own(_) | Owner::Pooled(..) => true,
+            Owner::Foreign(owner) => !owner.is_fixed(),
             #[cfg(target_os = "linux")]
             Owner::Shared(_) => false,
             Owner::Remote(_) => false,

@@ -182,6 +182,16 @@ impl Tensor {
         Arc::ptr_eq(&own.memory, &other.memory) && own.offset_bytes == other.offset_bytes && own.layout == other.layout
     }
 
+    /// Whether the values may be written.
+    pub fn is_writable(&self) -> bool {
+        self.with_placed(|placed| placed.memory.is_writable())
+    }
+
+    /// A tensor with the present memory and layout, which no later [`Tensor::set_shape`] of this one changes.
+    pub fn snapshot(&self) -> Self {
+        self.with_placed(|placed| Self::from_placed(placed.clone()))
+    }
+
     /// Whether both are in the same memory, such as a region and its tensor, or two mappings of one shared memory.
     pub fn shares_memory_with(&self, other: &Tensor) -> bool {
         self.placed().memory.is_same(&other.placed().memory)

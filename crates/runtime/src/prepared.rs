@@ -1,0 +1,107 @@
+//! A run in parts, for bindings to other languages: prepare it, then start it, or run it here and read its outputs before the request is
+//! idle again.
+//!
+//! Between the parts the request is running: its tensors belong to the run, and everybody else meets a busy request.
+
+use std::fmt;
+
+use super::error::catch;
+use super::run::Shared;
+use super::steps::Body;
+use super::{InferRequest, Inputs, Result, Results};
+
+/// A run whose inputs are set and whose tensors are leased. It begins with [`PreparedRun::start`] or [`PreparedRun::run`]; a drop cancels it.
+pub struct PreparedRun {
+    request: InferRequest,
+    /// Taken when the run begins.
+    body: Option<Box<Body>>,
+}
+
+/// A run whose steps are over. The request becomes idle when this is dropped.
+pub struct EndedRun {
+    request: InferRequest,
+    /// Taken by the drop.
+    body: Option<Box<Body>>,
+}
+
+impl InferRequest {
+    /// Sets `inputs` and takes the leases of a run, without beginning it. After [`PreparedRun::start`], the callback is called if
+    /// `calls_back` is true.
+    ///
+    /// # Errors
+    /// As [`InferRequest::start_async`].
+    pub fn prepare(&self, inputs: impl Inputs, calls_back: bool) -> Result<PreparedRun> {
+        let body = self.begin(&inputs, calls_back)?;
+        Ok(PreparedRun { request: self.clone(), body: Some(body) })
+    }
+}
+
+impl PreparedRun {
+    /// Starts the run and returns, as [`InferRequest::start_async`].
+    pub fn start(mut self) {
+        if let Some(body) = self.body.take() {
+            self.request.shared().pass_on(body);
+        }
+    }
+
+    /// Runs on the calling thread, as [`InferRequest::infer`], and keeps the request from others until the result is dropped.
+    pub fn run(mut self) -> EndedRun {
+        let body = self.body.take().map(|body| self.request.shared().run_held(body));
+        EndedRun { request: self.request.clone(), body }
+    }
+}
+
+impl EndedRun {
+    /// Whether the run succeeded.
+    ///
+    /// # Errors
+    /// Those of steps and of the device.
+    pub fn outcome(&self) -> Result<()> {
+        self.body.as_ref().map_or(Ok(()), |body| body.outcome.clone())
+    }
+
+    /// The outputs of this run, without a copy.
+    pub fn results(&self) -> Results {
+        let body = self.body.as_ref().expect("only the drop takes it");
+        let tensors = body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).enumerate().collect();
+        Results::new(self.request.model().outputs.clone(), tensors)
+    }
+}
+
+impl Shared {
+    /// Runs all steps on the caller's thread and ends the leases. [`Shared::end`] follows.
+    fn run_held(&self, mut body: Box<Body>) -> Box<Body> {
+        self.run_steps(&mut body);
+        let released = catch(format_args!("the end of a lease"), || body.io.release());
+        body.outcome = std::mem::replace(&mut body.outcome, Ok(())).and(released);
+        body
+    }
+}
+
+impl Drop for PreparedRun {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take() {
+            self.request.shared().abandon(body);
+        }
+    }
+}
+
+impl Drop for EndedRun {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take() {
+            self.request.shared().end(body);
+        }
+    }
+}
+
+impl fmt::Debug for PreparedRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PreparedRun({:?})", self.request)
+    }
+}
+
+impl fmt::Debug for EndedRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EndedRun({:?})", self.request)
+    }
+}
