@@ -22,7 +22,7 @@ BINARY := $(TARGET)/release/roiflow
 # Alone in its folder, because GStreamer loads every library in the folder of a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup demo test test-all test-analytics soak fuzz bench docs install uninstall clean-demo
+.PHONY: build help setup python demo test test-all test-analytics soak fuzz bench docs install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -35,6 +35,9 @@ help: ## List these targets
 
 setup: ## Install the system packages that are missing
 	@scripts/setup-system
+
+python: setup ## Build the wheel of the Python package, without GStreamer: target/wheels
+	@scripts/build-python
 
 demo: build ## Build, fetch models and a clip, and run the pipeline for faces, gender and age
 	@scripts/fetch-demo

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which crate of `crates` may use which others of them, from the bottom up. The root package may use them all.
+/// Which crate of `crates`, or `python`, may use which others of them, from the bottom up. The root package may use them all.
 const CRATES: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("results", &[]),
@@ -17,6 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("devices", &["tensor", "runtime"]),
     ("analytics", &["tensor", "results", "vision"]),
     ("inference", &["tensor", "results", "vision", "runtime", "devices"]),
+    ("python", &["tensor", "runtime", "devices"]),
 ];
 
 /// Which folders inside a crate may not be named by which others, where the compiler sees no difference.
@@ -39,7 +40,7 @@ const MAX_LINES: usize = 900;
 /// The sources of the product.
 fn product() -> Vec<File> {
     let folders = names_in("crates", Path::is_dir).into_iter().map(|name| format!("crates/{name}/src"));
-    folders.chain(["src".to_owned()]).flat_map(|folder| rust_files(&folder)).collect()
+    folders.chain(["src".to_owned(), "python/src".to_owned()]).flat_map(|folder| rust_files(&folder)).collect()
 }
 
 /// These, the tests and the examples.
@@ -49,14 +50,14 @@ fn everything() -> Vec<File> {
 
 #[test]
 fn crates_use_only_what_the_table_allows() {
-    let names = names_in("crates", Path::is_dir);
-    check(names.iter().flat_map(|name| {
-        let Some((_, may_use)) = CRATES.iter().find(|(known, _)| known == name) else {
-            return vec![format!("crates/{name}: no row in CRATES of tests/tidy.rs")];
+    let folders = names_in("crates", Path::is_dir).into_iter().map(|name| (format!("crates/{name}"), name));
+    check(folders.chain([("python".to_owned(), "python".to_owned())]).flat_map(|(folder, name)| {
+        let Some((_, may_use)) = CRATES.iter().find(|(known, _)| *known == name) else {
+            return vec![format!("{folder}: no row in CRATES of tests/tidy.rs")];
         };
-        let used = crates_used(&read(&root().join("crates").join(name).join("Cargo.toml")));
+        let used = crates_used(&read(&root().join(&folder).join("Cargo.toml")));
         let wrong = used.into_iter().filter(|used| !may_use.contains(&used.as_str()));
-        wrong.map(|used| format!("crates/{name} may use {}, not {used}", may_use.join(", "))).collect()
+        wrong.map(|used| format!("{folder} may use {}, not {used}", may_use.join(", "))).collect()
     }));
 }
 

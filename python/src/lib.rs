@@ -1,7 +1,73 @@
-//! The compiled part of the Python package `roiflow`.
+//! The compiled part of the Python package `roiflow`: inference requests with OpenVINO's Python API, on roiflow's runtime.
+//!
+//! The package's Python files hold the classes that need no speed, and those that programs may derive from. Reading order: `core`, `model`,
+//! `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and gives its results),
+//! `tensor_class`, `array`, `types` (memory), `interpreter` (threads, signals, the end of the process), `errors`, `properties`, `package`,
+//! `arguments`, `remote`, `variable`.
+//!
+//! Rules. No mutex is held while Python code may run: what a mutex guards is cloned or taken out first, and dropped after it. A thread that waits, or
+//! frees what may wait for threads, has left the interpreter. `unsafe` is in `array` and `types` alone, for numpy's C interface.
+
+mod arguments;
+mod array;
+mod compiled;
+mod core;
+mod errors;
+mod inputs;
+mod interpreter;
+mod model;
+mod package;
+mod port;
+mod properties;
+mod queue;
+mod remote;
+mod request;
+mod run;
+mod tensor_class;
+mod types;
+mod variable;
 
 use pyo3::prelude::*;
+use roiflow_runtime as runtime;
+use roiflow_tensor as tensor;
 
 /// The module `roiflow._roiflow`; the package `roiflow` re-exports its items.
 #[pymodule]
-mod _roiflow {}
+mod _roiflow {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::compiled::CompiledModel;
+    #[pymodule_export]
+    use crate::core::Core;
+    #[pymodule_export]
+    use crate::errors::{
+        Busy, Canceled, ConfigError, DeviceError, Error, ModelError, NotFound, OutOfMemory, OwnedByQueue, Panicked, ReadError, Stopped,
+        TensorError, Unsupported, WouldDeadlock,
+    };
+    #[pymodule_export]
+    use crate::interpreter::_end;
+    #[pymodule_export]
+    use crate::model::Model;
+    #[pymodule_export]
+    use crate::port::{ConstOutput, Output};
+    #[pymodule_export]
+    use crate::queue::AsyncInferQueue;
+    #[pymodule_export]
+    use crate::remote::RemoteContext;
+    #[pymodule_export]
+    use crate::request::InferRequest;
+    #[pymodule_export]
+    use crate::tensor_class::{RemoteTensor, Tensor};
+    #[pymodule_export]
+    use crate::types::Type;
+    #[pymodule_export]
+    use crate::variable::VariableState;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        let end = module.getattr("_end")?;
+        module.py().import("atexit")?.call_method1("register", (end,)).map(drop)
+    }
+}

@@ -1,0 +1,242 @@
+//! numpy arrays and tensors over one memory: arrays that show a tensor, and tensors that read an array.
+//!
+//! Needs `unsafe`: numpy's arrays are made and read through its C interface.
+
+use std::ptr::NonNull;
+
+use numpy::npyffi::{self, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, npy_intp};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::errors::{OrRaise, TensorError};
+use crate::tensor::{ElementType, ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
+use crate::types::{dtype_of, element_of_dtype};
+
+/// The memory of an array, which it keeps alive.
+struct NumpyMemory {
+    /// Dropped by a thread without the interpreter's lock, it is released at the next entry into this package.
+    _array: Py<PyAny>,
+    first: NonNull<u8>,
+    n_bytes: usize,
+    is_writable: bool,
+}
+
+// SAFETY: the reference is only dropped, which PyO3 allows on any thread; the bytes are plain memory.
+unsafe impl Send for NumpyMemory {}
+// SAFETY: as above.
+unsafe impl Sync for NumpyMemory {}
+
+// SAFETY: the array keeps its bytes at their address while it exists, because numpy does not resize an array that is referred to. Python
+// code may write them during a run: OpenVINO's interface promises that such changes are seen. Engines then compute with numbers that
+// are partly old; the bytes are read as numbers of which every bit pattern is valid (booleans are checked, see `has_valid_bools`).
+unsafe impl ForeignMemory for NumpyMemory {
+    fn as_ptr(&self) -> NonNull<u8> {
+        self.first
+    }
+
+    fn len(&self) -> usize {
+        self.n_bytes
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    fn is_fixed(&self) -> bool {
+        true
+    }
+}
+
+/// Keeps the memory that an array shows. The array's `base`.
+#[pyclass(frozen, name = "_Memory", module = "roiflow")]
+struct Memory(#[allow(dead_code, reason = "held for its drop")] Tensor);
+
+/// An array over the memory of a tensor. It keeps that memory also when the tensor grows or is gone.
+pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let tensor = tensor.snapshot();
+    let (layout, first, is_writable) = (tensor.layout(), tensor.address(), tensor.is_writable());
+    let keeper = Bound::new(py, Memory(tensor))?;
+    let (mut dims, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
+    for (axis, (extent, stride)) in layout.shape().iter().zip(layout.stride_bytes()).enumerate() {
+        (dims[axis], strides[axis]) = (*extent as npy_intp, *stride as npy_intp);
+    }
+    // SAFETY: attached; the arrays have as many entries as there are axes; the layout lies in memory that `keeper` keeps at its
+    // address, and both functions take over the references that they are given.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            dtype_of(py, layout.element()).into_dtype_ptr(),
+            layout.shape().len() as std::ffi::c_int,
+            dims.as_mut_ptr(),
+            strides.as_mut_ptr(),
+            first.cast_mut().cast(),
+            if is_writable { NPY_ARRAY_WRITEABLE } else { 0 },
+            std::ptr::null_mut(),
+        );
+        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), keeper.into_ptr()) != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array.cast_into_unchecked())
+    }
+}
+
+/// An array with memory of its own, without values.
+fn empty<'py>(py: Python<'py>, element: ElementType, shape: &[usize]) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let mut dims = [0; MAX_RANK];
+    for (dim, extent) in dims.iter_mut().zip(shape) {
+        *dim = *extent as npy_intp;
+    }
+    // SAFETY: attached; as many entries as axes; the function takes over the reference to the type.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            dtype_of(py, element).into_dtype_ptr(),
+            shape.len() as std::ffi::c_int,
+            dims.as_mut_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
+        Ok(Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked())
+    }
+}
+
+/// A copy of a tensor as an array with memory of its own.
+///
+/// Raises Busy while the tensor is written.
+pub fn copied<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let bytes = tensor.bytes().or_raise()?;
+    let layout = *bytes.layout();
+    if !layout.is_dense() {
+        let copy = view(py, tensor)?.call_method0("copy")?;
+        return Ok(copy.cast_into()?);
+    }
+    let array = empty(py, layout.element(), layout.shape())?;
+    let n_bytes = layout.dense_bytes();
+    // SAFETY: `empty` made a dense array of this layout, to which nobody else has a reference.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.extent().as_ptr(), data(&array), n_bytes) };
+    Ok(array)
+}
+
+/// The first byte of an array.
+fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
+    // SAFETY: the object is an array, whose fields may be read while attached.
+    unsafe { (*array.as_array_ptr()).fields.data.cast() }
+}
+
+fn flags(array: &Bound<'_, PyUntypedArray>) -> std::ffi::c_int {
+    // SAFETY: as in `data`.
+    unsafe { (*array.as_array_ptr()).fields.flags }
+}
+
+/// Whether Python code may write the array.
+pub fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
+    flags(array) & NPY_ARRAY_WRITEABLE != 0
+}
+
+/// Whether the elements lie as the processor reads them: in order, aligned, in its byte order.
+pub fn is_plain(array: &Bound<'_, PyUntypedArray>) -> bool {
+    array.is_c_contiguous() && flags(array) & npyffi::NPY_ARRAY_ALIGNED != 0 && array.dtype().is_native_byteorder() != Some(false)
+}
+
+/// The element type of an array.
+///
+/// Raises TypeError for types that no tensor has.
+pub fn element_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<ElementType> {
+    let dtype = array.dtype();
+    element_of_dtype(&dtype).ok_or_else(|| {
+        pyo3::exceptions::PyTypeError::new_err(format!("an array of type {dtype} is no tensor: expected booleans, whole or real numbers"))
+    })
+}
+
+/// Whether the bytes of an array of booleans are all 0 or 1, as engines take for granted.
+fn has_valid_bools(array: &Bound<'_, PyUntypedArray>) -> bool {
+    // SAFETY: a plain array of one-byte elements; other threads need the interpreter's lock to write it.
+    let bytes = unsafe { std::slice::from_raw_parts(data(array), array.len()) };
+    array.is_empty() || bytes.iter().all(|byte| *byte <= 1)
+}
+
+/// The array itself if a tensor can lie over it, else a copy in order, aligned and in the processor's byte order, with booleans of 0 and 1.
+pub fn plain<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let element = element_of(array)?;
+    let array = if is_plain(array) { array.clone() } else { cast(array, element)? };
+    if element != ElementType::Bool || has_valid_bools(&array) {
+        return Ok(array);
+    }
+    let numbers = array.call_method1("view", ("uint8",))?;
+    Ok(numbers.call_method1("astype", ("bool",))?.cast_into()?)
+}
+
+/// A copy of the array with elements of this type, cast as numpy casts.
+pub fn cast<'py>(array: &Bound<'py, PyUntypedArray>, element: ElementType) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = array.py();
+    if element == ElementType::Bf16 {
+        return as_bf16(array);
+    }
+    let kwargs = pyo3::types::PyDict::new(py);
+    kwargs.set_item("order", "C")?;
+    let copy = array.call_method("astype", (dtype_of(py, element),), Some(&kwargs))?;
+    Ok(copy.cast_into()?)
+}
+
+/// Elements of two bytes are the bits; others are numbers.
+fn as_bf16<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = array.py();
+    if array.dtype().itemsize() == 2 {
+        let dense = numpy_function(py, "ascontiguousarray")?.call1((array,))?;
+        return Ok(dense.call_method1("view", ("float16",))?.call_method0("copy")?.cast_into()?);
+    }
+    let floats = plain(&cast(array, ElementType::F32)?)?;
+    // SAFETY: a plain array of f32 that was just made.
+    let values = unsafe { std::slice::from_raw_parts(data(&floats).cast::<f32>(), floats.len()) };
+    let bits = numpy::PyArray1::from_vec(py, crate::types::bf16_of(values));
+    let shape = pyo3::types::PyTuple::new(py, floats.shape())?;
+    Ok(bits.call_method1("view", ("float16",))?.call_method1("reshape", (shape,))?.cast_into()?)
+}
+
+/// A tensor over the memory of a plain array, which it keeps.
+pub fn shared(array: &Bound<'_, PyUntypedArray>, element: ElementType, shape: &[usize]) -> PyResult<Tensor> {
+    let layout = Layout::dense(element, checked_shape(shape)?).or_raise()?;
+    let memory = NumpyMemory {
+        _array: array.clone().into_any().unbind(),
+        first: NonNull::new(data(array)).unwrap_or(NonNull::dangling()),
+        n_bytes: array.len() * array.dtype().itemsize(),
+        is_writable: is_writable(array),
+    };
+    Tensor::foreign_whole(Box::new(memory), layout).or_raise()
+}
+
+/// The shape, if a tensor can have as many axes.
+pub fn checked_shape(shape: &[usize]) -> PyResult<Shape> {
+    if shape.len() > MAX_RANK {
+        let message = format!("shape {shape:?}: a tensor has at most {MAX_RANK} axes, got {}", shape.len());
+        return Err(TensorError::new_err(message));
+    }
+    Ok(Shape::new(shape))
+}
+
+/// A function of the module numpy.
+pub fn numpy_function<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let numpy = NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind))?;
+    numpy.bind(py).getattr(name)
+}
+
+/// The value as an array, if it is one or knows how to become one.
+pub fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
+    if let Ok(array) = value.cast::<PyUntypedArray>() {
+        return Ok(Some(array.clone()));
+    }
+    let becomes_array =
+        !value.is_instance_of::<pyo3::types::PyType>() && (value.hasattr("__array__")? || value.hasattr("__array_interface__")?);
+    if !becomes_array {
+        return Ok(None);
+    }
+    let array = numpy_function(value.py(), "asarray")?.call1((value,))?;
+    Ok(Some(array.cast_into()?))
+}

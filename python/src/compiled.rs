@@ -1,0 +1,266 @@
+//! The class `CompiledModel`, and what its requests know of it.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use crate::errors::{ConfigError, OrRaise};
+use crate::inputs::Given;
+use crate::interpreter::{self, detached, drop_detached};
+use crate::package;
+use crate::port::{ConstOutput, Key, PortOf, new_owner, no_key, ports_of};
+use crate::properties;
+use crate::request::{Handle, InferRequest};
+use crate::run::infer;
+use crate::runtime;
+use crate::variable::VariableState;
+
+const READ_ONLY: [&str; 4] = ["NETWORK_NAME", "OPTIMAL_NUMBER_OF_INFER_REQUESTS", "EXECUTION_DEVICES", "SUPPORTED_PROPERTIES"];
+
+/// A compiled model with its ports, shared by its requests and queues.
+pub struct Compiled {
+    pub model: runtime::CompiledModel,
+    pub inputs: Vec<Arc<PortOf>>,
+    pub outputs: Vec<Arc<PortOf>>,
+    /// The keys of results.
+    pub output_objects: Vec<Py<ConstOutput>>,
+    /// The idle requests of direct calls, by number. Calls take the one with the least number, so calls one after the other share one.
+    direct: Mutex<Vec<(usize, runtime::InferRequest)>>,
+    /// The number of requests that were made for direct calls.
+    n_direct: Mutex<usize>,
+}
+
+/// A model that is ready to run on a device: `Core.compile_model` makes it.
+#[pyclass(frozen, module = "roiflow._roiflow", subclass, name = "CompiledModel")]
+pub struct CompiledModel {
+    shared: Option<Arc<Compiled>>,
+}
+
+impl CompiledModel {
+    /// The object of a model.
+    pub fn new(py: Python<'_>, model: runtime::CompiledModel) -> PyResult<Self> {
+        let owner = new_owner();
+        let inputs = ports_of(owner, true, model.inputs());
+        let outputs = ports_of(owner, false, model.outputs());
+        let output_objects = outputs.iter().map(|port| Py::new(py, ConstOutput(port.clone()))).collect::<PyResult<_>>()?;
+        let shared = Compiled { model, inputs, outputs, output_objects, direct: Mutex::default(), n_direct: Mutex::new(0) };
+        Ok(Self::of(Arc::new(shared)))
+    }
+
+    /// Another object of the same model.
+    pub fn of(shared: Arc<Compiled>) -> Self {
+        Self { shared: Some(shared) }
+    }
+
+    /// What requests share of it.
+    pub fn shared(&self) -> &Arc<Compiled> {
+        self.shared.as_ref().expect("only the drop takes it")
+    }
+}
+
+/// A request of direct calls, given back when dropped.
+struct Direct<'a> {
+    compiled: &'a Compiled,
+    number: usize,
+    request: Option<runtime::InferRequest>,
+}
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.compiled.direct.lock().unwrap().push((self.number, request));
+        }
+    }
+}
+
+impl Compiled {
+    fn take_direct(&self, py: Python<'_>) -> PyResult<Direct<'_>> {
+        let idle = {
+            let mut direct = self.direct.lock().unwrap();
+            let least = direct.iter().enumerate().min_by_key(|(_, (number, _))| *number).map(|(at, _)| at);
+            least.map(|at| direct.swap_remove(at))
+        };
+        let (number, request) = match idle {
+            Some(idle) => idle,
+            None => {
+                let request = detached(py, || self.model.create_infer_request()).or_raise()?;
+                interpreter::note(&request);
+                let mut n_direct = self.n_direct.lock().unwrap();
+                *n_direct += 1;
+                (*n_direct, request)
+            }
+        };
+        Ok(Direct { compiled: self, number, request: Some(request) })
+    }
+
+    fn port(&self, is_input: bool, key: Option<&Bound<'_, PyAny>>) -> PyResult<ConstOutput> {
+        let (kind, ports) = if is_input { ("input", &self.inputs) } else { ("output", &self.outputs) };
+        let key = match key {
+            Some(key) => Key::from_value(key)?.ok_or_else(|| no_key(key))?,
+            None => Key::Only,
+        };
+        Ok(ConstOutput(ports[key.find(kind, ports)?].clone()))
+    }
+
+    /// Objects for all ports of one side.
+    pub fn ports(&self, is_input: bool) -> Vec<ConstOutput> {
+        let ports = if is_input { &self.inputs } else { &self.outputs };
+        ports.iter().cloned().map(ConstOutput).collect()
+    }
+}
+
+impl Direct<'_> {
+    fn request(&self) -> &runtime::InferRequest {
+        self.request.as_ref().expect("only the drop takes it")
+    }
+}
+
+#[pymethods]
+impl CompiledModel {
+    #[new]
+    fn py_new(other: &Bound<'_, CompiledModel>) -> Self {
+        Self::of(other.get().shared().clone())
+    }
+
+    /// The inputs, in order.
+    #[getter]
+    fn inputs(&self) -> Vec<ConstOutput> {
+        self.shared().ports(true)
+    }
+
+    /// The outputs, in order.
+    #[getter]
+    fn outputs(&self) -> Vec<ConstOutput> {
+        self.shared().ports(false)
+    }
+
+    /// The input with this index or name, or the only one. Raises RuntimeError if there is none, or are several.
+    #[pyo3(signature = (key=None))]
+    fn input(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<ConstOutput> {
+        self.shared().port(true, key)
+    }
+
+    /// The output with this index or name, or the only one. Raises RuntimeError if there is none, or are several.
+    #[pyo3(signature = (key=None))]
+    fn output(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<ConstOutput> {
+        self.shared().port(false, key)
+    }
+
+    /// Runs once and returns the outputs. From any number of threads at once.
+    ///
+    /// Calls one after the other use one request: inputs that are not given are those of the call before. Arrays are shared where possible, see
+    /// `InferRequest.infer`. Raises as that.
+    #[pyo3(signature = (inputs=None, share_inputs=true, share_outputs=false, *, shared_memory=None))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: Option<&Bound<'py, PyAny>>,
+        share_inputs: bool,
+        share_outputs: bool,
+        shared_memory: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        let given = Given::parse(inputs, shared_memory.unwrap_or(share_inputs), &shared.inputs)?;
+        let direct = shared.take_direct(py)?;
+        infer(py, direct.request(), shared, given, share_outputs)
+    }
+
+    /// Runs once with a request of its own, and returns copies of the outputs. Raises as `InferRequest.infer`.
+    #[pyo3(signature = (inputs=None))]
+    fn infer_new_request<'py>(&self, py: Python<'py>, inputs: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        let given = Given::parse(inputs, false, &shared.inputs)?;
+        let request = detached(py, || shared.model.create_infer_request()).or_raise()?;
+        let results = infer(py, &request, shared, given, false);
+        drop_detached(request);
+        results
+    }
+
+    /// Makes a request with tensors of its own. Raises RuntimeError if there is no memory for them.
+    fn create_infer_request<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        let request = detached(py, || shared.model.create_infer_request()).or_raise()?;
+        let own = Bound::new(py, InferRequest::new(Py::new(py, Handle::new(shared.clone(), request, None))?))?;
+        package::request_class(py)?.call1((own,))
+    }
+
+    /// The variables of the request of direct calls.
+    fn query_state(&self, py: Python<'_>) -> PyResult<Vec<VariableState>> {
+        let direct = self.shared().take_direct(py)?;
+        Ok(direct.request().query_state().or_raise()?.into_iter().map(VariableState::new).collect())
+    }
+
+    /// Resets the variables of the request of direct calls.
+    fn reset_state(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared().take_direct(py)?.request().reset_state().or_raise()
+    }
+
+    /// Frees the requests of direct calls except the first one, which keeps inputs and variables.
+    fn release_memory(&self) {
+        let mut direct = self.shared().direct.lock().unwrap();
+        let (first, others): (Vec<_>, Vec<_>) = direct.drain(..).partition(|(number, _)| *number == 1);
+        *direct = first;
+        drop(direct);
+        others.iter().for_each(|(_, request)| interpreter::forget(request.id()));
+        drop_detached(others);
+    }
+
+    /// A property of the model: NETWORK_NAME, EXECUTION_DEVICES, OPTIMAL_NUMBER_OF_INFER_REQUESTS, SUPPORTED_PROPERTIES, or one that it was compiled
+    /// with. Raises RuntimeError for others.
+    fn get_property(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
+        let model = &self.shared().model;
+        let known = properties::supported(&READ_ONLY);
+        match name {
+            "NETWORK_NAME" => model.name().into_py_any(py),
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS" => model.optimal_number_of_requests().into_py_any(py),
+            "EXECUTION_DEVICES" => vec![model.device()].into_py_any(py),
+            "SUPPORTED_PROPERTIES" => known.into_py_any(py),
+            _ => properties::get(py, &model.properties().config, name)?.ok_or_else(|| properties::unknown(name, &known)),
+        }
+    }
+
+    /// Raises RuntimeError: the properties of a compiled model are fixed.
+    fn set_property(&self, _properties: &Bound<'_, PyAny>) -> PyResult<()> {
+        Err(ConfigError::new_err("the properties of a compiled model are fixed: give them to compile_model"))
+    }
+
+    fn __repr__(&self) -> String {
+        let shared = self.shared();
+        let list = |ports: &[Arc<PortOf>]| ports.iter().map(|port| port.port.to_string()).collect::<Vec<_>>().join(", ");
+        format!(
+            "<CompiledModel: '{}' on {} inputs[{}] outputs[{}]>",
+            shared.model.name(),
+            shared.model.device(),
+            list(&shared.inputs),
+            list(&shared.outputs)
+        )
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("cannot pickle 'CompiledModel' object: compile the model again"))
+    }
+
+    fn __copy__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("cannot copy 'CompiledModel' object"))
+    }
+
+    fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.__copy__()
+    }
+}
+
+impl Drop for CompiledModel {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        // The last handle frees the engine's model, which may wait for its threads.
+        drop_detached(shared);
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        self.direct.lock().unwrap().iter().for_each(|(_, request)| interpreter::forget(request.id()));
+    }
+}

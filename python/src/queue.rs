@@ -1,0 +1,334 @@
+//! The class `AsyncInferQueue`.
+//!
+//! The runtime's queue calls a closure that holds `State` weakly; `State` holds what is Python's, seen by the collector through the queue's
+//! object. Requests of the queue hold the queue weakly.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use pyo3::{PyTraverseError, PyVisit};
+
+use crate::compiled::{Compiled, CompiledModel};
+use crate::errors::{Busy, OrRaise, OwnedByQueue, raise};
+use crate::inputs::Given;
+use crate::interpreter::{called, detached, do_detached, wait_in_slices};
+use crate::package;
+use crate::request::{Handle, InferRequest};
+use crate::run::infer;
+use crate::runtime::{self, ErrorKind};
+
+/// The data of a job.
+type Userdata = Option<Py<PyAny>>;
+type Queue = runtime::AsyncInferQueue<Userdata>;
+
+/// What the callbacks of jobs need.
+struct State {
+    /// Read without the interpreter's lock, so that jobs without a callback do not take it.
+    has_callback: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    callback: Option<Py<PyAny>>,
+    /// The data of the latest job of each request.
+    userdata: Vec<Userdata>,
+    requests: Vec<Py<PyAny>>,
+    /// The runtime's numbers of the requests.
+    ids: Vec<u64>,
+    /// The first exception since the latest `wait_all`: of a run, or of the callback.
+    raised: Option<PyErr>,
+}
+
+impl State {
+    /// A job ended, on a thread of the runtime's.
+    fn complete(&self, py: Python<'_>, request: &runtime::InferRequest, userdata: Userdata, result: runtime::Result<()>) {
+        let raised = match result {
+            Err(error) => Some(raise(error)),
+            Ok(()) => {
+                let (callback, object) = {
+                    let inner = self.inner.lock().unwrap();
+                    let idx = inner.ids.iter().position(|id| *id == request.id());
+                    let object = idx.and_then(|idx| inner.requests.get(idx)).map(|object| object.clone_ref(py));
+                    (inner.callback.as_ref().map(|callback| callback.clone_ref(py)), object)
+                };
+                match (callback, object) {
+                    (Some(callback), Some(object)) => callback.call1(py, (object, userdata)).err(),
+                    _ => None,
+                }
+            }
+        };
+        if let Some(raised) = raised {
+            let mut inner = self.inner.lock().unwrap();
+            let later = if inner.raised.is_none() { inner.raised.replace(raised) } else { Some(raised) };
+            drop(inner);
+            drop(later);
+        }
+    }
+
+    fn set_userdata(&self, idx: usize, userdata: Userdata) {
+        let mut inner = self.inner.lock().unwrap();
+        let before = inner.userdata.get_mut(idx).map(|own| std::mem::replace(own, userdata));
+        drop(inner);
+        drop(before);
+    }
+}
+
+/// The place of a request in its queue.
+pub struct Slot {
+    queue: Weak<Queue>,
+    state: Weak<State>,
+    idx: usize,
+}
+
+impl Slot {
+    fn queue(&self) -> PyResult<(Arc<Queue>, Arc<State>)> {
+        let gone = || OwnedByQueue::new_err("the queue of this request is gone; make a request of its own with create_infer_request");
+        Ok((self.queue.upgrade().ok_or_else(gone)?, self.state.upgrade().ok_or_else(gone)?))
+    }
+
+    fn busy() -> PyErr {
+        Busy::new_err("busy: the request is running a job of its queue; wait for it, or start another job of the queue")
+    }
+
+    /// Runs on this request if it is idle, or from its callback.
+    pub fn infer<'py>(&self, py: Python<'py>, handle: &Handle, inputs: Given, share_outputs: bool) -> PyResult<Bound<'py, PyAny>> {
+        let (queue, _state) = self.queue()?;
+        handle.note_start();
+        let done = match queue.try_take(self.idx) {
+            Some(idle) => infer(py, &idle, &handle.compiled, inputs, share_outputs),
+            None => match infer(py, handle.request(), &handle.compiled, inputs, share_outputs) {
+                Err(error) if error.is_instance_of::<OwnedByQueue>(py) => Err(Self::busy()),
+                done => done,
+            },
+        };
+        do_detached(move || drop(queue));
+        done
+    }
+
+    /// Starts a job on this request if it is idle.
+    pub fn start(&self, py: Python<'_>, inputs: Given, userdata: Userdata) -> PyResult<()> {
+        let (queue, state) = self.queue()?;
+        let of_slot = userdata.as_ref().map(|userdata| userdata.clone_ref(py));
+        let started = match queue.try_take(self.idx) {
+            Some(idle) => idle.start(inputs, userdata).or_raise().map(drop),
+            None => Err(Self::busy()),
+        };
+        if started.is_ok() {
+            state.set_userdata(self.idx, of_slot);
+        }
+        do_detached(move || drop(queue));
+        started
+    }
+
+    /// The data of the latest job.
+    pub fn userdata(&self, py: Python<'_>) -> Py<PyAny> {
+        let Some(state) = self.state.upgrade() else { return py.None() };
+        let inner = state.inner.lock().unwrap();
+        inner.userdata.get(self.idx).and_then(Option::as_ref).map_or_else(|| py.None(), |userdata| userdata.clone_ref(py))
+    }
+}
+
+/// A fixed number of requests of one model, and jobs on them: a job starts as soon as a request is idle.
+///
+/// `jobs` is the number of requests; 0: as many as keep the device busy. From any number of threads at once.
+///
+/// Raises TypeError and ValueError for other arguments.
+#[pyclass(frozen, module = "roiflow._roiflow", subclass, name = "AsyncInferQueue")]
+pub struct AsyncInferQueue {
+    /// Taken by the drop.
+    queue: Option<Arc<Queue>>,
+    state: Arc<State>,
+    compiled: Option<Arc<Compiled>>,
+}
+
+impl AsyncInferQueue {
+    fn queue(&self) -> &Queue {
+        self.queue.as_ref().expect("only the drop takes it")
+    }
+
+    fn idle(&self, py: Python<'_>) -> PyResult<runtime::IdleRequest<'_, Userdata>> {
+        let queue = self.queue();
+        // Without leaving the interpreter, where one is idle.
+        let idle = match queue.try_take_longest_idle() {
+            Some(idle) => Ok(idle),
+            None => wait_in_slices(py, |slice| queue.take_idle_for(slice).transpose())?,
+        };
+        idle.or_raise()
+    }
+}
+
+#[pymethods]
+impl AsyncInferQueue {
+    #[new]
+    #[pyo3(signature = (model, jobs=0))]
+    fn new(py: Python<'_>, model: &Bound<'_, CompiledModel>, jobs: i64) -> PyResult<Self> {
+        let jobs = usize::try_from(jobs).map_err(|_| PyValueError::new_err(format!("jobs: expected 0 or more, got {jobs}")))?;
+        let compiled = model.get().shared().clone();
+        let queue = Arc::new(detached(py, || Queue::new(&compiled.model, jobs)).or_raise()?);
+        let ids: Vec<u64> = queue.iter().map(runtime::InferRequest::id).collect();
+        let inner = Inner { callback: None, userdata: ids.iter().map(|_| None).collect(), requests: Vec::new(), ids, raised: None };
+        let state = Arc::new(State { has_callback: AtomicBool::new(false), inner: Mutex::new(inner) });
+        for (idx, request) in queue.iter().enumerate() {
+            let slot = Slot { queue: Arc::downgrade(&queue), state: Arc::downgrade(&state), idx };
+            let handle = Py::new(py, Handle::new(compiled.clone(), request.clone(), Some(slot)))?;
+            let own = Bound::new(py, InferRequest::new(handle))?;
+            let object = package::request_class(py)?.call1((own,))?.unbind();
+            state.inner.lock().unwrap().requests.push(object);
+        }
+        let weak = Arc::downgrade(&state);
+        queue.set_callback(move |request, userdata, result| {
+            let Some(state) = weak.upgrade() else { return };
+            if result.is_err() || userdata.is_some() || state.has_callback.load(Ordering::Acquire) {
+                // With the state, so that Python's objects are dropped with the interpreter's lock held.
+                let _unless_the_process_ends = called(move |py| {
+                    state.complete(py, request, userdata, result);
+                    drop(state);
+                });
+            }
+        });
+        Ok(Self { queue: Some(queue), state, compiled: Some(compiled) })
+    }
+
+    /// Starts a job as soon as a request is idle. Arguments as for `InferRequest.start_async`; `userdata` goes to the callback.
+    ///
+    /// Raises RuntimeError if the inputs do not fit, WouldDeadlock in the queue's own callback if no request is idle. What a job raises comes
+    /// out of `wait_all`.
+    #[pyo3(signature = (inputs=None, userdata=None, share_inputs=false))]
+    fn start_async(
+        &self,
+        py: Python<'_>,
+        inputs: Option<&Bound<'_, PyAny>>,
+        userdata: Option<&Bound<'_, PyAny>>,
+        share_inputs: bool,
+    ) -> PyResult<()> {
+        let compiled = self.compiled.as_ref().expect("only the drop takes it");
+        let given = Given::parse(inputs, share_inputs, &compiled.inputs)?;
+        let userdata = userdata.filter(|userdata| !userdata.is_none()).map(|userdata| userdata.clone().unbind());
+        let idle = self.idle(py)?;
+        let idx = idle.index();
+        // With the interpreter's lock held: the callback can't come before the data is noted.
+        idle.start(given, userdata.as_ref().map(|userdata| userdata.clone_ref(py))).or_raise()?;
+        let object = {
+            let inner = self.state.inner.lock().unwrap();
+            inner.requests[idx].clone_ref(py)
+        };
+        object.bind(py).cast::<InferRequest>()?.get().handle()?.note_start();
+        self.state.set_userdata(idx, userdata);
+        Ok(())
+    }
+
+    /// Sets the function that is called with the request and the data of each job that went well.
+    ///
+    /// What it raises comes out of `wait_all`. Raises TypeError for what can't be called.
+    fn set_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+        if !callback.is_callable() {
+            return Err(PyTypeError::new_err(format!("set_callback: expected a function, got {}", callback.get_type())));
+        }
+        let before = self.state.inner.lock().unwrap().callback.replace(callback.clone().unbind());
+        self.state.has_callback.store(true, Ordering::Release);
+        drop(before);
+        Ok(())
+    }
+
+    /// Waits for all jobs and their callbacks. Raises the first exception since the latest call, once; WouldDeadlock in the queue's own callback.
+    fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
+        let queue = self.queue();
+        let outcome = wait_in_slices(py, |slice| match queue.wait_all_for(slice) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(errors) => Some(Err(runtime::Error::from(errors))),
+        })?;
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::WouldDeadlock => Err(raise(error)),
+            outcome => {
+                let raised = self.state.inner.lock().unwrap().raised.take();
+                raised.map_or(Ok(()), Err)?;
+                outcome.or_raise()
+            }
+        }
+    }
+
+    /// Whether a request is idle.
+    fn is_ready(&self) -> bool {
+        self.queue().is_ready()
+    }
+
+    /// The index of the request that the next job takes; waits until one is idle.
+    fn get_idle_request_id(&self, py: Python<'_>) -> PyResult<usize> {
+        let queue = self.queue();
+        wait_in_slices(py, |slice| queue.longest_idle_for(slice).transpose())?.or_raise()
+    }
+
+    /// The data of the latest job of each request.
+    #[getter]
+    fn userdata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let userdata: Vec<Userdata> = {
+            let inner = self.state.inner.lock().unwrap();
+            inner.userdata.iter().map(|own| own.as_ref().map(|own| own.clone_ref(py))).collect()
+        };
+        PyList::new(py, userdata)
+    }
+
+    fn __len__(&self) -> usize {
+        self.queue().len()
+    }
+
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<Py<PyAny>> {
+        let inner = self.state.inner.lock().unwrap();
+        let n_requests = inner.requests.len();
+        let at = if index < 0 { index + n_requests as isize } else { index };
+        let request = usize::try_from(at).ok().and_then(|at| inner.requests.get(at)).map(|request| request.clone_ref(py));
+        request.ok_or_else(|| PyIndexError::new_err(format!("no request number {index}: the queue has {n_requests}")))
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let requests: Vec<Py<PyAny>> = self.state.inner.lock().unwrap().requests.iter().map(|request| request.clone_ref(py)).collect();
+        Ok(PyList::new(py, requests)?.try_iter()?.into_any())
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<AsyncInferQueue: {} jobs of '{}'>",
+            self.queue().len(),
+            self.compiled.as_ref().map_or("", |compiled| compiled.model.name())
+        )
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("cannot pickle 'AsyncInferQueue' object: make another queue"))
+    }
+
+    fn __copy__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("cannot copy 'AsyncInferQueue' object: make another queue"))
+    }
+
+    fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.__copy__()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A callback that is on holds the state, too: what it refers to is reached from there.
+        let Ok(inner) = self.state.inner.try_lock() else { return Ok(()) };
+        inner.callback.iter().try_for_each(|callback| visit.call(callback))?;
+        inner.userdata.iter().flatten().try_for_each(|userdata| visit.call(userdata))?;
+        inner.requests.iter().try_for_each(|request| visit.call(request))
+    }
+
+    fn __clear__(&self) {
+        let mut inner = self.state.inner.lock().unwrap();
+        let before = (inner.callback.take(), std::mem::take(&mut inner.userdata), std::mem::take(&mut inner.requests), inner.raised.take());
+        drop(inner);
+        drop(before);
+    }
+}
+
+impl Drop for AsyncInferQueue {
+    fn drop(&mut self) {
+        let held = (self.queue.take(), self.compiled.take());
+        // Cancels, and waits for a callback that is on.
+        do_detached(move || drop(held));
+    }
+}

@@ -1,0 +1,69 @@
+//! Runs that the caller waits for, and their results.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::array;
+use crate::compiled::Compiled;
+use crate::errors::{OrRaise, Panicked, raise};
+use crate::inputs::Given;
+use crate::interpreter::{SIGNAL_INTERVAL, detached, is_main};
+use crate::package;
+use crate::runtime::{EndedRun, InferRequest, PreparedRun, Results};
+
+/// A run that took longer may take so long that a signal has to be handled meanwhile.
+const SHORT_RUN: Duration = Duration::from_millis(20);
+
+/// Sets the inputs, runs, and gives the results, all as one step to other threads.
+pub fn infer<'py>(
+    py: Python<'py>,
+    request: &InferRequest,
+    compiled: &Compiled,
+    inputs: Given,
+    share_outputs: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let latency = request.latest_latency();
+    let prepared = request.prepare(inputs, false).or_raise()?;
+    let is_short = !latency.is_zero() && latency < SHORT_RUN;
+    // Signals are handled on the main thread alone.
+    let ended = if is_short || !is_main(py) { detached(py, || prepared.run()) } else { run_aside(py, request, prepared)? };
+    ended.outcome().map_err(raise)?;
+    results(py, compiled, &ended.results(), share_outputs)
+}
+
+/// Runs on another thread, and handles signals meanwhile: an exception of a handler cancels the run.
+fn run_aside(py: Python<'_>, request: &InferRequest, prepared: PreparedRun) -> PyResult<EndedRun> {
+    let (send, receive) = sync_channel(1);
+    let run = std::thread::Builder::new().name("roiflow-infer".to_owned()).spawn(move || {
+        let _nobody_waits = send.send(prepared.run());
+    });
+    run.map_err(|error| Panicked::new_err(format!("the system refuses a thread: {error}")))?;
+    let receive = std::sync::Mutex::new(receive);
+    let mut interrupted = None;
+    loop {
+        match detached(py, || receive.lock().unwrap().recv_timeout(SIGNAL_INTERVAL)) {
+            Ok(ended) => return interrupted.map_or(Ok(ended), Err),
+            Err(RecvTimeoutError::Disconnected) => return Err(Panicked::new_err("the thread of a run ended without a result")),
+            Err(RecvTimeoutError::Timeout) if interrupted.is_none() => {
+                if let Err(error) = py.check_signals() {
+                    interrupted = Some(error);
+                    detached(py, || request.cancel());
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// The outputs as a mapping from ports to arrays: copies, or views of the request's tensors.
+pub fn results<'py>(py: Python<'py>, compiled: &Compiled, results: &Results, share_outputs: bool) -> PyResult<Bound<'py, PyAny>> {
+    let values = PyDict::new(py);
+    for ((_, tensor), port) in results.iter().zip(&compiled.output_objects) {
+        let array = if share_outputs { array::view(py, tensor)? } else { array::copied(py, tensor)? };
+        values.set_item(port, array)?;
+    }
+    package::results(py, values)
+}
