@@ -16,6 +16,11 @@ DATA_DIR ?= $(PREFIX)/share/roiflow
 
 # For programs that read results: include/roiflow.h and the pkg-config file.
 INCLUDE_DIR ?= $(PREFIX)/include
+MAN_DIR ?= $(PREFIX)/share/man
+# Where bash, fish and zsh look for completions.
+BASH_DIR ?= $(PREFIX)/share/bash-completion/completions
+FISH_DIR ?= $(PREFIX)/share/fish/vendor_completions.d
+ZSH_DIR ?= $(PREFIX)/share/zsh/site-functions
 PKGCONFIG_DIR ?= $(PREFIX)/lib/pkgconfig
 
 BINARY := $(TARGET)/release/roiflow
@@ -70,7 +75,7 @@ bench: build ## Benchmark against the bare engine, OpenCV and plain Python; writ
 docs: ## Build the book as HTML: target/book/index.html
 	@scripts/build-docs
 
-install: ## Install the command, the plugin with its C header, the pipelines and descriptions (PREFIX, PLUGIN_DIR, DESTDIR)
+install: ## Install the command with manual pages and completions, the plugin with its C header, the pipelines and descriptions (PREFIX, PLUGIN_DIR, DESTDIR)
 	@test -f $(BINARY) -a -f $(PLUGIN) || { echo "expected a build to install, got none: run 'make build' first, not as root." >&2; exit 1; }
 	@test -n "$(PLUGIN_DIR)" || { echo "cannot find GStreamer's plugin folder: set PLUGIN_DIR=." >&2; exit 1; }
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/roiflow
@@ -84,7 +89,15 @@ install: ## Install the command, the plugin with its C header, the pipelines and
 	install -d $(DESTDIR)$(DATA_DIR)/pipelines $(DESTDIR)$(DATA_DIR)/assets/models
 	install -m 644 pipelines/*.toml $(DESTDIR)$(DATA_DIR)/pipelines
 	install -m 644 assets/models/* $(DESTDIR)$(DATA_DIR)/assets/models
-	install -m 644 assets/model-description.schema.json $(DESTDIR)$(DATA_DIR)/assets
+	install -m 644 assets/model-description.schema.json assets/results.schema.json $(DESTDIR)$(DATA_DIR)/assets
+	@# The command itself writes them, so one that was built for another machine cannot.
+	@if $(BINARY) --version >/dev/null 2>&1; then \
+	  set -ex; umask 022; $(BINARY) man-pages $(DESTDIR)$(MAN_DIR)/man1; \
+	  install -d $(DESTDIR)$(BASH_DIR) $(DESTDIR)$(FISH_DIR) $(DESTDIR)$(ZSH_DIR); \
+	  $(BINARY) completions bash > $(DESTDIR)$(BASH_DIR)/roiflow; \
+	  $(BINARY) completions fish > $(DESTDIR)$(FISH_DIR)/roiflow.fish; \
+	  $(BINARY) completions zsh > $(DESTDIR)$(ZSH_DIR)/_roiflow; \
+	else echo "Manual pages and completions are not installed: $(BINARY) does not run on this machine."; fi
 	@# The demo's models, if they were fetched: pipelines/faces.toml uses them.
 	@if ls assets/demo/*.onnx >/dev/null 2>&1; then \
 	  install -d $(DESTDIR)$(DATA_DIR)/assets/demo; \
@@ -95,6 +108,8 @@ uninstall: ## Remove the files of `make install`
 	@test -n "$(PLUGIN_DIR)" || { echo "cannot find GStreamer's plugin folder: set PLUGIN_DIR=." >&2; exit 1; }
 	rm -f $(DESTDIR)$(PREFIX)/bin/roiflow $(DESTDIR)$(PLUGIN_DIR)/libgstroiflow.so
 	rm -f $(DESTDIR)$(INCLUDE_DIR)/roiflow.h $(DESTDIR)$(PKGCONFIG_DIR)/roiflow.pc
+	rm -f $(DESTDIR)$(MAN_DIR)/man1/roiflow.1 $(DESTDIR)$(MAN_DIR)/man1/roiflow-*.1
+	rm -f $(DESTDIR)$(BASH_DIR)/roiflow $(DESTDIR)$(FISH_DIR)/roiflow.fish $(DESTDIR)$(ZSH_DIR)/_roiflow
 	rm -rf $(DESTDIR)$(DATA_DIR)/pipelines $(DESTDIR)$(DATA_DIR)/assets
 	@rmdir $(DESTDIR)$(DATA_DIR) 2>/dev/null || true
 

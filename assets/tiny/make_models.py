@@ -338,7 +338,37 @@ def check():
     print("all answers as stated")
 
 
-for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported):
+def ultralytics():
+    # What YOLO models say of themselves when Ultralytics exports them. The same box whatever the picture.
+    table = np.full((1, 8, 126), 0.01, np.float32)
+    # Boxes of other sizes with scores near 0, so that the outputs look like those of a real model.
+    row = np.arange(126)
+    table[0, :4] = [row * 7 % 96, row * 5 % 64, 8 + row % 40, 8 + row % 30]
+    table[0, :, 50] = [48, 32, 96 / 5, 64 / 5, 0.1, 0.1, 0.9, 0.1]
+    g = Graph()
+    mean = g.op("ReduceMean", "images", keepdims=0)
+    nothing = g.op("Mul", mean, g.constant("zero", 0.0))
+    g.op("Add", g.constant("table", table), nothing, out="output0")
+    g.save("ultralytics", {"images": [1, 3, 64, 96]}, {"output0": [1, 8, 126]})
+    path = FOLDER / "ultralytics.onnx"
+    model = onnx.load(path)
+    metadata = {
+        "author": "Ultralytics",
+        "description": "Ultralytics YOLO11n model",
+        "imgsz": "[64, 96]",
+        "names": "{0: 'person', 1: 'bicycle', 2: 'car', 3: 'truck'}",
+        "stride": "32",
+        "task": "detect",
+        "end2end": "False",
+        "version": "8.4.190",
+    }
+    for key, value in metadata.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    onnx.save(model, path)
+
+
+for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported, ultralytics):
     make()
 for shape in (("open_size", 1, "H", "W"), ("open_all", "N", "H", "W"), ("open_width", 1, 64, "W")):
     open_faces(*shape)

@@ -1,7 +1,7 @@
 //! `roiflow inspect`: shows a model or a pipeline description.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
@@ -10,11 +10,11 @@ use crate::devices;
 use crate::pipeline::{self, Spec};
 use crate::runtime::{Error, Model, ModelInfo};
 use crate::stages::spec::{DEFAULT_DEVICE, load_model};
-use crate::stages::{Crop, Head, Source, StageOptions};
+use crate::stages::{Crop, Head, KnownBy, Source, StageOptions};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A model (.onnx) or a pipeline description (.toml)
+    /// A model (.onnx, .xml), a pipeline description (.toml), or the name of a pipeline that `roiflow pipelines` lists
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The model's description, if it is not next to the model
@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
     let mut out = terminal::stdout();
-    if args.file.extension().is_some_and(|ending| ending == "toml") {
+    if is_pipeline(&args.file) {
         let given = [("--description", args.description.is_some()), ("--model-proc", args.model_proc.is_some())];
         if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
             bail!(pipeline::Error::usage(format!("{option}: expected a model, got a pipeline description")));
@@ -41,6 +41,12 @@ pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
         bail!(pipeline::Error::usage("--set: expected a pipeline description (.toml), got a model"));
     }
     model(&mut out, args)
+}
+
+/// Whether this is a pipeline description or the name of one, and not a model.
+fn is_pipeline(file: &Path) -> bool {
+    let is_known = || pipeline::spec::named().iter().any(|known| *known.name == *file);
+    file.extension().is_some_and(|ending| ending == "toml") || (!file.exists() && is_known())
 }
 
 fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
@@ -113,14 +119,15 @@ fn how_found(source: &Source) -> &'static str {
     match source {
         Source::Named(_) => ", from --description",
         Source::NextToModel(_) => ", next to the model",
-        Source::Known { by_checksum: true, .. } => ", by the checksum of the model",
-        Source::Known { by_checksum: false, .. } => ", by the name of the model",
+        Source::Known { found: KnownBy::Checksum, .. } => ", by the checksum of the model",
+        Source::Known { found: KnownBy::FileName, .. } => ", by the name of the model",
+        Source::Known { found: KnownBy::User, .. } => ", from --description",
         Source::Model(_) => "; `roiflow describe` writes it down",
     }
 }
 
 fn pipeline(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
-    let spec = Spec::read(&args.file)?;
+    let spec = Spec::find(&args.file)?;
     writeln!(out, "{} - {}", OneLine(&spec.file.name), OneLine(&spec.file.description))?;
     if !spec.comment.is_empty() {
         writeln!(out, "\n{}", spec.comment)?;

@@ -8,7 +8,9 @@ mod bench;
 mod describe;
 mod devices;
 mod inspect;
+mod manual;
 mod panics;
+mod pipelines;
 mod run;
 mod signals;
 mod terminal;
@@ -54,7 +56,9 @@ const EXAMPLES: &str = "\
 Examples:
   roiflow run --model yolo11n.onnx --track --input clip.mp4 --json results.jsonl --video results.mp4
   roiflow run --model yolo11n.onnx --classify color.onnx --input rtsp://camera/stream --json -
-  roiflow run pipelines/faces.toml --input door.mp4 --input gate.mp4 --json 'out/{stream}.jsonl'
+  roiflow run --model yolo11n.onnx --classify 'color.onnx@car,truck' --input street.mp4 --json results.jsonl
+  roiflow pipelines
+  roiflow run faces --input door.mp4 --input gate.mp4 --json 'out/{stream}.jsonl'
   roiflow inspect yolo11n.onnx
   roiflow describe yolox.onnx --decoder yolox --out yolox.toml
   roiflow bench yolo11n.onnx --device CPU --mode latency";
@@ -67,6 +71,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Write a model description to start from
     Describe(describe::Args),
+    /// List the pipelines that `roiflow run` knows by name
+    Pipelines,
     /// List the devices that can run models
     Devices(devices::Args),
     /// Measure how fast a model runs on a device
@@ -77,6 +83,9 @@ enum Command {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    ManPages(manual::Args),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -126,6 +135,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         Command::Run(args) => run::run(args, trace, terminal),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Describe(args) => describe::describe(&args, terminal),
+        Command::Pipelines => pipelines::list(),
         Command::Devices(args) => devices::list(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Completions { shell } => {
@@ -133,6 +143,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "roiflow", &mut script);
             std::io::stdout().write_all(&script).map_err(Into::into)
         }
+        Command::ManPages(args) => manual::write(&args, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

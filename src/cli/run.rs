@@ -9,12 +9,12 @@ use clap::builder::TypedValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::signals;
-use super::terminal::Terminal;
+use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan, Progress, Spec,
-    images_out, naming, outputs, streams,
+    self, Classifier, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan, Progress,
+    Spec, images_out, models::check_labels, naming, outputs, streams,
 };
 use crate::{folders, stages};
 
@@ -27,8 +27,9 @@ pub(super) struct Args {
     /// Run this detector, instead of a pipeline description
     #[arg(long, short, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Classify each detected object with this model, or whole frames without --model; repeat for several classifiers
-    #[arg(long, value_name = "FILE")]
+    /// Classify each detected object with this model, or whole frames without --model; model.onnx@car,truck: only objects with these
+    /// labels. Repeat for several classifiers
+    #[arg(long, value_name = "FILE[@LABELS]")]
     classify: Vec<PathBuf>,
     /// Give each detected object a track ID
     #[arg(long, requires = "model")]
@@ -184,15 +185,21 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let credentials = Credentials::read(args.input_credentials.as_deref())?;
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
-    let (spec, models) = match &args.pipeline {
+    let mut models = Models::default();
+    let (spec, of_models) = match &args.pipeline {
         Some(pipeline) => (Spec::find(pipeline)?, Vec::new()),
         None if args.model.is_none() && args.classify.is_empty() => bail!(pipeline::Error::usage(
             "expected a pipeline description or a model, got neither: add --model FILE, --classify FILE, or a PIPELINE such as pipelines/faces.toml"
         )),
-        None => Models { detector: args.model.clone(), track: args.track, classifiers: args.classify.clone() }.pipeline()?,
+        None => {
+            let classifiers = args.classify.iter().map(|text| Classifier::parse(text)).collect::<Result<_, _>>()?;
+            models = Models { detector: args.model.clone(), track: args.track, classifiers };
+            models.pipeline()?
+        }
     };
     let set: Vec<_> =
-        models.into_iter().chain(args.set.clone()).chain(args.device.clone().map(|device| ("device".to_owned(), device))).collect();
+        of_models.into_iter().chain(args.set.clone()).chain(args.device.clone().map(|device| ("device".to_owned(), device))).collect();
+    check_labels(&models, &set)?;
     let names = naming::names(&args.input, &args.name)?;
     let is_many = names.len() > 1;
     let plans: Vec<_> =
@@ -401,10 +408,15 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     if n_skipped > 0 {
         line("skipped", format!("{n_skipped} unreadable images"));
     }
-    let results: Vec<String> =
-        [&args.json, &args.video, &args.images].into_iter().flatten().map(|path| path.display().to_string()).collect();
+    let shown = |path: &PathBuf| if path.as_os_str() == "-" { "standard output".to_owned() } else { path.display().to_string() };
+    let results: Vec<String> = [&args.json, &args.video, &args.images].into_iter().flatten().map(shown).collect();
     match (results.is_empty(), args.show) {
-        (false, _) => line("results", results.join(", ")),
+        (false, _) => {
+            line("results", results.join(", "));
+            if let Some(next) = next_command(args, all) {
+                line("next", next);
+            }
+        }
         (true, false) => line("results", "not written: add --json FILE, --video FILE, --images FOLDER or --show".to_owned()),
         (true, true) => {}
     }
@@ -412,6 +424,19 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
         line("ended", "by interrupt".to_owned());
     }
     text
+}
+
+/// A command that shows the results.
+fn next_command(args: &Args, all: &[Stream]) -> Option<String> {
+    let first = all.iter().find(|stream| stream.ended.is_ok())?;
+    let of_stream = |path: &Path| path.to_string_lossy().replace("{stream}", &first.name);
+    // Standard output and files of images have no name to show.
+    let is_file = |path: &&PathBuf| path.as_os_str() != "-" && !path.to_string_lossy().contains("{source}");
+    if let Some(video) = args.video.as_ref().filter(is_file) {
+        return Some(format!("gst-play-1.0 {}", Quoted(&of_stream(video))));
+    }
+    let json = args.json.as_ref().filter(is_file)?;
+    Some(format!("head -n 1 {}", Quoted(&of_stream(json))))
 }
 
 /// Summary of one of several streams, on one line.

@@ -12,7 +12,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::redaction::Secrets;
-pub(super) use crate::runtime::text::{OneLine, Printable, is_obeyed};
+pub(super) use crate::runtime::text::{OneLine, Printable, Quoted, is_obeyed};
 
 /// Standard error, shared by all threads of the command. Clones share the terminal.
 #[derive(Clone)]

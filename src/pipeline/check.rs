@@ -26,7 +26,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     }
     check_defaults(&spec)?;
     let plan = Plan::resolve(&spec, set, Input::Test(1), Outputs::default())?;
-    let named = |error: Error| error.context(format!("`{}`", spec.path.display()));
+    let named = |error: Error| error.context(spec.title());
     let pipeline = build::build(&plan).map_err(named)?;
     check_slots(&spec, &pipeline).map_err(named)?;
     let slots =

@@ -31,7 +31,7 @@ mod images;
 pub mod images_out;
 pub mod input;
 pub mod limits;
-mod models;
+pub mod models;
 pub mod naming;
 pub mod outputs;
 mod parse;
@@ -57,7 +57,7 @@ pub use handle::{Event, Events, Phase, PipelineHandle, Status, StreamEvent, Stre
 pub use images_out::ImageFiles;
 pub use input::Input;
 pub use limits::Limits;
-pub use models::Models;
+pub use models::{Classifier, Models};
 pub use plan::{Outputs, Plan};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::{Error, Result, Spec};
+use crate::stages::spec::described_labels;
+use crate::stages::{Quoted, StageOptions, did_you_mean};
 
 /// Models to run on each frame, in the order of the pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -12,8 +14,36 @@ pub struct Models {
     pub detector: Option<PathBuf>,
     /// Whether objects get track IDs. Needs a detector.
     pub track: bool,
-    /// The classifiers, each of which runs on every detected object.
-    pub classifiers: Vec<PathBuf>,
+    /// The classifiers.
+    pub classifiers: Vec<Classifier>,
+}
+
+/// A classifier, and the objects that it runs on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Classifier {
+    /// The model.
+    pub model: PathBuf,
+    /// The detector's labels that it runs on. Empty: it runs on every object.
+    pub object_classes: Vec<String>,
+}
+
+impl Classifier {
+    /// Reads `model.onnx` or `model.onnx@car,truck`. An existing file of the whole name is a model, also if its name holds an `@`.
+    ///
+    /// # Errors
+    /// `Usage` if a label or the model is empty.
+    pub fn parse(text: &Path) -> Result<Self> {
+        let parts = text.to_str().filter(|_| !text.exists()).and_then(|text| text.rsplit_once('@'));
+        let Some((model, labels)) = parts else { return Ok(Self { model: text.to_owned(), object_classes: Vec::new() }) };
+        let object_classes: Vec<String> = labels.split(',').map(|label| label.trim().to_owned()).collect();
+        if model.is_empty() || object_classes.iter().any(String::is_empty) {
+            let text = text.display();
+            return Err(Error::usage(format!(
+                "--classify: expected MODEL or MODEL@LABEL,LABEL, such as color.onnx@car,truck, got `{text}`"
+            )));
+        }
+        Ok(Self { model: model.into(), object_classes })
+    }
 }
 
 impl Models {
@@ -23,7 +53,7 @@ impl Models {
     /// `classify-1-description`.
     ///
     /// # Errors
-    /// `Usage` if the path of a model is not UTF-8.
+    /// `Usage` if the path of a model is not UTF-8, or a classifier waits for labels without a detector.
     pub fn pipeline(&self) -> Result<(Spec, Vec<(String, String)>)> {
         let mut parameters =
             "[parameters.device]\ntype = \"string\"\ndefault = \"AUTO\"\nhelp = \"device that runs the models\"\n".to_owned();
@@ -49,9 +79,28 @@ impl Models {
         if let Some(model) = &self.detector {
             add("roidetect", "model", model, "")?;
         }
+        let mut labels_of = Vec::new();
         let region = if self.detector.is_some() { "" } else { " inference-region=full-frame" };
-        for (model, number) in self.classifiers.iter().zip(1..) {
-            add("roiclassify", &format!("classify-{number}"), model, region)?;
+        for (classifier, number) in self.classifiers.iter().zip(1..) {
+            let name = format!("classify-{number}");
+            if classifier.object_classes.is_empty() {
+                add("roiclassify", &name, &classifier.model, region)?;
+                continue;
+            }
+            let labels = classifier.object_classes.join(",");
+            if self.detector.is_none() {
+                let model = classifier.model.display();
+                return Err(Error::usage(format!(
+                    "--classify {model}@{labels}: expected a detector that gives these labels: add --model FILE"
+                )));
+            }
+            add("roiclassify", &name, &classifier.model, &format!(" object-class={{{name}-labels}}"))?;
+            labels_of.push((format!("{name}-labels"), labels));
+        }
+        for (name, labels) in labels_of {
+            // Writing to a string cannot fail.
+            let _written = write!(parameters, "[parameters.{name}]\ntype = \"string\"\nhelp = \"labels of the objects to classify\"\n");
+            set.push((name, labels));
         }
         let text = format!(
             "version = 1\nname = \"models\"\ndescription = \"The models of the command line.\"\n{parameters}\
@@ -61,6 +110,43 @@ impl Models {
         Ok((Spec::parse(&text, Path::new("--model"))?, set))
     }
 }
+
+/// Checks that the detector gives the labels that the classifiers wait for. `set` are the values of the parameters.
+///
+/// What the detector itself lacks is reported when it is loaded, and so is a detector whose labels cannot be known before.
+///
+/// # Errors
+/// `Usage`, with the nearest label.
+pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
+    let value =
+        |name: &str| set.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone()).filter(|value| !value.is_empty());
+    let classes: Vec<&String> = models.classifiers.iter().flat_map(|classifier| &classifier.object_classes).collect();
+    let Some(model) = value("model").filter(|_| !classes.is_empty()) else { return Ok(()) };
+    let options = StageOptions {
+        model: model.clone().into(),
+        description: value("model-description").map(Into::into),
+        device: value("device"),
+        ..StageOptions::default()
+    };
+    let Ok(labels) = described_labels(&options) else { return Ok(()) };
+    let known: Vec<&str> = (0..labels.len() as u32).filter_map(|class_id| labels.get(class_id)).map(|label| &**label).collect();
+    match classes.into_iter().find(|class| !known.is_empty() && !known.contains(&class.as_str())) {
+        None => Ok(()),
+        Some(class) => {
+            let near = did_you_mean(class, known.iter().copied());
+            let mut named = known.iter().take(N_NAMED).copied().collect::<Vec<_>>().join(", ");
+            if known.len() > N_NAMED {
+                let _written = write!(named, " and {} more, which `roiflow describe {}` lists", known.len() - N_NAMED, Quoted(&model));
+            }
+            Err(Error::usage(format!(
+                "--classify: expected labels that the detector `{model}` gives, got `{class}`{near}. It gives {named}"
+            )))
+        }
+    }
+}
+
+/// So many labels are named in the error.
+const N_NAMED: usize = 12;
 
 #[cfg(test)]
 mod tests {
@@ -73,7 +159,11 @@ mod tests {
 
     #[test]
     fn detector_tracker_and_classifiers_are_in_order() {
-        let models = Models { detector: Some("a b.onnx".into()), track: true, classifiers: vec!["c.onnx".into(), "d.xml".into()] };
+        let models = Models {
+            detector: Some("a b.onnx".into()),
+            track: true,
+            classifiers: ["c.onnx", "d.xml@car,light truck"].map(|text| Classifier::parse(Path::new(text)).unwrap()).to_vec(),
+        };
         assert_eq!(
             graph(&models),
             [
@@ -81,7 +171,7 @@ mod tests {
                 "! roidetect name=model model={model} description={model-description} device={device}",
                 "! roitrack name=track",
                 "! roiclassify name=classify-1 model={classify-1} description={classify-1-description} device={device}",
-                "! roiclassify name=classify-2 model={classify-2} description={classify-2-description} device={device}",
+                "! roiclassify name=classify-2 model={classify-2} description={classify-2-description} device={device} object-class={classify-2-labels}",
                 "! {json}",
                 "! roioverlay",
                 "! {video}",
@@ -89,12 +179,31 @@ mod tests {
         );
         let set = models.pipeline().unwrap().1;
         let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(set, [of("model", "a b.onnx"), of("classify-1", "c.onnx"), of("classify-2", "d.xml")]);
+        assert_eq!(
+            set,
+            [of("model", "a b.onnx"), of("classify-1", "c.onnx"), of("classify-2", "d.xml"), of("classify-2-labels", "car,light truck")]
+        );
     }
 
     #[test]
     fn classifiers_without_a_detector_run_on_whole_frames() {
-        let models = Models { classifiers: vec!["scene.onnx".into()], ..Models::default() };
+        let models = Models { classifiers: vec![Classifier { model: "scene.onnx".into(), ..Classifier::default() }], ..Models::default() };
         assert!(graph(&models)[1].ends_with(" inference-region=full-frame"));
+    }
+
+    #[test]
+    fn labels_behind_a_classifier_are_split_and_checked() {
+        let parse = |text: &str| Classifier::parse(Path::new(text));
+        let of = |model: &str, labels: &[&str]| Classifier {
+            model: model.into(),
+            object_classes: labels.iter().map(|label| (*label).to_owned()).collect(),
+        };
+        assert_eq!(parse("c.onnx").unwrap(), of("c.onnx", &[]));
+        assert_eq!(parse("a@b/c.onnx@car, traffic light").unwrap(), of("a@b/c.onnx", &["car", "traffic light"]));
+        for wrong in ["c.onnx@", "c.onnx@car,", "@car"] {
+            assert!(parse(wrong).unwrap_err().to_string().contains("MODEL@LABEL"), "{wrong}");
+        }
+        let lone = Models { classifiers: vec![of("c.onnx", &["car"])], ..Models::default() };
+        assert!(lone.pipeline().unwrap_err().to_string().contains("--model FILE"));
     }
 }

@@ -93,8 +93,7 @@ impl Plan {
             json: json(&outputs, &input, &mut assignments)?,
             video: images_out::with_branch(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
         };
-        Self::of_description(spec, set, input, outputs, (structure, assignments))
-            .map_err(|error| error.context(format!("`{}`", spec.path.display())))
+        Self::of_description(spec, set, input, outputs, (structure, assignments)).map_err(|error| error.context(spec.title()))
     }
 
     /// Devices that run the models; `None` is the element's default device.
@@ -251,7 +250,11 @@ fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a s
                 check_type(name, parameter, value)?;
                 value.clone()
             }
-            (None, Some(default)) => default_value(name, parameter, default, spec)?,
+            (None, Some(default)) => {
+                let value = default_value(name, parameter, default, spec)?;
+                check_default_file(name, parameter, &value, spec)?;
+                value
+            }
             (None, None) => {
                 missing.push((name, parameter));
                 continue;
@@ -268,7 +271,7 @@ fn missing_values(missing: &[(&String, &Parameter)]) -> Error {
         "" => format!("`{name}`"),
         help => format!("`{name}` ({help})"),
     });
-    let options = missing.iter().map(|(name, parameter)| format!("--set {name}={}", parameter.r#type.name().to_uppercase()));
+    let options = missing.iter().map(|(name, parameter)| format!("--set {name}={}", parameter.r#type.placeholder()));
     let (described, options) = (described.collect::<Vec<_>>().join(", "), options.collect::<Vec<_>>().join(" "));
     let (noun, verb) = if missing.len() == 1 { ("parameter", "has") } else { ("parameters", "have") };
     Error::usage(format!("{noun} {described} {verb} no default: add {options}"))
@@ -306,6 +309,18 @@ fn default_value(name: &str, parameter: &Parameter, default: &toml::Value, spec:
         }
     };
     Ok(text)
+}
+
+/// A built-in description comes without the files that its defaults name.
+fn check_default_file(name: &str, parameter: &Parameter, value: &str, spec: &Spec) -> Result<()> {
+    if !spec.is_built_in || parameter.r#type != ParameterType::Path || value.is_empty() || Path::new(value).exists() {
+        return Ok(());
+    }
+    let help = if parameter.help.is_empty() { String::new() } else { format!(" ({})", parameter.help) };
+    Err(Error::usage(format!(
+        "parameter `{name}`{help}: expected a file `{value}`, which is its default, got none. Add --set {name}=FILE, or run `make demo` and \
+         `make install` in the sources of roiflow, which fetch and install the default models"
+    )))
 }
 
 /// Removes `..` from paths in messages: `pipelines/../assets` becomes `assets`. Only after a plain folder name.

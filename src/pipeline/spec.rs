@@ -13,8 +13,10 @@ use crate::stages::{files, hint_of_unknown};
 /// A parsed pipeline description.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// Path of the file; paths in it are relative to its folder.
+    /// Where it was read from, or where a built-in description would be installed. Paths in it are relative to its folder.
     pub path: PathBuf,
+    /// Whether the text is part of the program.
+    pub is_built_in: bool,
     /// The comment at the top of the file: purpose, requirements, expected output.
     pub comment: String,
     /// The content of the file.
@@ -83,33 +85,39 @@ impl ParameterType {
     }
 }
 
+impl ParameterType {
+    /// What stands for a value in a command, such as `PATH`.
+    pub fn placeholder(self) -> String {
+        self.name().to_uppercase()
+    }
+}
+
 impl Spec {
-    /// Reads the description at `path`, or the installed description with that name: `faces` is `pipelines/faces.toml` in roiflow's data
-    /// folder.
+    /// Reads the description at `path`, or the one of that name: an installed one, such as `pipelines/faces.toml` in roiflow's data folder
+    /// for `faces`, or a built-in one.
     ///
     /// # Errors
-    /// As for [`Spec::read`]. If neither file exists, the error lists the installed descriptions.
+    /// As [`Spec::read`]; if there is none, the error lists the descriptions that have names.
     pub fn find(path: &Path) -> Result<Self> {
-        let is_name = path.components().count() == 1 && !path.exists();
-        if !is_name {
+        if path.components().count() != 1 || path.exists() {
             return Self::read(path);
         }
-        let folders: Vec<PathBuf> = folders::data().iter().map(|folder| folder.join("pipelines")).collect();
-        let installed = folders.iter().map(|folder| folder.join(path).with_extension("toml")).find(|file| file.is_file());
-        if let Some(file) = installed {
-            return Self::read(&file);
+        let name = path.with_extension("");
+        match named().into_iter().find(|known| *known.name == *name) {
+            Some(known) => known.read(),
+            None => {
+                let names = named().into_iter().map(|known| known.name).collect::<Vec<_>>().join(", ");
+                Err(Error::failed(format!(
+                    "cannot read pipeline description `{}`: expected a file, or one of the names {names}; `roiflow pipelines` lists them",
+                    path.display()
+                )))
+            }
         }
-        let mut names: Vec<String> = folders.iter().flat_map(|folder| names_in(folder)).collect();
-        names.sort();
-        names.dedup();
-        let known = match names.is_empty() {
-            true => format!("none is installed in {}", folders.first().map(|folder| folder.display().to_string()).unwrap_or_default()),
-            false => format!("installed are {}", names.join(", ")),
-        };
-        Err(Error::failed(format!(
-            "cannot read pipeline description `{}`: expected a file, or the name of an installed description; {known}",
-            path.display()
-        )))
+    }
+
+    /// How messages call it.
+    pub fn title(&self) -> String {
+        if self.is_built_in { format!("pipeline `{}`, built in", self.file.name) } else { format!("`{}`", self.path.display()) }
     }
 
     /// Reads a description.
@@ -149,8 +157,50 @@ impl Spec {
             }
         }
         let comment = text.lines().take_while(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim_start());
-        Ok(Self { path: path.to_owned(), comment: comment.collect::<Vec<_>>().join("\n"), file })
+        Ok(Self { path: path.to_owned(), is_built_in: false, comment: comment.collect::<Vec<_>>().join("\n"), file })
     }
+}
+
+/// The descriptions that are part of the program.
+const BUILT_IN: [(&str, &str); 3] = [
+    ("detect", include_str!("../../pipelines/detect.toml")),
+    ("faces", include_str!("../../pipelines/faces.toml")),
+    ("vehicles", include_str!("../../pipelines/vehicles.toml")),
+];
+
+/// A description that has a name instead of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The name.
+    pub name: String,
+    /// The installed file; `None` if the description is built in.
+    pub path: Option<PathBuf>,
+}
+
+impl Named {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// As [`Spec::read`].
+    pub fn read(&self) -> Result<Spec> {
+        if let Some(path) = &self.path {
+            return Spec::read(path);
+        }
+        let text = BUILT_IN.iter().find(|(name, _)| *name == self.name).map(|(_, text)| *text).unwrap_or_default();
+        let folder = folders::data().into_iter().next().unwrap_or_default();
+        let path = folder.join("pipelines").join(&self.name).with_extension("toml");
+        Ok(Spec { is_built_in: true, ..Spec::parse(text, &path)? })
+    }
+}
+
+/// All descriptions that have names, sorted. An installed description takes the place of a built-in one, and one of an earlier data folder
+/// that of one in a later folder.
+pub fn named() -> Vec<Named> {
+    let mut found: BTreeMap<String, Option<PathBuf>> = BUILT_IN.iter().map(|(name, _)| ((*name).to_owned(), None)).collect();
+    for folder in folders::data().iter().rev().map(|folder| folder.join("pipelines")) {
+        found.extend(names_in(&folder).into_iter().map(|name| (name.clone(), Some(folder.join(name).with_extension("toml")))));
+    }
+    found.into_iter().map(|(name, path)| Named { name, path }).collect()
 }
 
 /// Names of the descriptions in a folder.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use roiflow::devices;
 use roiflow::frame::{Frame, PixelFormat, Rect, Size};
 use roiflow::runtime::{Dim, ErrorKind, ModelInfo, PartialShape, Port};
-use roiflow::stages::{Description, ModelSpec, Source, Stage, StageOptions, Task};
+use roiflow::stages::{Description, KnownBy, ModelSpec, Source, Stage, StageOptions, Task};
 use roiflow::tensor::ElementType;
 use roiflow::vision::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize};
 use serde_json::Value;
@@ -97,19 +97,26 @@ fn known_model_is_found_by_checksum_or_name() {
         let options = StageOptions { model: model.clone(), ..StageOptions::default() };
         let by_checksum = spec(&options);
         assert!(
-            matches!(by_checksum.source, Source::Known { name: known, by_checksum: true } if known == name),
+            matches!(by_checksum.source, Source::Known { name: known, found: KnownBy::Checksum } if known == name),
             "{file}: {}",
             by_checksum.source
         );
         let named = spec(&StageOptions { description: Some(description(&format!("{name}.toml"))), ..options.clone() });
         assert_eq!(content(&by_checksum), content(&named), "{file}");
         assert_eq!(by_checksum.assumed, named.assumed, "{file}");
+        let by_own_name = spec(&StageOptions { description: Some(name.into()), ..options.clone() });
+        assert!(matches!(by_own_name.source, Source::Known { name: known, found: KnownBy::User } if known == name), "{file}");
+        assert_eq!(content(&by_own_name), content(&named), "{file}");
         // With another name the checksum still matches; with other bytes the name is used, and this is reported.
         let renamed = scratch.file("other.onnx", std::fs::read(&model).unwrap());
         assert_eq!(spec(&StageOptions { model: renamed, ..StageOptions::default() }).source, by_checksum.source, "{file}");
         let changed = scratch.file(file, b"other bytes");
         let by_name = spec(&StageOptions { model: changed, ..StageOptions::default() });
-        assert!(matches!(by_name.source, Source::Known { name: known, by_checksum: false } if known == name), "{file}: {}", by_name.source);
+        assert!(
+            matches!(by_name.source, Source::Known { name: known, found: KnownBy::FileName } if known == name),
+            "{file}: {}",
+            by_name.source
+        );
         assert!(by_name.assumed[0].contains(name) && by_name.assumed[0].contains("checksum is not known"), "{:?}", by_name.assumed);
     }
 }

@@ -59,6 +59,55 @@ fn installed_pipelines_are_found_by_name() {
     assert!(said.contains("detect, faces, vehicles"), "{said}");
 }
 
+/// The binary alone, in a folder without anything else of roiflow.
+#[test]
+fn a_binary_alone_has_the_pipelines_and_descriptions_built_in() {
+    let folder = Folder::new("binary-alone");
+    std::fs::copy(env!("CARGO_BIN_EXE_roiflow"), folder.file("roiflow")).unwrap();
+    let data = folder.file("data");
+    let roiflow = |arguments: &[&str]| {
+        let mut command = Command::new(folder.file("roiflow"));
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", folder.file("home")).env("ROIFLOW_DATA_DIR", &data);
+        command.current_dir(folder.file("")).args(arguments).output().unwrap()
+    };
+    let listed = roiflow(&["pipelines"]);
+    let said = String::from_utf8_lossy(&listed.stdout);
+    for part in ["detect: Finds objects", "faces: ", "vehicles: ", "(built in)", "roiflow run detect --input video.mp4", "--set model=PATH"]
+    {
+        assert!(listed.status.success() && said.contains(part), "{part}: {said}");
+    }
+    let shown = roiflow(&["inspect", "detect"]);
+    assert!(shown.status.success() && String::from_utf8_lossy(&shown.stdout).contains("{source}"), "{shown:?}");
+    let tiny = format!("model={}", crate::harness::tiny("rectangle.onnx"));
+    let ran = roiflow(&["run", "detect", "--set", &tiny, "--device", "CPU", "--input", "test:3", "--json", "found.jsonl"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    // The models of the demo are not in the binary.
+    let without = roiflow(&["run", "faces", "--input", "test:3"]);
+    let said = String::from_utf8_lossy(&without.stderr);
+    assert_eq!(without.status.code(), Some(2), "{said}");
+    for part in ["pipeline `faces`, built in", "parameter `age`", &data, "--set age=FILE", "make demo"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let unknown = roiflow(&["run", "nosuchthing", "--input", "test:3"]);
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(unknown.status.code() == Some(1) && said.contains("detect, faces, vehicles"), "{said}");
+}
+
+#[test]
+fn manual_pages_and_completions_are_installed() {
+    let installed = Installed::new("manual");
+    let read = |name: &str| std::fs::read_to_string(installed.folder.file(&format!("prefix/share/{name}"))).unwrap();
+    assert!(read("man/man1/roiflow.1").contains("Detects, tracks and classifies"));
+    let run = read("man/man1/roiflow-run.1");
+    assert!(run.contains("\\-\\-input") && run.contains("{stream}"), "{run}");
+    for name in ["inspect", "describe", "devices", "bench", "pipelines", "completions"] {
+        assert!(read(&format!("man/man1/roiflow-{name}.1")).starts_with(".ie"), "{name}");
+    }
+    assert!(read("bash-completion/completions/roiflow").contains("complete -F _roiflow"));
+    assert!(read("fish/vendor_completions.d/roiflow.fish").contains("complete -c roiflow"));
+    assert!(read("zsh/site-functions/_roiflow").starts_with("#compdef roiflow"));
+}
+
 #[test]
 fn installed_binary_ignores_the_checkout() {
     let installed = Installed::new("no-checkout");

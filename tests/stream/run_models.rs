@@ -30,6 +30,44 @@ fn run_without_outputs_suggests_output_options() {
 }
 
 #[test]
+fn a_classifier_takes_only_objects_with_its_labels() {
+    let folder = Folder::new("labels");
+    folder.picture("red.png", 64, 64, [255, 0, 0]);
+    let (json, red) = (folder.file("o.jsonl"), folder.file("red.png"));
+    let (detector, color, brightness) = (tiny("rectangle.onnx"), tiny("color.onnx"), tiny("brightness.onnx"));
+    let run = |labels: &str| {
+        let color = format!("{color}@{labels}");
+        let models = ["--model", &detector, "--classify", &color, "--classify", &brightness, "--device", "CPU"];
+        roiflow(&[&["run", "--input", &red, "--json", &json], &models[..]].concat())
+    };
+    let output = run("rectangle");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let object = &lines(&json)[0]["objects"][0];
+    assert!(object["color"]["label"] == "red" && object["brightness"]["value"].is_number(), "{object}");
+    for labels in ["rectangel", "rectangle,car"] {
+        let said = run(labels);
+        let said = (said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned());
+        let unknown = labels.split(',').next_back().unwrap();
+        assert!(said.0 == Some(2) && said.1.contains(&format!("got `{unknown}`")) && said.1.contains("It gives rectangle"), "{said:?}");
+    }
+    let alone = format!("{color}@car");
+    check_fails(&["run", "--classify", &alone, "--input", &red], 2, &["--model FILE"]);
+    check_fails(&["run", "--model", &detector, "--classify", &format!("{color}@"), "--input", &red], 2, &["MODEL@LABEL"]);
+}
+
+#[test]
+fn a_run_ends_with_a_command_that_shows_the_results() {
+    let folder = Folder::new("next command");
+    let (model, json) = (tiny("rectangle.onnx"), folder.file("it's {stream}.jsonl"));
+    let output = roiflow(&["run", "--model", &model, "--device", "CPU", "--input", "test:2", "--name", "door", "--json", &json]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let next = said.lines().find_map(|line| line.trim().strip_prefix("next  ")).unwrap_or_else(|| panic!("{said}"));
+    let shown = std::process::Command::new("sh").args(["-c", next]).output().unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap_or_else(|error| panic!("{next}: {error}"));
+    assert_eq!(line["frame"], 0, "{line}");
+}
+
+#[test]
 fn pipeline_and_model_arguments_exclude_each_other() {
     let folder = Folder::new("both");
     let (pipeline, detector) = (folder.file("colors.toml"), tiny("rectangle.onnx"));

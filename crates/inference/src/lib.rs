@@ -36,7 +36,7 @@ use roiflow_vision::frame;
 use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};
 
 // Types of the runtime that appear in the interface of stages.
-pub use crate::runtime::text::{OneLine, Printable};
+pub use crate::runtime::text::{OneLine, Printable, Quoted};
 pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result, files};
 pub use client::{Scheduling, StageStats, StepStats};
 pub use engine::{Engine, Preparing};
@@ -46,5 +46,5 @@ pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use job::StageResults;
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use run_guard::{CancelReason, RunGuard};
-pub use spec::{Description, Head, ModelSpec, Source, StageOptions, Task};
+pub use spec::{Description, Head, KnownBy, ModelSpec, Source, StageOptions, Task};
 pub use stage::Stage;

@@ -33,7 +33,7 @@ use crate::tensor::Shape;
 use crate::vision::decode::Subject;
 use crate::vision::{Crop, Preprocess};
 
-pub use self::description::{Description, Source};
+pub use self::description::{Description, KnownBy, Source};
 pub use self::output::Head;
 
 /// Options of a stage. All except `model` are optional.
@@ -239,6 +239,16 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     let compiled = core.compile_accepted(&model, device, &config, &|info| ModelSpec::load(options, info).map(drop))?;
     let spec = describe(options, compiled.info())?;
     Ok((compiled, spec))
+}
+
+/// The labels of a model as its description has them. The model is read, but not compiled.
+///
+/// # Errors
+/// As [`ModelSpec::load`]. Some models show their outputs only when they are compiled; of these the labels are not known here.
+pub fn described_labels(options: &StageOptions) -> Result<Labels> {
+    let (core, _) = options.engine.core_for(options.device.as_deref());
+    let model = with_described_size(&core.read_model(&options.model)?, options)?;
+    ModelSpec::load(options, model.info()).map(|spec| spec.labels)
 }
 
 /// Sets dynamic width and height of the only input to the values of the description. Some models know their output shapes only then.

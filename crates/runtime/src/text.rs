@@ -34,6 +34,22 @@ impl Display for OneLine<'_> {
     }
 }
 
+/// Text as one word of a shell command to paste: in single quotes where it holds a character that a shell interprets.
+///
+/// Control characters are escaped as by [`OneLine`]; a command with such a name does not work as it stands.
+#[derive(Debug, Clone, Copy)]
+pub struct Quoted<'a>(pub &'a str);
+
+impl Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |c: char| c.is_alphanumeric() || "-_./:=+,@%".contains(c);
+        if !self.0.is_empty() && self.0.chars().all(is_plain) {
+            return f.write_str(self.0);
+        }
+        write!(f, "'{}'", OneLine(&self.0.replace('\'', "'\\''")))
+    }
+}
+
 /// Whether a terminal interprets this character.
 pub fn is_obeyed(c: char) -> bool {
     // Direction marks and embeddings, line and paragraph separators, and tags, which are invisible.
@@ -45,6 +61,20 @@ pub fn is_obeyed(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_a_command_are_quoted_where_a_shell_would_read_more() {
+        for (text, quoted) in [
+            ("models/yolo11n.onnx", "models/yolo11n.onnx"),
+            ("a b.onnx", "'a b.onnx'"),
+            ("it's.onnx", "'it'\\''s.onnx'"),
+            ("out/{stream}.jsonl", "'out/{stream}.jsonl'"),
+            ("$(rm).onnx", "'$(rm).onnx'"),
+            ("", "''"),
+        ] {
+            assert_eq!(Quoted(text).to_string(), quoted);
+        }
+    }
 
     #[test]
     fn control_characters_are_escaped_and_text_is_not() {

@@ -60,6 +60,13 @@ impl Area {
         Self { x_min: x, y_min: y, x_max: x + width, y_max: y + height }
     }
 
+    /// The number of pixels that lie in both.
+    pub fn overlap(&self, other: &Self) -> i64 {
+        let width = self.x_max.min(other.x_max) - self.x_min.max(other.x_min);
+        let height = self.y_max.min(other.y_max) - self.y_min.max(other.y_min);
+        width.max(0) * height.max(0)
+    }
+
     fn cut(self, size: Size) -> Option<Inside> {
         let edge = |v: i64, limit: u32| v.clamp(0, i64::from(limit)) as usize;
         let (x_min, x_max) = (edge(self.x_min, size.width), edge(self.x_max, size.width));
@@ -78,36 +85,69 @@ struct Inside {
 }
 
 /// A size of the monospaced font.
+///
+/// Glyphs are stored at four heights. Larger ones are scaled by a whole factor, with bilinear interpolation.
 #[derive(Debug, Clone, Copy)]
-pub struct Font(RasterHeight);
+pub struct Font {
+    raster: RasterHeight,
+    scale: usize,
+}
 
 impl Font {
-    const ALL: [Font; 4] = [Font(RasterHeight::Size16), Font(RasterHeight::Size20), Font(RasterHeight::Size24), Font(RasterHeight::Size32)];
+    const RASTERS: [RasterHeight; 4] = [RasterHeight::Size16, RasterHeight::Size20, RasterHeight::Size24, RasterHeight::Size32];
+    /// The height of the largest letters.
+    pub const MAX_HEIGHT: u32 = 256;
+    /// The factor that enlarges the largest stored letters to [`Font::MAX_HEIGHT`].
+    const MAX_SCALE: usize = 8;
 
-    /// The size nearest to `height` pixels: 16, 20, 24 or 32.
+    /// The size nearest to `height` pixels: 16, 20, 24, 32, 40, 48, 64, ..., 256. Of equally near ones the least enlarged.
     pub fn nearest(height: u32) -> Self {
-        *Self::ALL.iter().min_by_key(|font| font.0.val().abs_diff(height as usize)).unwrap_or(&Self::ALL[0])
+        let fonts = (1..=Self::MAX_SCALE).flat_map(|scale| Self::RASTERS.map(|raster| Self { raster, scale }));
+        // Only the largest raster is worth enlarging by more than two: it has the most detail.
+        let fonts = fonts.filter(|font| font.scale <= 2 || matches!(font.raster, RasterHeight::Size32));
+        let nearest = fonts.min_by_key(|font| (font.height().abs_diff(i64::from(height)), font.scale));
+        nearest.unwrap_or(Self { raster: RasterHeight::Size16, scale: 1 })
     }
 
-    /// A readable size for a frame of this height.
-    pub fn for_frame(height: u32) -> Self {
-        match height {
-            0..480 => Self::ALL[0],
-            480..720 => Self::ALL[1],
-            720..1080 => Self::ALL[2],
-            _ => Self::ALL[3],
-        }
+    /// A readable size for a frame of this size: a line is about a thirtieth of the shorter side high, and at least 16 pixels.
+    pub fn for_frame(size: Size) -> Self {
+        Self::nearest(size.width.min(size.height) / 30)
     }
 
     /// Line height in pixels.
     pub fn height(self) -> i64 {
-        self.0.val() as i64
+        (self.raster.val() * self.scale) as i64
     }
 
     /// Width of a text in pixels.
     pub fn width(self, text: &str) -> i64 {
-        (text.chars().count() * get_raster_width(FontWeight::Regular, self.0)) as i64
+        text.chars().count() as i64 * self.advance()
     }
+
+    /// From one letter to the next.
+    fn advance(self) -> i64 {
+        (get_raster_width(FontWeight::Regular, self.raster) * self.scale) as i64
+    }
+}
+
+/// One sample of a letter that is enlarged by `scale`, with bilinear interpolation. Samples beyond the edge are empty.
+fn enlarged(coverage: &[&[u8]], scale: usize, x: usize, y: usize) -> u8 {
+    if scale == 1 {
+        return coverage[y][x];
+    }
+    // In units of half an enlarged pixel: the center of the pixel, less the center of the first sample.
+    let split = |at: usize| {
+        let position = (2 * at + 1) as i64 - scale as i64;
+        let unit = 2 * scale as i64;
+        (position.div_euclid(unit), position.rem_euclid(unit))
+    };
+    let sample = |x: i64, y: i64| {
+        let row = usize::try_from(y).ok().and_then(|y| coverage.get(y));
+        row.and_then(|row| row.get(usize::try_from(x).ok()?)).map_or(0, |value| i64::from(*value))
+    };
+    let ((x, x_part), (y, y_part), unit) = (split(x), split(y), 2 * scale as i64);
+    let row = |y: i64| sample(x, y) * (unit - x_part) + sample(x + 1, y) * x_part;
+    ((row(y) * (unit - y_part) + row(y + 1) * y_part) / (unit * unit)) as u8
 }
 
 /// The bytes of one plane.
@@ -215,21 +255,21 @@ impl<'a> Canvas<'a> {
 
     /// Draws one line of text with its top-left corner at `(x, y)`. Characters outside Latin-1 become question marks.
     pub fn text(&mut self, x: i64, y: i64, text: &str, font: Font, ink: Ink) {
-        let advance = get_raster_width(FontWeight::Regular, font.0) as i64;
+        let advance = font.advance();
         for (letter_idx, letter) in text.chars().enumerate() {
-            let raster = get_raster(letter, FontWeight::Regular, font.0).or_else(|| get_raster('?', FontWeight::Regular, font.0));
+            let raster = get_raster(letter, FontWeight::Regular, font.raster).or_else(|| get_raster('?', FontWeight::Regular, font.raster));
             if let Some(raster) = raster {
-                self.glyph(x + letter_idx as i64 * advance, y, raster.raster(), ink);
+                self.glyph(x + letter_idx as i64 * advance, y, (raster.raster(), font.scale), ink);
             }
         }
     }
 
-    /// Blends a glyph in. `coverage` has rows of equal length with values 0..=255.
-    fn glyph(&mut self, x: i64, y: i64, coverage: &[&[u8]], ink: Ink) {
-        let (width, height) = (coverage.first().map_or(0, |row| row.len()), coverage.len());
+    /// Blends a glyph in. `coverage` has rows of equal length with values 0..=255, and is enlarged by `scale`.
+    fn glyph(&mut self, x: i64, y: i64, (coverage, scale): (&[&[u8]], usize), ink: Ink) {
+        let (width, height) = (coverage.first().map_or(0, |row| row.len()) * scale, coverage.len() * scale);
         let Some(inside) = Area::at(x, y, width as i64, height as i64).cut(self.size) else { return };
         // Clipped pixels are never before the corner, so the differences are not negative.
-        let covered = |px: usize, py: usize| coverage[(py as i64 - y) as usize][(px as i64 - x) as usize];
+        let covered = |px: usize, py: usize| enlarged(coverage, scale, (px as i64 - x) as usize, (py as i64 - y) as usize);
         let n = self.format.pixel_bytes();
         let n_blended = match self.format {
             PixelFormat::Rgbx | PixelFormat::Bgrx => 3,
@@ -445,6 +485,34 @@ mod tests {
         assert_ne!(draw("é"), draw("?"));
         let values: std::collections::BTreeSet<u8> = draw("a").into_iter().collect();
         assert!(values.len() > 8, "expected more than 8 gray levels, got {values:?}");
+    }
+
+    #[test]
+    fn letters_grow_with_the_frame() {
+        let height = |width, height| Font::for_frame(Size::new(width, height)).height();
+        assert_eq!([height(320, 180), height(640, 480), height(1280, 720), height(1920, 1080)], [16, 16, 24, 32]);
+        assert_eq!([height(1080, 1920), height(3840, 2160), height(7680, 4320), height(1, 1)], [32, 64, 128, 16]);
+        assert_eq!([17, 40, 70, 256, u32::MAX].map(|height| Font::nearest(height).height()), [16, 40, 64, 256, 256]);
+    }
+
+    #[test]
+    fn enlarged_letters_keep_their_shape() {
+        let draw = |height: u32| {
+            let mut picture = Picture::new(PixelFormat::Gray8, Size::new(130, 130));
+            let mut canvas = picture.canvas();
+            let white = canvas.ink([255; 3]);
+            canvas.text(0, 0, "E", Font::nearest(height), white);
+            (picture.planes[0].clone(), picture.strides[0])
+        };
+        let ((small, stride), (large, _)) = (draw(32), draw(64));
+        let mean = |x: usize, y: usize| {
+            let sum: u32 =
+                [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(dx, dy)| u32::from(large[(2 * y + dy) * stride + 2 * x + dx])).iter().sum();
+            sum / 4
+        };
+        let difference: u32 =
+            (0..32 * 17).map(|at| (at % 17, at / 17)).map(|(x, y)| mean(x, y).abs_diff(u32::from(small[y * stride + x]))).sum();
+        assert!(difference / (32 * 17) < 16, "mean difference {}", difference / (32 * 17));
     }
 
     #[test]

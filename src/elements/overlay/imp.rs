@@ -97,8 +97,8 @@ impl ObjectImpl for RoiOverlay {
                     .build(),
                 glib::ParamSpecUInt::builder("font-size")
                     .nick("Font size")
-                    .blurb("Height of the text in pixels, rounded to 16, 20, 24 or 32; 0: by frame height")
-                    .maximum(32)
+                    .blurb("Height of the text in pixels, 16 to 256, rounded to a size that exists; 0: by frame size")
+                    .maximum(Font::MAX_HEIGHT)
                     .default_value(default.font_size)
                     .mutable_playing()
                     .build(),
@@ -259,7 +259,7 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
         thickness => thickness,
     };
     let font = match settings.font_size {
-        0 => Font::for_frame(size.height),
+        0 => Font::for_frame(size),
         height => Font::nearest(height),
     };
     let color = |detection: &Detection| PALETTE[detection.label_id as usize % PALETTE.len()];
@@ -279,12 +279,16 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
     if !settings.labels {
         return;
     }
+    let mut captions: Vec<Area> = Vec::new();
     for (detection, area) in boxes().filter(|(detection, _)| detection.rect.to_pixels(size).is_some()) {
         write_caption(caption, detection, settings.confidence);
         let (background, foreground) = (canvas.ink(color(detection)), canvas.ink(text_color(color(detection))));
-        let background_area = caption_area(area, size, font.width(caption), font.height());
-        canvas.fill_rect(background_area, background);
-        canvas.text(background_area.x_min, background_area.y_min, caption, font, foreground);
+        let place = free_area(area, size, (font.width(caption), font.height()), &captions);
+        if captions.len() < MAX_COMPARED {
+            captions.push(place);
+        }
+        canvas.fill_rect(place, background);
+        canvas.text(place.x_min, place.y_min, caption, font, foreground);
     }
     caption.clear();
     write_classifications(caption, "", &results.classifications);
@@ -293,6 +297,42 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
         canvas.fill_rect(Area::at(0, 0, font.width(caption), font.height()), background);
         canvas.text(0, 0, caption, font, foreground);
     }
+}
+
+/// Captions are kept off so many others. A frame with more is not readable in any case, and the time grows with the square.
+const MAX_COMPARED: usize = 200;
+
+/// A place for a caption near its box, where it covers as few pixels of earlier captions as possible.
+fn free_area(area: Area, size: Size, (width, height): (i64, i64), taken: &[Area]) -> Area {
+    let first = caption_area(area, size, width, height);
+    let in_frame = |x: i64, y: i64| {
+        let (x_most, y_most) = (i64::from(size.width) - width, i64::from(size.height) - height);
+        Area::at(x.min(x_most).max(0), y.min(y_most).max(0), width, height)
+    };
+    let right = area.x_max.saturating_sub(width);
+    let others = [
+        in_frame(right, area.y_min.saturating_sub(height)),
+        in_frame(area.x_min, area.y_max),
+        in_frame(right, area.y_max),
+        in_frame(area.x_min, area.y_min),
+        in_frame(area.x_min, area.y_max.saturating_sub(height)),
+        in_frame(area.x_min, first.y_min.saturating_sub(height)),
+        in_frame(area.x_min, area.y_max.saturating_add(height)),
+        in_frame(area.x_max, area.y_min),
+        in_frame(area.x_min.saturating_sub(width), area.y_min),
+    ];
+    let covered = |place: &Area| taken.iter().map(|other| place.overlap(other)).sum::<i64>();
+    let mut best = (covered(&first), first);
+    for place in others {
+        if best.0 == 0 {
+            break;
+        }
+        let n_pixels = covered(&place);
+        if n_pixels < best.0 {
+            best = (n_pixels, place);
+        }
+    }
+    best.1
 }
 
 /// Above the box, or at its top inside if there is no space above; moved left if it would leave the frame.
@@ -411,6 +451,27 @@ mod tests {
         assert_eq!(caption_of(vec![vector.clone()]), "person");
         assert_eq!(caption_of(vec![labels(&[])]), "person");
         assert_eq!(caption_of(vec![vector, labels(&[(0, Some("hat")), (4, None)]), age]), "person · hat+4 31");
+    }
+
+    #[test]
+    fn captions_of_a_crowd_keep_off_each_other() {
+        let (size, text) = (Size::new(640, 360), (60, 16));
+        let place_all = |boxes: &[Area]| {
+            boxes.iter().fold(Vec::new(), |mut taken, area| {
+                taken.push(free_area(*area, size, text, &taken));
+                taken
+            })
+        };
+        let n_covered =
+            |places: &[Area]| places.iter().enumerate().map(|(n, a)| places[..n].iter().map(|b| a.overlap(b)).sum::<i64>()).sum::<i64>();
+        // Heads in two rows, nearer to each other than a caption is wide.
+        let crowd: Vec<Area> = (0..20).map(|n| Area::at(20 + n % 10 * 40, 100 + n / 10 * 90, 34, 60)).collect();
+        let before: Vec<Area> = crowd.iter().map(|area| caption_area(*area, size, text.0, text.1)).collect();
+        let after = place_all(&crowd);
+        assert!(n_covered(&before) > 5000 && n_covered(&after) == 0, "{} and {} pixels", n_covered(&before), n_covered(&after));
+        let same = place_all(&[Area::at(100, 100, 80, 80); 5]);
+        assert_eq!((n_covered(&same), same[0]), (0, Area::at(100, 84, 60, 16)), "objects at one place");
+        assert!(same.iter().all(|place| place.x_min >= 0 && place.y_min >= 0 && place.x_max <= 640 && place.y_max <= 360));
     }
 
     #[test]

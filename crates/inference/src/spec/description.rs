@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use super::{ModelSpec, StageOptions, config, deduce, draft, known, model_proc, output, outside};
 use crate::Engine;
 use crate::labels::Labels;
+use crate::runtime::text::Quoted;
 use crate::runtime::{Error, ErrorKind, ModelInfo, Result, files};
 
 /// Source of a description.
@@ -27,11 +28,22 @@ pub enum Source {
     Known {
         /// File name in `assets/models`, without extension.
         name: &'static str,
-        /// Whether the model's checksum matches; otherwise its name and ports do.
-        by_checksum: bool,
+        /// How it was found.
+        found: KnownBy,
     },
     /// The model's metadata or ports.
     Model(&'static str),
+}
+
+/// How a built-in description was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KnownBy {
+    /// The checksum of the model's file is in the description.
+    Checksum,
+    /// The model's file has a name that the description lists, and ports that fit.
+    FileName,
+    /// The user gave the name of the description instead of a path.
+    User,
 }
 
 impl Source {
@@ -90,6 +102,9 @@ impl Description {
             (Some(_), Some(_)) => return Err(config("both `description` and `model-proc` are set: expected one of them".to_owned())),
             (description, model_proc) => description.as_ref().or(model_proc.as_ref()),
         };
+        if let Some(known) = options.description.as_deref().filter(|path| !path.exists()).and_then(known::of_own_name) {
+            return Ok(Self::known(known, KnownBy::User));
+        }
         if let Some(path) = named {
             return Self::read(path, Source::Named(path.clone()), info);
         }
@@ -101,9 +116,10 @@ impl Description {
         if open.is_empty() {
             return Ok(found);
         }
-        let (model, path) = (options.model.display(), path.display());
+        let (shown, out) = (options.model.to_string_lossy(), path.to_string_lossy());
+        let (model, out) = (Quoted(&shown), Quoted(&out));
         let message = format!(
-            "model `{model}` has no description, and its preprocessing and decoding are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {path}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
+            "model `{shown}` has no description, and its preprocessing and decoding are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {out}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
             open.join("; ")
         );
         Err(Error::new(ErrorKind::Config, message))
@@ -124,11 +140,11 @@ impl Description {
             return Self::read(&path.clone(), Source::NextToModel(path), info).map(|found| (found, Vec::new()));
         }
         if let Some(known) = known::of_checksum(&options.model) {
-            return Ok((Self::known(known, true), Vec::new()));
+            return Ok((Self::known(known, KnownBy::Checksum), Vec::new()));
         }
         let mut of_name: Vec<Self> = Vec::new();
         for known in known::of_name(&options.model) {
-            let candidate = Self::known(known, false);
+            let candidate = Self::known(known, KnownBy::FileName);
             match ModelSpec::of_description(&candidate, &options.of_model_alone(), info) {
                 Ok(_) => of_name.push(candidate),
                 Err(error) => {
@@ -234,11 +250,11 @@ impl Description {
         Ok(Self { source, text: draft.text(), assumed: draft.assumed() })
     }
 
-    fn known(known: &known::Known, by_checksum: bool) -> Self {
-        let assumed = match by_checksum {
-            true => Vec::new(),
-            false => vec![format!("the model is `{}` by its name and ports; its checksum is not known", known.name)],
+    fn known(known: &known::Known, found: KnownBy) -> Self {
+        let assumed = match found {
+            KnownBy::Checksum | KnownBy::User => Vec::new(),
+            KnownBy::FileName => vec![format!("the model is `{}` by its name and ports; its checksum is not known", known.name)],
         };
-        Self { source: Source::Known { name: known.name, by_checksum }, text: known.text.to_owned(), assumed }
+        Self { source: Source::Known { name: known.name, found }, text: known.text.to_owned(), assumed }
     }
 }

@@ -96,6 +96,11 @@ pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
     all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(stem)))
 }
 
+/// The description that has this name: one without a folder and without an ending.
+pub(super) fn of_own_name(name: &Path) -> Option<&'static Known> {
+    all().iter().find(|known| name.as_os_str() == known.name)
+}
+
 /// The labels of a built-in description.
 pub(super) fn labels(file: &Path) -> Result<Labels> {
     let text = LABELS.iter().find(|(name, _)| file.to_str() == Some(&format!("{name}.txt"))).map(|(_, text)| text);
@@ -178,9 +183,9 @@ mod tests {
     /// `roiflow describe` writes the labels into the file, because it does not know its folder.
     #[test]
     fn description_with_inlined_labels_is_equivalent() {
-        use super::super::{Description, Source};
+        use super::super::{Description, KnownBy, Source};
         for known in all() {
-            let source = Source::Known { name: known.name, by_checksum: true };
+            let source = Source::Known { name: known.name, found: KnownBy::Checksum };
             let as_it_is = Description { source, text: known.text.to_owned(), assumed: Vec::new() };
             let mut expected: toml::Table = known.text.parse().unwrap();
             let written: toml::Table = as_it_is
