@@ -166,14 +166,14 @@ fn the_book_lists_every_page() {
 fn the_documentation_lists_the_environment_variables() {
     /// For tests, and for a process that the command starts itself.
     const INTERNAL: &[&str] = &["ROIFLOW_APART", "ROIFLOW_UPDATE", "ROIFLOW_SEED", "ROIFLOW_MODELS"];
-    let page = read(&root().join("docs/command-line.md"));
+    let page = read(&root().join("docs/reference/environment.md"));
     check(product().iter().flat_map(|file| {
         let strings = file
             .text
             .split('"')
             .filter(|text| text.starts_with("ROIFLOW_") && !text.contains(|c: char| !(c.is_ascii_uppercase() || c == '_')));
         let missing = strings.filter(|name| !INTERNAL.contains(name) && !page.contains(&format!("`{name}`")));
-        missing.map(|name| format!("{}: `{name}` is missing in docs/command-line.md", file.name)).collect::<Vec<_>>()
+        missing.map(|name| format!("{}: `{name}` is missing in docs/reference/environment.md", file.name)).collect::<Vec<_>>()
     }));
 }
 

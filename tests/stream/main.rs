@@ -12,6 +12,8 @@ mod hostile_models;
 mod installed;
 
 mod bad_input;
+#[cfg(feature = "cli")]
+mod book;
 mod capi;
 mod cascade;
 mod classify;
@@ -44,6 +46,8 @@ mod publish;
 mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;
+#[cfg(feature = "cli")]
+mod results_schema;
 mod reuse;
 mod rig;
 #[cfg(feature = "cli")]
