@@ -179,6 +179,7 @@ pages! {
     describe_a_model_runs: "howto/describe-a-model.md",
     troubleshooting_runs: "howto/troubleshooting.md",
     command_line_runs: "command-line.md",
+    pipeline_files_run: "reference/pipeline-files.md",
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn caps_in_words(caps: &gst::Caps) -> String {
 }
 
 /// Fields of `stats`, with their meaning. Of a name that ends in `*` there are several.
-const STATS: [(&str, &str); 39] = [
+const STATS: [(&str, &str); 36] = [
     ("device", "the device that runs the model"),
     ("frames-in", "frames that arrived; `frames-out` + `dropped` + `frames-here`"),
     ("frames-out", "frames that left; `inferred` + `skipped` + `failed`"),
@@ -157,9 +157,6 @@ const STATS: [(&str, &str); 39] = [
     ("dropped-flush", "dropped by a flush"),
     ("dropped-downstream", "dropped because downstream refused them"),
     ("dropped-max-failures", "dropped after more than `max-failures` failures"),
-    ("skipped-flush", "always 0"),
-    ("skipped-downstream", "always 0"),
-    ("skipped-max-failures", "always 0"),
     ("objects-classified", "objects given to the model"),
     ("objects-recalled", "objects that left with earlier results only"),
     ("objects-nameless", "objects classified because they have no track ID"),
