@@ -13,8 +13,8 @@ use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Classifier, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan, Progress,
-    Spec, images_out, models::check_labels, naming, outputs, streams,
+    self, Classifier, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan,
+    Progress, Spec, images_out, models::check_labels, naming, outputs, streams,
 };
 use crate::{folders, stages};
 

@@ -26,6 +26,8 @@ pub mod labels;
 mod nearest;
 mod output_check;
 mod results;
+#[cfg(test)]
+mod results_schema;
 pub mod run_guard;
 pub mod spec;
 mod stage;

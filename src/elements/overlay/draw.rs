@@ -498,11 +498,11 @@ mod tests {
     #[test]
     fn enlarged_letters_keep_their_shape() {
         let draw = |height: u32| {
-            let mut picture = Picture::new(PixelFormat::Gray8, Size::new(130, 130));
-            let mut canvas = picture.canvas();
+            let mut image = TestImage::new(PixelFormat::Gray8, Size::new(130, 130));
+            let mut canvas = image.canvas();
             let white = canvas.ink([255; 3]);
             canvas.text(0, 0, "E", Font::nearest(height), white);
-            (picture.planes[0].clone(), picture.strides[0])
+            (image.planes[0].clone(), image.strides[0])
         };
         let ((small, stride), (large, _)) = (draw(32), draw(64));
         let mean = |x: usize, y: usize| {

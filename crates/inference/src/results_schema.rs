@@ -1,0 +1,73 @@
+//! Lines of results follow `assets/results.schema.json`, by the validator of another crate. Here, because the schema of descriptions uses it, too.
+
+use std::time::UNIX_EPOCH;
+
+use roiflow_results::json::{Context, SCHEMA_VERSION, write_line};
+use roiflow_results::{
+    Classification, Detection, FrameResults, Geometry, InferenceStatus, ObjectId, Outcome, Point, Rect, ScoredLabel, Size, TrackState,
+};
+use serde_json::Value;
+
+fn validator() -> jsonschema::Validator {
+    let schema = serde_json::from_str(include_str!("../assets/results.schema.json")).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+fn line(results: &FrameResults) -> Value {
+    let context =
+        Context { frame_number: 7, stream_id: Some("door"), source: None, timestamp_ns: Some(40), pts_ns: None, time: UNIX_EPOCH };
+    let mut line = Vec::new();
+    write_line(&mut line, results, &context).unwrap();
+    serde_json::from_slice(&line).unwrap()
+}
+
+/// Results with every kind of outcome, and numbers that JSON does not have.
+fn all_kinds() -> FrameResults {
+    let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
+    let scored = ScoredLabel { label_id: 2, label: None, confidence: 0.5 };
+    let point = Point { x: 50.0, y: 25.0 };
+    let classifications = vec![
+        said("gender", Outcome::Label { label_id: 0, label: Some("female".into()), confidence: 0.97 }),
+        said("clothes", Outcome::Labels(vec![scored])),
+        said("age", Outcome::Value(f32::NAN)),
+        said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, f32::INFINITY].into() }),
+        said("number", Outcome::Text { text: "AB 12".into(), confidence: 0.5 }),
+        said("outline", Outcome::Geometry(Geometry::Polygons(vec![vec![point]]))),
+    ];
+    let detection = Detection {
+        id: ObjectId(5),
+        track: Some(ObjectId(3)),
+        track_state: Some(TrackState::Held),
+        parent: None,
+        rect: Rect::from_corners(-20.0, 10.0, 60.0, 90.0),
+        keypoints: vec![point],
+        confidence: 0.9,
+        label_id: 3,
+        label: None,
+        classifications: classifications.clone(),
+    };
+    FrameResults { size: Size::new(200, 100), detections: vec![detection], classifications, ..FrameResults::default() }
+}
+
+#[test]
+fn lines_with_all_kinds_of_results_follow_the_schema() {
+    let validator = validator();
+    for status in [InferenceStatus::Inferred, InferenceStatus::Skipped("qos".into()), InferenceStatus::Failed("broken".into())] {
+        for results in [all_kinds(), FrameResults::default()] {
+            let value = line(&FrameResults { status: status.clone(), ..results });
+            let wrong: Vec<String> = validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+            assert_eq!(wrong, [] as [String; 0], "{value}");
+        }
+    }
+}
+
+#[test]
+fn the_schema_is_of_one_version() {
+    let validator = validator();
+    let is_valid = |version: u32| {
+        let mut value = line(&all_kinds());
+        value["schema_version"] = version.into();
+        validator.is_valid(&value)
+    };
+    assert_eq!([SCHEMA_VERSION - 1, SCHEMA_VERSION, SCHEMA_VERSION + 1].map(is_valid), [false, true, false]);
+}
