@@ -146,7 +146,7 @@ macro_rules! pages {
             let known = [$($page),*];
             let mut folders = vec![root().join("docs")];
             // tests/stream/documentation.rs, or the pages of other libraries.
-            let elsewhere = ["elements.md", "devices.md", "inference-requests.md", "remote-tensors.md"];
+            let elsewhere = ["elements.md", "python.md", "from-openvino-python.md", "devices.md", "inference-requests.md", "remote-tensors.md"];
             while let Some(folder) = folders.pop() {
                 for entry in std::fs::read_dir(folder).unwrap() {
                     let path = entry.unwrap().path();
