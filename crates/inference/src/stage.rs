@@ -245,7 +245,7 @@ impl Stage {
         self.instance.queue.n_frames_to_remove()
     }
 
-    /// A contradiction between outputs and description, as a message; once. See the module `output_check`.
+    /// Returns a contradiction between outputs and description as a message, once. See the module `output_check`.
     pub fn take_warning(&self) -> Option<String> {
         self.client.check.take_warning()
     }

@@ -14,7 +14,7 @@ pub(super) struct Pairs {
     first_component: usize,
     /// Byte offsets of the two source pixels of each column, from the start of the row. Ascending.
     positions: Vec<[usize; 2]>,
-    /// Weights of the two pixels, in [`FINE_STEPS`].
+    /// Weights of the two pixels, in units of 1/[`FINE_STEPS`].
     weights: Aligned<[i16; 2]>,
     /// Whether `windows` is used; otherwise `pixels`.
     is_by_windows: bool,
@@ -50,7 +50,7 @@ impl Pairs {
         true
     }
 
-    /// Interpolates row `y` into one row per color, in [`FINE_STEPS`].
+    /// Interpolates row `y` into one row per color, in units of 1/[`FINE_STEPS`].
     #[inline(never)]
     pub(super) fn interpolate(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], simd: Simd) {
         let reach_bytes = if self.is_by_windows { self.windows.reach_bytes } else { self.pixels.reach_bytes };

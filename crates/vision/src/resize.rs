@@ -78,7 +78,7 @@ pub(super) struct Columns {
     pub(super) pairs: Vec<[u32; 2]>,
     /// Weights of the second samples.
     pub(super) weights: Aligned<f32>,
-    /// The weights in [`WEIGHT_STEPS`].
+    /// The weights, in units of 1/[`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
     /// Whether any column interpolates. Not the case when scaling to exactly a third.
     pub(super) is_interpolated: bool,
@@ -261,7 +261,7 @@ pub(super) fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], 
 /// Weight steps for 8-bit images: a weight of 1 is this many steps.
 const WEIGHT_STEPS: u16 = 2048;
 
-/// A weight in [`WEIGHT_STEPS`]. It must be a multiple of one step.
+/// Converts a weight to units of 1/[`WEIGHT_STEPS`]. The weight must be a multiple of this unit.
 pub(super) fn steps(weight: f32) -> u16 {
     (weight * f32::from(WEIGHT_STEPS)) as u16
 }

@@ -254,7 +254,7 @@ impl Output {
     }
 }
 
-/// Writes the decoder of a converter. Returns whether it is a detector.
+/// Writes the decoder of a converter. Returns true for a converter of a detector.
 fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: Option<String>) -> Result<bool> {
     let Some(converter) = output.converter.as_deref() else {
         return Err(config(format!("`output_postproc`: expected a `converter`, one of {CONVERTERS}")));

@@ -26,15 +26,15 @@ const MANY_ROWS: usize = 1000;
 pub enum Finding {
     /// Boxes or scores that are not finite.
     NotFinite,
-    /// Scores that are not probabilities: minimum and maximum.
+    /// Scores outside 0 to 1. Has the smallest and the largest score.
     Scores { min: f32, max: f32 },
     /// Softmax applied to values that are probabilities already.
     SoftmaxTwice,
-    /// Boxes smaller than a pixel: the largest coordinate.
+    /// Boxes smaller than a pixel. Has the largest coordinate.
     Parts { max: f32 },
-    /// Corners in the wrong order or negative sizes: number of such boxes, and of all boxes.
+    /// Corners in the wrong order, or negative sizes. Has the number of such boxes, and of all boxes.
     Inverted { n: usize, of: usize },
-    /// Boxes outside the input or much larger than it: the largest coordinate.
+    /// Boxes outside the input or much larger than it. Has the largest coordinate.
     Beyond { max: f32 },
     /// More than half of all rows are above the threshold.
     Crowded { n: usize, of: usize },
