@@ -178,6 +178,14 @@ fn the_documentation_lists_the_environment_variables() {
 }
 
 #[test]
+fn every_promise_of_the_guide_names_its_test() {
+    let page = read(&root().join("docs/inference-requests.md"));
+    let chapter = page.split("## ").find(|chapter| chapter.starts_with("What cannot go wrong")).expect("the guide has this chapter");
+    let code: String = everything().into_iter().map(|file| file.text).collect();
+    check(promises_without_test(chapter, &code).into_iter());
+}
+
+#[test]
 fn every_conformance_test_has_an_equivalent() {
     let list = read(&root().join("tests/conformance.txt"));
     let docs: Vec<String> = everything().iter().flat_map(|file| docs_of_tests(&file.text)).collect();
@@ -271,6 +279,16 @@ fn conformance_errors(list: &str, docs: &[String]) -> Vec<String> {
         }
     }
     errors
+}
+
+/// The rows of a table whose last column is not the name of a function of the code.
+fn promises_without_test(chapter: &str, code: &str) -> Vec<String> {
+    let rows = chapter.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let is_named = |row: &str| {
+        let name = row.trim_end_matches(" |").rsplit("| ").next().unwrap_or_default().trim_matches('`');
+        !name.is_empty() && code.contains(&format!("fn {name}("))
+    };
+    rows.filter(|row| !is_named(row)).map(|row| format!("docs/inference-requests.md: no test of this name: {row}")).collect()
 }
 
 /// The doc comments that stand directly above a `#[test]` or a case of the device suite, each on one line.

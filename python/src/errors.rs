@@ -33,7 +33,7 @@ pub fn raise(error: runtime::Error) -> PyErr {
         ErrorKind::OwnedByQueue => OwnedByQueue::new_err(message),
         ErrorKind::WouldDeadlock => WouldDeadlock::new_err(message),
         ErrorKind::NotFound => NotFound::new_err(message),
-        ErrorKind::Tensor => TensorError::new_err(message),
+        ErrorKind::Tensor | ErrorKind::Conflict => TensorError::new_err(message),
         ErrorKind::OutOfMemory => OutOfMemory::new_err(message),
         ErrorKind::Config => ConfigError::new_err(message),
         ErrorKind::Io => ReadError::new_err(message),

@@ -100,7 +100,7 @@ enum LogLevel {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    crate::devices::heaps::share();
+    crate::devices::malloc_arenas::share();
     let terminal = Terminal::new();
     // Addresses of inputs may contain passwords, which must not appear in messages, including errors about the arguments.
     for argument in std::env::args_os().filter(|argument| !std::path::Path::new(argument).exists()) {

@@ -192,7 +192,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         {
             values.record(fields);
             // Shown when the frame leaves: the span itself may be held longer, even past the end of the trace.
-            if fields.outcome.is_some() && !std::mem::replace(&mut fields.is_shown, true) {
+            if span.name() == "frame" && fields.outcome.is_some() && !std::mem::replace(&mut fields.is_shown, true) {
                 self.put_frame(*begin, fields);
             }
         }
@@ -236,7 +236,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         event.record(&mut fields);
         if let Some(model) = &fields.model {
             let model = Path::new(model).file_stem().map_or(model.into(), |stem| stem.to_string_lossy());
-            self.name_lane(REQUESTS, fields.request, &format!("{model}, request {}", fields.request));
+            let name = fields.name.as_deref().map(|name| format!(" `{name}`")).unwrap_or_default();
+            self.name_lane(REQUESTS, fields.request, &format!("{model}, request {}{name}", fields.request));
         }
     }
 }
@@ -274,6 +275,8 @@ struct Fields {
     /// `None` for the complete run.
     step: Option<String>,
     model: Option<String>,
+    /// The user's name for the request.
+    name: Option<String>,
     /// Element that a frame is in.
     element: Option<String>,
     /// Outcome of a frame; `None` if it was dropped.
@@ -292,6 +295,9 @@ impl Fields {
         if let Some(frame) = self.frame {
             // Writing to a string cannot fail.
             let _written = write!(args, r#","frame":{frame}"#);
+        }
+        if let Some(outcome) = &self.outcome {
+            let _written = write!(args, r#","outcome":{}"#, quoted(outcome));
         }
         args
     }
@@ -326,6 +332,7 @@ impl Visit for Fields {
         match field.name() {
             "step" => self.step = Some(value.to_owned()),
             "model" => self.model = Some(value.to_owned()),
+            "name" => self.name = Some(value.to_owned()),
             "element" => self.element = Some(value.to_owned()),
             "outcome" => self.outcome = Some(value.to_owned()),
             "reason" => self.reason = Some(value.to_owned()),

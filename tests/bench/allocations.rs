@@ -34,7 +34,8 @@ pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> R
         request.start_async(()).expect("it is idle");
         request.wait().expect("it runs");
     });
-    count("a run, .await", budget, &mut || block_on(request.run(())).expect("it runs"));
+    count("a run, .await", budget, &mut || block_on(request.run(()).without_results()).expect("it runs"));
+    count("a run, .await, with its results", None, &mut || drop(block_on(request.run(())).expect("it runs")));
     count("a run through the model, results owned", None, &mut || drop(engines.noop.model.infer(&input).expect("it runs")));
     let (batched, slices) = tensors::batched(&picture)?;
     count("a run on 8 ROI slices, set_tensors each time", budget, &mut || {

@@ -14,6 +14,7 @@ mod element_types;
 mod engines;
 #[path = "../support/fill.rs"]
 mod fill;
+mod formats;
 mod golden_align;
 mod golden_antialias;
 mod golden_decoders;

@@ -230,3 +230,11 @@ fn ports_alone_are_nothing_to_read() {
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.to_string().contains("use `Model::from_ports`"), "{error}");
 }
+
+#[test]
+fn a_model_is_read_and_compiled_in_one_call() {
+    let model = devices::core().compile(tiny("double.onnx"), "CPU").unwrap();
+    assert_eq!(model.device(), "CPU");
+    assert_eq!(devices::core().compile("/no/such.onnx", "CPU").unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(devices::core().compile(tiny("double.onnx"), "CPPU").unwrap_err().kind(), ErrorKind::NotFound);
+}

@@ -1,7 +1,7 @@
-//! What the devices of loaded engines have in common: how a run's tensors become values of the engine's, and how a compiled model
-//! is handed to the runtime. Such engines take pointers to dense memory and give errors as texts.
+//! Shared by the devices of loaded engines: the tensors of a run become values of the engine, and a compiled model is passed to the runtime.
+//! Such engines take pointers to dense memory and return errors as text.
 //!
-//! Calls no engine, so it has no `unsafe`: each device makes and uses its values itself.
+//! Calls no engine, so it has no `unsafe`: each device creates and uses its values itself.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -12,45 +12,45 @@ use crate::runtime::io::DeviceIo;
 use crate::runtime::{Error, ErrorKind, Ignored, ModelInfo, ModelSource, Result};
 use crate::tensor::{ElementType, Shape, Tensor};
 
-/// What can go wrong in a call: the engine's own words.
-pub type Said<T> = Result<T, String>;
+/// The result of an engine call. The error is the engine's message.
+pub type EngineResult<T> = Result<T, String>;
 
-/// A text for an engine.
+/// A C string for an engine.
 ///
 /// # Errors
-/// If it holds a zero byte.
-pub fn c_string(text: &str) -> Said<CString> {
+/// If the text contains a zero byte.
+pub fn c_string(text: &str) -> EngineResult<CString> {
     CString::new(text).map_err(|_| format!("`{}` holds a zero byte", text.escape_debug()))
 }
 
-/// What an engine says, on one line and not without end: some print the model.
-pub fn one_line(said: &str) -> String {
+/// The message of an engine, on one line and shortened: some engines print the model.
+pub fn one_line(message: &str) -> String {
     const MAX_CHARACTERS: usize = 1000;
-    let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{} ...", &line[..end]),
         None => line,
     }
 }
 
-/// What an engine says of a run, as an error.
+/// The error of a run, from the engine's message.
 pub fn device_error(device: &str) -> impl Fn(String) -> Error {
-    move |said| Error::new(ErrorKind::Device, format!("device {device}: {said}"))
+    move |message| Error::new(ErrorKind::Device, format!("device {device}: {message}"))
 }
 
-/// What an engine says of a model, as an error.
+/// The error for a model that the engine refused.
 pub fn refused(device: &str, source: &ModelSource, why: &str) -> Error {
     Error::new(ErrorKind::Model, format!("device {device} cannot run `{source}`: {why}"))
 }
 
-/// A device can't run a model of this source at all.
+/// The error for a source that a device cannot read at all.
 pub fn no_source(device: &str, source: &ModelSource) -> Error {
     let what = if *source == ModelSource::Ports { "this model is ports alone" } else { "it does not know where this one lies" };
     Error::new(ErrorKind::Unsupported, format!("device {device} runs model files, or the bytes of one; {what}: `{source}`"))
 }
 
-/// The format of a model, where it is certainly none of the ONNX files: whatever else is in the model, the error is then about ONNX. A
-/// file says it by its ending, bytes by how they begin.
+/// The format of a model that is certainly not ONNX, so that errors name the format instead of ONNX. The format of a file is known by its
+/// ending, that of bytes by their first bytes.
 pub fn other_format(source: &ModelSource) -> Option<&'static str> {
     const ENDINGS: [&str; 6] = [IR, "ort", "tflite", "pb", "pdmodel", "gguf"];
     match source {
@@ -60,7 +60,7 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
         }
         ModelSource::Bytes(bytes) => {
             let bytes = bytes.model().trim_ascii_start();
-            // A text may begin with the mark of its byte order.
+            // Text may begin with a byte order mark.
             let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
             match bytes.get(4..8) {
                 _ if text.starts_with(b"<") => Some(IR),
@@ -74,14 +74,14 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
     }
 }
 
-/// OpenVINO's own format.
+/// The file ending of OpenVINO IR.
 pub const IR: &str = "xml";
 
-/// The file has as many inputs as when the caller read it.
+/// Checks that the file has as many inputs as when the caller read it.
 ///
 /// # Errors
-/// If it changed since.
-pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> Said<()> {
+/// If the file changed since.
+pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> EngineResult<()> {
     let (got, expected) = (file.inputs.len(), read.inputs.len());
     if got == expected {
         return Ok(());
@@ -89,30 +89,30 @@ pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> Said<()> {
     Err(format!("it changed since it was read: expected {expected} inputs, got {got}; read it again"))
 }
 
-/// A model as an engine holds it; requests share it.
+/// A compiled model of an engine. Requests share it.
 pub trait EngineModel: Send + Sync + 'static {
-    /// The device's name for users.
+    /// The name of the device.
     fn device(&self) -> &str;
 
     /// The ports as compiled.
     fn info(&self) -> &ModelInfo;
 
-    /// Makes the engine's part of a request.
+    /// Creates the engine's part of a request.
     ///
     /// # Errors
-    /// The engine's.
-    fn create_request(self: Arc<Self>) -> Said<Box<dyn DeviceRequest>>;
+    /// The engine's message.
+    fn create_request(self: Arc<Self>) -> EngineResult<Box<dyn DeviceRequest>>;
 }
 
-/// What the runtime holds: the model, and where its runs take place.
+/// A compiled model with the steps of its runs, for the runtime.
 pub struct Compiled<M> {
     /// The engine's model.
     pub model: Arc<M>,
     /// The steps of a run.
     pub steps: Vec<DeviceStep>,
-    /// How many requests keep the device busy.
+    /// The optimal number of requests.
     pub n_requests: usize,
-    /// The options that the caller gave in vain.
+    /// The options that have no effect.
     pub ignored: Vec<Ignored>,
 }
 
@@ -143,10 +143,10 @@ impl<M: EngineModel> DeviceModel for Compiled<M> {
     }
 }
 
-/// No input is empty because nothing was set. An empty one that was set is the engine's to compute.
+/// Checks that each input of dynamic shape was set. An empty input that was set is computed.
 ///
 /// # Errors
-/// `Tensor` if one is.
+/// `Tensor` if an input is empty because it was never set.
 pub fn check_inputs(info: &ModelInfo, io: &DeviceIo<'_>) -> Result<()> {
     for (input_idx, port) in info.inputs.iter().enumerate() {
         let shape = io.input(input_idx).layout().shape();
@@ -157,12 +157,12 @@ pub fn check_inputs(info: &ModelInfo, io: &DeviceIo<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Dense memory that an engine is to read or write.
+/// Dense memory that an engine reads or writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
-    /// Where it begins.
+    /// The first byte.
     pub ptr: *mut u8,
-    /// Its length.
+    /// The length in bytes.
     pub n_bytes: usize,
     /// The shape of the tensor in it.
     pub shape: Shape,
@@ -170,31 +170,31 @@ pub struct Extent {
     pub element: ElementType,
 }
 
-/// What stands for one input or output of a request: a value of the engine's over the memory of the run's tensor. It is kept
-/// while the tensor stays where it is; of a tensor with gaps there is a copy without.
-pub struct Place<V> {
-    /// The value over memory that lay at this address with this shape in the last run.
+/// The engine's value for one input or output of a request, over the memory of the run's tensor. The value is reused while address and shape stay
+/// the same. A tensor with gaps is copied into a dense one.
+pub struct BoundValue<V> {
+    /// Address, shape and value of the last run.
     over: Option<(usize, Shape, V)>,
     dense: Option<Tensor>,
 }
 
-impl<V> Default for Place<V> {
+impl<V> Default for BoundValue<V> {
     fn default() -> Self {
         Self { over: None, dense: None }
     }
 }
 
-impl<V> Place<V> {
-    /// So many places.
-    pub fn list(n_places: usize) -> Vec<Self> {
-        (0..n_places).map(|_| Self::default()).collect()
+impl<V> BoundValue<V> {
+    /// A list of empty ones.
+    pub fn list(n_values: usize) -> Vec<Self> {
+        (0..n_values).map(|_| Self::default()).collect()
     }
 
-    /// The value for an input; `make` is called where the last run's does not do. The memory is there until the run ends, and
-    /// is only to be read, though engines ask for pointers to write.
+    /// The value for an input. `make` creates one if that of the last run does not fit. The memory is valid until the run ends, and must only
+    /// be read, although engines take mutable pointers.
     ///
     /// # Errors
-    /// Those of `make`; `Tensor` if there is no memory for a copy without gaps.
+    /// The error of `make`; an error of the tensor, if a dense copy cannot be allocated.
     pub fn input(&mut self, io: &DeviceIo<'_>, input_idx: usize, make: impl FnOnce(&Extent) -> Result<V>) -> Result<&V> {
         let bytes = io.input(input_idx);
         let (element, shape) = (bytes.layout().element(), *bytes.layout().shape());
@@ -210,10 +210,10 @@ impl<V> Place<V> {
         self.over(&extent, make)
     }
 
-    /// The value for an output with this shape; as [`Place::input`], and then [`Place::finish`] after the run.
+    /// The value for an output of this shape, as [`BoundValue::input`]. [`BoundValue::finish`] must follow the run.
     ///
     /// # Errors
-    /// As there, and those of [`DeviceIo::output`].
+    /// As [`BoundValue::input`] and [`DeviceIo::output`].
     pub fn output(
         &mut self,
         io: &mut DeviceIo<'_>,
@@ -235,10 +235,10 @@ impl<V> Place<V> {
         self.over(&extent, make)
     }
 
-    /// Copies an output to its tensor, if that has gaps.
+    /// Copies an output into its tensor, if the tensor has gaps.
     ///
     /// # Errors
-    /// Those of [`DeviceIo::output`].
+    /// As [`DeviceIo::output`].
     pub fn finish(&self, io: &mut DeviceIo<'_>, output_idx: usize) -> Result<()> {
         if let Some(dense) = &self.dense {
             io.output(output_idx, &dense.shape())?.copy_all_from_dense(dense.bytes()?.extent())?;

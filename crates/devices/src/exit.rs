@@ -1,8 +1,8 @@
-//! Loaded engines and the end of the process: the exit waits for calls that are inside a library, and lets no more in.
+//! The exit of the process waits for calls that are inside an engine, and allows no further calls.
 //!
-//! When a process exits, the destructors of its libraries run, on the thread that called `exit`, beside all others. A thread that
-//! is inside an engine then, or enters it, meets what is gone: most often a crash after all work was done. So whatever calls an
-//! engine holds an [`Inside`] meanwhile. What is not freed by then is left to the system.
+//! When a process exits, the destructors of its libraries run on the thread that called `exit`, concurrently with all other threads. A
+//! thread inside an engine would then use destroyed objects, and most often crash after all work was done. So each call of an engine holds
+//! an [`Inside`]. Memory that is not freed by then is left to the system.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::{Error, ErrorKind, Result};
 
-/// How many calls are inside, and whether the process exits.
+/// The number of calls inside engines, and whether the process exits.
 static CALLS: Calls = Calls::new();
-/// How long an exit waits: as long as a request's drop waits for its run.
+/// How long an exit waits: as long as the drop of a request waits for its run.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Handlers cost some bytes each, and models may come and go for ever.
+/// Each handler costs some bytes, and a process may load any number of models.
 const MAX_HANDLERS: usize = 1000;
 
 /// While this is held, the process does not exit.
-#[must_use = "the call is inside as long as this is held"]
+#[must_use = "the exit waits only while this is held"]
 pub struct Inside<'a>(&'a Calls);
 
-/// A call may be made; `None` once the process exits.
+/// Allows a call of an engine. `None` once the process exits.
 pub fn enter() -> Option<Inside<'static>> {
     CALLS.enter()
 }
 
-/// As [`enter`].
+/// As [`enter`], with an error.
 ///
 /// # Errors
 /// `Stopped` once the process exits.
@@ -34,8 +34,8 @@ pub fn try_enter() -> Result<Inside<'static>> {
     enter().ok_or_else(|| Error::new(ErrorKind::Stopped, "the process exits; engines are not used any more"))
 }
 
-/// From now on an exit waits, before what was set up until now is destroyed: to be called after each call that may have loaded a
-/// library or set something up for the first time, because handlers run in the reverse order of their registration.
+/// Registers an exit handler that waits for calls inside engines. To be called after each call that may have loaded a library or registered
+/// destructors: handlers run in the reverse order of their registration, so this one runs before these destructors.
 pub fn guard() {
     unsafe extern "C" {
         safe fn atexit(handler: extern "C" fn()) -> c_int;
@@ -53,7 +53,7 @@ extern "C" fn close() {
 struct Calls(AtomicUsize);
 
 impl Calls {
-    /// In the number of calls: no more may come.
+    /// A flag in the number of calls: no further calls.
     const CLOSED: usize = 1 << (usize::BITS - 1);
 
     const fn new() -> Self {
@@ -62,12 +62,12 @@ impl Calls {
 
     fn enter(&self) -> Option<Inside<'_>> {
         let inside = Inside(self);
-        // One of both sees the other: this counts before it looks, `close` looks after it has said so.
+        // Either this call sees the flag, or `close` sees this call: this counts before it checks, `close` sets the flag before it checks.
         let before = self.0.fetch_add(1, Ordering::SeqCst);
         (before & Self::CLOSED == 0).then_some(inside)
     }
 
-    /// Whether all calls came out.
+    /// Closes, waits, and returns whether all calls have returned.
     fn close(&self, patience: Duration) -> bool {
         let begin = Instant::now();
         let mut calls = self.0.fetch_or(Self::CLOSED, Ordering::SeqCst) & !Self::CLOSED;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_waits_for_calls_that_are_inside_and_lets_no_more_in() {
+    fn an_exit_waits_for_calls_and_allows_no_more() {
         static CALLS: Calls = Calls::new();
         let (first, second) = (CALLS.enter().unwrap(), CALLS.enter().unwrap());
         drop(first);

@@ -1,10 +1,11 @@
-//! Where the libraries of engines lie that are loaded at run time, and opening them without harm.
+//! Searches for the libraries of engines, and loads them.
 //!
-//! An engine names what it looks for ([`Wanted`]); the order of places is the same for all: its own variable, the folders that
-//! other variables of the engine name, the loader's path, folders of the system, the packages of Python, the folder `engines` of
-//! roiflow's data, which `scripts/fetch-engines` fills. Where `python3` is a script of a version manager it must be asked where its packages
-//! are, which can take longer than loading an engine: that comes last. What is found but can't be used is said once, as a warning, and the search goes
-//! on; only what the engine's own variable names is final.
+//! A device describes its library as [`Wanted`]. The order of the search is the same for all: the engine's own variable, the folders that
+//! other variables of the engine name, the loader's path, the system's folders, the packages of Python, and the folder `engines` of
+//! roiflow's data, which `scripts/fetch-engines` fills. If `python3` is a script of a version manager, only running it tells where its
+//! packages are. This can take longer than loading an engine, so it is last.
+//!
+//! A library that cannot be used is logged as a warning, and the search continues. Only the engine's own variable is final.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -27,15 +28,15 @@ use crate::runtime::device::Missing;
 /// A library to look for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// What people call it.
+    /// The name of the engine.
     pub engine: &'static str,
-    /// The variable that names the library, or the folder it lies in.
+    /// The variable that names the library, or its folder.
     pub variable: &'static str,
-    /// The file name; versions may follow it.
+    /// The file name; a version may follow it.
     pub file: &'static str,
-    /// Folders that other variables of the engine point to, and folders where its installers put it.
+    /// The folders of the engine's other variables and of its installers.
     pub folders: fn() -> Vec<PathBuf>,
-    /// Where the Python package of the engine holds the library, from the folder of packages.
+    /// The folder of the library inside the folder of Python packages.
     pub in_packages: &'static str,
     /// The command that installs it.
     pub install: &'static str,
@@ -45,7 +46,7 @@ impl Wanted {
     /// The first library that `open` accepts, and its path.
     ///
     /// # Errors
-    /// What was found and why it was not accepted, or where nothing was found.
+    /// The libraries that were refused, with the reasons; or where nothing was found.
     pub fn find<T>(&self, open: impl Fn(&Path) -> Result<T, String>) -> Result<(T, PathBuf), Missing> {
         let missing = |reason: String| Missing { reason, install: Some(self.install) };
         let try_open =
@@ -55,7 +56,7 @@ impl Wanted {
             let candidates = if named.is_dir() { versions_in(&named, self.file) } else { vec![named.clone()] };
             let mut refused = format!("there is no `{}` in `{}`", self.file, named.display());
             for path in candidates {
-                // A name without a folder is the loader's to find.
+                // The loader searches for a name without a folder.
                 let is_name = path.components().count() == 1 && !path.exists();
                 match if is_name { open(&path) } else { try_open(&path) } {
                     Ok(opened) if is_name => return Ok((opened, loaded_path(&named.to_string_lossy()).unwrap_or(path))),
@@ -92,7 +93,7 @@ impl Wanted {
                 looked_in.push(folder);
             }
             if place == "the system's folders" {
-                // What the loader knows from its cache.
+                // The loader's cache.
                 let name = Path::new(self.file);
                 if let Ok(opened) = open(name) {
                     return Ok((opened, loaded_path(self.file).unwrap_or_else(|| name.to_owned())));
@@ -133,7 +134,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     said.to_string()
 }
 
-/// Where `pip install --target` of `scripts/fetch-engines` puts packages.
+/// The folders into which `scripts/fetch-engines` installs packages.
 fn own_packages() -> Vec<PathBuf> {
     folders::data().iter().map(|folder| folder.join("engines")).collect()
 }
@@ -173,17 +174,17 @@ fn system_folders() -> Vec<PathBuf> {
     roots.iter().flat_map(|root| [root.join(&triplet), root.clone()]).collect()
 }
 
-/// What `python3` on the path is.
+/// The kind of `python3` on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Python {
-    /// Where it lies tells where its packages are.
+    /// A program: its packages lie beside it.
     Program,
-    /// It stands in for one, and must be asked.
+    /// A script that starts one, and must be run to find its packages.
     Script,
 }
 
-/// The folders of packages: of an active virtual environment, of the user and of the first `python3` on the path if that is a program;
-/// or, if it is a script, those that it names.
+/// The folders of Python packages. For a program: those of an active virtual environment, of the first `python3` on the path, and of the user.
+/// For a script: those that it prints.
 fn python_packages(kind: Python) -> Vec<PathBuf> {
     static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let python = split_paths("PATH").iter().map(|folder| folder.join("python3")).find(|python| python.is_file());
@@ -209,7 +210,7 @@ fn is_script(program: &Path) -> bool {
     File::open(program).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && &begin == b"#!"
 }
 
-/// Told by where the program lies, which takes no time.
+/// The folders of packages beside a program.
 fn packages_of(python: &Path) -> Vec<PathBuf> {
     let prefix_of = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
     let mut folders: Vec<_> = prefix_of(python).iter().flat_map(|prefix| packages_under(prefix)).collect();
@@ -228,7 +229,7 @@ fn packages_under(prefix: &Path) -> Vec<PathBuf> {
             );
         }
     }
-    // Of several Pythons the newest; which one the library came with does not matter.
+    // The newest Python first. The library does not depend on it.
     folders.sort_by(|a, b| b.cmp(a));
     folders
 }
@@ -242,7 +243,7 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     while let Ok(None) = asked.try_wait() {
         if Instant::now() > deadline {
             tracing::warn!("`{}` does not answer where its packages are", python.display());
-            // It may have ended meanwhile, which is as good.
+            // An error means that it has ended.
             let _killed = asked.kill();
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -257,17 +258,17 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     answer.lines().map(PathBuf::from).filter(|path| is_packages(path) && path.is_dir()).collect()
 }
 
-/// Where a library lies that the loader found by its name.
+/// The path of a library that the loader found by its name.
 fn loaded_path(name: &str) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
     paths.into_iter().find(|path| path.file_name().and_then(OsStr::to_str).is_some_and(|file| file.starts_with(name))).map(Path::to_owned)
 }
 
-/// Whether the loader can map the file: it reads past the end of one that was cut off, and the process dies of that.
+/// Checks that the loader can map the file. The loader reads past the end of a truncated file, which ends the process.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the file.
 pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -283,7 +284,7 @@ pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let own = match std::env::consts::ARCH {
         "x86_64" => Some((EM_X86_64, Class::ELF64)),
         "aarch64" => Some((EM_AARCH64, Class::ELF64)),
-        // The loader says it.
+        // The loader reports it.
         _ => None,
     };
     let (machine, class) = (library.ehdr.e_machine, library.ehdr.class);
@@ -315,7 +316,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Where what the loader maps ends; debugging information may follow.
+    /// The end of the segments that the loader maps. Debugging information may follow.
     fn end_of_segments(library: &[u8]) -> usize {
         let number =
             |at: usize, n_bytes: usize| library[at..at + n_bytes].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte));

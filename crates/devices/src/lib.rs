@@ -1,10 +1,19 @@
 //! The only list of built-in devices. One folder per device, the same file names in each: `mod.rs` (the device), `model.rs`
 //! (a compiled model), `request.rs` (the device's part of one request).
 //!
-//! A device knows `runtime` and `tensor`, and nothing of the other devices. Seven helpers are shared: [`find`] looks for
-//! libraries that are loaded at run time, [`engine`] puts a run's tensors before them, [`exit`] keeps their calls and the end of the
-//! process apart, [`denormals`] keeps engines from computing with numbers that are next to nothing, [`onnx`] changes the shapes in a
-//! file, [`quiet`] makes an engine's panics errors, [`kept`] names what is kept for the next process; and [`heaps`] is for programs that use them.
+//! A device knows `runtime` and `tensor`, and no other device. They share these modules:
+//!
+//! | module | does |
+//! |---|---|
+//! | `find` | searches for libraries that are loaded at run time |
+//! | [`engine`] | passes the tensors of a run to an engine, and errors back |
+//! | [`exit`] | lets the exit of the process wait for calls that are inside an engine |
+//! | `float_control` | calls engines with denormals flushed to zero, and restores the thread |
+//! | [`onnx`] | reads and changes the shapes in an ONNX file |
+//! | `panics` | makes the panics of an engine errors |
+//! | `model_cache` | keeps compiled models for the next process |
+//! | [`folders`] | the folders of roiflow on a user's system |
+//! | [`malloc_arenas`] | limits glibc's malloc arenas, for programs |
 
 pub mod auto;
 #[cfg(feature = "cpu")]
@@ -18,9 +27,9 @@ mod find;
 #[cfg(any(feature = "openvino", feature = "onnxruntime"))]
 mod float_control;
 pub mod folders;
-pub mod heaps;
+pub mod malloc_arenas;
 #[cfg(any(feature = "openvino", feature = "onnxruntime"))]
-pub mod kept;
+mod model_cache;
 #[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 pub mod onnx;
 #[cfg(feature = "onnxruntime")]
@@ -28,7 +37,7 @@ pub mod onnxruntime;
 #[cfg(feature = "openvino")]
 pub mod openvino;
 #[cfg(feature = "cpu")]
-pub mod quiet;
+mod panics;
 
 use std::sync::{Arc, OnceLock};
 
@@ -49,7 +58,7 @@ pub fn core() -> &'static Core {
         core.register_family(Arc::new(openvino::OpenVino::default()));
         #[cfg(feature = "onnxruntime")]
         core.register_family(Arc::new(onnxruntime::OnnxRuntime::default()));
-        // Chooses among the others, so it comes last.
+        // It chooses among the others, so it is last.
         core.register(Arc::new(auto::AutoDevice::new(core.clone())));
         core
     })

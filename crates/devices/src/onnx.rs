@@ -1,12 +1,11 @@
-//! What is looked at and changed in the bytes of an ONNX file before an engine gets them: the shapes of its inputs, which some engines
-//! take as the file has them, and keep only as the file has them.
+//! Reads and changes the bytes of an ONNX file before an engine gets them: the shapes of its inputs, which some engines cannot change.
 //!
-//! Knows the wire format of protocol buffers and the numbers of some fields, so that weights, which are nearly all of a file, are
-//! passed over and copied as they are. Reads of any bytes end: what is no such message is an error.
+//! Knows the wire format of protocol buffers and the numbers of some fields. Weights, which are nearly all of a file, are skipped or copied as
+//! they are. Reading ends for any bytes: bytes that are not a valid message are an error.
 
 use std::io::{self, BufReader, Read, Seek};
 
-use crate::engine::Said;
+use crate::engine::EngineResult;
 use crate::runtime::{Dim, Port};
 
 // Fields of `ModelProto`, `GraphProto`, `NodeProto`, `ValueInfoProto`, `TypeProto`, `TensorShapeProto`.
@@ -33,12 +32,12 @@ const TENSOR_OTHER_FILE: u64 = 13;
 // Of `TensorProto`: its numbers, by type, and its bytes.
 const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
-/// The model with these input shapes; `None` if it has them already. What the file says of outputs and of values in between is
-/// for its own shapes, so it is left open, and the engine finds it anew.
+/// The model with these input shapes; `None` if it has them already. The shapes of outputs and inner values hold for the old input shapes, so they
+/// become dynamic, and the engine infers them again.
 ///
 /// # Errors
-/// If this is no such message.
-pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
+/// If the bytes are not a valid message.
+pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u8>>> {
     let mut differs = false;
     for graph in messages(model, MODEL_GRAPH)? {
         for input in messages(graph, GRAPH_INPUT)? {
@@ -60,11 +59,11 @@ pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>>
     Ok(Some(changed))
 }
 
-/// Names and operators of the graph's nodes, constants left out.
+/// Names and operators of the nodes of the graph, without constants.
 ///
 /// # Errors
-/// If this is no such message.
-pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
+/// If the bytes are not a valid message.
+pub fn nodes(model: &[u8]) -> EngineResult<Vec<(String, String)>> {
     let mut nodes = Vec::new();
     for graph in messages(model, MODEL_GRAPH)? {
         for node in messages(graph, GRAPH_NODE)? {
@@ -77,12 +76,12 @@ pub fn nodes(model: &[u8]) -> Said<Vec<(String, String)>> {
     Ok(nodes)
 }
 
-/// The bytes of a model hold all of it.
+/// Checks that the bytes of a model are complete.
 ///
 /// # Errors
-/// If tensors of it lie in files of their own, which bytes have none of.
-pub fn check_whole(model: &[u8]) -> Said<()> {
-    // What is no such message is said by the engine.
+/// If its tensors are in external files.
+pub fn check_whole(model: &[u8]) -> EngineResult<()> {
+    // The engine reports bytes that are not a valid message.
     let has_other_files = may_have_other_files(model).unwrap_or(true)
         && messages(model, MODEL_GRAPH).is_ok_and(|graphs| graphs.into_iter().any(|graph| has_other_files(graph, 0)));
     match has_other_files {
@@ -107,8 +106,7 @@ fn has_other_files(graph: &[u8], depth: usize) -> bool {
     depth == MAX_DEPTH || each(graph, &[GRAPH_INITIALIZER]).iter().any(is_elsewhere) || attributes.any(of_attribute)
 }
 
-/// Whether weights may lie in files beside the model. Looks for the key under which a tensor names its file, wherever it stands;
-/// a text that holds the same bytes does no harm.
+/// Whether weights may be in external files. Searches for the key of a tensor's file name anywhere in the model; a false positive is harmless.
 pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     const KEY: &[u8] = b"\x0a\x08location";
     let mut window = vec![0; 64 << 10];
@@ -119,7 +117,7 @@ pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
         if n_read == 0 || memchr::memmem::find(seen, KEY).is_some() {
             return Ok(n_read > 0);
         }
-        // The key may begin in one piece and end in the next.
+        // The key may be split between two reads.
         let from = seen.len().saturating_sub(KEY.len() - 1);
         let n_seen = seen.len();
         window.copy_within(from..n_seen, 0);
@@ -127,10 +125,10 @@ pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     }
 }
 
-/// A model without the values of its weights: all else is in it. They are nearly all of a file, and are not read.
+/// A model without the values of its weights, which are nearly all of a file and are not read.
 ///
 /// # Errors
-/// If the file can't be read, or this is no such message.
+/// If the file cannot be read, or is not a valid message.
 pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
     let mut file = BufReader::new(file);
     let len = file.seek(io::SeekFrom::End(0))?;
@@ -138,7 +136,7 @@ pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
     outline_of(&mut file, len, &[MODEL_GRAPH, GRAPH_INITIALIZER])
 }
 
-/// The next message of the file without the values of tensors, which lie at the end of the path.
+/// The next message of the file, without the values of the tensors at the end of the path.
 fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) -> io::Result<Vec<u8>> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, cut_off());
     let (mut bytes, mut left) = (Vec::new(), len);
@@ -148,7 +146,7 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
         let len = match key & 7 {
             0 => {
                 let value = next_varint(file, &mut left)?;
-                // Numbers of a tensor may also lie one by one.
+                // The values of a tensor may also be unpacked.
                 if !(path.is_empty() && TENSOR_VALUES.contains(&number)) {
                     write_varint(key, &mut bytes);
                     write_varint(value, &mut bytes);
@@ -197,8 +195,8 @@ fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
     read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
-/// An input with the shape of the port of its name; `None` if it has that, or there is none.
-fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
+/// An input with the shape of the port of the same name; `None` if it has that shape, or there is no such port.
+fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u8>>> {
     let name = text(input, VALUE_NAME)?;
     let Some(port) = inputs.iter().find(|port| port.name().as_bytes() == name) else { return Ok(None) };
     let mut wanted = port.shape.dims().iter();
@@ -215,8 +213,8 @@ fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> Said<Option<Vec<u8>>> {
     Ok(differs.then_some(changed))
 }
 
-/// A value with other extents: `change` is asked for each, and gives `None` for one that stays.
-fn with_shape(value: &[u8], change: &mut dyn FnMut(Dim) -> Option<Dim>) -> Said<Vec<u8>> {
+/// A value with other extents. `change` returns the new extent, or `None` to keep it.
+fn with_shape(value: &[u8], change: &mut dyn FnMut(Dim) -> Option<Dim>) -> EngineResult<Vec<u8>> {
     let path = [VALUE_TYPE, TYPE_TENSOR, TENSOR_SHAPE];
     within(value, &path, &mut |shape| {
         rewrite(shape, &mut |number, dim| {
@@ -237,13 +235,13 @@ fn with_shape(value: &[u8], change: &mut dyn FnMut(Dim) -> Option<Dim>) -> Said<
     })
 }
 
-fn extent_of(dim: &[u8]) -> Said<Dim> {
+fn extent_of(dim: &[u8]) -> EngineResult<Dim> {
     let (mut extent, mut rest) = (Dim::Dynamic, dim);
     while let Some(field) = Field::next(&mut rest)? {
         match (field.number, field.content) {
-            // Some exporters write an open extent as 0 or -1, which the library takes at its word.
+            // Some exporters write a dynamic extent as 0 or -1, which ONNX Runtime takes literally.
             (DIM_EXTENT, Content::Number(number)) => extent = Dim::Fixed(usize::try_from(number as i64).unwrap_or(0)),
-            // Number or name, whichever comes last.
+            // The last field counts, number or name.
             (DIM_NAME, Content::Message(_)) => extent = Dim::Dynamic,
             _ => {}
         }
@@ -257,8 +255,8 @@ enum Change {
     To(Vec<u8>),
 }
 
-/// A message with some of its messages changed: `change` is asked for each, with its field number.
-fn rewrite(message: &[u8], change: &mut dyn FnMut(u64, &[u8]) -> Said<Change>) -> Said<Vec<u8>> {
+/// A message with some inner messages changed. `change` is called for each, with its field number.
+fn rewrite(message: &[u8], change: &mut dyn FnMut(u64, &[u8]) -> EngineResult<Change>) -> EngineResult<Vec<u8>> {
     let mut bytes = Vec::with_capacity(message.len() + 16);
     let mut rest = message;
     while let Some(field) = Field::next(&mut rest)? {
@@ -279,8 +277,8 @@ fn rewrite(message: &[u8], change: &mut dyn FnMut(u64, &[u8]) -> Said<Change>) -
     Ok(bytes)
 }
 
-/// A message with what lies at the end of the path changed.
-fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> Said<Vec<u8>>) -> Said<Vec<u8>> {
+/// A message with the inner message at the end of the path changed.
+fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> EngineResult<Vec<u8>>) -> EngineResult<Vec<u8>> {
     let Some((first, path)) = path.split_first() else { return change(message) };
     rewrite(message, &mut |number, content| {
         if number == *first { Ok(Change::To(within(content, path, change)?)) } else { Ok(Change::Keep) }
@@ -288,7 +286,7 @@ fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> Said<Ve
 }
 
 /// The messages and texts with this field number.
-fn messages(message: &[u8], number: u64) -> Said<Vec<&[u8]>> {
+fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
     let (mut found, mut rest) = (Vec::new(), message);
     while let Some(field) = Field::next(&mut rest)? {
         if let (true, Content::Message(content)) = (field.number == number, field.content) {
@@ -298,8 +296,8 @@ fn messages(message: &[u8], number: u64) -> Said<Vec<&[u8]>> {
     Ok(found)
 }
 
-/// The text with this field number, empty if there is none. Of several the last one counts, as in all protocol buffers.
-fn text(message: &[u8], number: u64) -> Said<&[u8]> {
+/// The text with this field number, empty if there is none. Of several, the last counts, as in all protocol buffers.
+fn text(message: &[u8], number: u64) -> EngineResult<&[u8]> {
     Ok(messages(message, number)?.last().copied().unwrap_or_default())
 }
 
@@ -320,8 +318,8 @@ enum Content<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// Takes the next field off; `None` at the end.
-    fn next(rest: &mut &'a [u8]) -> Said<Option<Self>> {
+    /// Reads the next field; `None` at the end.
+    fn next(rest: &mut &'a [u8]) -> EngineResult<Option<Self>> {
         let whole = *rest;
         if whole.is_empty() {
             return Ok(None);
@@ -345,13 +343,13 @@ fn cut_off() -> String {
     "its bytes are no protocol buffer, or cut off".to_owned()
 }
 
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Said<&'a [u8]> {
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> EngineResult<&'a [u8]> {
     let (taken, after) = rest.split_at_checked(len).ok_or_else(cut_off)?;
     *rest = after;
     Ok(taken)
 }
 
-fn read_varint(rest: &mut &[u8]) -> Said<u64> {
+fn read_varint(rest: &mut &[u8]) -> EngineResult<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let byte = take(rest, 1)?[0];
@@ -388,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_changed() {
+    fn only_differing_shapes_are_changed() {
         let model = tiny("double.onnx"); // x [?, 4]
         assert_eq!(with_input_shapes(&model, &[input([Dim::Dynamic, 4.into()])]), Ok(None));
         assert_eq!(with_input_shapes(&model, &[input([Dim::from(1..=3), 4.into()])]), Ok(None));
@@ -400,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_is_all_but_the_values_of_weights() {
+    fn an_outline_lacks_only_the_values_of_weights() {
         // ModelProto { graph (7): { name (2): "g", initializer (5): { dims (1): 3, raw_data (9): "abc", name (8): "w" }, node (1): { } }, ir_version (1): 300 }
         let tensor = b"\x08\x03\x4a\x03abc\x42\x01w";
         let graph = [b"\x12\x01g\x2a\x0a", &tensor[..], b"\x0a\x00"].concat();
@@ -416,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_field_that_stands_twice_the_last_counts() {
+    fn the_last_of_repeated_fields_counts() {
         // ModelProto { graph (7): { node (1): { name (3), op_type (4) }, input (11): { name (1), type (2): { tensor_type (1): { shape (2): { dim (1)
         let named = |number: u8, names: [u8; 2]| [number << 3 | 2, 1, names[0], number << 3 | 2, 1, names[1]];
         let node = [named(3, *b"an"), named(4, *b"PA")].concat();
@@ -433,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_to_an_end() {
+    fn reading_any_bytes_ends() {
         let model = tiny("double.onnx");
         let inputs = [input([3, 4])];
         for len in 0..model.len() {
@@ -449,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_in_other_files_are_seen() {
+    fn external_weights_are_found() {
         let says = |model: &[u8]| may_have_other_files(model).unwrap();
         assert!(!says(&tiny("double.onnx")));
         // TensorProto { external_data (13): [{ key: "location", value: "w" }] }

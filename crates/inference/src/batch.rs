@@ -134,7 +134,7 @@ fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut
         let (mut shape, data) = values_of(context, output_idx)?;
         if n_items > 1 {
             if shape.first() != Some(&n_items) {
-                let port = context.output_port(output_idx);
+                let port = context.output_port(output_idx)?;
                 let message = format!("output {port}: expected {n_items} batch items, got {shape}. Set batch-size=1");
                 return Err(Error::new(ErrorKind::Device, message));
             }
@@ -145,10 +145,10 @@ fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut
     let mut outputs: Vec<Output<'_>> = Vec::with_capacity(values.len());
     for (item_idx, item) in items.iter_mut().enumerate().filter(|(_, item)| item.failed.is_none()) {
         outputs.clear();
-        outputs.extend(values.iter().enumerate().map(|(output_idx, (shape, data))| {
+        for (output_idx, (shape, data)) in values.iter().enumerate() {
             let len = data.len() / n_items;
-            Output { name: context.output_port(output_idx).name(), shape, data: &data[item_idx * len..][..len] }
-        }));
+            outputs.push(Output { name: context.output_port(output_idx)?.name(), shape, data: &data[item_idx * len..][..len] });
+        }
         let (job, frame_from_input) = (&mut item.job, item.frame_from_input);
         match catch_panic("decoding", || job.decode(&outputs, &frame_from_input, scratch)) {
             Ok(()) => {}
@@ -168,7 +168,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
             (shape, values.iter().map(|&value| value as f32).collect())
         }};
     }
-    Ok(match context.output_port(output_idx).element {
+    Ok(match context.output_port(output_idx)?.element {
         ElementType::U8 => cast!(u8),
         ElementType::I8 => cast!(i8),
         ElementType::I32 => cast!(i32),

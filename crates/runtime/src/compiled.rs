@@ -8,9 +8,9 @@ use super::config::Properties;
 use super::device::{DeviceModel, DeviceStep};
 use super::executor::{Executor, Executors, Inline};
 use super::io::{InputSlot, OutputSlot, Places, RunIo};
-use super::request_pool::RequestPool;
+use super::request_pool::{PooledRequest, RequestPool};
 use super::steps::{Body, Step, StepTask};
-use super::{Config, Error, ErrorKind, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results, batching};
+use super::{Config, Error, ErrorKind, InferFuture, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results, batching};
 use crate::tensor::Tensor;
 
 /// The executor of [`Config::callback_thread`].
@@ -181,6 +181,7 @@ impl CompiledModel {
             span: tracing::Span::none(),
             n_queued: 0,
             task: None,
+            model: shared.clone(),
         };
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }
@@ -217,12 +218,36 @@ impl CompiledModel {
     /// As [`InferRequest::infer`], and `Tensor` if an input is missing.
     pub fn infer(&self, inputs: impl Inputs) -> Result<Results> {
         self.check_complete(&inputs)?;
-        let request = self.direct.get_or_init(|| RequestPool::new(self.optimal_number_of_requests())).take_or_create(self)?;
+        let request = self.direct_request()?;
         let ran = request.infer(inputs);
-        request.clear_inputs()?;
-        request.reset_state()?;
-        ran?;
-        request.take_outputs()
+        request.end_of_direct_run(ran)
+    }
+
+    /// As [`CompiledModel::infer`], without blocking the thread: starts immediately, and returns a future of the results. Dropping the future
+    /// cancels the run. The future also gives the errors of the start.
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::Config};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
+    /// # futures::executor::block_on(async {
+    /// let (one, two) = (ndarray::arr2(&[[1.0_f32; 4]]), ndarray::arr2(&[[2.0_f32; 4]]));
+    /// let both = (model.infer_async(&one), model.infer_async(&two)); // both run already
+    /// assert_eq!(both.0.await?.view::<f32>(())?[[0, 0]], 2.0);
+    /// assert_eq!(both.1.await?.view::<f32>(())?[[0, 0]], 4.0);
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    pub fn infer_async(&self, inputs: impl Inputs) -> InferFuture {
+        match self.check_complete(&inputs).and_then(|()| self.direct_request()) {
+            Ok(request) => InferFuture::running(request.run_then(inputs), request),
+            Err(error) => InferFuture::failed(error),
+        }
+    }
+
+    fn direct_request(&self) -> Result<PooledRequest> {
+        self.direct.get_or_init(|| RequestPool::new(self.optimal_number_of_requests())).take_or_create(self)
     }
 
     /// The request is reused: an input that is not given would be that of an earlier call.

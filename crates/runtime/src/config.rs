@@ -13,6 +13,8 @@ pub const MAX_BATCH_SIZE: usize = 1024;
 
 /// Options of compilation. [`Config::default`] suits a single pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Config {
     /// Number of concurrent requests; `None`: the device's optimal number. Default: `None`.
     pub n_requests: Option<usize>,
@@ -37,8 +39,10 @@ pub struct Config {
     /// example a [`Pool`](super::executor::Pool) for some models. `None`: the pool that all models share. Default: `None`.
     ///
     /// Waits inside callbacks and steps lend the worker's place only on a `Pool`; another executor needs a thread for each of them.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub executor: Option<Arc<dyn Executor>>,
     /// The executor of callbacks, instead of [`Config::callback_thread`]. Default: `None`.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub callback_executor: Option<Arc<dyn Executor>>,
     /// Maximum number of runs that are combined into one call of the engine, 1 to [`MAX_BATCH_SIZE`]. Default: 1, no batching.
     ///
@@ -48,9 +52,11 @@ pub struct Config {
     pub batch_size: usize,
     /// Longest time that a run waits for others, by default 5 ms. With 0, only runs that wait for the engine anyway are combined. A run
     /// does not wait if all requests of the model wait already.
+    #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub batch_timeout: Duration,
     /// Longest time that dropping the last handle of a running request waits for its run, by default 5 s. After that, the run keeps its
     /// memory and frees it when it ends.
+    #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub drop_patience: Duration,
     /// Options of a single engine, with its prefix: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. They override the other
     /// options; options of other engines are ignored. OpenVINO refuses unknown names, ONNX Runtime does not check them.
@@ -80,6 +86,8 @@ impl Default for Config {
 
 /// The optimization goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Performance {
     /// Most results per second: many requests with few threads.
     #[default]
@@ -90,6 +98,8 @@ pub enum Performance {
 
 /// The precision of computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Precision {
     /// 32 bits: all devices give the same results.
     #[default]

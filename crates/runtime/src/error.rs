@@ -25,6 +25,8 @@ pub enum ErrorKind {
     NotFound,
     /// Element type, shape or tensor do not match the port.
     Tensor,
+    /// Tensors of one request share memory in a way that no run can use: waiting does not help, unlike [`ErrorKind::Busy`].
+    Conflict,
     /// Out of memory; the message names the number of bytes.
     OutOfMemory,
     /// An invalid property or option.
@@ -41,14 +43,39 @@ pub enum ErrorKind {
     Panic,
 }
 
+impl ErrorKind {
+    /// Whether the same call may succeed later, when another run or lease has ended: true for [`ErrorKind::Busy`] alone.
+    pub fn is_transient(self) -> bool {
+        self == Self::Busy
+    }
+}
+
 /// An error of the runtime or a device. Every waiter of a failed run gets a clone.
+///
+/// Programs read the fields: [`Error::kind`], and where it is about a port, [`Error::port`], [`Error::expected`] and [`Error::got`]. People
+/// read the message, which has all of them.
+///
+/// ```
+/// # use roiflow::{devices, runtime::ErrorKind, tensor::Tensor};
+/// # fn main() -> roiflow::runtime::Result<()> {
+/// # let model = devices::core().compile("assets/tiny/add.onnx", "CPU")?;
+/// # let request = model.create_infer_request()?;
+/// let error = request.set_tensor("a", &Tensor::from_slice([4], &[0.0_f32; 4])?).unwrap_err();
+/// assert_eq!((error.kind(), error.is_transient()), (ErrorKind::Tensor, false));
+/// assert_eq!((error.port(), error.expected(), error.got()), (Some("a"), Some("[1, 4] f32"), Some("[4] f32")));
+/// assert_eq!(error.to_string(), "input `a`: expected [1, 4] f32, got [4] f32");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
 struct Inner {
     kind: ErrorKind,
     message: String,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    port: Option<Box<str>>,
+    expected_and_got: Option<(Box<str>, Box<str>)>,
 }
 
 /// `Result` with this module's [`Error`].
@@ -57,12 +84,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Makes an error; the message says what was expected, what came, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
+        Self(Arc::new(Inner { kind, message: message.into(), source: None, port: None, expected_and_got: None }))
+    }
+
+    /// Adds the name of the port that the error is about. The message stays.
+    pub fn with_port(self, name: &str) -> Self {
+        Self(Arc::new(Inner { port: Some(name.into()), ..self.into_inner() }))
+    }
+
+    /// Adds what was expected, and what came instead. The message stays.
+    pub fn with_expected(self, expected: impl fmt::Display, got: impl fmt::Display) -> Self {
+        let expected_and_got = Some((expected.to_string().into(), got.to_string().into()));
+        Self(Arc::new(Inner { expected_and_got, ..self.into_inner() }))
     }
 
     /// The same with the error that caused it.
     pub fn with_source(kind: ErrorKind, message: impl Into<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
+        let source: Box<dyn std::error::Error + Send + Sync> = source.into();
+        Self(Arc::new(Inner { source: Some(source.into()), ..Self::new(kind, message).into_inner() }))
     }
 
     /// What a panic said that was caught at this place; of the kind [`ErrorKind::Panic`].
@@ -76,13 +115,40 @@ impl Error {
         self.0.kind
     }
 
+    /// Whether the same call may succeed later, see [`ErrorKind::is_transient`].
+    pub fn is_transient(&self) -> bool {
+        self.0.kind.is_transient()
+    }
+
+    /// The name of the input, output or variable that the error is about, if it is about one.
+    pub fn port(&self) -> Option<&str> {
+        self.0.port.as_deref()
+    }
+
+    /// What was expected, if the error compares two things: `[1, 4] f32`.
+    pub fn expected(&self) -> Option<&str> {
+        self.0.expected_and_got.as_ref().map(|(expected, _)| &**expected)
+    }
+
+    /// What came instead of [`Error::expected`].
+    pub fn got(&self) -> Option<&str> {
+        self.0.expected_and_got.as_ref().map(|(_, got)| &**got)
+    }
+
+    fn into_inner(self) -> Inner {
+        Arc::try_unwrap(self.0).unwrap_or_else(|shared| Inner {
+            kind: shared.kind,
+            message: shared.message.clone(),
+            source: shared.source.clone(),
+            port: shared.port.clone(),
+            expected_and_got: shared.expected_and_got.clone(),
+        })
+    }
+
     /// The same error, saying first what it happened to: "input `data`", a path, a device.
     pub fn context(self, what: impl fmt::Display) -> Self {
         let message = format!("{what}: {}", self.0.message);
-        match Arc::try_unwrap(self.0) {
-            Ok(inner) => Self(Arc::new(Inner { message, ..inner })),
-            Err(shared) => Self(Arc::new(Inner { kind: shared.kind, message, source: None })),
-        }
+        Self(Arc::new(Inner { message, ..self.into_inner() }))
     }
 }
 

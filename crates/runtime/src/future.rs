@@ -2,22 +2,47 @@
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::request_pool::PooledRequest;
 use super::run::Expected;
-use super::{Error, InferRequest, Result};
+use super::{Error, InferRequest, Result, Results};
 
-/// Completes when a run is complete and its callback has returned, as [`InferRequest::wait`].
+/// Ready when a run is complete and its callback has returned, as [`InferRequest::wait`].
 ///
-/// Dropping the future of [`InferRequest::run`] before its end cancels the run, as [`InferRequest::cancel`]. Dropping the future of
-/// [`InferRequest::completed`] or of `request.await` has no effect on the run.
+/// The future of [`InferRequest::run`] gives the [`Results`] of the request; dropping it before its end cancels the run, as
+/// [`InferRequest::cancel`]. The future of [`InferRequest::completed`] or of `request.await` gives `()`; dropping it has no effect on the run.
 #[must_use = "a future does nothing unless it is awaited, and dropping that of `run` cancels the run"]
-pub struct RunFuture {
+pub struct RunFuture<T = ()> {
     request: InferRequest,
     state: State,
     /// The run is canceled if the future is dropped before its end.
     owns_run: bool,
+    output: PhantomData<fn() -> T>,
+}
+
+/// What a [`RunFuture`] gives.
+pub trait RunOutput: Sized {
+    /// The value after a successful run.
+    ///
+    /// # Errors
+    /// `Busy` if the request was started again meanwhile.
+    fn of(request: &InferRequest) -> Result<Self>;
+}
+
+impl RunOutput for () {
+    fn of(_request: &InferRequest) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// All outputs, without a copy: [`InferRequest::results`].
+impl RunOutput for Results {
+    fn of(request: &InferRequest) -> Result<Self> {
+        request.results()
+    }
 }
 
 enum State {
@@ -26,19 +51,25 @@ enum State {
     Over,
 }
 
-impl RunFuture {
+impl<T> RunFuture<T> {
     /// That cancels the run if it is dropped.
     pub(super) fn owning(request: InferRequest, run: Expected) -> Self {
-        Self { request, state: State::Running(run), owns_run: true }
+        Self { request, state: State::Running(run), owns_run: true, output: PhantomData }
     }
 
     pub(super) fn observing(request: InferRequest) -> Self {
         let run = request.shared().expect_latest();
-        Self { request, state: State::Running(run), owns_run: false }
+        Self { request, state: State::Running(run), owns_run: false, output: PhantomData }
     }
 
     pub(super) fn failed(request: InferRequest, error: Error) -> Self {
-        Self { request, state: State::Failed(error), owns_run: false }
+        Self { request, state: State::Failed(error), owns_run: false, output: PhantomData }
+    }
+
+    /// The same without the results: ready with `()` when the run is complete.
+    pub fn without_results(mut self) -> RunFuture {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        RunFuture { request: self.request.clone(), state, owns_run: self.owns_run, output: PhantomData }
     }
 
     /// The request that runs.
@@ -47,12 +78,12 @@ impl RunFuture {
     }
 }
 
-impl Future for RunFuture {
-    type Output = Result<()>;
+impl<T: RunOutput> Future for RunFuture<T> {
+    type Output = Result<T>;
 
     /// # Panics
     /// If it is polled after it was ready.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let outcome = match std::mem::replace(&mut self.state, State::Over) {
             State::Running(Expected { run: 0, .. }) => Ok(()),
             State::Failed(error) => Err(error),
@@ -65,11 +96,11 @@ impl Future for RunFuture {
                 }
             },
         };
-        Poll::Ready(outcome)
+        Poll::Ready(outcome.and_then(|()| T::of(&self.request)))
     }
 }
 
-impl Drop for RunFuture {
+impl<T> Drop for RunFuture<T> {
     fn drop(&mut self) {
         if let State::Running(expected @ Expected { run: 1.., .. }) = self.state {
             self.request.shared().forget(expected, self.owns_run);
@@ -77,9 +108,49 @@ impl Drop for RunFuture {
     }
 }
 
-impl fmt::Debug for RunFuture {
+impl<T> fmt::Debug for RunFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RunFuture of {:?}", self.request)
+    }
+}
+
+/// The future of [`CompiledModel::infer_async`](super::CompiledModel::infer_async). Dropping it before its end cancels the run.
+#[must_use = "a future does nothing unless it is awaited, and dropping it cancels the run"]
+#[derive(Debug)]
+pub struct InferFuture(InferState);
+
+#[derive(Debug)]
+enum InferState {
+    /// The request goes back to the model with its end. The run is dropped first, and canceled.
+    Running(RunFuture, PooledRequest),
+    Failed(Option<Error>),
+}
+
+impl InferFuture {
+    pub(super) fn running(run: RunFuture, request: PooledRequest) -> Self {
+        Self(InferState::Running(run, request))
+    }
+
+    pub(super) fn failed(error: Error) -> Self {
+        Self(InferState::Failed(Some(error)))
+    }
+}
+
+impl Future for InferFuture {
+    type Output = Result<Results>;
+
+    /// # Panics
+    /// If it is polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Results>> {
+        let outcome = match &mut self.0 {
+            InferState::Failed(error) => Err(error.take().expect("a future must not be polled after it was ready")),
+            InferState::Running(run, request) => match Pin::new(run).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(outcome) => request.end_of_direct_run(outcome),
+            },
+        };
+        self.0 = InferState::Failed(None);
+        Poll::Ready(outcome)
     }
 }
 

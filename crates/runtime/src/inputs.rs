@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::port::AsPortKey;
 use super::{PortKey, Result, Results};
-use crate::tensor::{Element, Tensor, Values};
+use crate::tensor::{Element, Tensor, Values, bf16, f16};
 
 /// A value for one input.
 ///
@@ -15,8 +15,9 @@ use crate::tensor::{Element, Tensor, Values};
 pub enum Input<'a> {
     /// No copy: later runs lease the tensor's memory, which cannot be written meanwhile.
     Share(Tensor),
-    /// Copied immediately into the request's own tensor. A tensor of dynamic shape takes the shape of the values. Values of another type
-    /// are cast, see [`Values::copy_to`].
+    /// Copied immediately into the request's own tensor, also by a synchronous call: a run must own all memory that the engine reads. To pass
+    /// an array without a copy, move it into a tensor ([`Tensor::from_owned`], [`Tensor::from_vec`]). A tensor of dynamic shape takes the shape
+    /// of the values. Values of another type are cast, see [`Values::copy_to`].
     Copy(&'a dyn Values),
     /// The slices of a batch, see [`InferRequest::set_tensors`](super::InferRequest::set_tensors).
     Batch(&'a [Tensor]),
@@ -36,7 +37,80 @@ impl std::fmt::Debug for Input<'_> {
 pub trait AsInput {
     /// The value.
     fn as_input(&self) -> Input<'_>;
+
+    /// Calls `see` for a list of such values: each is an input, in order. A list of scalars is one input.
+    ///
+    /// # Errors
+    /// Those of `see`.
+    fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        list.iter().enumerate().try_for_each(|(index, value)| see(PortKey::Index(index), &value.as_input()))
+    }
 }
+
+/// Flat values in row-major order, which are copied. Their number is that of the input's elements; the input may have one dynamic extent.
+impl<T: Element> AsInput for Vec<T> {
+    fn as_input(&self) -> Input<'_> {
+        Input::Copy(self)
+    }
+}
+
+/// As for `Vec`.
+impl<T: Element> AsInput for &[T] {
+    fn as_input(&self) -> Input<'_> {
+        Input::Copy(self)
+    }
+}
+
+/// As for `Vec`.
+impl<T: Element, const N: usize> AsInput for [T; N] {
+    fn as_input(&self) -> Input<'_> {
+        Input::Copy(self)
+    }
+}
+
+impl<'a, T: Element> From<&'a Vec<T>> for Input<'a> {
+    fn from(values: &'a Vec<T>) -> Self {
+        Self::Copy(values)
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a [T; N]> for Input<'a> {
+    fn from(values: &'a [T; N]) -> Self {
+        Self::Copy(values)
+    }
+}
+
+macro_rules! scalars {
+    ($($scalar:ty),+) => {$(
+        /// A value for an input of one element.
+        impl AsInput for $scalar {
+            fn as_input(&self) -> Input<'_> {
+                Input::Copy(self)
+            }
+
+            fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
+                see(PortKey::Only, &Input::Copy(&list))
+            }
+        }
+
+        impl<'a> From<&'a $scalar> for Input<'a> {
+            fn from(value: &'a $scalar) -> Self {
+                Self::Copy(value)
+            }
+        }
+
+        impl Inputs for $scalar {
+            fn visit(&self, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
+                see(PortKey::Only, &Input::Copy(self))
+            }
+        }
+    )+};
+}
+
+scalars!(bool, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64);
 
 impl AsInput for Input<'_> {
     fn as_input(&self) -> Input<'_> {
@@ -89,7 +163,8 @@ impl<'a, T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> From<&'a
 /// Inputs of [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and the queue:
 ///
 /// - `()`: all inputs keep their tensors;
-/// - one value: for the only input;
+/// - one value: for the only input. A value is a [`Tensor`], which is shared; an `ndarray`, which is copied; or flat values, which are copied
+///   and take the input's shape: a `Vec`, slice or array of numbers, or a number for an input of one element;
 /// - a list: for the first inputs, in order;
 /// - pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map; [`inputs!`](macro@crate::inputs) mixes kinds
 ///   of keys and values;
@@ -149,11 +224,26 @@ pub trait AsEntry {
     /// # Errors
     /// Those of `see`.
     fn visit(&self, index: usize, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>;
+
+    /// Calls `see` for a list of such elements.
+    ///
+    /// # Errors
+    /// Those of `see`.
+    fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        list.iter().enumerate().try_for_each(|(index, entry)| entry.visit(index, see))
+    }
 }
 
 impl<V: AsInput> AsEntry for V {
     fn visit(&self, index: usize, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
         see(PortKey::Index(index), &self.as_input())
+    }
+
+    fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
+        V::visit_list(list, see)
     }
 }
 
@@ -165,7 +255,7 @@ impl<K: AsPortKey, V: AsInput> AsEntry for (K, V) {
 
 impl<E: AsEntry> Inputs for [E] {
     fn visit(&self, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
-        self.iter().enumerate().try_for_each(|(index, entry)| entry.visit(index, see))
+        E::visit_list(self, see)
     }
 }
 

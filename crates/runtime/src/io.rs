@@ -8,13 +8,13 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
+use super::context::unseen;
 use super::device::DeviceRequest;
 use super::error::catch;
 use super::model::VariablePorts;
 use super::port::{Dim, PartialShape, Port, PortKey};
-use super::steps::CancelToken;
 use super::{Error, ErrorKind, Input, Inputs, Result};
-use crate::tensor::{Bytes, BytesMut, DeviceLease, Element, ElementType, MAX_RANK, MemoryKind, Shape, Tensor};
+use crate::tensor::{Bytes, BytesMut, DeviceLease, ElementType, MAX_RANK, MemoryKind, Shape, Tensor, Values};
 
 /// Writes an input directly before the device reads it. `stages` implements it for frames.
 pub trait FillInput: Send {
@@ -56,7 +56,7 @@ pub(super) struct InputSlot {
     device_idx: usize,
     own: Tensor,
     source: Source,
-    lease: Option<InputLease>,
+    pub(super) lease: Option<InputLease>,
     /// The leased memory and layout as a tensor, for devices that need one. The tensor that was set can have other memory by now: an output
     /// that grows leaves its old memory to its readers.
     leased: OnceCell<Tensor>,
@@ -80,7 +80,7 @@ enum Staged {
     Copied(Tensor),
 }
 
-enum InputLease {
+pub(super) enum InputLease {
     Fill(BytesMut),
     Read(Bytes),
     /// In device memory, without host addresses.
@@ -96,9 +96,9 @@ pub(super) struct OutputSlot {
     /// The second tensor of the request for this output. The two alternate when the output is fed back as an input.
     spare: Option<Tensor>,
     /// `None` in a run whose output was being read at the start: it gets new memory when its shape is known.
-    lease: Option<BytesMut>,
+    pub(super) lease: Option<BytesMut>,
     /// Instead of `lease`, for device memory.
-    remote: Option<DeviceLease>,
+    pub(super) remote: Option<DeviceLease>,
 }
 
 impl InputSlot {
@@ -156,7 +156,7 @@ impl InputSlot {
                 Staged::Source(Source::Batch(list))
             }
             Input::Copy(values) => {
-                let shape = Shape::new(values.shape());
+                let shape = self.shape_of(*values)?;
                 let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
                 if values.copies_always() && needed_bytes.is_some_and(|needed| needed <= self.own.capacity_bytes()) {
                     Staged::Place(self.own.bytes_mut().map_err(|error| self.named(error.into()))?, shape)
@@ -220,7 +220,7 @@ impl InputSlot {
     }
 
     /// The tensor that the device reads in a run.
-    fn read(&self) -> &Tensor {
+    pub(super) fn read(&self) -> &Tensor {
         match (&self.source, &self.lease) {
             (_, Some(InputLease::Read(bytes))) => self.leased.get_or_init(|| bytes.tensor()),
             (Source::Shared(tensor), _) => tensor,
@@ -245,7 +245,7 @@ impl InputSlot {
                 check_memory("input", &self.port, tensor, device)?;
                 check_fits("input", &self.port, tensor.element(), &tensor.shape())
             }
-            Input::Copy(values) => check_fits("input", &self.port, self.port.element, values.shape()),
+            Input::Copy(values) => self.shape_of(*values).map(drop),
             Input::Batch([only]) => {
                 check_memory("input", &self.port, only, device)?;
                 self.check_slices(std::slice::from_ref(only)).map(drop)
@@ -260,10 +260,32 @@ impl InputSlot {
         }
     }
 
+    /// The shape that the input gets from these values.
+    fn shape_of(&self, values: &dyn Values) -> Result<Shape> {
+        let Some(n_values) = values.flat_len() else {
+            check_fits("input", &self.port, self.port.element, values.shape())?;
+            return Ok(Shape::new(values.shape()));
+        };
+        let dims = self.port.shape.dims();
+        let n_fixed =
+            dims.iter().fold(1, |product: usize, dim| if let Dim::Fixed(extent) = dim { product.saturating_mul(*extent) } else { product });
+        let has_one_open = dims.iter().filter(|dim| dim.is_open()).count() == 1;
+        let open = if has_one_open && n_fixed > 0 { n_values / n_fixed } else { 0 };
+        let shape = self.port.shape.with_dynamic(|_| has_one_open.then_some(open));
+        match shape.filter(|shape| self.port.shape.admits(shape) && shape.n_elements() == Some(n_values)) {
+            Some(shape) => Ok(shape),
+            None => {
+                let (expected, got) = (format!("{} {}", self.port.shape, self.port.element), format!("{n_values} values without a shape"));
+                let message = format!("input `{}`: expected {expected}, got {got}", self.port.name());
+                Err(Error::new(ErrorKind::Tensor, message).with_port(self.port.name()).with_expected(expected, got))
+            }
+        }
+    }
+
     /// The shape of the batch of these slices.
     fn check_slices(&self, slices: &[Tensor]) -> Result<Shape> {
         let port = &self.port;
-        let fail = |message: String| Err(Error::new(ErrorKind::Tensor, format!("input {port}: {message}")));
+        let fail = |message: String| Err(Error::new(ErrorKind::Tensor, format!("input {port}: {message}")).with_port(port.name()));
         let rank = port.shape.dims().len();
         let Some(first) = slices.first() else { return fail("got an empty batch, expected at least one slice".to_owned()) };
         let batch_axis = match &port.axes {
@@ -275,10 +297,11 @@ impl InputSlot {
             return fail(format!("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: {axes}"));
         }
         if let Some(slice_idx) = slices.iter().position(|slice| slice.overlaps(&self.own)) {
-            return fail(format!(
-                "slice {slice_idx} of {} lies in the input's own tensor, into which the slices are gathered; set slices of another tensor",
+            let message = format!(
+                "input {port}: slice {slice_idx} of {} lies in the input's own tensor, into which the slices are gathered; set slices of another tensor",
                 slices.len()
-            ));
+            );
+            return Err(Error::new(ErrorKind::Conflict, message).with_port(port.name()));
         }
         let expected = first.shape();
         for (slice_idx, slice) in slices.iter().enumerate() {
@@ -294,7 +317,7 @@ impl InputSlot {
     }
 
     fn named(&self, error: Error) -> Error {
-        error.context(format!("input {}", self.port))
+        error.context(format!("input {}", self.port)).with_port(self.port.name())
     }
 
     /// Gives the request's own tensor this shape, in the same memory if that is large enough.
@@ -455,7 +478,7 @@ impl OutputSlot {
                     "output {}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
                     self.port, input.port
                 );
-                return Err(Error::new(ErrorKind::Tensor, message));
+                return Err(Error::new(ErrorKind::Conflict, message).with_port(self.port.name()));
             }
             // The spare tensor can be an input as well, or be leased by a reader.
             let other = match self.spare.take().filter(|spare| spare.elements_mut().is_ok()) {
@@ -493,7 +516,7 @@ impl OutputSlot {
     }
 
     fn named(&self, error: crate::tensor::Error) -> Error {
-        Error::from(error).context(format!("output {}", self.port))
+        Error::from(error).context(format!("output {}", self.port)).with_port(self.port.name())
     }
 }
 
@@ -619,7 +642,7 @@ impl RunIo {
         if let Some(other_idx) = (0..self.visible_outputs().len()).find(is_other) {
             let other = &self.outputs[other_idx].port;
             let message = format!("output {port}: its tensor shares memory with that of output {other}; each needs a tensor of its own");
-            return Err(Error::new(ErrorKind::Tensor, message));
+            return Err(Error::new(ErrorKind::Conflict, message).with_port(port.name()));
         }
         let is_own = |slot: &&InputSlot| !matches!(slot.source, Source::Shared(_)) && slot.own.overlaps(tensor);
         if let Some(input) = self.visible_inputs().iter().find(is_own) {
@@ -627,7 +650,7 @@ impl RunIo {
                 "output {port}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
                 input.port
             );
-            return Err(Error::new(ErrorKind::Tensor, message));
+            return Err(Error::new(ErrorKind::Conflict, message).with_port(port.name()));
         }
         Ok(())
     }
@@ -643,13 +666,35 @@ impl RunIo {
 
     fn lease_all(&mut self, device: &mut dyn DeviceRequest) -> Result<()> {
         self.frame = None;
-        for slot in &mut self.inputs {
-            slot.lease(device)?;
+        for input_idx in 0..self.inputs.len() {
+            if let Err(error) = self.inputs[input_idx].lease(device) {
+                return Err(self.own_conflict(input_idx).unwrap_or(error));
+            }
+            let slot = &mut self.inputs[input_idx];
             if let Source::Fill(fill) = &mut slot.source {
                 self.frame = self.frame.or_else(|| fill.frame());
             }
         }
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
+    }
+
+    /// The conflict, if an input could not be leased because another input of the same request uses its memory: no wait would end it.
+    fn own_conflict(&self, input_idx: usize) -> Option<Error> {
+        let slot = &self.inputs[input_idx];
+        let wanted = match &slot.source {
+            Source::Shared(tensor) => tensor,
+            _ => &slot.own,
+        };
+        let other = self.inputs[..input_idx].iter().find(|other| other.lease.is_some() && other.reads_elements_of(wanted))?;
+        let is_written = |slot: &InputSlot| matches!(slot.source, Source::Batch(_) | Source::Fill(_));
+        if !is_written(slot) && !is_written(other) {
+            return None;
+        }
+        let message = format!(
+            "input {}: it shares memory with input {}, and one of them is filled or gathered by the run; set another tensor",
+            slot.port, other.port
+        );
+        Some(Error::new(ErrorKind::Conflict, message).with_port(slot.port.name()))
     }
 
     /// Writes the inputs whose source is a filler or a batch.
@@ -668,88 +713,7 @@ impl RunIo {
     }
 }
 
-/// The inputs and outputs of a run, for a step of the user.
-pub struct RunContext<'a> {
-    pub(super) io: &'a RunIo,
-    pub(super) cancel: &'a CancelToken,
-    pub(super) run: u64,
-}
-
-impl RunContext<'_> {
-    /// The number of the run, from 1.
-    pub fn run(&self) -> u64 {
-        self.run
-    }
-
-    /// Tells a long step when to stop.
-    pub fn cancel(&self) -> &CancelToken {
-        self.cancel
-    }
-
-    /// Number of inputs.
-    pub fn n_inputs(&self) -> usize {
-        self.io.visible_inputs().len()
-    }
-
-    /// Number of outputs.
-    pub fn n_outputs(&self) -> usize {
-        self.io.visible_outputs().len()
-    }
-
-    /// The port of an input.
-    ///
-    /// # Panics
-    /// If there is no such input, see [`RunContext::n_inputs`].
-    pub fn input_port(&self, input_idx: usize) -> &Port {
-        &self.io.inputs[input_idx].port
-    }
-
-    /// The port of an output.
-    ///
-    /// # Panics
-    /// If there is no such output, see [`RunContext::n_outputs`].
-    pub fn output_port(&self, output_idx: usize) -> &Port {
-        &self.io.outputs[output_idx].port
-    }
-
-    /// The values of an input, last axis fastest, and their shape.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if the elements are not `T`, a tensor of the user has gaps, or the step runs
-    /// before the input is filled.
-    pub fn input<T: Element>(&self, input_idx: usize) -> Result<(Shape, &[T])> {
-        let slot = port_at("input", self.io.visible_inputs(), input_idx)?;
-        match &slot.lease {
-            Some(InputLease::Read(bytes)) => Ok((*bytes.layout().shape(), bytes.dense::<T>()?)),
-            Some(InputLease::Remote(_)) => Err(unseen("input", &slot.port, slot.read())),
-            _ => Err(Error::new(ErrorKind::Tensor, format!("input {} is not filled yet: read it in a step after `fill`", slot.port))),
-        }
-    }
-
-    /// The values of an output, last axis fastest, and their shape.
-    ///
-    /// # Errors
-    /// `NotFound` if there is no such output; `Tensor` if the elements are not `T`, the step runs before the device's, or a user's
-    /// own output tensor has gaps or lies in a device's memory.
-    pub fn output<T: Element>(&self, output_idx: usize) -> Result<(Shape, &[T])> {
-        let slot = port_at("output", self.io.visible_outputs(), output_idx)?;
-        let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
-            Some(_) => unseen("output", &slot.port, &slot.tensor),
-            None => {
-                Error::new(ErrorKind::Tensor, format!("output {} is not computed yet: read it in a step after the device's", slot.port))
-            }
-        })?;
-        Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
-    }
-}
-
-impl fmt::Debug for RunContext<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RunContext(run {})", self.run)
-    }
-}
-
-/// The inputs and outputs of a run, for the device.
+/// The inputs and outputs of a run, for a device.
 pub struct DeviceIo<'a> {
     pub(super) io: &'a mut RunIo,
 }
@@ -830,10 +794,6 @@ impl DeviceIo<'_> {
     }
 }
 
-fn port_at<'a, S>(kind: &str, slots: &'a [S], idx: usize) -> Result<&'a S> {
-    slots.get(idx).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no {kind} number {idx}: the model has {}", slots.len())))
-}
-
 /// Checks that the device can use the memory of this tensor.
 pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dyn DeviceRequest) -> Result<()> {
     match tensor.remote_place() {
@@ -847,17 +807,13 @@ pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dy
     }
 }
 
-/// The error of a step of the user that reads values in device memory.
-fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
-    let place = tensor.remote_place().unwrap_or_default();
-    Error::new(ErrorKind::Tensor, format!("{kind} {port}: it lies in {place}, which the host can't see"))
-}
-
-/// Checks that a tensor of this type and shape fits the port.
+/// A tensor of this type and shape fits the port.
 pub(super) fn check_fits(kind: &str, port: &Port, element: ElementType, shape: &[usize]) -> Result<()> {
     if element == port.element && port.shape.admits(shape) { Ok(()) } else { Err(mismatch(kind, port, element, shape)) }
 }
 
 fn mismatch(kind: &str, port: &Port, element: ElementType, shape: &[usize]) -> Error {
-    Error::new(ErrorKind::Tensor, format!("{kind} `{}`: expected {} {}, got {shape:?} {element}", port.name(), port.shape, port.element))
+    let (expected, got) = (format!("{} {}", port.shape, port.element), format!("{shape:?} {element}"));
+    let message = format!("{kind} `{}`: expected {expected}, got {got}", port.name());
+    Error::new(ErrorKind::Tensor, message).with_port(port.name()).with_expected(expected, got)
 }

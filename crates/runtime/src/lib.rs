@@ -23,7 +23,8 @@
 //!   the run and freed when the device returns.
 //!
 //! Reading order: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
-//! [`prepared`], `state`, `run` (how it is done), [`steps`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`], [`request_pool`],
+//! [`prepared`], `state`, `run` (how it is done), [`steps`], [`pipeline`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`],
+//! [`request_pool`],
 //! [`variable`], [`device`], [`completion`] (work beside the processor), [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
 //! The [`guide`] explains requests with examples.
@@ -37,11 +38,14 @@ mod collector;
 pub mod compiled;
 pub mod completion;
 pub mod config;
+mod context;
 pub mod core;
 pub mod device;
 pub mod error;
 pub mod executor;
 pub mod files;
+#[cfg(feature = "serde")]
+mod formats;
 pub mod future;
 #[doc = include_str!("../docs/inference-requests.md")]
 pub mod guide {}
@@ -51,6 +55,7 @@ pub mod model;
 pub mod null;
 mod options;
 pub mod ordered;
+pub mod pipeline;
 mod pool;
 pub mod port;
 pub mod prepared;
@@ -62,6 +67,7 @@ pub mod request_pool;
 pub mod results;
 mod run;
 pub mod source;
+mod spans;
 mod state;
 pub mod steps;
 pub mod text;
@@ -75,12 +81,14 @@ pub use self::core::Core;
 pub use compiled::CompiledModel;
 pub use completion::Completion;
 pub use config::{Config, Ignored, MAX_BATCH_SIZE, Performance, Precision, Properties};
+pub use context::RunContext;
 pub use error::{Error, ErrorKind, Result};
-pub use future::RunFuture;
+pub use future::{InferFuture, RunFuture, RunOutput};
 pub use inputs::{Input, Inputs};
-pub use io::{FillInput, RunContext};
+pub use io::FillInput;
 pub use model::{Model, ModelInfo, VariablePorts};
 pub use ordered::{Ordered, OrderedStream};
+pub use pipeline::PipelineStep;
 pub use port::{Axes, Dim, PartialShape, Port, PortKey};
 pub use prepared::{EndedRun, PreparedRun};
 pub use profile::{NodeStatus, NodeTime, StepTime};

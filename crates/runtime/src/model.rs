@@ -7,6 +7,8 @@ use super::{Axes, Dim, Error, ErrorKind, ModelSource, PartialShape, Port, PortKe
 
 /// Ports and metadata of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct ModelInfo {
     /// Its inputs, in order.
     pub inputs: Vec<Port>,

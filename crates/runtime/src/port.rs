@@ -11,14 +11,17 @@ use crate::tensor::{ElementType, MAX_RANK, Shape};
 
 /// An input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Port {
     /// Tensor names; the first one is displayed.
+    #[cfg_attr(feature = "serde", serde(with = "crate::formats::texts"))]
     pub names: Vec<Arc<str>>,
     /// Element type of its tensors.
     pub element: ElementType,
     /// Partial shape of its tensors.
     pub shape: PartialShape,
     /// Declared meaning of the axes ([`Model::with_axes`](super::Model::with_axes)).
+    #[cfg_attr(feature = "serde", serde(default))]
     pub axes: Option<Axes>,
 }
 
@@ -322,14 +325,21 @@ impl AsPortKey for () {
 impl PortKey<'_> {
     /// The index of the port among `ports`, which are "input"s or "output"s.
     pub(crate) fn find(self, kind: &str, ports: &[Port]) -> Result<usize> {
-        let names = || ports.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
+        self.find_in(kind, ports.iter())
+    }
+
+    /// As [`PortKey::find`], for ports that lie apart.
+    pub(crate) fn find_in<'p>(self, kind: &str, mut ports: impl ExactSizeIterator<Item = &'p Port> + Clone) -> Result<usize> {
+        let all = ports.clone();
+        let names = || all.clone().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
+        let n_ports = ports.len();
         let found = match self {
-            Self::Name(name) => ports.iter().position(|port| port.names.iter().any(|own| **own == *name)),
-            Self::Port(port) => ports.iter().position(|own| own == port),
-            Self::Index(index) => (index < ports.len()).then_some(index),
-            Self::Only if ports.len() == 1 => Some(0),
+            Self::Name(name) => ports.position(|port| port.names.iter().any(|own| **own == *name)),
+            Self::Port(port) => ports.position(|own| own == port),
+            Self::Index(index) => (index < n_ports).then_some(index),
+            Self::Only if n_ports == 1 => Some(0),
             Self::Only => {
-                return Err(Error::new(ErrorKind::NotFound, format!("the model has {} {kind}s: say which of {}", ports.len(), names())));
+                return Err(Error::new(ErrorKind::NotFound, format!("the model has {n_ports} {kind}s: say which of {}", names())));
             }
         };
         found.ok_or_else(|| {

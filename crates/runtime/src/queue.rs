@@ -9,15 +9,15 @@
 use std::fmt;
 use std::ops::{Deref, Index};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Weak};
-use std::task::Waker;
+use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::error::catch;
 use super::run::{self, Keeper};
 use super::waits::{self, Target, Waits};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
-use crate::sync::{Condvar, Deadline, Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
 /// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns; further ones are counted.
 const MAX_ERRORS: usize = 16;
@@ -52,7 +52,8 @@ pub struct AsyncInferQueue<U = ()> {
     shared: Arc<Shared<U>>,
 }
 
-type Callback<U> = Arc<dyn Fn(&InferRequest, U, Result<()>) + Send + Sync>;
+/// Its error is one of the job.
+type Callback<U> = Arc<dyn Fn(&InferRequest, U, Result<()>) -> Result<()> + Send + Sync>;
 
 struct Shared<U> {
     requests: Vec<InferRequest>,
@@ -177,7 +178,56 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Sets the callback of all jobs that complete from now on. It gets the request, the user data, and the result or the error. If it
     /// starts a job while no request can become idle before it returns, the start fails with [`ErrorKind::WouldDeadlock`].
     pub fn set_callback(&self, callback: impl Fn(&InferRequest, U, Result<()>) + Send + Sync + 'static) {
-        let previous = self.shared.state.lock().unwrap().callback.replace(Arc::new(callback));
+        self.replace_callback(Arc::new(move |request, user_data, result| {
+            callback(request, user_data, result);
+            Ok(())
+        }));
+    }
+
+    /// As [`AsyncInferQueue::set_callback`], for a callback that changes what it captured. Its calls are serialized, in the order in which they
+    /// come: while one runs, completed jobs wait for it on their threads. So it should be short, and must not wait for other jobs of
+    /// the queue. A job that it starts and that completes inside of it, on the same thread, has the error [`ErrorKind::WouldDeadlock`].
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::AsyncInferQueue};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
+    /// let queue = AsyncInferQueue::new(&model, 2)?;
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// let mut sum = 0.0;
+    /// queue.set_callback_mut(move |request, _job: (), result| {
+    ///     if result.is_ok() && let Ok(output) = request.output::<f32>("y") {
+    ///         sum += output[[0, 0]];
+    ///     }
+    ///     let _sent = sender.send(sum);
+    /// });
+    /// for n in 0..4 {
+    ///     queue.start_async(vec![n as f32; 4], ())?;
+    /// }
+    /// queue.wait_all()?;
+    /// assert_eq!(receiver.try_iter().last(), Some(12.0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_callback_mut(&self, callback: impl FnMut(&InferRequest, U, Result<()>) + Send + 'static) {
+        let (callback, calling) = (Mutex::new(callback), AtomicU64::new(0));
+        self.replace_callback(Arc::new(move |request, user_data, result| {
+            if calling.load(Ordering::Acquire) == this_thread() {
+                let message = "the job completed inside the queue's own callback, which would call itself; start it after the callback";
+                return Err(Error::new(ErrorKind::WouldDeadlock, message));
+            }
+            let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
+            calling.store(this_thread(), Ordering::Release);
+            let called = catch_unwind(AssertUnwindSafe(|| callback(request, user_data, result)));
+            calling.store(0, Ordering::Release);
+            drop(callback);
+            called.unwrap_or_else(|panic| resume_unwind(panic));
+            Ok(())
+        }));
+    }
+
+    fn replace_callback(&self, callback: Callback<U>) {
+        let previous = self.shared.state.lock().unwrap().callback.replace(callback);
         drop(previous); // Outside the lock: what it captured may be anything.
     }
 
@@ -280,6 +330,46 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         let mut state = self.shared.state.lock().unwrap();
         let at = state.idle.iter().position(|idle_idx| *idle_idx == request_idx)?;
         Some(self.shared.take_at(&mut state, at))
+    }
+
+    /// As [`AsyncInferQueue::start_async`], and waits for an idle request without blocking the thread: for producers in async code.
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::AsyncInferQueue};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
+    /// let queue = AsyncInferQueue::new(&model, 2)?;
+    /// queue.set_callback(|request, n: u64, result| println!("job {n}: {result:?} {:?}", request.results()));
+    /// futures::executor::block_on(async {
+    ///     for n in 0..8 {
+    ///         queue.push(&ndarray::arr2(&[[n as f32; 4]]), n).await?;
+    ///     }
+    ///     Ok::<(), roiflow::runtime::Error>(())
+    /// })?;
+    /// queue.wait_all()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`AsyncInferQueue::start_async`].
+    pub async fn push(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
+        self.idle().await?.start(inputs, user_data)
+    }
+
+    /// As [`AsyncInferQueue::take_idle`], without blocking the thread.
+    ///
+    /// # Errors
+    /// `Unsupported` in a process that was forked from the queue's.
+    pub async fn idle(&self) -> Result<IdleRequest<'_, U>> {
+        std::future::poll_fn(|context| match self.poll_idle(context.waker()) {
+            Some(idle) => Poll::Ready(Ok(idle)),
+            None => match self.shared.check_process() {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+        })
+        .await
     }
 
     /// Takes an idle request out of the queue, if there is one.
@@ -449,12 +539,22 @@ impl<U> Shared<U> {
         drop(state);
         let called = catch_unwind(AssertUnwindSafe(|| match (then, callback) {
             (Then::Callback(user_data), Some(callback)) => callback(request, user_data, result),
-            (Then::Callback(user_data), None) => drop(user_data),
-            (Then::Tell(tell), _) => tell(request, result),
+            (Then::Callback(user_data), None) => {
+                drop(user_data);
+                Ok(())
+            }
+            (Then::Tell(tell), _) => {
+                tell(request, result);
+                Ok(())
+            }
         }));
-        if let Err(panic) = called {
-            self.state.lock().unwrap().note(number, Error::of_panic("the queue's callback", &*panic));
-            resume_unwind(panic); // The request says it to those who wait for this run.
+        match called {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.state.lock().unwrap().note(number, error),
+            Err(panic) => {
+                self.state.lock().unwrap().note(number, Error::of_panic("the queue's callback", &*panic));
+                resume_unwind(panic); // The request says it to those who wait for this run.
+            }
         }
     }
 

@@ -3,20 +3,22 @@
 use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::batching::Seat;
 use super::compiled::CompiledShared;
+use super::context::RunContext;
 use super::executor::{Executor, Ticket};
-use super::io::{InputSlot, RunContext, Source, check_fits, check_memory};
+use super::io::{InputSlot, Source, check_fits, check_memory};
 use super::run::{Handle, OnQuiet, Shared};
 use super::steps::{Body, CustomStep, Step, StepTask};
 use super::{
-    CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, NodeTime, Port, PortKey, Result, Results, RunFuture, StepTime, VariableState,
+    CompiledModel, Error, ErrorKind, FillInput, Input, Inputs, NodeTime, PipelineStep, Port, PortKey, Result, Results, RunFuture, StepTime,
+    VariableState, pipeline,
 };
-use crate::sync::Deadline;
-use crate::tensor::Tensor;
+use crate::sync::{Deadline, Mutex};
+use crate::tensor::{Element, Tensor, View, ViewMut};
 
 /// A handle to an inference request. Clones refer to the same request.
 ///
@@ -61,8 +63,9 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Starts a run immediately and returns a future of its completion, for `.await` in any async executor. Dropping the future cancels the
-    /// run. The future also returns errors of the start. [`InferRequest::completed`] waits for a run that was started otherwise.
+    /// Starts a run immediately and returns a future of its results, for `.await` in any async executor. The results are the request's own
+    /// tensors, as those of [`InferRequest::results`]. Dropping the future cancels the run. The future also gives errors of the start.
+    /// [`InferRequest::completed`] waits for a run that was started otherwise.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -73,13 +76,18 @@ impl InferRequest {
     /// let (first, second) = (model.create_infer_request()?, model.create_infer_request()?);
     /// let both = (first.run(&ndarray::arr2(&[[1.0_f32; 4]])), second.run(&ndarray::arr2(&[[2.0_f32; 4]])));
     /// both.0.await?; // both run already
-    /// both.1.await?;
-    /// assert_eq!(second.output_tensor(())?.view::<f32>()?[[0, 3]], 4.0);
+    /// let results = both.1.await?;
+    /// assert_eq!(results.view::<f32>(())?[[0, 3]], 4.0);
     /// # Ok(())
     /// # })
     /// # }
     /// ```
-    pub fn run(&self, inputs: impl Inputs) -> RunFuture {
+    pub fn run(&self, inputs: impl Inputs) -> RunFuture<Results> {
+        self.run_then(inputs)
+    }
+
+    /// As [`InferRequest::run`], with another output.
+    pub(super) fn run_then<T>(&self, inputs: impl Inputs) -> RunFuture<T> {
         let shared = self.shared();
         match self.0.begin(&inputs, true) {
             Ok(body) => {
@@ -89,6 +97,35 @@ impl InferRequest {
             }
             Err(error) => RunFuture::failed(self.clone(), error),
         }
+    }
+
+    /// As [`InferRequest::start_async`], and attaches `data` to the request for the callback of this run: [`InferRequest::user_data`]. If the
+    /// start fails, earlier data stays.
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::Config};
+    /// # use std::sync::Arc;
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
+    /// # let request = model.create_infer_request()?;
+    /// request.set_callback(|request, result| {
+    ///     let frame = request.user_data::<u64>().expect("given with the start");
+    ///     println!("frame {frame}: {result:?}");
+    /// })?;
+    /// request.start_with(&ndarray::arr2(&[[1.0_f32; 4]]), Arc::new(7_u64))?;
+    /// request.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`InferRequest::start_async`].
+    pub fn start_with(&self, inputs: impl Inputs, data: Arc<dyn Any + Send + Sync>) -> Result<()> {
+        let body = self.0.begin(&inputs, true)?;
+        let previous = self.shared().guarded.lock().unwrap().user_data.replace(data);
+        self.shared().pass_on(body);
+        drop(previous); // After the start, and outside the lock: its drop is the user's.
+        Ok(())
     }
 
     /// A future of the completion of the latest run; ready immediately if there was none. Dropping it does not cancel the run.
@@ -136,12 +173,21 @@ impl InferRequest {
     /// again. It runs on a thread of an executor, so it should be short, unless the model was compiled with
     /// [`Config::callback_thread`](super::Config::callback_thread). Until it returns, the request is busy for other threads.
     ///
+    /// Callbacks of one request never run at the same time, so the callback may change what it captured. After a panic it is called again for
+    /// the next run.
+    ///
     /// The callback gets the request as an argument. A captured handle would keep the request alive forever: use
     /// [`InferRequest::downgrade`].
     ///
     /// # Errors
     /// `Busy` while the request runs; `OwnedByQueue` for a request of a queue.
-    pub fn set_callback(&self, callback: impl Fn(&InferRequest, Result<()>) + Send + Sync + 'static) -> Result<()> {
+    pub fn set_callback(&self, callback: impl FnMut(&InferRequest, Result<()>) + Send + 'static) -> Result<()> {
+        // Never contended: a run that ends during a callback leaves its own to the thread of that one.
+        let callback = Mutex::new(callback);
+        let callback = move |request: &InferRequest, result: Result<()>| {
+            let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
+            callback(request, result);
+        };
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
             guarded.check_callback()?;
@@ -226,6 +272,36 @@ impl InferRequest {
     pub fn output_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         self.shared().with_body(|body| Ok(body.io.outputs[output_idx].tensor.clone()))
+    }
+
+    /// The values of an output, without a copy: `request.output::<f32>("sum")?`. The next run is `Busy` while the view exists, unless the
+    /// output is dynamic.
+    ///
+    /// ```
+    /// # use roiflow::{devices, runtime::Config};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let model = devices::core().compile("assets/tiny/add.onnx", "CPU")?;
+    /// # let request = model.create_infer_request()?;
+    /// request.input_mut::<f32>("a")?.fill(1.0);
+    /// request.input_mut::<f32>("b")?.fill(2.0);
+    /// request.infer(())?;
+    /// assert_eq!(request.output::<f32>("sum")?[[0, 0]], 3.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`InferRequest::output_tensor`]; `Tensor` if the element type is not `T`.
+    pub fn output<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<View<T>> {
+        Ok(self.output_tensor(key)?.view()?)
+    }
+
+    /// The values of an input, to be written in place.
+    ///
+    /// # Errors
+    /// As [`InferRequest::input_tensor`]; `Tensor` if the element type is not `T`; `Busy` while another run reads the tensor.
+    pub fn input_mut<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<ViewMut<T>> {
+        Ok(self.input_tensor(key)?.view_mut()?)
     }
 
     /// The tensors of all inputs, in order.
@@ -333,8 +409,7 @@ impl InferRequest {
     /// # Errors
     /// As [`InferRequest::set_input_tensor`] and [`InferRequest::set_tensors`].
     pub fn set_inputs(&self, inputs: impl Inputs) -> Result<()> {
-        let ports = self.model_inputs();
-        self.shared().edit(|Body { device, io, .. }| io.set_inputs(&mut **device, ports, &inputs))
+        self.shared().edit(|body| io_set(body, self.model_inputs(), &inputs))
     }
 
     /// Sets several outputs, by pairs of key and tensor. If one is invalid, none is set.
@@ -349,13 +424,58 @@ impl InferRequest {
             found.push((output_idx, tensor.clone()));
         }
         self.shared().edit(|body| {
-            for (output_idx, tensor) in &found {
-                check_memory("output", &self.model_outputs()[*output_idx], tensor, &*body.device)?;
-                body.io.check_new_output(*output_idx, tensor, &found)?;
-            }
+            check_outputs(body, self.model_outputs(), &found)?;
             for (output_idx, tensor) in found {
                 drop(body.io.outputs[output_idx].replace(tensor));
             }
+            Ok(())
+        })
+    }
+
+    /// Sets several inputs and outputs in one call, by mixed keys: names, indexes, ports. A key is searched among the inputs first, as by
+    /// [`InferRequest::set_tensor`]; an output takes a tensor. If one is invalid, none is set.
+    ///
+    /// ```
+    /// # use roiflow::{devices, inputs, tensor::Tensor};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let model = devices::core().compile("assets/tiny/add.onnx", "CPU")?;
+    /// # let request = model.create_infer_request()?;
+    /// let (a, sum) = (Tensor::from_vec([1, 4], vec![1.0_f32; 4])?, Tensor::from_vec([1, 4], vec![0.0_f32; 4])?);
+    /// request.set_all(inputs![0 => &a, "b" => &vec![2.0_f32; 4], &request.model_outputs()[0] => &sum])?;
+    /// request.infer(())?;
+    /// assert_eq!(sum.view::<f32>()?[[0, 0]], 3.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`InferRequest::set_input_tensor`] and [`InferRequest::set_output_tensor`].
+    pub fn set_all(&self, tensors: impl Inputs) -> Result<()> {
+        let (inputs, outputs) = (self.model_inputs(), self.model_outputs());
+        let mut found: Vec<(usize, Tensor)> = Vec::new();
+        tensors.visit(&mut |key, value| {
+            let of_inputs = match key.find("input", inputs) {
+                Err(error) if error.kind() == ErrorKind::NotFound => error,
+                other => return other.map(drop),
+            };
+            let output_idx = key.find("output", outputs).map_err(|of_outputs| neither(&of_inputs, of_outputs))?;
+            let port = &outputs[output_idx];
+            let Input::Share(tensor) = value else {
+                let message = format!("output {port}: expected a tensor, got {value:?}; an output is written, not read");
+                return Err(Error::new(ErrorKind::Tensor, message).with_port(port.name()));
+            };
+            if found.iter().any(|(known, _)| *known == output_idx) {
+                let message = format!("output {port}: expected one value, got two in one call; name each output once");
+                return Err(Error::new(ErrorKind::Tensor, message).with_port(port.name()));
+            }
+            check_output(port, tensor)?;
+            found.push((output_idx, tensor.clone()));
+            Ok(())
+        })?;
+        self.shared().edit(|body| {
+            check_outputs(body, outputs, &found)?;
+            io_set(body, inputs, &OfInputs { tensors: &tensors, inputs })?;
+            found.into_iter().for_each(|(output_idx, tensor)| drop(body.io.outputs[output_idx].replace(tensor)));
             Ok(())
         })
     }
@@ -390,6 +510,14 @@ impl InferRequest {
             body.io.inputs.iter_mut().for_each(InputSlot::forget_slices);
             Ok(())
         })
+    }
+
+    /// After a run of [`CompiledModel::infer`] or [`CompiledModel::infer_async`]: gives the outputs, and resets the request for the next call.
+    pub(super) fn end_of_direct_run(&self, ran: Result<()>) -> Result<Results> {
+        self.clear_inputs()?;
+        self.reset_state()?;
+        ran?;
+        self.take_outputs()
     }
 
     /// Takes the output tensors out of the request, without a copy if they are the request's own.
@@ -483,6 +611,53 @@ impl InferRequest {
         })
     }
 
+    /// The built-in steps of a run, as the start of a pipeline of your own: `fill`, and those of the device. User steps are not included,
+    /// because their tasks cannot be copied.
+    ///
+    /// # Errors
+    /// `Busy` while the request runs.
+    pub fn pipeline(&self) -> Result<Vec<PipelineStep>> {
+        self.shared().with_body(|body| Ok(body.steps.iter().filter_map(PipelineStep::of).collect()))
+    }
+
+    /// Replaces the pipeline of later runs as a whole: the list of steps, each with its executor. Earlier user steps are dropped.
+    ///
+    /// Neighbors on the same executor run as one task. Stages of several requests overlap if they are on different executors: one request is
+    /// preprocessed while another one is on the device.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use roiflow::{devices, runtime::{PipelineStep, executor::Pool}};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
+    /// # let request = model.create_infer_request()?;
+    /// let decoders = Arc::new(Pool::new("decode", 1)?);
+    /// let mut steps = request.pipeline()?; // fill, infer
+    /// steps.push(PipelineStep::new("decode", decoders, |run| {
+    ///     let (_shape, values) = run.output::<f32>("y")?;
+    ///     println!("run {}: {values:?}", run.run());
+    ///     Ok(())
+    /// }));
+    /// request.set_pipeline(steps)?;
+    /// request.start_async(&ndarray::arr2(&[[1.0_f32; 4]]))?;
+    /// request.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Config` unless the list has all steps of [`InferRequest::pipeline`] once and in their order, with no step between those of the device;
+    /// `Busy` while the request runs. The pipeline then stays as it is.
+    pub fn set_pipeline(&self, steps: Vec<PipelineStep>) -> Result<()> {
+        let replaced = self.shared().edit(|body| {
+            let steps = pipeline::checked(steps, &body.steps)?;
+            body.n_prepended = steps.iter().take_while(|step| matches!(step.task, StepTask::Custom(_))).count();
+            Ok(std::mem::replace(&mut body.steps, steps))
+        })?;
+        drop(replaced); // The tasks may be the user's.
+        Ok(())
+    }
+
     /// Removes all user steps.
     ///
     /// # Errors
@@ -565,6 +740,31 @@ impl InferRequest {
         self.shared().id
     }
 
+    /// Names the request, for traces, `Debug`, and errors of its starts: a camera, a user, a shard.
+    ///
+    /// ```
+    /// # use roiflow::{devices, tensor::{ElementType, Tensor}};
+    /// # fn main() -> roiflow::runtime::Result<()> {
+    /// # let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
+    /// let request = model.create_infer_request()?;
+    /// request.set_name("front door");
+    /// let error = request.infer(Tensor::new(ElementType::U8, [1, 4])?).unwrap_err();
+    /// assert_eq!(error.to_string(), "request `front door`: input `x`: expected [?, 4] f32, got [1, 4] u8");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_name(&self, name: &str) {
+        let (request, model, device) = (self.id(), &*self.model().name, &*self.model().device);
+        tracing::trace!(target: "roiflow::trace", request, model, device, name, "request");
+        let previous = self.shared().guarded.lock().unwrap().name.replace(name.into());
+        drop(previous);
+    }
+
+    /// The name of [`InferRequest::set_name`].
+    pub fn name(&self) -> Option<Arc<str>> {
+        self.shared().guarded.lock().unwrap().name.clone()
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
     }
@@ -585,6 +785,30 @@ impl InferRequest {
     /// See [`OnQuiet`].
     pub(super) fn set_on_quiet(&self, on_quiet: OnQuiet) {
         self.shared().set_on_quiet(on_quiet);
+    }
+}
+
+fn io_set(body: &mut Body, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
+    let Body { device, io, .. } = body;
+    io.set_inputs(&mut **device, ports, inputs)
+}
+
+fn check_outputs(body: &Body, ports: &[Port], tensors: &[(usize, Tensor)]) -> Result<()> {
+    tensors.iter().try_for_each(|(output_idx, tensor)| {
+        check_memory("output", &ports[*output_idx], tensor, &*body.device)?;
+        body.io.check_new_output(*output_idx, tensor, tensors)
+    })
+}
+
+/// The values for inputs, of values for inputs and outputs.
+struct OfInputs<'a, I> {
+    tensors: &'a I,
+    inputs: &'a [Port],
+}
+
+impl<I: Inputs> Inputs for OfInputs<'_, I> {
+    fn visit(&self, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
+        self.tensors.visit(&mut |key, value| if key.find("input", self.inputs).is_ok() { see(key, value) } else { Ok(()) })
     }
 }
 
@@ -629,6 +853,11 @@ impl Hash for InferRequest {
 
 impl fmt::Debug for InferRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "InferRequest({})", self.id())
+        // Not waiting for the lock: a debugger may look while it is held.
+        let name = self.shared().guarded.try_lock().ok().and_then(|guarded| guarded.name.clone());
+        match name {
+            Some(name) => write!(f, "InferRequest({} `{name}`)", self.id()),
+            None => write!(f, "InferRequest({})", self.id()),
+        }
     }
 }

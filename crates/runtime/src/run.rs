@@ -24,7 +24,7 @@ use super::request::InferRequest;
 use super::state::{EndOfCallback, EndOfRun, Refusal, RequestState};
 use super::steps::{Body, CancelToken};
 use super::waits::{self, Inside, Registry, Target, Waits};
-use super::{Error, ErrorKind, Inputs, Port, Result};
+use super::{Error, ErrorKind, Inputs, Port, Result, spans};
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, spawn, this_thread};
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
@@ -56,6 +56,8 @@ pub(super) struct Guarded {
     pub(super) body: Option<Box<Body>>,
     pub(super) callback: Option<Callback>,
     pub(super) user_data: Option<Arc<dyn Any + Send + Sync>>,
+    /// The user's name for the request.
+    pub(super) name: Option<Arc<str>>,
     pub(super) latency: Duration,
     on_quiet: Option<OnQuiet>,
     keeper: Keeper,
@@ -111,6 +113,7 @@ impl Handle {
                 body: Some(body),
                 callback: None,
                 user_data: None,
+                name: None,
                 latency: Duration::ZERO,
                 on_quiet: None,
                 keeper: Keeper::User,
@@ -143,7 +146,16 @@ impl Handle {
         if !is_allowed {
             return Err(owned_by_queue("start a job of the queue, or take an idle request of it"));
         }
-        self.begin_for_queue(inputs, calls_back)
+        self.begin_for_queue(inputs, calls_back).map_err(|error| self.named(error))
+    }
+
+    /// The error of a start, with the name that the user gave the request.
+    fn named(&self, error: Error) -> Error {
+        let name = self.shared.guarded.lock().unwrap().name.clone();
+        match name {
+            Some(name) => error.context(format!("request `{name}`")),
+            None => error,
+        }
     }
 
     /// As [`Handle::begin`], for the queue that the request belongs to.
@@ -267,8 +279,9 @@ impl Shared {
                 // It cannot be set or removed while the request runs.
                 let calls_back = calls_back && guarded.callback.is_some();
                 self.cancel.reset();
+                let name = guarded.name.clone();
                 drop(guarded);
-                body.begin(self.id, run, calls_back);
+                body.begin(self.id, run, calls_back, name.as_deref());
                 Ok(body)
             }
             Err(error) => {
@@ -449,7 +462,7 @@ impl Shared {
             body.device.end_run();
         });
         body.outcome = std::mem::replace(&mut body.outcome, Ok(())).and(released).and(ended);
-        body.span = tracing::Span::none(); // Ends it.
+        spans::end_run(&mut body);
         if body.outcome.is_ok() {
             body.io.commit_variables();
         }

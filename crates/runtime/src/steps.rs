@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::batching::Seat;
+use super::compiled::CompiledShared;
 use super::completion::Completion;
+use super::context::RunContext;
 use super::device::DeviceRequest;
 use super::error::catch;
 use super::executor::Executor;
-use super::io::{DeviceIo, RunContext, RunIo};
+use super::io::{DeviceIo, RunIo};
 use super::run::{RunTask, Shared};
-use super::{Error, ErrorKind, Result, StepTime};
+use super::{Error, ErrorKind, Result, StepTime, spans};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, this_thread};
 
 /// Interrupts an engine during a run.
@@ -201,18 +203,19 @@ pub(super) struct Body {
     pub(super) n_queued: u64,
     /// The latest task, reused when no executor holds it.
     pub(super) task: Option<Arc<RunTask>>,
+    /// For traces. Freed after the device's part.
+    pub(super) model: Arc<CompiledShared>,
 }
 
 impl Body {
-    /// Prepares the body for a run whose leases are taken.
-    pub(super) fn begin(&mut self, request_id: u64, run: u64, calls_back: bool) {
+    /// Prepares the body for a run whose leases are taken. `name` is that of the request.
+    pub(super) fn begin(&mut self, request_id: u64, run: u64, calls_back: bool, name: Option<&str>) {
         self.run = run;
         self.calls_back = calls_back;
         self.next_step_idx = 0;
         self.outcome = Ok(());
         self.started = Instant::now();
-        let frame = self.io.frame;
-        self.span = tracing::trace_span!(target: "roiflow::trace", parent: None, "run", request = request_id, run, frame);
+        self.span = spans::of_run(self, request_id, name);
     }
 
     /// Runs the next step. Its error or panic becomes the outcome of the run. No work is pending.

@@ -91,6 +91,22 @@ impl FromStr for ElementType {
     }
 }
 
+/// By its name: `"f32"`.
+#[cfg(feature = "serde")]
+impl serde::Serialize for ElementType {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for ElementType {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        name.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 mod sealed {
     /// Casts between element types: through `f64` if either is a float, otherwise through `i128`.
     pub trait Sealed: Sized {

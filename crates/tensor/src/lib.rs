@@ -7,7 +7,8 @@
 //!
 //! Memory may belong to a device ([`remote`]), which the host can only copy from and to, or be shared with other processes (`shared`).
 //!
-//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`, [`process`].
+//! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `owned`, `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`,
+//! [`process`].
 //!
 //! Knows no pixels, no models, no threads, no GStreamer.
 
@@ -16,6 +17,7 @@ pub mod element;
 pub mod error;
 pub mod layout;
 mod lease;
+mod owned;
 pub mod pool;
 pub mod process;
 pub mod remote;

@@ -1,19 +1,25 @@
-//! Values to copy into a tensor: an `ndarray` of any element type and strides, cast if the types differ.
+//! Values to copy into a tensor, cast if the element types differ: an `ndarray` of any strides, or a flat list without a shape.
 
-use ndarray::{ArrayBase, ArrayRef, ArrayViewMut, Data, Dimension, LayoutRef, Zip};
+use ndarray::{ArrayBase, ArrayRef, ArrayView, ArrayViewMut, Data, Dimension, IxDyn, LayoutRef, Zip};
 
 use super::element::cast;
 use super::{BytesMut, Element, ElementType, Error, ErrorKind, Result};
 
-/// An array that `Input::Copy` of the runtime takes. Implemented by every `ndarray` and view; [`ndarray::aview1`] turns a slice into one.
+/// Values that `Input::Copy` of the runtime takes. Implemented by every `ndarray` and view, and by flat values: `Vec`, slices, arrays and
+/// scalars, which are in row-major order and take the shape of the input.
 pub trait Values {
     /// The type of the values.
     fn element(&self) -> ElementType;
 
-    /// The extent of each axis.
+    /// The extent of each axis. Empty for flat values.
     fn shape(&self) -> &[usize];
 
-    /// Writes all values to `target`, which has the same shape and no gaps. Values of another type are cast like Rust's `as`: toward zero,
+    /// The number of flat values, which have no shape of their own; `None`, the default, for others.
+    fn flat_len(&self) -> Option<usize> {
+        None
+    }
+
+    /// Writes all values to `target`, which has the same shape (flat values: as many elements) and no gaps. Values of another type are cast like Rust's `as`: toward zero,
     /// saturating from floats, NaN to 0, wrapping between integers; a `bool` is true if the value is not 0.
     ///
     /// # Errors
@@ -63,6 +69,77 @@ impl<T: Element, D: Dimension> Values for ArrayRef<T, D> {
     }
 }
 
+macro_rules! flat {
+    ($(impl<$element:ident $(, const $n:ident: usize)?> $kind:ty => |$values:ident| $slice:expr;)+) => {$(
+        impl<$element: Element $(, const $n: usize)?> Values for $kind {
+            fn element(&self) -> ElementType {
+                $element::TYPE
+            }
+
+            fn shape(&self) -> &[usize] {
+                &[]
+            }
+
+            fn flat_len(&self) -> Option<usize> {
+                Some(self.len())
+            }
+
+            fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
+                let $values = self;
+                copy_flat($slice, target)
+            }
+
+            fn copies_always(&self) -> bool {
+                true
+            }
+        }
+    )+};
+}
+
+flat! {
+    impl<T> Vec<T> => |values| values.as_slice();
+    impl<T> &[T] => |values| values;
+    impl<T, const N: usize> [T; N] => |values| values.as_slice();
+}
+
+macro_rules! scalars {
+    ($($scalar:ty),+) => {$(
+        impl Values for $scalar {
+            fn element(&self) -> ElementType {
+                <$scalar as Element>::TYPE
+            }
+
+            fn shape(&self) -> &[usize] {
+                &[]
+            }
+
+            fn flat_len(&self) -> Option<usize> {
+                Some(1)
+            }
+
+            fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
+                copy_flat(std::slice::from_ref(self), target)
+            }
+
+            fn copies_always(&self) -> bool {
+                true
+            }
+        }
+    )+};
+}
+
+scalars!(bool, u8, i8, u16, i16, u32, i32, u64, i64, super::f16, super::bf16, f32, f64);
+
+fn copy_flat<T: Element>(values: &[T], target: &mut BytesMut) -> Result<()> {
+    let (shape, n_elements) = (*target.layout().shape(), target.layout().n_elements());
+    if values.len() != n_elements {
+        let message = format!("copy: expected {n_elements} values, as {shape} has, got {}", values.len());
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    let values = ArrayView::from_shape(IxDyn(&shape), values).expect("as many elements as the shape has, checked above");
+    copy(&values, target)
+}
+
 fn copy<T: Element, D: Dimension>(values: &ArrayRef<T, D>, target: &mut BytesMut) -> Result<()> {
     if **target.layout().shape() != *values.shape() {
         let message = format!("copy: expected {} as the target has, got {:?}", target.layout().shape(), values.shape());
@@ -89,7 +166,7 @@ fn cast_into<T: Element, U: Element, D: Dimension>(values: &ArrayRef<T, D>, targ
 
 #[cfg(test)]
 mod tests {
-    use ndarray::{Array2, ArrayD, IxDyn, array, aview1, s};
+    use ndarray::{Array2, ArrayD, array, aview1, s};
 
     use super::*;
     use crate::{Tensor, bf16, f16};
@@ -118,6 +195,21 @@ mod tests {
         assert_eq!(copied::<bool>(&array![0.0_f64, -0.5]), [false, true]);
         assert_eq!(copied::<f16>(&aview1(&[0.5_f32])), [f16::from_f32(0.5)]);
         assert_eq!(copied::<f64>(&array![bf16::from_f32(-2.0)]), [-2.0]);
+    }
+
+    #[test]
+    fn flat_values_take_the_shape_of_the_target() {
+        let target = Tensor::new(ElementType::F32, [2, 3]).unwrap();
+        let write = |values: &dyn Values| values.copy_to(&mut target.bytes_mut().unwrap()).map_err(|error| error.kind());
+        let slice: &[u8] = &[1, 2, 3, 4, 5, 6];
+        for values in [&slice as &dyn Values, &vec![1_i64, 2, 3, 4, 5, 6], &[1.0_f64, 2.0, 3.0, 4.0, 5.0, 6.0]] {
+            assert_eq!((values.shape(), values.flat_len()), (&[][..], Some(6)));
+            write(values).unwrap();
+            assert_eq!(*target.view::<f32>().unwrap(), array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]].into_dyn());
+        }
+        assert_eq!(write(&vec![1.0_f32; 5]), Err(ErrorKind::Shape));
+        assert_eq!(write(&1.0_f32), Err(ErrorKind::Shape));
+        assert_eq!((true.flat_len(), 1_u8.element()), (Some(1), ElementType::U8));
     }
 
     #[test]

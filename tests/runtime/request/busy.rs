@@ -154,7 +154,7 @@ fn a_tensor_is_not_input_and_output_of_the_same_run() {
     request.set_input_tensor((), &tensor).unwrap();
     request.set_output_tensor((), &tensor).unwrap();
     let error = request.infer(()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Tensor);
+    assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.to_string().contains("shares memory with that of input `x`"), "{error}");
     request.set_output_tensor((), &row([0.0; 4])).unwrap();
     request.infer(()).unwrap();

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use ::futures::executor::{LocalPool, block_on};
 use ::futures::future::join_all;
 use ::futures::task::LocalSpawnExt as _;
-use roiflow::runtime::{ErrorKind, RunFuture};
+use roiflow::runtime::{ErrorKind, RunFuture, RunOutput};
 use roiflow::tensor::{ElementType, Tensor};
 
 use super::*;
@@ -30,7 +30,7 @@ impl Woken {
     }
 }
 
-fn poll(future: &mut RunFuture, woken: &Arc<Woken>) -> Poll<Result<()>> {
+fn poll<T: RunOutput>(future: &mut RunFuture<T>, woken: &Arc<Woken>) -> Poll<Result<T>> {
     Pin::new(future).poll(&mut Context::from_waker(&Waker::from(woken.clone())))
 }
 
@@ -102,7 +102,7 @@ fn a_future_that_is_dropped_cancels_its_run() {
     block_on(next).unwrap();
     let mut ready = request.run(());
     assert!(manual.run_one());
-    assert!(matches!(poll(&mut ready, &Arc::default()), Poll::Ready(Ok(()))));
+    assert!(matches!(poll(&mut ready, &Arc::default()), Poll::Ready(Ok(_))));
     request.start_async(()).unwrap();
     drop(ready);
     assert!(manual.run_one());
@@ -162,7 +162,7 @@ fn a_future_is_ready_only_after_the_callback_ended() {
     request.set_callback(move |_, _| log.lock().unwrap().push((held.lock().unwrap().is_some(), in_callback.n()))).unwrap();
     let mut run = request.run(());
     assert!(poll(&mut run, &woken).is_pending());
-    *inside.lock().unwrap() = Some(run);
+    *inside.lock().unwrap() = Some(run.without_results());
     assert!(manual.run_one());
     assert_eq!(*seen.lock().unwrap(), [(true, 0)]);
     assert_eq!(woken.n(), 1);

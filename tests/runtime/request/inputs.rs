@@ -397,11 +397,11 @@ fn one_tensor_for_two_outputs_is_refused() {
     ];
     for refused in refused {
         let error = refused.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tensor, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
         assert!(error.to_string().contains("`sum`") && error.to_string().contains("`difference`"), "{error}");
     }
     request.set_output_tensor("sum", &big.roi(&[0, 0], &[1, 4]).unwrap()).unwrap();
-    assert_eq!(kind(request.set_output_tensor("difference", &big.roi(&[0, 0], &[1, 4]).unwrap())), Some(ErrorKind::Tensor));
+    assert_eq!(kind(request.set_output_tensor("difference", &big.roi(&[0, 0], &[1, 4]).unwrap())), Some(ErrorKind::Conflict));
     // Two may change places in one call.
     request.set_output_tensors([("sum", &before[1]), ("difference", &before[0])]).unwrap();
     request.infer([&row([5.0; 4]), &row([2.0; 4])]).unwrap();
@@ -417,7 +417,7 @@ fn the_requests_own_input_is_no_output_and_no_batch() {
     let slices = [0, 1].map(|row| own.roi(&[row, 0], &[row + 1, 4]).unwrap());
     for refused in [request.set_output_tensor((), &own), request.set_output_tensor((), &slices[1]), request.set_tensors((), &slices)] {
         let error = refused.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Tensor, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
         assert!(error.to_string().contains("input `x`"), "{error}");
     }
     request.infer(()).unwrap();
@@ -436,7 +436,7 @@ fn a_step_that_asks_for_no_such_port_gets_an_error() {
         })
         .unwrap();
     let error = request.infer(()).unwrap_err();
-    assert_eq!((error.kind(), error.to_string().contains("the model has 2")), (ErrorKind::NotFound, true), "{error}");
+    assert_eq!((error.kind(), error.to_string().contains("the model has `sum`, `difference`")), (ErrorKind::NotFound, true), "{error}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod queue;
 mod random;
 mod remote;
 mod results;
+mod shortcuts;
 mod start_wait;
 mod steps;
 mod tensors;

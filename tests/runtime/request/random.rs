@@ -359,7 +359,13 @@ impl World {
                     if outcome_of(value).is_some() {
                         self.expected.end(true);
                     }
-                    self.futures.push(Awaited { run, future, owns_run: true, woken: Arc::default(), was_polled: false });
+                    self.futures.push(Awaited {
+                        run,
+                        future: future.without_results(),
+                        owns_run: true,
+                        woken: Arc::default(),
+                        was_polled: false,
+                    });
                 }
             }
             Op::Await => {

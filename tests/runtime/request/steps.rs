@@ -48,7 +48,7 @@ fn fill_device_and_appended_steps_run_in_this_order_in_both_ways() {
         request
             .append_step(name, move |context| {
                 assert_eq!(context.output::<f32>(0).unwrap(), (Shape::from([1, 4]), &[2.0; 4][..]));
-                assert_eq!((context.n_outputs(), context.output_port(0).name()), (1, "y"));
+                assert_eq!((context.n_outputs(), context.output_port("y").unwrap().name()), (1, "y"));
                 write_to(&log, name);
                 Ok(())
             })
@@ -185,7 +185,7 @@ fn prepended_steps_run_before_the_fill() {
         request
             .prepend_step(name, move |context| {
                 assert_eq!(context.input::<f32>(0).unwrap_err().kind(), ErrorKind::Tensor, "it is not filled yet");
-                assert_eq!((context.n_inputs(), context.input_port(0).name(), context.cancel().is_canceled()), (1, "x", false));
+                assert_eq!((context.n_inputs(), context.input_port(()).unwrap().name(), context.cancel().is_canceled()), (1, "x", false));
                 write_to(&to, name);
                 Ok(())
             })

@@ -1,12 +1,10 @@
-//! `AUTO`: for each model the fastest device that compiles it. No engine of its own, so no `model.rs` and `request.rs`: what it
-//! gives is the chosen device's.
+//! `AUTO`: for each model the fastest device that compiles it. It has no engine: compiled models and requests are those of the chosen device.
 //!
-//! - The order is `OPENVINO.CPU`, `ORT.CPU`, `CPU`; the variable `ROIFLOW_DEVICE` puts another device, or a list of devices
-//!   with commas between, in its place.
-//! - A device that compiles a model is passed over, too, if the caller can't use the ports that it reports.
+//! - The order is `OPENVINO.CPU`, `ORT.CPU`, `CPU`. The variable `ROIFLOW_DEVICE` sets another device, or a comma-separated list.
+//! - A device is also skipped if the caller cannot use the ports that it reports.
 //! - A device that would change results ([`Device::inexact`]) is skipped.
-//! - Each device that is passed over is logged with its reason, and so is the chosen one, at info level. A library that is there but can't
-//!   be used was warned of by the search, see `devices::find`.
+//! - Each skipped device is logged with the reason, and so is the chosen one, at info level. The search warns of a library that cannot be
+//!   used, see `find`.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -22,20 +20,20 @@ const FASTEST_FIRST: &str = "OPENVINO.CPU,ORT.CPU,CPU";
 
 /// The device.
 pub struct AutoDevice {
-    /// The devices to choose from, itself not among them.
+    /// The devices to choose from, without `AUTO`.
     core: Core,
     order: Option<String>,
-    /// What was said already.
-    said: Mutex<HashSet<String>>,
+    /// Messages that were logged already.
+    logged: Mutex<HashSet<String>>,
 }
 
 impl AutoDevice {
-    /// Chooses among the devices of `core`, which are copied: what is registered later is not seen.
+    /// Chooses among the devices of `core`. Devices that are registered later are not included.
     pub fn new(core: Core) -> Self {
-        Self { core, order: None, said: Mutex::default() }
+        Self { core, order: None, logged: Mutex::default() }
     }
 
-    /// The same with an order of its own, names with commas between, instead of the variable's or the usual one.
+    /// As [`AutoDevice::new`], with this order (comma-separated names) instead of that of the variable or the default.
     pub fn with_order(core: Core, order: &str) -> Self {
         Self { order: Some(order.to_owned()), ..Self::new(core) }
     }
@@ -47,8 +45,8 @@ impl AutoDevice {
         names.filter(|name| !name.is_empty() && name != NAME).collect()
     }
 
-    fn say_once(&self, sentence: String) {
-        if self.said.lock().unwrap().insert(sentence.clone()) {
+    fn log_once(&self, sentence: String) {
+        if self.logged.lock().unwrap().insert(sentence.clone()) {
             tracing::info!("{sentence}");
         }
     }
@@ -68,7 +66,7 @@ impl Device for AutoDevice {
     }
 
     fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
-        // The core that it belongs to asks those devices itself.
+        // Its core calls those devices directly.
         Err(Error::new(ErrorKind::Unsupported, format!("device {NAME} reads what the devices read that it chooses from")))
     }
 
@@ -76,7 +74,7 @@ impl Device for AutoDevice {
         self.order().iter().any(|name| self.core.prepare(name))
     }
 
-    /// As the first one that is asked; it is there then.
+    /// As the first device of the order.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         self.core.copy_bytes(model, self.order().first()?)
     }
@@ -95,12 +93,12 @@ impl Device for AutoDevice {
         let order = self.order();
         let mut refused: Vec<Error> = Vec::new();
         let mut skipped: Vec<String> = Vec::new();
-        // Why the caller can't use what the first such device reports: it is about the model, and says more than what others refuse.
+        // Why the caller cannot use the ports of the first device that compiled the model: more specific than later refusals.
         let mut unusable: Option<Error> = None;
         for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
             // A list of one device is the user's choice.
             if let Some(why) = self.core.inexact(model, name).filter(|_| order.len() > 1) {
-                self.say_once(format!("device {NAME} skips {name} for `{}`, because results could change: {why}", model.name()));
+                self.log_once(format!("device {NAME} skips {name} for `{}`, because results could change: {why}", model.name()));
                 skipped.push(format!("{name} was skipped, because results could change: {why} (choose it by its name to use it)"));
                 continue;
             }
@@ -113,12 +111,12 @@ impl Device for AutoDevice {
             };
             let compiled = self.core.compile_device_model(model, name, config, &accept);
             if let Some((error, leaves_open)) = not_accepted.take() {
-                // Where a device knows all shapes, the others know the same.
+                // If a device knows all shapes, the others report the same.
                 if !leaves_open {
                     return Err(unusable.unwrap_or(error));
                 }
                 if let Some(next) = next {
-                    self.say_once(format!(
+                    self.log_once(format!(
                         "device {NAME} goes on to {next}: what {name} reports of `{}` cannot be used: {error}",
                         model.name()
                     ));
@@ -128,12 +126,12 @@ impl Device for AutoDevice {
             }
             match compiled {
                 Ok(compiled) => {
-                    self.say_once(format!("device {NAME}: {name} runs `{}`", model.name()));
+                    self.log_once(format!("device {NAME}: {name} runs `{}`", model.name()));
                     return Ok(compiled);
                 }
                 Err(error) => {
                     if let Some(next) = next {
-                        self.say_once(format!("device {NAME} goes on to {next}: {error}"));
+                        self.log_once(format!("device {NAME} goes on to {next}: {error}"));
                     }
                     refused.push(error);
                 }
@@ -142,7 +140,7 @@ impl Device for AutoDevice {
         if let Some(error) = unusable {
             return Err(error);
         }
-        // Of one device alone its own words are best.
+        // The error of a single device is the most specific.
         if let ([error], []) = (&*refused, &*skipped) {
             return Err(error.clone());
         }

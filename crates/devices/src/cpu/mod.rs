@@ -1,14 +1,14 @@
-//! `CPU`: the embedded engine, tract. Pure Rust, always there. Nobody else names that crate.
+//! `CPU`: the embedded engine, tract. Pure Rust, always available. No other module uses that crate.
 //!
-//! - Reads ONNX. Quantized graphs with `u8` inputs and some control flow are beyond it; the error names the node.
-//! - A plan is compiled per set of input shapes. Where the first axis is open, a batch runs row by row on the plan of one: a
-//!   symbolic batch is two to five times slower, or fails. Whether it is a batch is tried on the first one with more than one
-//!   row, which runs in both ways; a model that mixes its rows gets a plan for each length.
+//! - Reads ONNX. It cannot run quantized graphs with `u8` inputs, and some control flow; the error names the node.
+//! - A plan is compiled for each set of input shapes. If the first axis is dynamic, batch items run one by one on the plan for one: a symbolic
+//!   batch is two to five times slower, or fails. The first batch of more than one item runs in both ways, as a test of whether the items
+//!   are independent. If they are not, each batch size gets a plan of its own.
 //! - Inputs with an extent of 0 are refused.
-//! - Inputs that the request allocated are the engine's own tensors and go in without a copy; a tensor that the user set, and
-//!   the rows of a batch, are copied once. The engine allocates its outputs, so they are copied once into the request's.
+//! - Inputs that the request allocated are tensors of the engine, and are not copied. A tensor that the caller set, and batch items, are copied
+//!   once. The engine allocates its outputs, so they are copied once into those of the request.
 //! - Denormal weights are set to zero when a model is compiled: models full of them run faster, see `denormals`.
-//! - Cancel is looked at between nodes, and their times are taken there if they are asked for.
+//! - A cancel is checked between nodes. With `Config::profiling`, the times of nodes are taken there.
 
 mod denormals;
 mod model;

@@ -1,4 +1,4 @@
-//! An ONNX file, and the plans that the engine makes of it.
+//! An ONNX file, and the plans that the engine compiles from it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,14 +15,14 @@ use crate::runtime::device::{DeviceModel, DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executor;
 use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSource, PartialShape, Port, Precision, Result};
 use crate::tensor::{ElementType, Shape};
-use crate::{engine, onnx, quiet};
+use crate::{engine, onnx, panics};
 
-/// Plans kept per model: shapes that alternate stay compiled, and a stream of new shapes can't fill the memory.
+/// Number of cached plans per model: alternating shapes stay compiled, and a stream of new shapes does not fill the memory.
 const MAX_PLANS: usize = 8;
 
 pub(super) type Plan = Arc<TypedSimplePlan>;
 
-/// What a file says before anything is compiled.
+/// A file that was read and is not compiled.
 pub(super) struct OnnxFile {
     pub(super) info: ModelInfo,
     proto: pb::ModelProto,
@@ -36,10 +36,10 @@ fn not_onnx(source: &ModelSource, why: &str) -> Error {
 impl OnnxFile {
     pub(super) fn read(source: &ModelSource) -> Result<Self> {
         let proto = match source {
-            ModelSource::File(path) => calm(|| onnx().proto_model_for_path(path)),
+            ModelSource::File(path) => without_panics(|| onnx().proto_model_for_path(path)),
             ModelSource::Bytes(bytes) => {
                 onnx::check_whole(bytes.model()).map_err(|why| engine::refused("CPU", source, &why))?;
-                calm(|| onnx().proto_model_for_read(&mut bytes.model()))
+                without_panics(|| onnx().proto_model_for_read(&mut bytes.model()))
             }
             ModelSource::Remote(_) | ModelSource::Ports => return Err(engine::no_source("CPU", source)),
         };
@@ -50,14 +50,14 @@ impl OnnxFile {
         Self::of_proto(proto, source)
     }
 
-    /// As [`OnnxFile::read`], of what the file says alone: without its weights.
+    /// Ports and metadata of a file, without reading its weights.
     pub(super) fn read_info(source: &ModelSource) -> Result<ModelInfo> {
         let outline = || {
             let ModelSource::File(path) = source else { return None };
             let bytes = onnx::outline(std::fs::File::open(path).ok()?).ok()?;
-            Self::of_proto(calm(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, source).ok()
+            Self::of_proto(without_panics(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, source).ok()
         };
-        // What is wrong with a file is said by who reads all of it.
+        // Errors come from reading the whole file: they are more specific.
         outline().map_or_else(|| Self::read(source), Ok).map(|file| file.info)
     }
 
@@ -85,9 +85,9 @@ impl OnnxFile {
             ModelSource::File(path) => path.parent().and_then(Path::to_str),
             _ => None,
         };
-        // Shapes that exporters write beside the graph are often wrong or of another batch; the engine finds them itself.
+        // The shapes that exporters write for inner values are often wrong, or of another batch size. The engine infers them.
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
-        let parsed = calm(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
+        let parsed = without_panics(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
             return Err(Error::new(ErrorKind::Model, format!("`{}`: a node reads `{name}`, which nothing produces", self.source)));
         }
@@ -124,7 +124,7 @@ impl OnnxFile {
     }
 }
 
-/// Gives each node a name of its own: exporters may leave them out, and the engine refuses a graph in which two are equal.
+/// Gives each node a unique name: exporters may omit names, and the engine refuses a graph with duplicates.
 fn name_nodes(graph: &mut pb::GraphProto) {
     let mut known = std::collections::HashSet::new();
     for (node_idx, node) in graph.node.iter_mut().enumerate() {
@@ -135,12 +135,12 @@ fn name_nodes(graph: &mut pb::GraphProto) {
     }
 }
 
-/// What the engine does with a file that it did not expect may be a panic: here it is an error like the others.
-pub(super) fn calm<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
-    quiet::catch(action).unwrap_or_else(|why| Err(TractError::msg(why)))
+/// Runs code of the engine. A panic, for example on an unexpected file, becomes an error.
+pub(super) fn without_panics<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
+    panics::catch(action).unwrap_or_else(|why| Err(TractError::msg(why)))
 }
 
-/// An error with its causes, outermost first, each said once.
+/// An error with its causes, outermost first, without repetitions.
 fn chain(error: &TractError) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -160,7 +160,7 @@ fn port_of(value: &pb::ValueInfoProto) -> Result<Port> {
     let element = element_of_onnx(tensor.elem_type)
         .ok_or_else(|| unreadable(&format!("has element type {}, which tensors here do not have", tensor.elem_type)))?;
     let dims = tensor.shape.iter().flat_map(|shape| &shape.dim).map(|dim| match dim.value {
-        // Some exporters write an open extent as 0 or -1.
+        // Some exporters write a dynamic extent as 0 or -1.
         Some(pb::tensor_shape_proto::dimension::Value::DimValue(extent)) if extent > 0 => Dim::Fixed(extent as usize),
         _ => Dim::Dynamic,
     });
@@ -214,27 +214,27 @@ pub(super) struct CpuModel {
     ignored: Vec<Ignored>,
 }
 
-/// Plans by input shapes, made on demand.
+/// Plans by input shapes, compiled on demand.
 pub(super) struct Plans {
     file: OnnxFile,
     parsed: InferenceModel,
-    /// The least recently made first.
+    /// The oldest first.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
-    /// Known once a batch of more than one has run.
+    /// Known once a batch of more than one item has run.
     pub(super) rows: OnceLock<Rows>,
 }
 
-/// What the rows of an open first axis are to each other.
+/// Whether the items along a dynamic first axis are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// A batch: each row gives its own, and runs by itself.
+    /// A batch: each item is computed alone.
     Independent,
-    /// The model looks at all of them at once.
+    /// The items depend on each other: they are computed together.
     Mixed,
 }
 
 impl CpuModel {
-    /// The input shapes are those of `read`, which the caller may have changed since the file was read.
+    /// Compiles a model with the input shapes of `read`, which the caller may have changed.
     pub(super) fn compile(source: &ModelSource, read: &ModelInfo, config: &Config, pool: Arc<dyn Executor>) -> Result<Self> {
         let mut file = OnnxFile::read(source)?;
         file.check_elements()?;
@@ -248,13 +248,13 @@ impl CpuModel {
             return Err(Error::new(ErrorKind::Model, message));
         }
         if read.inputs.iter().zip(&file.info.inputs).any(|(read, own)| read.shape != own.shape) {
-            // What the file says of the outputs is for its own shapes.
+            // The output shapes of the file hold for its own input shapes.
             file.info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
         }
         file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
         let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
-        // Where the shapes are known, or open in the batch only, compile now: errors come early, and the outputs' shapes are true.
+        // If all shapes are known but the batch, compile now: errors come early, and the output shapes are exact.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
         if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {
             let plan = plans.get(&shapes)?;
@@ -283,7 +283,7 @@ impl CpuModel {
     }
 }
 
-/// Whether the first axis is open: a batch.
+/// Whether the first axis is dynamic: a batch.
 pub(super) fn has_batch(port: &Port) -> bool {
     port.shape.dims().first().is_some_and(Dim::is_open)
 }
@@ -295,8 +295,8 @@ impl Plans {
         if let Some((_, plan)) = by_shapes.iter().find(|(known, _)| known == shapes) {
             return Ok(plan.clone());
         }
-        // Compiled under the lock: other requests would only compile the same.
-        let plan = calm(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
+        // Under the lock: other requests would compile the same plan.
+        let plan = without_panics(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
         if by_shapes.len() == MAX_PLANS {
             by_shapes.remove(0);
         }
@@ -304,7 +304,7 @@ impl Plans {
         Ok(plan)
     }
 
-    /// Names and operators of the file's nodes, without weights and inputs.
+    /// Names and operators of the nodes in the file, without weights and inputs.
     pub(super) fn nodes_of_file(&self) -> Vec<(String, String)> {
         let nodes = self.parsed.nodes().iter().map(|node| (node.name.clone(), node.op.name().into_owned()));
         nodes.filter(|(_, kind)| !matches!(&**kind, "Source" | "Const")).collect()

@@ -1,4 +1,4 @@
-//! How long each node of a plan took. Exists only where the user asked for it; without it a run passes through none of this.
+//! The time of each node of a plan. Exists only with `Config::profiling`; other runs do not execute this code.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::model::Plan;
 use crate::runtime::{NodeStatus, NodeTime};
 
-/// The nodes of the latest run: times are summed over the rows of a batch.
+/// The nodes of the latest run. Times are summed over batch items.
 #[derive(Default)]
 pub(super) struct Profile {
     plan: Option<Plan>,
@@ -22,12 +22,12 @@ struct Times {
 }
 
 impl Profile {
-    /// A run begins: what is known is of an earlier one.
+    /// Begins a run: discards the times of the previous one.
     pub(super) fn begin_run(&mut self) {
         self.times.fill(None);
     }
 
-    /// A turn of a run begins, of a row or of all. Where turns of several plans make a run, the last plan's are told.
+    /// Begins a call of a plan, for one batch item or for all. If a run calls several plans, the times of the last plan are reported.
     pub(super) fn begin_turn(&mut self, plan: &Plan) {
         if self.plan.as_ref().is_none_or(|known| !Arc::ptr_eq(known, plan)) {
             self.times.clear();
@@ -47,8 +47,7 @@ impl Profile {
         result
     }
 
-    /// The nodes of the plan in the order of its graph; then those of the file that are none of it any more. Weights are no
-    /// nodes here, nor are inputs.
+    /// The nodes of the plan in graph order, then the nodes of the file that are not in the plan. Without weights and inputs.
     pub(super) fn nodes(&self, of_file: &[(String, String)]) -> Vec<NodeTime> {
         let mut nodes: Vec<NodeTime> = Vec::new();
         for node in self.plan.iter().flat_map(|plan| plan.model().nodes()) {
@@ -74,12 +73,12 @@ impl Profile {
     }
 }
 
-/// What the engine makes of a node is named after it: `conv1`, `conv1.im2col`.
+/// The engine names the parts of a node after it: `conv1`, `conv1.im2col`.
 fn is_part_of(name: &str, of_file: &str) -> bool {
     name.strip_prefix(of_file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_', '-', '/']))
 }
 
-/// The processor's time of this thread: the engine computes on the thread that calls it.
+/// The CPU time of this thread: the engine computes on the calling thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -10,7 +10,7 @@ use tract_onnx::tract_core::plan;
 use super::model::{Plan, Plans, Rows, datum_of, has_batch};
 use super::profile::Profile;
 use super::scratch::Life;
-use crate::quiet;
+use crate::panics;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Error, ErrorKind, ModelInfo, NodeTime, Port, Result};
@@ -21,15 +21,15 @@ pub(super) struct CpuRequest {
     inputs: Vec<Port>,
     /// The memory of the inputs that this request allocated, by address.
     own_inputs: Vec<Option<Arc<EngineTensor>>>,
-    /// One row per input, for what is copied.
+    /// The copied tensor or batch item of each input.
     rows: Vec<Option<Arc<EngineTensor>>>,
-    /// The state of the plan that ran last; shapes change seldom.
+    /// The state of the latest plan: shapes change rarely.
     running: Option<Running>,
-    /// If the user wants to know the times of nodes.
+    /// With `Config::profiling`.
     profile: Option<Profile>,
 }
 
-/// A plan's state, for inputs of these shapes.
+/// The state of a plan, for inputs of these shapes.
 struct Running {
     shapes: TVec<Shape>,
     state: TypedSimpleState,
@@ -49,7 +49,7 @@ impl CpuRequest {
         }
     }
 
-    /// The number of rows, if the first axis is open and all inputs that have it agree; and the shapes of the inputs.
+    /// The batch size, if the first axis is dynamic and all inputs with such an axis agree; and the shapes of the inputs.
     fn shapes(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, TVec<Shape>)> {
         let mut shapes = tvec![];
         for (input_idx, port) in self.inputs.iter().enumerate() {
@@ -64,7 +64,7 @@ impl CpuRequest {
         Ok((n_rows, shapes))
     }
 
-    /// The shapes of the inputs of one row.
+    /// The input shapes of one batch item.
     fn row_shapes(&self, shapes: &[Shape]) -> TVec<Shape> {
         let of_row = |(port, shape): (&Port, &Shape)| {
             if !has_batch(port) {
@@ -78,10 +78,10 @@ impl CpuRequest {
         self.inputs.iter().zip(shapes).map(of_row).collect()
     }
 
-    /// The engine's tensor for one input, or one row of it: in place where it can be, else copied.
+    /// The engine's tensor for one input, or one batch item of it: in place if possible, otherwise copied.
     fn turn_input(&mut self, input_idx: usize, shape: &Shape, row_idx: Option<usize>, io: &DeviceIo<'_>) -> Result<TValue> {
         let bytes = io.input(input_idx);
-        // The same memory may have been given another shape since, or be seen through a window.
+        // The memory may have another shape now, or the input may be a region of it.
         if let Some(own) = &self.own_inputs[input_idx]
             && own.shape() == &**shape
             && bytes.layout().shape() == shape
@@ -109,7 +109,7 @@ impl DeviceRequest for CpuRequest {
         let element = self.inputs[port_idx].element;
         let layout = Layout::dense(element, shape)?;
         if layout.n_elements() == 0 {
-            // An empty tensor of the engine has no address; this one is replaced before it is read.
+            // An empty tensor of the engine has no address. This one is replaced before it is read.
             return Ok(Tensor::new(element, shape)?);
         }
         let (memory, own) = EngineMemory::new(element, &shape)?;
@@ -126,7 +126,7 @@ impl DeviceRequest for CpuRequest {
             Some(n_rows) if n_rows > 1 => match self.plans.rows.get() {
                 Some(Rows::Independent) => self.run_rows(n_rows, &shapes, io, cancel),
                 Some(Rows::Mixed) => self.run_whole(&shapes, io, cancel),
-                // Equal rows tell nothing: each may be the mean of all.
+                // Equal items prove nothing: each may be the mean of all.
                 None if !self.rows_differ(n_rows, io)? => self.run_whole(&shapes, io, cancel),
                 None => {
                     let rows = self.find_out(n_rows, &shapes, io, cancel)?;
@@ -150,7 +150,7 @@ impl CpuRequest {
         write_whole(&outputs, io)
     }
 
-    /// Whether the rows of an input are not all the same.
+    /// Whether the batch items of an input differ.
     fn rows_differ(&self, n_rows: usize, io: &DeviceIo<'_>) -> Result<bool> {
         for (input_idx, _) in self.inputs.iter().enumerate().filter(|(_, port)| has_batch(port)) {
             let input = io.input(input_idx);
@@ -175,13 +175,13 @@ impl CpuRequest {
         Ok(())
     }
 
-    /// Runs a batch in both ways and leaves the right results. An open first axis need not be a batch: a model may well
-    /// average over it, or append to it. Where both ways agree, rows are what it is; in doubt, the whole is right.
+    /// Runs a batch in both ways and writes the right results. A dynamic first axis need not be a batch: a model may average over it, or append
+    /// to it. If both ways agree, the items are independent. Otherwise the results of the whole are right.
     fn find_out(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<Rows> {
         let whole = match self.compute(shapes, None, io, cancel) {
             Ok(whole) => whole,
             Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
-            // Many exporters write a batch of one into the graph, though the input is open.
+            // Many exporters write a batch of one into the graph, although the input is dynamic.
             Err(error) => {
                 tracing::debug!("a batch of {n_rows} at once: {error}; row by row instead");
                 return self.run_rows(n_rows, shapes, io, cancel).map(|()| Rows::Independent);
@@ -196,14 +196,14 @@ impl CpuRequest {
                 _ => return write_whole(&whole, io).map(|()| Rows::Mixed),
             }
         }
-        // Sums in another order differ in their last bits: a batch gives what its rows give, from the first time on.
+        // Another order of sums changes the last bits. So also the first batch gives the results of its items.
         rows.iter().enumerate().try_for_each(|(row_idx, row)| write_row(row, row_idx, n_rows, io))?;
         Ok(Rows::Independent)
     }
 
-    /// Runs the plan of these shapes, on one row of the inputs or on all of them.
+    /// Runs the plan for these shapes, on one batch item or on all.
     fn compute(&mut self, shapes: &[Shape], row_idx: Option<usize>, io: &DeviceIo<'_>, cancel: &CancelToken) -> Result<TVec<TValue>> {
-        // Taken out, and put back at the end: a turn that broke off, also by a panic, leaves values behind; a new state starts clean.
+        // Taken out, and put back after success: a failed call, also a panic, leaves values in the state.
         let mut running = match self.running.take() {
             Some(running) if *running.shapes == *shapes => running,
             _ => {
@@ -217,19 +217,19 @@ impl CpuRequest {
             let row_idx = row_idx.filter(|_| has_batch(&self.inputs[input_idx]));
             inputs.push(self.turn_input(input_idx, shape, row_idx, io)?);
         }
-        let go_on = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
+        let check_cancel = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
         let mut session = None;
-        // Two closures, so that a run that nobody times does not even ask.
-        let ran = quiet::catch(|| match &mut self.profile {
+        // Two closures, so that runs without profiling have no check per node.
+        let ran = panics::catch(|| match &mut self.profile {
             None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
-                go_on()?;
+                check_cancel()?;
                 session = Some(context.session);
                 plan::eval(context, op_state, node, inputs)
             }),
             Some(profile) => {
                 profile.begin_turn(state.plan());
                 state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
-                    go_on()?;
+                    check_cancel()?;
                     session = Some(context.session);
                     profile.time(node.id, || plan::eval(context, op_state, node, inputs))
                 })
@@ -252,7 +252,7 @@ fn write_whole(outputs: &[TValue], io: &mut DeviceIo<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the outputs of one row to their place in the batch.
+/// Writes the outputs of one batch item into the batch.
 fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceIo<'_>) -> Result<()> {
     for (output_idx, output) in outputs.iter().enumerate() {
         let mut shape = TVec::from_slice(output.shape());
@@ -267,7 +267,7 @@ fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceI
     Ok(())
 }
 
-/// Whether an output computed of one row is that row of the output computed of all, but for the order of its sums.
+/// Whether an output of one batch item equals the same item of the output of all, except for the order of sums.
 fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usize) -> bool {
     let ([1, row_rest @ ..], [extent, whole_rest @ ..]) = (row.shape(), whole.shape()) else { return false };
     if *extent != n_rows || row_rest != whole_rest || row.datum_type() != whole.datum_type() {
@@ -283,10 +283,10 @@ fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usiz
     numbers(row_bytes).iter().zip(&numbers(whole_bytes)).all(is_close)
 }
 
-/// A tensor of the engine. The engine itself ends the process where there is not so much memory.
+/// A tensor of the engine. The memory is tested first, because the engine ends the process if it cannot allocate.
 fn zeros(element: ElementType, shape: &Shape) -> Result<EngineTensor> {
     let n_bytes = Layout::dense(element, *shape)?.dense_bytes();
-    // Room for its alignment, too.
+    // With space for its alignment.
     if Vec::<u8>::new().try_reserve_exact(n_bytes.saturating_add(1024)).is_err() {
         let message = format!("device CPU: no memory for a tensor of {n_bytes} bytes, {shape} {element}; use a smaller shape");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
@@ -298,7 +298,7 @@ fn device_error(error: TractError) -> Error {
     Error::new(ErrorKind::Device, format!("device CPU: {error:#}"))
 }
 
-/// A tensor of the engine as memory of one of ours: we write it between runs, the engine reads it during runs.
+/// A tensor of the engine as the memory of a [`Tensor`]: callers write it between runs, the engine reads it during runs.
 struct EngineMemory {
     ptr: NonNull<u8>,
     len: usize,
@@ -329,7 +329,7 @@ unsafe impl Sync for EngineMemory {}
 impl EngineMemory {
     fn new(element: ElementType, shape: &Shape) -> Result<(Self, Arc<EngineTensor>)> {
         let mut tensor = zeros(element, shape)?;
-        // The pointer is taken while the tensor is still exclusively ours, so that writing through it is allowed later on.
+        // The pointer is taken while the tensor has one owner, so that later writes through it are allowed.
         let bytes = tensor.as_bytes_mut();
         let (ptr, len) = (NonNull::from(&mut *bytes).cast::<u8>(), bytes.len());
         let owner = Arc::new(tensor);

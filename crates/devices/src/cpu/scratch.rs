@@ -1,8 +1,8 @@
-//! What the engine keeps on each thread for each of its states, and how it is given back.
+//! Frees the buffers that the engine keeps on each thread for each of its states.
 //!
-//! Its matrix products keep buffers per state in memory of the thread that runs them, and give them back where the state is dropped: on
-//! that thread alone. A request is run by any worker and dropped by any thread, so each thread remembers whom it ran, and gives back
-//! what is left of those that are gone before it runs a new one.
+//! Matrix products of the engine keep buffers per state in thread-local memory, and free them if the state is dropped on that thread. But a request
+//! runs on any worker and is dropped on any thread. So each thread remembers which states it ran, and frees the buffers of dropped states
+//! before it runs a new one.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use tract_onnx::prelude::TypedSimplePlan;
 use tract_onnx::tract_core::internal::{EvalOp, SessionId};
 use tract_onnx::tract_core::ops::matmul::optimized::OptMatMul;
 
-/// A state's life: a thread's memory of it is given back after this was dropped.
+/// Belongs to a state. After it is dropped, threads free their buffers of the state.
 #[derive(Debug, Default)]
 pub(super) struct Life(Arc<()>);
 
@@ -26,13 +26,13 @@ thread_local! {
 }
 
 impl Life {
-    /// To be called by the thread that ran a turn of the state, with its plan.
+    /// Notes that this thread ran the state of this plan.
     pub(super) fn ran(&self, session: SessionId, plan: &TypedSimplePlan) {
         RAN.with_borrow_mut(|ran| {
             if ran.iter().any(|known| known.session == session) {
                 return;
             }
-            // Plans without such an operator keep nothing, and any such operator gives back what all of them keep for a session.
+            // Plans without such an operator keep no buffers, and any such operator frees the buffers of all for a session.
             let Some((node_id, product)) = plan.model().nodes().iter().find_map(|node| Some((node.id, node.op_as::<OptMatMul>()?))) else {
                 return;
             };

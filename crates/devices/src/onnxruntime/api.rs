@@ -1,5 +1,4 @@
-//! The library's table of functions, and owners of what it gives out. Everything that names a function of the library is here
-//! and in `model`, `request`.
+//! The function table of the library, and owners of its objects. Only this module, `calls`, `model`, `options` and `request` call the library.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -9,17 +8,17 @@ use super::ffi::{
     self, ORT_API_VERSION, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemoryInfo, OrtRunOptions, OrtSession, OrtStatusPtr,
     OrtTypeInfo, OrtValue,
 };
-use crate::engine::{Extent, Said, c_string, one_line};
+use crate::engine::{EngineResult, Extent, c_string, one_line};
 use crate::exit;
 use crate::find;
 use crate::float_control::entered_with_default_control;
 use crate::runtime::{Dim, Interrupt, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK};
 
-/// The first version that tells the times of nodes run by run.
+/// The first version that reports the times of nodes for each run.
 const PROFILES_RUNS: u32 = 25;
 
-/// The table of that version, which later ones only lengthen.
+/// The function table of that version. Later versions only append to it.
 #[repr(C)]
 struct ApiOf25 {
     of_17: OrtApi,
@@ -39,7 +38,7 @@ pub(super) struct Api {
     env: NonNull<OrtEnv>,
     cpu_memory: NonNull<OrtMemoryInfo>,
     pub(super) version: String,
-    /// `CPU`, `CUDA`, ... as the library calls them.
+    /// The library's names: `CPU`, `CUDA`.
     pub(super) providers: Vec<String>,
     pub(super) path: PathBuf,
 }
@@ -55,7 +54,7 @@ impl Api {
     ///
     /// # Safety
     /// The initializers of the library may run in this process.
-    pub(super) unsafe fn open(path: &Path) -> Said<Self> {
+    pub(super) unsafe fn open(path: &Path) -> EngineResult<Self> {
         // SAFETY: the caller's promise.
         let library = unsafe { find::load(path) }?;
         // SAFETY: the C API has had this function with this signature since version 1.
@@ -89,7 +88,7 @@ impl Api {
         let (Some(env), Some(cpu_memory)) = (NonNull::new(env), NonNull::new(cpu_memory)) else {
             return Err("it gave no environment".to_owned());
         };
-        // Asked for only where it is there: the library complains on the error output.
+        // Only requested if the version has it, because older libraries print an error.
         let has_25 = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor >= PROFILES_RUNS);
         // SAFETY: gives a static table of at least that version's functions, or null.
         let newer = if has_25 { unsafe { (base.GetApi)(PROFILES_RUNS).cast::<ApiOf25>().as_ref() } } else { None };
@@ -105,17 +104,17 @@ impl Api {
         self.env.as_ptr()
     }
 
-    pub(super) fn check(&self, status: OrtStatusPtr) -> Said<()> {
+    pub(super) fn check(&self, status: OrtStatusPtr) -> EngineResult<()> {
         check(self.table, status)
     }
 
-    /// Whether the library tells the times of nodes run by run.
+    /// Whether the library reports the times of nodes for each run.
     pub(super) fn profiles_runs(&self) -> bool {
         self.enable_profiling.is_some()
     }
 
-    /// A value over somebody's memory, which must outlive its use.
-    pub(super) fn value_over(&self, extent: &Extent) -> Said<Value> {
+    /// A value over foreign memory, which must outlive the use of the value.
+    pub(super) fn value_over(&self, extent: &Extent) -> EngineResult<Value> {
         let &Extent { ptr, n_bytes, shape, element } = extent;
         let mut dims = [0_i64; MAX_RANK];
         for (dim, &extent) in dims.iter_mut().zip(shape.iter()) {
@@ -139,11 +138,11 @@ impl Api {
         Ok(Value { table: self.table, ptr: NonNull::new(value).ok_or("it gave no value")? })
     }
 
-    /// Element type and shape of an input or output, told by `type_info`.
+    /// Element type and shape of an input or output, from `type_info`.
     ///
     /// # Safety
     /// `type_info` is a live description of this library.
-    pub(super) unsafe fn port_type(&self, type_info: NonNull<OrtTypeInfo>) -> Said<(ElementType, PartialShape)> {
+    pub(super) unsafe fn port_type(&self, type_info: NonNull<OrtTypeInfo>) -> EngineResult<(ElementType, PartialShape)> {
         let mut tensor = ptr::null();
         // SAFETY: the description lives, the caller promises; gives null for what is no tensor.
         let status = unsafe { (self.table.CastTypeInfoToTensorInfo)(type_info.as_ptr(), &raw mut tensor) };
@@ -178,13 +177,13 @@ impl Api {
         if let Ok(allocator) = self.allocator() {
             // SAFETY: the caller's promise: freed once, by the allocator that made it.
             let status = unsafe { (self.table.AllocatorFree)(allocator, string.cast()) };
-            // A string that is not freed harms nobody.
+            // Not freeing a string is harmless.
             let _freed = self.check(status);
         }
         copy
     }
 
-    pub(super) fn allocator(&self) -> Said<*mut ffi::OrtAllocator> {
+    pub(super) fn allocator(&self) -> EngineResult<*mut ffi::OrtAllocator> {
         let mut allocator = ptr::null_mut();
         // SAFETY: gives the library's own allocator, which is never freed.
         let status = unsafe { (self.table.GetAllocatorWithDefaultOptions)(&raw mut allocator) };
@@ -192,7 +191,7 @@ impl Api {
     }
 }
 
-fn check(table: &OrtApi, status: OrtStatusPtr) -> Said<()> {
+fn check(table: &OrtApi, status: OrtStatusPtr) -> EngineResult<()> {
     let Some(status) = NonNull::new(status.0) else { return Ok(()) };
     // SAFETY: a status that is not null is ours: read, then released once.
     let said = unsafe { text((table.GetErrorMessage)(status.as_ptr())) };
@@ -201,7 +200,7 @@ fn check(table: &OrtApi, status: OrtStatusPtr) -> Said<()> {
     Err(one_line(&said))
 }
 
-fn providers(table: &OrtApi) -> Said<Vec<String>> {
+fn providers(table: &OrtApi) -> EngineResult<Vec<String>> {
     let (mut names, mut n_names) = (ptr::null_mut(), 0);
     // SAFETY: places for the answer.
     check(table, unsafe { (table.GetAvailableProviders)(&raw mut names, &raw mut n_names) })?;
@@ -211,7 +210,7 @@ fn providers(table: &OrtApi) -> Said<Vec<String>> {
         .collect();
     // SAFETY: released once, with the number that came with it.
     check(table, unsafe { (table.ReleaseAvailableProviders)(names, n_names) })?;
-    // Not an engine: it sends the model's inputs to a service.
+    // Not an engine: it sends inputs to a cloud service.
     found.retain(|name| name != "Azure");
     found.sort_by_key(|name| name != "CPU");
     Ok(found)
@@ -238,7 +237,7 @@ entered_with_default_control! {
     ) = log
 }
 
-/// What the library says on its own goes to our log; its errors reach callers as errors, too.
+/// Forwards the library's log. Errors are returned to callers as well.
 unsafe extern "C" fn log(
     _parameter: *mut c_void,
     severity: OrtLoggingLevel,
@@ -273,7 +272,7 @@ impl Value {
     }
 
     /// Element type and shape.
-    pub(super) fn element_and_shape(&self, api: &Api) -> Said<(ElementType, PartialShape)> {
+    pub(super) fn element_and_shape(&self, api: &Api) -> EngineResult<(ElementType, PartialShape)> {
         let mut type_info = ptr::null_mut();
         // SAFETY: the value lives.
         api.check(unsafe { (self.table.GetTypeInfo)(self.as_ptr(), &raw mut type_info) })?;
@@ -285,8 +284,8 @@ impl Value {
         described
     }
 
-    /// Where the elements of a tensor lie.
-    pub(super) fn data(&self, api: &Api) -> Said<*const u8> {
+    /// The address of the elements of a tensor.
+    pub(super) fn data(&self, api: &Api) -> EngineResult<*const u8> {
         let mut data = ptr::null_mut();
         // SAFETY: the value lives and is a tensor, or the call fails.
         api.check(unsafe { (self.table.GetTensorMutableData)(self.as_ptr(), &raw mut data) })?;
@@ -321,7 +320,7 @@ impl Drop for Session {
     }
 }
 
-/// Options of one request's runs; the way to end one.
+/// Run options of one request, which can also cancel its run.
 pub(super) struct RunOptions {
     table: &'static OrtApi,
     ptr: NonNull<OrtRunOptions>,
@@ -333,7 +332,7 @@ unsafe impl Send for RunOptions {}
 unsafe impl Sync for RunOptions {}
 
 impl RunOptions {
-    pub(super) fn new(api: &Api) -> Said<Self> {
+    pub(super) fn new(api: &Api) -> EngineResult<Self> {
         let mut options = ptr::null_mut();
         // SAFETY: a place for the answer.
         api.check(unsafe { (api.table.CreateRunOptions)(&raw mut options) })?;
@@ -344,16 +343,16 @@ impl RunOptions {
         self.ptr.as_ptr()
     }
 
-    /// For each run, a file with the times of its nodes is written whose path begins with `prefix`.
-    pub(super) fn profile(&self, api: &Api, prefix: &Path) -> Said<()> {
+    /// Lets each run write a file with the times of its nodes; its path begins with `prefix`.
+    pub(super) fn profile(&self, api: &Api, prefix: &Path) -> EngineResult<()> {
         let enable = api.enable_profiling.ok_or_else(|| format!("ONNX Runtime {} does not tell the times of a run", api.version))?;
         let prefix = c_string(prefix.to_str().ok_or("the path of temporary files is not UTF-8")?)?;
         // SAFETY: the options live, and no run uses them now; a C string that is copied.
         api.check(unsafe { enable(self.ptr.as_ptr(), prefix.as_ptr()) })
     }
 
-    /// Forgets an earlier interruption.
-    pub(super) fn rearm(&self) -> Said<()> {
+    /// Resets an earlier interruption.
+    pub(super) fn rearm(&self) -> EngineResult<()> {
         // SAFETY: the options live, and no run uses them now.
         check(self.table, unsafe { (self.table.RunOptionsUnsetTerminate)(self.ptr.as_ptr()) })
     }

@@ -1,15 +1,13 @@
-//! `ORT.<provider>`: ONNX Runtime 1.17 or newer, a library that is loaded at run time. Nothing of it is needed to build.
+//! `ORT.<provider>`: ONNX Runtime 1.17 or newer, a library that is loaded at run time. It is not needed to build.
 //!
 //! - Found by `ORT_DYLIB_PATH`, on the loader's path, among the packages of `python3` (`pip install onnxruntime`), or where
 //!   `scripts/fetch-engines` put it. See `devices::find`.
-//! - One session per compiled model; requests run it at the same time, and the weights are there once. On the processor a run
-//!   computes on the thread that asked for it, so that requests times threads are the cores; see `Config`.
-//! - Inputs and outputs are used where they lie, the user's own memory included. What is copied: tensors with gaps, and
-//!   outputs whose shape the model leaves open.
-//! - The library takes the input shapes of the file at their word: where the caller wants others, the file's bytes are changed
-//!   before the library gets them.
-//! - On the processor, optimized models are kept in `Config::cache_folder`.
-//! - Cancel ends a run between two nodes. Their times are told by 1.25 or newer.
+//! - One session per compiled model, which requests run concurrently, so the weights exist once. On the CPU a run computes on the calling thread:
+//!   requests times threads are the cores, see `Config`.
+//! - Inputs and outputs are used in place, also in the caller's memory. Copied are tensors with gaps, and outputs of dynamic shape.
+//! - The library cannot change the input shapes of a file: for other shapes, the bytes of the file are changed first.
+//! - On the CPU, optimized models are cached in `Config::cache_folder`.
+//! - A cancel ends a run between two nodes. Version 1.25 or newer reports the times of nodes.
 //! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
 
 mod api;
@@ -43,7 +41,7 @@ const WANTED: Wanted = Wanted {
     install: "pip install onnxruntime",
 };
 
-/// The devices of ONNX Runtime. Cheap to clone; the library is looked for at the first use.
+/// The devices of ONNX Runtime. Cheap to clone; the first use searches for the library.
 #[derive(Clone, Default)]
 pub struct OnnxRuntime(Arc<Library>);
 
@@ -103,7 +101,7 @@ impl DeviceFamily for OnnxRuntime {
     }
 
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
-        // IR is text, and other engines' formats are folders: to load a library for them would be in vain.
+        // Not worth loading a library for IR and for the formats of other engines.
         let is_known = match source {
             ModelSource::File(path) => path.extension().is_some_and(|ending| ending == "onnx" || ending == "ort"),
             ModelSource::Bytes(_) => matches!(other_format(source), None | Some("ort")),
@@ -123,7 +121,7 @@ struct OrtDevice {
 }
 
 impl OrtDevice {
-    /// The library, and the provider as it calls it.
+    /// The library, and its name for the provider.
     fn provider(&self) -> Result<(&Arc<Api>, &str), Missing> {
         let api = self.family.api().map_err(Clone::clone)?;
         let wanted = self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.');

@@ -1,4 +1,4 @@
-//! A session, made of a file for one provider, and its ports.
+//! A session, created from a file for one provider, and its ports.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,24 +10,24 @@ use std::sync::Arc;
 use super::api::{Api, Session};
 use super::options::Options;
 use super::request::OrtRequest;
-use crate::engine::{Compiled, EngineModel, Said, c_string, check_unchanged, other_format, refused};
+use crate::engine::{Compiled, EngineModel, EngineResult, c_string, check_unchanged, other_format, refused};
 use crate::exit;
-use crate::kept::Kept;
+use crate::model_cache::CacheEntry;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Ignored, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
-/// Runs that wait for an accelerator at once: one computes, the next one's input is on its way.
+/// Concurrent runs of an accelerator: one computes while the input of the next is transferred.
 const N_WAITERS: usize = 2;
 
-/// The file of a cache entry.
+/// The file name in a cache entry.
 const CACHED_NAME: &str = "model.onnx";
 
 /// Ports and metadata of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
-    let said = || -> Said<ModelInfo> {
+    let said = || -> EngineResult<ModelInfo> {
         let options = Options::new(api)?;
         options.no_optimization()?;
         options.threads(1)?;
@@ -38,8 +38,8 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     said.map_err(|why| refused("ORT.CPU", source, &why))
 }
 
-/// The session of a model as it is.
-fn session(options: &Options<'_>, source: &ModelSource) -> Said<Session> {
+/// The session of an unchanged model.
+fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session> {
     match source {
         ModelSource::File(path) => options.session(path),
         ModelSource::Bytes(bytes) => {
@@ -50,9 +50,9 @@ fn session(options: &Options<'_>, source: &ModelSource) -> Said<Session> {
     }
 }
 
-/// Where a model is to run, and how.
+/// Provider and options of a compilation.
 pub(super) struct Target<'a> {
-    /// The device's name for users.
+    /// The name of the device.
     pub(super) device: &'a str,
     /// The provider's name in the library.
     pub(super) provider: &'a str,
@@ -66,21 +66,20 @@ impl Target<'_> {
     }
 }
 
-/// A file, looked at before the library gets it.
+/// A file that was read before the library gets it.
 #[derive(Default)]
 struct Prepared {
-    /// The model's bytes, where they are other than the file's.
+    /// The bytes of the model, if they differ from the file.
     changed: Option<Vec<u8>>,
-    /// Where its optimized form is kept. Reading a file and rewriting its graph for the processor takes the library two to three times
-    /// as long as loading what came of it: 58 and 22 ms for YOLOX-nano, 74 and 22 ms for a re-identification model of 0.8 MiB (one
-    /// thread, medians of 11).
-    kept: Option<Kept>,
-    /// Names and operators of its nodes, if somebody wants to know.
+    /// The cache entry of its optimized form. Optimizing a file takes two to three times as long as loading the result: 58 and 22 ms for
+    /// YOLOX-nano, 74 and 22 ms for a re-identification model of 0.8 MiB (one thread, medians of 11).
+    kept: Option<CacheEntry>,
+    /// Names and operators of its nodes, with `Config::profiling`.
     nodes: Vec<(String, String)>,
     ignored: Vec<Ignored>,
 }
 
-/// What the library looks at when it chooses instructions, for which the graph is rewritten.
+/// The processor features by which the library optimizes a graph.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let lines = ["model name", "flags", "Features", "CPU part"].map(|key| info.lines().find(|line| line.starts_with(key)));
@@ -89,7 +88,7 @@ fn processor() -> String {
 
 impl Prepared {
     /// `read` has the input shapes that the caller wants.
-    fn new(api: &Api, target: &Target<'_>, source: &ModelSource, read: &ModelInfo) -> Said<Self> {
+    fn new(api: &Api, target: &Target<'_>, source: &ModelSource, read: &ModelInfo) -> EngineResult<Self> {
         let config = target.config;
         let elsewhere = !target.is_processor();
         let mut prepared = Self {
@@ -110,7 +109,7 @@ impl Prepared {
             ModelSource::File(path) => Cow::Owned(std::fs::read(path).map_err(|error| format!("the file can't be read: {error}"))?),
             ModelSource::Remote(_) | ModelSource::Ports => return Ok(prepared),
         };
-        // What is wrong with the bytes is the library's to say.
+        // The library reports invalid bytes.
         prepared.changed = onnx::with_input_shapes(&bytes, &read.inputs).unwrap_or_default();
         if config.profiling {
             prepared.nodes = onnx::nodes(&bytes).unwrap_or_default();
@@ -119,11 +118,11 @@ impl Prepared {
             if onnx::may_have_other_files(&bytes[..]).unwrap_or(true) {
                 not_kept("weights of this model lie in files of their own, which may change");
             } else {
-                // What else changes the form in which the model is kept.
+                // The optimized form depends on these, too.
                 let options =
                     config.options_of(super::PREFIX).fold(api.version.clone(), |all, (key, value)| format!("{all} {key}={value}"));
                 let model = prepared.changed.as_deref().unwrap_or(&bytes);
-                match Kept::of(folder, "onnxruntime", (options, processor(), model)) {
+                match CacheEntry::of(folder, "onnxruntime", (options, processor(), model)) {
                     Ok(kept) => prepared.kept = Some(kept),
                     Err(error) => tracing::info!("no compiled models are cached in `{}`: {error}", folder.display()),
                 }
@@ -132,8 +131,8 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// The session, from the kept file if there is one; else one is kept, if it can be.
-    fn session<'a>(&self, source: &ModelSource, options: impl Fn() -> Said<Options<'a>>) -> Said<Session> {
+    /// The session, from the cache if there is an entry; otherwise an entry is written, if possible.
+    fn session<'a>(&self, source: &ModelSource, options: impl Fn() -> EngineResult<Options<'a>>) -> EngineResult<Session> {
         let compile = |options: Options<'a>| match (&self.changed, source) {
             (Some(model), ModelSource::File(path)) => options.session_of(model, Some(path.parent().unwrap_or(Path::new("")))),
             (Some(model), _) => options.session_of(model, None),
@@ -149,7 +148,7 @@ impl Prepared {
                     return Ok(session);
                 }
                 Err(why) => {
-                    tracing::warn!("the cached model `{}` is not usable and is made anew: {why}", entry.display());
+                    tracing::warn!("the cached model `{}` is not usable and is compiled again: {why}", entry.display());
                     kept.remove();
                 }
             }
@@ -168,7 +167,7 @@ impl Prepared {
                 draft.keep();
                 Ok(session)
             }
-            // The model may be at fault, or the folder: without it is known which.
+            // The model may be invalid, or the folder: compiling without the cache tells which.
             Err(why) => {
                 let session = compile(options()?)?;
                 tracing::info!("the compiled model of `{source}` is not cached: {why}");
@@ -179,7 +178,7 @@ impl Prepared {
 }
 
 /// The ports of the session with the input shapes that the caller wants.
-fn with_bounds(mut session: ModelInfo, wanted: &ModelInfo) -> Said<ModelInfo> {
+fn with_bounds(mut session: ModelInfo, wanted: &ModelInfo) -> EngineResult<ModelInfo> {
     check_unchanged(&session, wanted)?;
     for (port, wanted) in session.inputs.iter_mut().zip(&wanted.inputs) {
         let fixed = port.shape.dims().iter().zip(wanted.shape.dims()).find(|(own, wanted)| !own.is_open() && own != wanted);
@@ -203,21 +202,21 @@ pub(super) struct OrtModel {
     pub(super) info: ModelInfo,
     pub(super) input_names: Vec<CString>,
     pub(super) output_names: Vec<CString>,
-    /// Names and operators of the file's nodes, if the times of nodes are wanted.
+    /// Names and operators of the nodes in the file, with `Config::profiling`.
     pub(super) profiling: Option<Arc<[(String, String)]>>,
 }
 
 impl OrtModel {
-    /// The input shapes are those of `read`, which the caller may have changed since the file was read.
+    /// Compiles a model with the input shapes of `read`, which the caller may have changed.
     pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource, read: &ModelInfo) -> Result<Compiled<Self>> {
         let &Target { device, provider, config, executors } = target;
         let pool = executors.for_model(device, config)?;
         let (n_requests, n_threads) = config.requests_and_threads(pool.n_threads());
-        let options = || -> Said<Options<'_>> {
+        let options = || -> EngineResult<Options<'_>> {
             let options = Options::new(api)?;
             options.threads(if target.is_processor() { n_threads } else { 1 })?;
             if n_threads > 1 && config.performance == Performance::Throughput {
-                // Threads that spin while they wait take the cores from the other requests.
+                // Spinning threads would take cores from other requests.
                 options.entry(c"session.intra_op.allow_spinning", c"0")?;
             }
             // For the session's own threads; see `calls` for the caller's.
@@ -228,11 +227,11 @@ impl OrtModel {
             options.provider(provider)?;
             Ok(options)
         };
-        let compile = || -> Said<(Self, Vec<Ignored>)> {
+        let compile = || -> EngineResult<(Self, Vec<Ignored>)> {
             let prepared = Prepared::new(api, target, source, read)?;
             let session = prepared.session(source, options)?;
             let info = with_bounds(session.info(api)?, read)?;
-            let names = |ports: &[Port]| ports.iter().map(|port| c_string(port.name())).collect::<Said<Vec<_>>>();
+            let names = |ports: &[Port]| ports.iter().map(|port| c_string(port.name())).collect::<EngineResult<Vec<_>>>();
             let (input_names, output_names) = (names(&info.inputs)?, names(&info.outputs)?);
             let profiling = config.profiling.then(|| prepared.nodes.into());
             let (device, api) = (device.to_owned(), api.clone());
@@ -245,7 +244,7 @@ impl OrtModel {
         let model = Arc::new(model);
         let (executor, n_requests): (Arc<dyn Executor>, _) = match target.is_processor() || config.exclusive_requests {
             true => (pool, n_requests),
-            // A thread that waits for the accelerator is none of the processor's pool.
+            // Threads that wait for an accelerator are not part of the CPU pool.
             false => (executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?, config.n_requests.unwrap_or(N_WAITERS + 1).max(1)),
         };
         Ok(Compiled { model, steps: vec![DeviceStep { name: "infer", executor }], n_requests, ignored })
@@ -261,13 +260,13 @@ impl EngineModel for OrtModel {
         &self.info
     }
 
-    fn create_request(self: Arc<Self>) -> Said<Box<dyn DeviceRequest>> {
+    fn create_request(self: Arc<Self>) -> EngineResult<Box<dyn DeviceRequest>> {
         Ok(Box::new(OrtRequest::new(self)?))
     }
 }
 
 impl Session {
-    fn info(&self, api: &Api) -> Said<ModelInfo> {
+    fn info(&self, api: &Api) -> EngineResult<ModelInfo> {
         let table = api.table();
         let ports = |kind: &str, n_ports: usize, is_input: bool| {
             (0..n_ports)
@@ -293,7 +292,7 @@ impl Session {
                     let (element, shape) = port_type.map_err(|why| format!("{kind} `{name}`: {why}"))?;
                     Ok(Port::new(&name, element, shape))
                 })
-                .collect::<Said<Vec<_>>>()
+                .collect::<EngineResult<Vec<_>>>()
         };
         let (mut n_inputs, mut n_outputs) = (0, 0);
         // SAFETY: the session lives.
@@ -307,7 +306,7 @@ impl Session {
         })
     }
 
-    fn metadata(&self, api: &Api) -> Said<BTreeMap<String, String>> {
+    fn metadata(&self, api: &Api) -> EngineResult<BTreeMap<String, String>> {
         let table = api.table();
         let allocator = api.allocator()?;
         let mut metadata = ptr::null_mut();

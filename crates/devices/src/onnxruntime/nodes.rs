@@ -1,8 +1,8 @@
-//! The times of nodes, from the file that the library writes for a run: a list of events in JSON, of which those with category
-//! `Node` and a name that ends in `_kernel_time` are the nodes.
+//! The times of nodes, from the JSON file that the library writes for a run. Nodes are the events of category `Node` with a name that ends in
+//! `_kernel_time`.
 //!
-//! The library can do this for a single run since 1.25. What earlier ones have is one file per session, which ends profiling for
-//! good when it is read and does not tell runs apart; so there the answer is `Unsupported`.
+//! Since 1.25 the library writes a file per run. Earlier versions have one file per session: reading it ends profiling, and it does not separate
+//! runs. So these versions are `Unsupported`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::engine::Said;
+use crate::engine::EngineResult;
 use crate::runtime::{NodeStatus, NodeTime};
 
 const SUFFIX: &str = "_kernel_time";
 
 /// The events of a request's latest run.
 pub(super) struct NodeTimes {
-    /// A folder of this request's own, gone when dropped.
+    /// A folder of this request, removed when dropped.
     folder: PathBuf,
     /// Names and operators in the model's file.
     of_file: Arc<[(String, String)]>,
-    /// As the library wrote them; read when somebody asks.
+    /// As written by the library; parsed on demand.
     events: Option<String>,
 }
 
 impl NodeTimes {
-    pub(super) fn new(of_file: Arc<[(String, String)]>) -> Said<Self> {
+    pub(super) fn new(of_file: Arc<[(String, String)]>) -> EngineResult<Self> {
         static N_FOLDERS: AtomicU64 = AtomicU64::new(0);
         let number = N_FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("roiflow-nodes-{}-{number}", std::process::id()));
-        // One of an earlier process with the same number.
+        // A leftover of an earlier process with the same ID.
         let _removed = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).map_err(|error| format!("no folder for the times of nodes, `{}`: {error}", folder.display()))?;
         Ok(Self { folder, of_file, events: None })
     }
 
-    /// What the names of the library's files begin with.
+    /// The prefix of the library's files.
     pub(super) fn prefix(&self) -> PathBuf {
         self.folder.join("run")
     }
 
-    /// A run begins: what is known is of an earlier one.
+    /// Begins a run: discards the events of the previous one.
     pub(super) fn begin_run(&mut self) {
         self.events = None;
     }
@@ -54,13 +54,13 @@ impl NodeTimes {
                 Ok(events) => self.events = Some(events),
                 Err(error) => tracing::warn!("the times of nodes in `{}` are lost: {error}", file.display()),
             }
-            // The folder goes at the end.
+            // The folder is removed at the end.
             let _removed = std::fs::remove_file(&file);
         }
     }
 
-    /// The nodes that ran, in their order; then those of the file that are none of them any more.
-    pub(super) fn nodes(&self) -> Said<Vec<NodeTime>> {
+    /// The executed nodes in their order, then the nodes of the file that were optimized out.
+    pub(super) fn nodes(&self) -> EngineResult<Vec<NodeTime>> {
         let mut nodes = self.events.as_deref().map(executed).transpose()?.unwrap_or_default();
         let n_executed = nodes.len();
         let status = if self.events.is_some() { NodeStatus::OptimizedOut } else { NodeStatus::NotRun };
@@ -75,7 +75,7 @@ impl NodeTimes {
 
 impl Drop for NodeTimes {
     fn drop(&mut self) {
-        // It lies among the system's temporary files.
+        // It is in the system's folder of temporary files.
         let _removed = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -84,13 +84,13 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// What the library makes of a node is named after it: `conv1`, `conv1_nchwc`.
+/// The library names the parts of a node after it: `conv1`, `conv1_nchwc`.
 fn is_part_of(name: &str, of_file: &str) -> bool {
     name.strip_prefix(of_file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_', '-', '/']))
 }
 
 /// The nodes of a file of events.
-fn executed(events: &str) -> Said<Vec<NodeTime>> {
+fn executed(events: &str) -> EngineResult<Vec<NodeTime>> {
     let events: Vec<Value> = serde_json::from_str(events).map_err(|error| format!("the times of nodes can't be read: {error}"))?;
     let node = |event: &Value| {
         let name = event["name"].as_str()?.strip_suffix(SUFFIX)?;

@@ -1,4 +1,4 @@
-//! How a session is to be made, and the making.
+//! Session options, and the creation of sessions.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -8,27 +8,27 @@ use std::sync::Arc;
 use super::api::{Api, Session};
 use super::calls;
 use super::ffi::{self, OrtSession, OrtSessionOptions};
-use crate::engine::{Said, c_string};
+use crate::engine::{EngineResult, c_string};
 
-/// Options of a session that is to be made.
+/// Options for creating a session.
 pub(super) struct Options<'a> {
     api: &'a Arc<Api>,
     ptr: NonNull<OrtSessionOptions>,
 }
 
 impl<'a> Options<'a> {
-    pub(super) fn new(api: &'a Arc<Api>) -> Said<Self> {
+    pub(super) fn new(api: &'a Arc<Api>) -> EngineResult<Self> {
         let mut options = ptr::null_mut();
         // SAFETY: a place for the answer.
         api.check(unsafe { (api.table().CreateSessionOptions)(&raw mut options) })?;
         Ok(Self { api, ptr: NonNull::new(options).ok_or("it gave no session options")? })
     }
 
-    fn set(&self, set: impl FnOnce(&ffi::OrtApi, *mut OrtSessionOptions) -> ffi::OrtStatusPtr) -> Said<()> {
+    fn set(&self, set: impl FnOnce(&ffi::OrtApi, *mut OrtSessionOptions) -> ffi::OrtStatusPtr) -> EngineResult<()> {
         self.api.check(set(self.api.table(), self.ptr.as_ptr()))
     }
 
-    pub(super) fn threads(&self, n_threads: usize) -> Said<()> {
+    pub(super) fn threads(&self, n_threads: usize) -> EngineResult<()> {
         let n_threads = i32::try_from(n_threads).unwrap_or(i32::MAX);
         // SAFETY: the options live.
         self.set(|table, options| unsafe { (table.SetIntraOpNumThreads)(options, n_threads) })?;
@@ -36,12 +36,12 @@ impl<'a> Options<'a> {
         self.set(|table, options| unsafe { (table.SetInterOpNumThreads)(options, 1) })
     }
 
-    pub(super) fn entry(&self, key: &CStr, value: &CStr) -> Said<()> {
+    pub(super) fn entry(&self, key: &CStr, value: &CStr) -> EngineResult<()> {
         // SAFETY: the options live; both are C strings that are copied.
         self.set(|table, options| unsafe { (table.AddSessionConfigEntry)(options, key.as_ptr(), value.as_ptr()) })
     }
 
-    pub(super) fn provider(&self, provider: &str) -> Said<()> {
+    pub(super) fn provider(&self, provider: &str) -> EngineResult<()> {
         match provider {
             "CPU" => Ok(()),
             "CUDA" => {
@@ -77,23 +77,23 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// The graph is taken as it is.
-    pub(super) fn no_optimization(&self) -> Said<()> {
+    /// Turns graph optimization off.
+    pub(super) fn no_optimization(&self) -> EngineResult<()> {
         // SAFETY: the options live.
         self.set(|table, options| unsafe {
             (table.SetSessionGraphOptimizationLevel)(options, ffi::GraphOptimizationLevel::ORT_DISABLE_ALL)
         })
     }
 
-    /// The optimized graph is written to this file.
-    pub(super) fn write_optimized(&self, path: &Path) -> Said<()> {
+    /// Writes the optimized graph to this file.
+    pub(super) fn write_optimized(&self, path: &Path) -> EngineResult<()> {
         let path = text_of(path)?;
         // SAFETY: the options live; a C string that is copied.
         self.set(|table, options| unsafe { (table.SetOptimizedModelFilePath)(options, path.as_ptr()) })
     }
 
     /// A session of a file.
-    pub(super) fn session(&self, path: &Path) -> Said<Session> {
+    pub(super) fn session(&self, path: &Path) -> EngineResult<Session> {
         let path = text_of(path)?;
         let mut session: *mut OrtSession = ptr::null_mut();
         let table = self.api.table();
@@ -102,8 +102,8 @@ impl<'a> Options<'a> {
         Ok(Session { table, ptr: NonNull::new(session).ok_or("it gave no session")? })
     }
 
-    /// A session of a file's bytes; what they refer to lies in `folder`, if there is one.
-    pub(super) fn session_of(&self, model: &[u8], folder: Option<&Path>) -> Said<Session> {
+    /// A session of the bytes of a file. External weights are searched in `folder`.
+    pub(super) fn session_of(&self, model: &[u8], folder: Option<&Path>) -> EngineResult<Session> {
         if let Some(folder) = folder {
             self.entry(c"session.model_external_initializers_file_folder_path", &text_of(folder)?)?;
         }
@@ -116,7 +116,7 @@ impl<'a> Options<'a> {
     }
 }
 
-fn text_of(path: &Path) -> Said<std::ffi::CString> {
+fn text_of(path: &Path) -> EngineResult<std::ffi::CString> {
     c_string(path.to_str().ok_or_else(|| format!("the path `{}` is not UTF-8", path.display()))?)
 }
 

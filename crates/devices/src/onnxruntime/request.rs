@@ -1,4 +1,4 @@
-//! The engine's part of one request: values over the run's tensors, kept while these stay where they are.
+//! The engine's part of one request: values over the tensors of the run, reused while the addresses stay the same.
 
 use std::ffi::c_char;
 use std::ptr::{self, NonNull};
@@ -9,7 +9,7 @@ use super::calls;
 use super::ffi::OrtValue;
 use super::model::OrtModel;
 use super::nodes::NodeTimes;
-use crate::engine::{Extent, Place, Said, check_inputs, device_error};
+use crate::engine::{BoundValue, EngineResult, Extent, check_inputs, device_error};
 use crate::exit;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
@@ -22,14 +22,14 @@ pub(super) struct OrtRequest {
     interrupt: Arc<dyn Interrupt>,
     input_names: Pointers<*const c_char>,
     output_names: Pointers<*const c_char>,
-    inputs: Vec<Place<Value>>,
-    outputs: Vec<Place<Value>>,
-    /// Handed to the engine; filled anew for every run.
+    inputs: Vec<BoundValue<Value>>,
+    outputs: Vec<BoundValue<Value>>,
+    /// Passed to the engine; filled for every run.
     input_values: Pointers<*const OrtValue>,
     output_values: Pointers<*mut OrtValue>,
-    /// If the user wants to know the times of nodes, and the library tells them.
+    /// With `Config::profiling`, if the library reports times.
     times: Option<NodeTimes>,
-    /// The library may have set something up in the first run.
+    /// The exit handler that follows the first run is registered: the run may have registered destructors.
     is_guarded: bool,
 }
 
@@ -38,13 +38,13 @@ struct Pointers<T>(Vec<T>);
 
 // SAFETY: the names live in the model, which the request holds, and never change.
 unsafe impl Send for Pointers<*const c_char> {}
-// SAFETY: the values belong to the request's `Place`s. They are used only during a run, by the one thread that runs it.
+// SAFETY: the values belong to the request's `BoundValue`s. They are used only during a run, by the one thread that runs it.
 unsafe impl Send for Pointers<*const OrtValue> {}
 // SAFETY: as above.
 unsafe impl Send for Pointers<*mut OrtValue> {}
 
 impl OrtRequest {
-    pub(super) fn new(model: Arc<OrtModel>) -> Said<Self> {
+    pub(super) fn new(model: Arc<OrtModel>) -> EngineResult<Self> {
         let options = Arc::new(RunOptions::new(&model.api)?);
         let times = match &model.profiling {
             Some(nodes) if model.api.profiles_runs() => Some(NodeTimes::new(nodes.clone())?),
@@ -57,8 +57,8 @@ impl OrtRequest {
         Ok(Self {
             input_names: Pointers(model.input_names.iter().map(|name| name.as_ptr()).collect()),
             output_names: Pointers(model.output_names.iter().map(|name| name.as_ptr()).collect()),
-            inputs: Place::list(n_inputs),
-            outputs: Place::list(n_outputs),
+            inputs: BoundValue::list(n_inputs),
+            outputs: BoundValue::list(n_outputs),
             input_values: Pointers(Vec::with_capacity(n_inputs)),
             output_values: Pointers(Vec::with_capacity(n_outputs)),
             interrupt: options.clone(),
@@ -69,7 +69,7 @@ impl OrtRequest {
         })
     }
 
-    /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
+    /// Binds the tensors of the run. The engine writes outputs of fixed shape in place, and allocates the others.
     fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let make = |extent: &Extent| model.api.value_over(extent).map_err(device_error(&model.device));
@@ -111,7 +111,7 @@ impl OrtRequest {
         model.api.check(ran).map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&model.device)(said)))
     }
 
-    /// Copies what did not go straight to its place.
+    /// Copies the outputs that were not written in place.
     fn finish_outputs(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let failed = device_error(&model.device);
@@ -165,7 +165,7 @@ impl DeviceRequest for OrtRequest {
         }
         let ran = ran.and_then(|()| self.finish_outputs(io));
         if ran.is_err() {
-            // What a failed run left behind, where the engine was to allocate.
+            // Outputs that the engine allocated before the run failed.
             for (value, port) in self.output_values.0.iter_mut().zip(&self.model.info.outputs) {
                 if let (None, Some(value)) = (port.shape.to_static(), NonNull::new(std::mem::replace(value, ptr::null_mut()))) {
                     // SAFETY: as in `finish_outputs`, and taken out of the list.

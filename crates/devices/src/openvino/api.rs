@@ -1,7 +1,7 @@
-//! The functions of the library's C interface that are used, and owners of what it gives out.
+//! The functions of the library's C interface that are used, and owners of its objects.
 //!
-//! Declared here rather than taken from a crate of bindings: those keep the first library that they opened whatever it was,
-//! panic where a function is missing, and can't pass properties, which are variadic.
+//! Declared here instead of using a crate of bindings: those keep the first library that they opened, whatever it is, panic if a function is
+//! missing, and cannot pass properties, which are variadic.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -9,20 +9,20 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Extent, Said, c_string, one_line};
+use crate::engine::{EngineResult, Extent, c_string, one_line};
 use crate::exit;
 use crate::find::{self, Library};
 use crate::float_control::entered_with_default_control;
 use crate::runtime::{Completion, Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
 
-/// The oldest release whose numbers of element types are those below.
+/// The oldest release with the element type numbers below.
 const OLDEST: (u32, u32) = (2025, 1);
 
-/// Why nothing is asked of the library any more.
+/// The error of calls after the exit began.
 const EXITS: &str = "the process exits";
 
-/// Objects of the library, seen from outside.
+/// Opaque objects of the library.
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
         $(#[$doc])*
@@ -108,7 +108,7 @@ pub(super) struct OvNodes {
     n_nodes: usize,
 }
 
-/// `ov_status_e`, a number: newer libraries may give others.
+/// `ov_status_e`, as a number: newer libraries may have further values.
 type Status = c_int;
 
 impl OvDimension {
@@ -135,7 +135,7 @@ const CANCELED: Status = -13;
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),* $(,)?) $(-> $result:ty)?;)+) => {
-        /// The functions, by the names that they have in the library.
+        /// The functions, by their names in the library.
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
             pub(super) ov_core_compile_model_from_file: CompileFile,
@@ -143,7 +143,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            fn of(library: &'static Library) -> Said<Self> {
+            fn of(library: &'static Library) -> EngineResult<Self> {
                 Ok(Self {
                     // SAFETY: the signatures are those of the C headers.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }.map_err(|_| lacks(stringify!($name)))?,)+
@@ -235,7 +235,7 @@ impl Api {
     ///
     /// # Safety
     /// The initializers of the library may run in this process.
-    pub(super) unsafe fn open(path: &Path) -> Said<Self> {
+    pub(super) unsafe fn open(path: &Path) -> EngineResult<Self> {
         if let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) {
             check_companions(folder)?;
         }
@@ -264,12 +264,12 @@ impl Api {
         self.core.as_ptr()
     }
 
-    pub(super) fn check(&self, status: Status) -> Said<()> {
+    pub(super) fn check(&self, status: Status) -> EngineResult<()> {
         self.functions.check(status)
     }
 
-    /// `CPU`, `GPU.0`, ... as the library calls them.
-    pub(super) fn devices(&self) -> Said<Vec<String>> {
+    /// The library's names: `CPU`, `GPU.0`.
+    pub(super) fn devices(&self) -> EngineResult<Vec<String>> {
         let _inside = exit::enter().ok_or(EXITS)?;
         let mut list = OvDevices { names: ptr::null_mut(), n_names: 0 };
         // SAFETY: a place for the answer, freed below.
@@ -282,7 +282,7 @@ impl Api {
     }
 
     /// A property of a device.
-    pub(super) fn property(&self, device: &str, key: &CStr) -> Said<String> {
+    pub(super) fn property(&self, device: &str, key: &CStr) -> EngineResult<String> {
         let _inside = exit::enter().ok_or(EXITS)?;
         let device = c_string(device)?;
         let mut value = ptr::null_mut();
@@ -296,7 +296,7 @@ impl Api {
     ///
     /// # Safety
     /// `model` lives.
-    pub(super) unsafe fn model_property(&self, model: *const OvCompiledModel, key: &CStr) -> Said<String> {
+    pub(super) unsafe fn model_property(&self, model: *const OvCompiledModel, key: &CStr) -> EngineResult<String> {
         let mut value = ptr::null_mut();
         // SAFETY: the caller's promise; a C string, and a place for the answer.
         self.check(unsafe { (self.functions.ov_compiled_model_get_property)(model, key.as_ptr(), &raw mut value) })?;
@@ -304,8 +304,8 @@ impl Api {
         Ok(unsafe { self.functions.take_string(value) })
     }
 
-    /// A tensor over somebody's memory, which must outlive its use.
-    pub(super) fn tensor_over(self: &Arc<Self>, extent: &Extent) -> Said<TensorOver> {
+    /// A tensor over foreign memory, which must outlive the use of the tensor.
+    pub(super) fn tensor_over(self: &Arc<Self>, extent: &Extent) -> EngineResult<TensorOver> {
         let mut dims = [0_i64; MAX_RANK];
         for (dim, &extent) in dims.iter_mut().zip(extent.shape.iter()) {
             *dim = extent as i64;
@@ -321,8 +321,8 @@ impl Api {
         Ok(TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? })
     }
 
-    /// A tensor of the library's own that holds these bytes.
-    pub(super) fn tensor_of(self: &Arc<Self>, bytes: &[u8]) -> Said<TensorOver> {
+    /// A tensor in the library's own memory, with a copy of these bytes.
+    pub(super) fn tensor_of(self: &Arc<Self>, bytes: &[u8]) -> EngineResult<TensorOver> {
         let mut dim = bytes.len() as i64;
         let shape = OvShape { rank: 1, dims: &raw mut dim };
         let mut tensor = ptr::null_mut();
@@ -338,12 +338,12 @@ impl Api {
 }
 
 impl Functions {
-    pub(super) fn check(&self, status: Status) -> Said<()> {
+    pub(super) fn check(&self, status: Status) -> EngineResult<()> {
         match status {
             OK => Ok(()),
             CANCELED => Err("the run was canceled".to_owned()),
             _ => {
-                // The latest message of the process, so another thread's failure may stand in for it.
+                // The latest message of the process: it may be that of a failure in another thread.
                 // SAFETY: gives null or a C string that is ours to free.
                 let said = unsafe { self.take_string((self.ov_get_last_err_msg)().cast_mut()) };
                 // SAFETY: gives a static C string.
@@ -367,8 +367,8 @@ impl Functions {
     }
 }
 
-/// Libraries that are cut off are found before the loader maps them, see `find`.
-fn check_companions(folder: &Path) -> Said<()> {
+/// Checks the libraries beside it before the loader maps them, see `find`.
+fn check_companions(folder: &Path) -> EngineResult<()> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -403,7 +403,7 @@ pub(super) struct PortOf<'a> {
 
 impl<'a> PortOf<'a> {
     /// The port that `get` gives out.
-    pub(super) fn get(api: &'a Api, get: impl FnOnce(*mut *mut OvPort) -> Status) -> Said<Self> {
+    pub(super) fn get(api: &'a Api, get: impl FnOnce(*mut *mut OvPort) -> Status) -> EngineResult<Self> {
         let mut port = ptr::null_mut();
         api.check(get(&raw mut port))?;
         Ok(Self { api, ptr: NonNull::new(port).ok_or("it gave no port")? })
@@ -421,14 +421,14 @@ impl<'a> PortOf<'a> {
         Some(unsafe { self.api.functions.take_string(name) })
     }
 
-    pub(super) fn element(&self) -> Said<ElementType> {
+    pub(super) fn element(&self) -> EngineResult<ElementType> {
         let mut code = 0;
         // SAFETY: the port lives; the type is stored as an enumeration of 32 bits.
         self.api.check(unsafe { (self.api.functions.ov_port_get_element_type)(self.ptr.as_ptr(), &raw mut code) })?;
         element_of(code).ok_or_else(|| format!("it has element type {code} of OpenVINO, which tensors here do not have"))
     }
 
-    pub(super) fn shape(&self) -> Said<PartialShape> {
+    pub(super) fn shape(&self) -> EngineResult<PartialShape> {
         let mut shape = OvPartialShape { rank: OvDimension { min: 0, max: 0 }, dims: ptr::null_mut() };
         // SAFETY: the port lives; freed below.
         self.api.check(unsafe { (self.api.functions.ov_port_get_partial_shape)(self.ptr.as_ptr(), &raw mut shape) })?;
@@ -455,7 +455,7 @@ impl Drop for PortOf<'_> {
     }
 }
 
-/// A tensor of the library over somebody's memory, or one that it gave out.
+/// A tensor of the library, over foreign memory or its own.
 pub(super) struct TensorOver {
     api: Arc<Api>,
     ptr: NonNull<OvTensor>,
@@ -469,7 +469,7 @@ impl TensorOver {
         self.ptr.as_ptr()
     }
 
-    pub(super) fn shape(&self) -> Said<Shape> {
+    pub(super) fn shape(&self) -> EngineResult<Shape> {
         let mut shape = OvShape { rank: 0, dims: ptr::null_mut() };
         // SAFETY: the tensor lives; freed below.
         self.api.check(unsafe { (self.api.functions.ov_tensor_get_shape)(self.as_ptr(), &raw mut shape) })?;
@@ -487,8 +487,8 @@ impl TensorOver {
         if rank > MAX_RANK { Err(format!("{rank} axes: at most {MAX_RANK} are supported")) } else { Ok(Shape::new(&dims[..rank])) }
     }
 
-    /// Where the elements lie, and how many bytes they are.
-    pub(super) fn data(&self) -> Said<(*const u8, usize)> {
+    /// Address and size in bytes of the elements.
+    pub(super) fn data(&self) -> EngineResult<(*const u8, usize)> {
         let (mut data, mut n_bytes) = (ptr::null_mut(), 0);
         // SAFETY: the tensor lives.
         self.api.check(unsafe { (self.api.functions.ov_tensor_get_byte_size)(self.as_ptr(), &raw mut n_bytes) })?;
@@ -510,7 +510,7 @@ impl Drop for TensorOver {
 pub(super) struct EngineRequest {
     api: Arc<Api>,
     ptr: NonNull<OvInferRequest>,
-    /// Who is told when a run has computed, and how the library knows it.
+    /// The completion of asynchronous runs, and the library's callback that completes it.
     callback: Option<(Arc<Completion>, Box<OvCallback>)>,
 }
 
@@ -522,15 +522,15 @@ unsafe impl Sync for EngineRequest {}
 impl EngineRequest {
     /// # Safety
     /// `model` lives.
-    pub(super) unsafe fn new(api: &Arc<Api>, model: *const OvCompiledModel) -> Said<Self> {
+    pub(super) unsafe fn new(api: &Arc<Api>, model: *const OvCompiledModel) -> EngineResult<Self> {
         let mut request = ptr::null_mut();
         // SAFETY: the caller's promise; a place for the answer.
         api.check(unsafe { (api.functions.ov_compiled_model_create_infer_request)(model, &raw mut request) })?;
         Ok(Self { api: api.clone(), ptr: NonNull::new(request).ok_or("it gave no request")?, callback: None })
     }
 
-    /// From now on `completion` is told when a run that was started has computed.
-    pub(super) fn call_back(&mut self, completion: Arc<Completion>) -> Said<()> {
+    /// Sets the callback: `completion` is completed at the end of each asynchronous run.
+    pub(super) fn call_back(&mut self, completion: Arc<Completion>) -> EngineResult<()> {
         let argument = Arc::as_ptr(&completion).cast_mut().cast();
         let callback = Box::new(OvCallback { called: has_computed_entered, argument });
         // SAFETY: the request lives. What it keeps, the callback and behind it the completion, is freed after the request, which
@@ -540,21 +540,21 @@ impl EngineRequest {
         Ok(())
     }
 
-    pub(super) fn set_input(&self, input_idx: usize, tensor: &TensorOver) -> Said<()> {
+    pub(super) fn set_input(&self, input_idx: usize, tensor: &TensorOver) -> EngineResult<()> {
         // SAFETY: both live; the request keeps its own share of the tensor.
         let status =
             unsafe { (self.api.functions.ov_infer_request_set_input_tensor_by_index)(self.ptr.as_ptr(), input_idx, tensor.as_ptr()) };
         self.api.check(status)
     }
 
-    pub(super) fn set_output(&self, output_idx: usize, tensor: &TensorOver) -> Said<()> {
+    pub(super) fn set_output(&self, output_idx: usize, tensor: &TensorOver) -> EngineResult<()> {
         // SAFETY: as above.
         let status =
             unsafe { (self.api.functions.ov_infer_request_set_output_tensor_by_index)(self.ptr.as_ptr(), output_idx, tensor.as_ptr()) };
         self.api.check(status)
     }
 
-    pub(super) fn output(&self, output_idx: usize) -> Said<TensorOver> {
+    pub(super) fn output(&self, output_idx: usize) -> EngineResult<TensorOver> {
         let mut tensor = ptr::null_mut();
         // SAFETY: the request lives; a place for the answer.
         let status =
@@ -563,34 +563,34 @@ impl EngineRequest {
         Ok(TensorOver { api: self.api.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? })
     }
 
-    /// Computes, and returns when the outputs are there.
+    /// Runs, and returns when the outputs are complete.
     ///
     /// # Safety
     /// The memory of the tensors that were set is there, and nobody else writes it meanwhile.
-    pub(super) unsafe fn infer(&self) -> Said<()> {
+    pub(super) unsafe fn infer(&self) -> EngineResult<()> {
         // SAFETY: the caller's promise.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_infer)(self.ptr.as_ptr()) })
     }
 }
 
 impl EngineRequest {
-    /// Begins to compute; the completion is told of the end, however it ends.
+    /// Starts an asynchronous run. The completion is completed at its end, also after a failure.
     ///
     /// # Safety
     /// As [`EngineRequest::infer`], until [`EngineRequest::wait`] has returned.
-    pub(super) unsafe fn start(&self) -> Said<()> {
+    pub(super) unsafe fn start(&self) -> EngineResult<()> {
         // SAFETY: the caller's promise.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_start_async)(self.ptr.as_ptr()) })
     }
 
-    /// Waits for the end of what was started, and says how it ended.
-    pub(super) fn wait(&self) -> Said<()> {
+    /// Waits for the end of an asynchronous run, and returns its result.
+    pub(super) fn wait(&self) -> EngineResult<()> {
         // SAFETY: the request lives.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_wait)(self.ptr.as_ptr()) })
     }
 
-    /// What the nodes did in the latest run.
-    pub(super) fn nodes(&self) -> Said<Vec<NodeTime>> {
+    /// The nodes of the latest run.
+    pub(super) fn nodes(&self) -> EngineResult<Vec<NodeTime>> {
         let mut list = OvNodes { nodes: ptr::null_mut(), n_nodes: 0 };
         // SAFETY: the request lives; a place for the answer, freed below.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_get_profiling_info)(self.ptr.as_ptr(), &raw mut list) })?;
@@ -603,7 +603,7 @@ impl EngineRequest {
             let status = match node.status {
                 1 => NodeStatus::OptimizedOut,
                 2 => NodeStatus::Executed,
-                // What was folded into its neighbor has no implementation.
+                // A node that was fused into another has no implementation.
                 _ if implementation == "undef" => NodeStatus::OptimizedOut,
                 _ => NodeStatus::NotRun,
             };
@@ -620,7 +620,7 @@ entered_with_default_control! {
     fn has_computed_entered(argument: *mut c_void) = has_computed
 }
 
-/// Called by the library on a thread of its own, which must not be kept.
+/// Called by the library on one of its threads, which must not be blocked.
 unsafe extern "C" fn has_computed(argument: *mut c_void) {
     // SAFETY: the argument of `call_back`, which lives as long as the request that calls.
     let completion = unsafe { &*argument.cast::<Completion>() };

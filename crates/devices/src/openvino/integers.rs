@@ -1,4 +1,4 @@
-//! Element types that OpenVINO narrows: its plugins compute all integers in 32 bits with a sign, and `f64` in `f32`, whatever the ports say.
+//! Element types that OpenVINO narrows: its plugins compute all integers in signed 32 bits and `f64` in `f32`, whatever the types of the ports.
 //! Values that do not fit would wrap around without an error, so inputs are checked before each run.
 
 use crate::runtime::io::DeviceIo;

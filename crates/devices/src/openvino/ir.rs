@@ -1,7 +1,7 @@
-//! What an OpenVINO IR says that the library's C functions give to nobody, read from the file: all names of a tensor, of which they tell
-//! one, and the `model_info` that exporters leave under `rt_info`, which tells what the model wants and says.
+//! Parts of an OpenVINO IR that the C library does not report, read from the file: all names of a tensor (the library reports one), and the
+//! `model_info` under `rt_info`, in which exporters describe inputs and outputs.
 //!
-//! Keys of the latter are those that Model API writes into the metadata of ONNX files: `model_info labels`.
+//! Keys of `model_info` are those that Model API writes into the metadata of ONNX files: `model_info labels`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use roxmltree::{Document, Node};
 use crate::engine::{IR, other_format};
 use crate::runtime::{ModelSource, Port};
 
-/// A larger file is read by the engine alone: what is wanted of it takes a tree of all of its nodes.
+/// Larger files are not parsed, because parsing builds a tree of all nodes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The text of an IR; none of a model of another format, and of a large one.
+/// The text of an IR; empty for other formats and for large files.
 pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
     match source {
         _ if other_format(source) != Some(IR) => Cow::default(),
@@ -28,7 +28,7 @@ pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
     }
 }
 
-/// See the module; of a model that is no IR there is nothing.
+/// The parts that were read; empty for a model that is not an IR.
 #[derive(Debug, Default)]
 pub struct Ir {
     /// The entries of `model_info`; keys are `model_info NAME`.
@@ -40,7 +40,7 @@ pub struct Ir {
 impl Ir {
     /// Reads the text of an IR.
     pub fn of_text(text: &str) -> Self {
-        // Most files have neither: their nodes need no tree.
+        // Most files have neither, and are not parsed.
         let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
         if !text.contains("<model_info") && !names().any(|names| names.contains(',')) {
             return Self::default();
@@ -71,7 +71,7 @@ fn model_info(document: &Document<'_>) -> BTreeMap<String, String> {
 }
 
 fn aliases(document: &Document<'_>) -> Vec<Vec<String>> {
-    // Of what a layer puts out; newer files have them at the layer too that ends a model there.
+    // Of output ports; newer files also have them at result layers.
     let lists = document.descendants().filter_map(|node| match node.tag_name().name() {
         "port" => node.attribute("names"),
         "layer" => node.attribute("output_names"),
@@ -80,7 +80,7 @@ fn aliases(document: &Document<'_>) -> Vec<Vec<String>> {
     lists.map(split_names).filter(|names| names.len() > 1).collect()
 }
 
-/// Names are separated by commas; one that belongs to a name has a backslash before it.
+/// Splits names at commas. A comma inside a name is escaped by a backslash.
 fn split_names(list: &str) -> Vec<String> {
     const OWN_COMMA: &str = "\u{0}";
     list.replace("\\,", OWN_COMMA).split(',').map(|name| name.replace(OWN_COMMA, ",")).collect()

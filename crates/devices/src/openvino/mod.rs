@@ -1,21 +1,19 @@
-//! `OPENVINO.<device>`: OpenVINO 2025.1 or newer, a library that is loaded at run time. Nothing of it is needed to build.
+//! `OPENVINO.<device>`: OpenVINO 2025.1 or newer, a library that is loaded at run time. It is not needed to build.
 //!
-//! - Found by `ROIFLOW_OPENVINO_LIB` (the C library, or the folder it lies in), by OpenVINO's own variables, on the loader's
+//! - Found by `ROIFLOW_OPENVINO_LIB` (the C library, or its folder), by OpenVINO's own variables, on the loader's
 //!   path, in the system's folders, among the packages of `python3` (`pip install openvino`), or where
 //!   `scripts/fetch-engines` put it. See `devices::find`.
-//! - Reads ONNX, OpenVINO IR (.xml with .bin) and what else its front ends read.
-//! - `OPENVINO.CPU` computes in `f32` unless `Config::precision` says otherwise; OpenVINO's own default is bf16 where the
-//!   processor has it.
-//! - On the processor a run computes on the thread that asked for it, on one stream per request, so that requests times threads
-//!   are the cores. Other devices call back when a run has computed, and no thread waits for them.
-//! - Inputs and outputs are used where they lie, the user's own memory included. What is copied: tensors with gaps (the C
-//!   library has none), and outputs whose shape the model leaves open.
+//! - Reads ONNX, OpenVINO IR (.xml with .bin), and the other formats of its front ends.
+//! - `OPENVINO.CPU` computes in `f32` unless `Config::precision` is set. OpenVINO's own default is bf16, if the processor supports it.
+//! - On the CPU a run computes on the calling thread, with one stream per request: requests times threads are the cores. Other devices call back
+//!   when a run is complete, and no thread waits for them.
+//! - Inputs and outputs are used in place, also in the caller's memory. Copied are tensors with gaps, which the C library does not support, and
+//!   outputs of dynamic shape.
 //! - Integers are computed in 32 bits and `f64` in `f32`, so `AUTO` skips models with such ports. A run with an input beyond 32 bits is
 //!   refused; results beyond 32 bits are not detected.
-//! - Cancel ends a run between two nodes.
-//! - The times of nodes are in whole microseconds. `OPENVINO.CPU` tells the mean of all runs since the model was compiled, those
-//!   of other requests included, and its time of the processor is the time between begin and end (`PerfCount::avg` of its
-//!   plugin); accelerators tell what they measure.
+//! - A cancel ends a run between two nodes.
+//! - The times of nodes are in whole microseconds. `OPENVINO.CPU` reports the mean of all runs of all requests since compilation, and the elapsed
+//!   time as CPU time (`PerfCount::avg` of its plugin). Accelerators report their own measurements.
 //! - Variables are explicit inputs and outputs ([`Model::make_stateful`]). The C library has no access to variables inside a model
 //!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
 
@@ -48,7 +46,7 @@ const WANTED: Wanted = Wanted {
     install: "pip install openvino",
 };
 
-/// Where OpenVINO's scripts and installers say that it is.
+/// The folders that OpenVINO's scripts and installers set.
 fn folders() -> Vec<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") { "aarch64" } else { "intel64" };
     let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
@@ -63,7 +61,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The devices of OpenVINO. Cheap to clone; the library is looked for at the first use.
+/// The devices of OpenVINO. Cheap to clone; the first use searches for the library.
 #[derive(Clone, Default)]
 pub struct OpenVino(Arc<Library>);
 
@@ -132,7 +130,7 @@ struct OpenVinoDevice {
 }
 
 impl OpenVinoDevice {
-    /// What the library calls it: `CPU`, `GPU.1`, `HETERO:GPU,CPU`.
+    /// The library's name: `CPU`, `GPU.1`, `HETERO:GPU,CPU`.
     fn own_name(&self) -> &str {
         self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.')
     }
@@ -140,13 +138,13 @@ impl OpenVinoDevice {
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), Missing> {
         let found = self.family.api().map_err(Clone::clone)?;
         let (api, path) = found;
-        // Asked by itself, for a list of all devices loads every plugin that there is.
+        // Queried alone: a list of all devices loads every plugin.
         if api.property(self.own_name(), c"FULL_DEVICE_NAME").is_ok() {
             return Ok(found);
         }
         let unusable = |reason: String| Missing { reason, install: None };
         let listed = api.devices().map_err(|why| unusable(format!("OpenVINO {} in `{}`: {why}", api.version, path.display())))?;
-        // `GPU` stands for `GPU.0`; what stands before a colon combines devices.
+        // `GPU` means `GPU.0`. A name with a colon combines devices.
         let own = self.own_name();
         let is_listed = own.contains(':') || listed.iter().any(|name| name == own || name.split('.').next() == Some(own));
         if !is_listed {
@@ -183,9 +181,8 @@ impl Device for OpenVinoDevice {
         integers::inexact(model.info())
     }
 
-    /// The processor's plugin computes on the thread that calls it if a model has one stream of one thread. Else that thread sleeps while one
-    /// of the library computes: two wake-ups for each call, after which the system may leave a computing thread behind another one while
-    /// a core is idle.
+    /// The CPU plugin computes on the calling thread if a model has one stream of one thread. Otherwise that thread sleeps while a thread of the
+    /// library computes. This costs two wake-ups per call, and the scheduler may queue both threads on one core while another core is idle.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         if self.own_name() == "CPU" && self.api().is_ok() { model::weights_bytes(model.source()) } else { None }
     }

@@ -1,4 +1,4 @@
-//! A compiled model, made of a file for one device, and its ports.
+//! A compiled model, created from a file for one device, and its ports.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,25 +11,25 @@ use std::sync::Arc;
 use super::api::{Api, OvCompiledModel, OvDimension, OvModel, OvPartialShape, PortOf, TensorOver};
 use super::ir::{self, Ir};
 use super::request::OpenVinoRequest;
-use crate::engine::{Compiled, EngineModel, IR, Said, c_string, check_unchanged, other_format, refused};
+use crate::engine::{Compiled, EngineModel, EngineResult, IR, c_string, check_unchanged, other_format, refused};
 use crate::exit;
-use crate::kept::Kept;
+use crate::model_cache::CacheEntry;
 use crate::onnx;
 use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
-/// The most properties that are set; the library takes them as a list of arguments.
+/// Maximum number of properties: the library takes them as variadic arguments.
 const MAX_PROPERTIES: usize = 12;
 
-/// A file of this size is read to learn what is in it.
+/// Files up to this size are searched for external weights.
 const MAX_BYTES_READ: u64 = 64 << 20;
 
 /// Ports of a file, without preparing it to run.
 pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
     let functions = &api.functions;
-    let said = || -> Said<ModelInfo> {
+    let said = || -> EngineResult<ModelInfo> {
         check_is_ir(source)?;
         let model = ReadModel::new(api, source)?;
         // SAFETY: the model lives, in these four.
@@ -52,9 +52,9 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
 }
 
-/// A file that ends in .xml, and bytes of a text, begin as the library's own format does. With others the library tries formats of other
-/// programs, which print to standard error what they find wrong.
-fn check_is_ir(source: &ModelSource) -> Said<()> {
+/// Checks that an .xml file, or text, begins like OpenVINO IR. The library tries other formats on other files, and their parsers print to standard
+/// error.
+fn check_is_ir(source: &ModelSource) -> EngineResult<()> {
     const HEAD: u64 = 64 << 10;
     if other_format(source) != Some(IR) {
         return Ok(());
@@ -76,17 +76,17 @@ fn check_is_ir(source: &ModelSource) -> Said<()> {
     }
 }
 
-/// Where a model is to run, and how.
+/// Device and options of a compilation.
 pub(super) struct Target<'a> {
-    /// The device's name for users.
+    /// The name of the device.
     pub(super) device: &'a str,
-    /// The device's name in the library.
+    /// The library's name of the device.
     pub(super) own_name: &'a str,
     pub(super) config: &'a Config,
     pub(super) executors: &'a Executors,
 }
 
-/// Compiles a model, whose input shapes may have been changed since it was read.
+/// Compiles a model. The caller may have changed its input shapes since it was read.
 pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource, model: &Model) -> Result<Compiled<OpenVinoModel>> {
     let read = model.info();
     let &Target { device: name, own_name, config, executors } = target;
@@ -109,17 +109,17 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     let precision = precision_name(config.precision);
     if on_processor {
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
-        // More runs than the pool has workers are never on at once.
+        // The pool limits the number of concurrent runs.
         let n_streams = n_requests.min(pool.n_threads());
         properties.push(("NUM_STREAMS", n_streams.to_string()));
         properties.push(("INFERENCE_NUM_THREADS", (n_streams * n_threads).to_string()));
-        // The threads are ours; they are not to be bound to cores.
+        // The threads belong to the pool and are not bound to cores.
         properties.push(("ENABLE_CPU_PINNING", "NO".to_owned()));
     } else if config.precision != Precision::F32 {
-        // Accelerators have no default of ours: some compute in f16 alone.
+        // No default for accelerators: some compute only in f16.
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
     }
-    // Runs are gathered by the runtime, and to ask whether the library would takes another library of its own.
+    // The runtime batches runs. Automatic batching would load another library.
     properties.push(("ALLOW_AUTO_BATCHING", "NO".to_owned()));
     if config.profiling {
         properties.push(("PERF_COUNT", "YES".to_owned()));
@@ -128,20 +128,20 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         properties.retain(|(known, _)| *known != key);
         properties.push((key, value.to_owned()));
     }
-    // A folder that the caller names to the engine itself is the engine's alone.
+    // A folder that the caller sets as an engine option is managed by the engine alone.
     let cache_folder = config.cache_folder.as_deref().filter(|_| properties.iter().all(|(key, _)| *key != "CACHE_DIR"));
-    // From a file, because a cached model is then found without reading it.
-    let of_file = |path: &Path| -> Said<Option<(CompiledFile, ModelInfo)>> {
+    // From a file, because a cached model is then found without reading the file.
+    let of_file = |path: &Path| -> EngineResult<Option<(CompiledFile, ModelInfo)>> {
         let compiled = compile_file(api, cache_folder, path, own_name, &properties)?;
         let info = compiled.info()?;
         check_unchanged(&info, read)?;
         let is_as_wanted = info.inputs.iter().zip(&read.inputs).all(|(own, wanted)| own.shape == wanted.shape);
         Ok(is_as_wanted.then_some((compiled, info)))
     };
-    let compile = || -> Said<(CompiledFile, ModelInfo)> {
+    let compile = || -> EngineResult<(CompiledFile, ModelInfo)> {
         let compiled = match (source, cache_folder) {
             (ModelSource::File(path), _) if !model.is_reshaped() => of_file(path)?,
-            // What is wrong is told of the user's own file.
+            // Errors are reported for the caller's own file.
             (ModelSource::File(path), Some(folder)) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
                 of_file(&file).unwrap_or_else(|_| {
                     kept.remove();
@@ -176,7 +176,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         true => n_requests,
         false => config.n_requests.or_else(|| compiled.property(c"OPTIMAL_NUMBER_OF_INFER_REQUESTS")?.parse().ok()).unwrap_or(1).max(1),
     };
-    // Runs that are to go one at a time hold their one worker; else an accelerator calls back, and no thread waits for it.
+    // With exclusive requests, a run occupies the single worker. Otherwise an accelerator calls back, and no thread waits.
     let calls_back = !on_processor && !config.exclusive_requests;
     let steps = match calls_back {
         false => vec![DeviceStep { name: "infer", executor: pool }],
@@ -188,16 +188,22 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     Ok(Compiled { model, steps, n_requests, ignored })
 }
 
-/// Compiles a file, or loads what a process compiled of it before.
+/// Compiles a file, or loads its cached compiled model.
 ///
-/// The library writes a cached model where it lies, while other processes may have mapped it. So each process gives it a folder of its
-/// own, in which the files of the cache entry are linked, and a model that was compiled anew becomes the entry.
-fn compile_file(api: &Arc<Api>, folder: Option<&Path>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<CompiledFile> {
+/// The library writes cached models in place, while other processes may have mapped them. So each process gives the library a private folder with
+/// links to the files of the cache entry. A newly compiled model becomes the entry.
+fn compile_file(
+    api: &Arc<Api>,
+    folder: Option<&Path>,
+    path: &Path,
+    device: &str,
+    properties: &[(&str, String)],
+) -> EngineResult<CompiledFile> {
     let uncached = || CompiledFile::of_file(api, path, device, properties);
     let Some(folder) = folder else { return uncached() };
     let not_cached =
         |why: &str| tracing::info!("the compiled model of `{}` is not cached in `{}`: {why}", path.display(), folder.display());
-    let prepare = || -> std::io::Result<(Kept, Option<PathBuf>)> {
+    let prepare = || -> std::io::Result<(CacheEntry, Option<PathBuf>)> {
         let kept = cache_entry(api, folder, path, device, properties)?;
         let found = kept.found();
         Ok((kept, found))
@@ -216,7 +222,7 @@ fn compile_file(api: &Arc<Api>, folder: Option<&Path>, path: &Path, device: &str
             return uncached();
         }
     };
-    // Another process may have removed it by now.
+    // Another process may have removed it meanwhile.
     found = found.filter(|entry| draft.link(entry).is_ok());
     let Some(draft_folder) = draft.path().to_str() else {
         not_cached("its path is not UTF-8");
@@ -236,7 +242,7 @@ fn compile_file(api: &Arc<Api>, folder: Option<&Path>, path: &Path, device: &str
             }
             Ok(compiled)
         }
-        // The model may be at fault, or the cache: without it is known which.
+        // The model may be invalid, or the cache: compiling without the cache tells which.
         Err(why) => {
             if found.is_some() {
                 kept.remove();
@@ -248,27 +254,27 @@ fn compile_file(api: &Arc<Api>, folder: Option<&Path>, path: &Path, device: &str
     }
 }
 
-/// Where a compiled model is cached: of this file, made by this library for this device.
-fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: &[(&str, String)]) -> std::io::Result<Kept> {
+/// The cache entry for a file, compiled by this library for this device.
+fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: &[(&str, String)]) -> std::io::Result<CacheEntry> {
     let file_of = |path: &Path| std::fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
-    // The library names what it caches by the path as it is given.
+    // The library derives the names of its files from the path as given.
     let paths = (path, std::path::absolute(path)?, std::fs::canonicalize(path)?);
     let weights =
         path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(|| file_of(&path.with_extension("bin")).ok());
     let hardware = api.property(device, c"FULL_DEVICE_NAME").unwrap_or_default();
-    Kept::of(folder, "openvino", (&api.version, device, hardware, paths, file_of(path)?, weights, properties))
+    CacheEntry::of(folder, "openvino", (&api.version, device, hardware, paths, file_of(path)?, weights, properties))
 }
 
-/// A file like this one, of a model in ONNX, with these input shapes; made unless it is cached already. To read a model, to reshape it and to
-/// see whether it is cached takes the library longer than to load it then.
-fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(Kept, PathBuf)> {
+/// A cached copy of an ONNX file with these input shapes. Otherwise the library must read and reshape the model to find its cached compiled model,
+/// which takes longer than loading it.
+fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(CacheEntry, PathBuf)> {
     const NAME: &str = "model.onnx";
     path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
     let shapes: Vec<_> = inputs.iter().map(|port| (port.name(), &port.shape)).collect();
     let file = std::fs::metadata(path).ok()?;
     let made_from = (std::fs::canonicalize(path).ok()?, file.modified().ok()?, file.len(), format!("{shapes:?}"));
-    let make = || -> std::io::Result<Option<(Kept, PathBuf)>> {
-        let kept = Kept::of(folder, "reshaped", made_from)?;
+    let make = || -> std::io::Result<Option<(CacheEntry, PathBuf)>> {
+        let kept = CacheEntry::of(folder, "reshaped", made_from)?;
         if let Some(entry) = kept.found() {
             return Ok(Some((kept, entry.join(NAME))));
         }
@@ -288,7 +294,7 @@ fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(Kept, P
     })
 }
 
-/// Gives ports of a compiled model, of whose names the library tells one, those of the ports that were read.
+/// Copies the names of the ports that were read to the ports of the compiled model, for which the library reports one name each.
 fn take_names(compiled: &mut [Port], read: &[Port]) {
     for port in compiled {
         let is_same = |other: &&Port| port.names.first().is_some_and(|name| other.names.contains(name));
@@ -298,7 +304,7 @@ fn take_names(compiled: &mut [Port], read: &[Port]) {
     }
 }
 
-/// How many bytes of weights a model has, where it can be told: in OpenVINO's own format they lie beside it.
+/// The size of the weights, if it is known. OpenVINO IR has them in a separate file.
 pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     let path = match source {
         ModelSource::File(path) => path,
@@ -311,12 +317,12 @@ pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     }
     let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
     let n_bytes = n_bytes(path).filter(|_| is_onnx)?;
-    // Nobody copies a larger one, so that nobody needs to look inside.
+    // Larger models are not copied, so they need not be searched.
     let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
     is_whole.then_some(n_bytes)
 }
 
-/// Whether a model in OpenVINO's own format has state inside. No function of the library tells.
+/// Whether an OpenVINO IR contains variables. The library has no function for it.
 fn has_own_variables(source: &ModelSource) -> bool {
     let text = match source {
         _ if other_format(source) != Some(IR) => return false,
@@ -335,7 +341,7 @@ fn precision_name(precision: Precision) -> &'static str {
     }
 }
 
-/// What the library makes of the options is asked of the compiled model.
+/// The options that the compiled model does not use.
 fn ignored(compiled: &CompiledFile, config: &Config, on_processor: bool) -> Vec<Ignored> {
     let mut ignored = Vec::new();
     let precision = precision_name(config.precision);
@@ -356,9 +362,9 @@ pub(super) struct OpenVinoModel {
     pub(super) compiled: CompiledFile,
     pub(super) info: ModelInfo,
     pub(super) profiling: bool,
-    /// The plugin of the processor says of nodes that took less than a microsecond that they did not run.
+    /// The CPU plugin reports nodes of less than a microsecond as not executed.
     pub(super) rounds_to_not_run: bool,
-    /// The engine computes beside the processor, and tells when it has.
+    /// The engine computes asynchronously and calls back.
     pub(super) calls_back: bool,
 }
 
@@ -371,19 +377,19 @@ impl EngineModel for OpenVinoModel {
         &self.info
     }
 
-    fn create_request(self: Arc<Self>) -> Said<Box<dyn DeviceRequest>> {
+    fn create_request(self: Arc<Self>) -> EngineResult<Box<dyn DeviceRequest>> {
         Ok(Box::new(OpenVinoRequest::new(self)?))
     }
 }
 
-/// Ports by the functions that count them and give them out, inputs first.
+/// The ports, by the functions that count and return them.
 fn ports_of(
     api: &Api,
     n_inputs: impl FnOnce(*mut usize) -> i32,
     input: impl Fn(usize, *mut *mut super::api::OvPort) -> i32,
     n_outputs: impl FnOnce(*mut usize) -> i32,
     output: impl Fn(usize, *mut *mut super::api::OvPort) -> i32,
-) -> Said<ModelInfo> {
+) -> EngineResult<ModelInfo> {
     let count = |count: &mut usize, status: i32| api.check(status).map(|()| *count);
     let (mut inputs, mut outputs) = (0, 0);
     let asked = n_inputs(&raw mut inputs);
@@ -398,7 +404,11 @@ fn ports_of(
     };
     let inputs = (0..n_inputs).map(|port_idx| port("input", PortOf::get(api, |place| input(port_idx, place))?));
     let outputs = (0..n_outputs).map(|port_idx| port("output", PortOf::get(api, |place| output(port_idx, place))?));
-    Ok(ModelInfo { inputs: inputs.collect::<Said<_>>()?, outputs: outputs.collect::<Said<_>>()?, metadata: BTreeMap::new() })
+    Ok(ModelInfo {
+        inputs: inputs.collect::<EngineResult<_>>()?,
+        outputs: outputs.collect::<EngineResult<_>>()?,
+        metadata: BTreeMap::new(),
+    })
 }
 
 struct ReadModel<'a> {
@@ -407,7 +417,7 @@ struct ReadModel<'a> {
 }
 
 impl<'a> ReadModel<'a> {
-    fn new(api: &'a Arc<Api>, source: &'a ModelSource) -> Said<Self> {
+    fn new(api: &'a Arc<Api>, source: &'a ModelSource) -> EngineResult<Self> {
         let mut model = ptr::null_mut();
         match source {
             ModelSource::File(path) => {
@@ -439,7 +449,7 @@ impl<'a> ReadModel<'a> {
         self.ptr.as_ptr()
     }
 
-    fn reshape(&self, inputs: &[Port]) -> Said<()> {
+    fn reshape(&self, inputs: &[Port]) -> EngineResult<()> {
         let mut dims: Vec<Vec<OvDimension>> = inputs.iter().map(|port| port.shape.dims().iter().map(OvDimension::of).collect()).collect();
         let shapes: Vec<_> = dims.iter_mut().map(|dims| OvPartialShape::over(dims)).collect();
         let indexes: Vec<usize> = (0..inputs.len()).collect();
@@ -458,17 +468,18 @@ impl Drop for ReadModel<'_> {
     }
 }
 
-/// Properties as the library takes them: keys and values as arguments, one after the other.
+/// Properties as variadic arguments: keys and values alternate.
 struct Texts {
-    /// As many as there can be: what lies behind the first `n_texts` is passed but not looked at.
+    /// The maximum number. The library ignores arguments after the first `n_texts`.
     arguments: [*const c_char; 2 * MAX_PROPERTIES],
     n_texts: usize,
     _owned: Vec<CString>,
 }
 
 impl Texts {
-    fn new(properties: &[(&str, String)]) -> Said<Self> {
-        let owned: Vec<CString> = properties.iter().flat_map(|(key, value)| [c_string(key), c_string(value)]).collect::<Said<_>>()?;
+    fn new(properties: &[(&str, String)]) -> EngineResult<Self> {
+        let owned: Vec<CString> =
+            properties.iter().flat_map(|(key, value)| [c_string(key), c_string(value)]).collect::<EngineResult<_>>()?;
         let mut arguments = [ptr::null(); 2 * MAX_PROPERTIES];
         if owned.len() > arguments.len() {
             return Err(format!("{} properties: at most {MAX_PROPERTIES} can be passed", properties.len()));
@@ -492,7 +503,7 @@ unsafe impl Send for CompiledFile {}
 unsafe impl Sync for CompiledFile {}
 
 impl CompiledFile {
-    fn of_file(api: &Arc<Api>, path: &Path, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+    fn of_file(api: &Arc<Api>, path: &Path, device: &str, properties: &[(&str, String)]) -> EngineResult<Self> {
         let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
@@ -536,7 +547,7 @@ impl CompiledFile {
         Self::made(api, status, compiled)
     }
 
-    fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> Said<Self> {
+    fn of_model(model: &ReadModel<'_>, device: &str, properties: &[(&str, String)]) -> EngineResult<Self> {
         let device = c_string(device)?;
         let texts = Texts::new(properties)?;
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
@@ -580,7 +591,7 @@ impl CompiledFile {
         Self::made(model.api, status, compiled)
     }
 
-    fn made(api: &Arc<Api>, status: i32, compiled: *mut OvCompiledModel) -> Said<Self> {
+    fn made(api: &Arc<Api>, status: i32, compiled: *mut OvCompiledModel) -> EngineResult<Self> {
         api.check(status)?;
         Ok(Self { api: api.clone(), ptr: NonNull::new(compiled).ok_or("it gave no compiled model")? })
     }
@@ -589,13 +600,13 @@ impl CompiledFile {
         self.ptr.as_ptr()
     }
 
-    /// `None` where the device does not know the property.
+    /// `None` if the device does not know the property.
     fn property(&self, key: &CStr) -> Option<String> {
         // SAFETY: the model lives.
         unsafe { self.api.model_property(self.as_ptr(), key) }.ok()
     }
 
-    fn info(&self) -> Said<ModelInfo> {
+    fn info(&self) -> EngineResult<ModelInfo> {
         let functions = &self.api.functions;
         // SAFETY: the model lives, in these four.
         ports_of(

@@ -1,4 +1,4 @@
-//! The engine's part of one request: tensors of the library over the run's tensors, kept while these stay where they are.
+//! The engine's part of one request: tensors of the library over those of the run, reused while the addresses stay the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::api::{EngineRequest, TensorOver};
 use super::integers;
 use super::model::OpenVinoModel;
-use crate::engine::{Extent, Place, Said, check_inputs, device_error};
+use crate::engine::{BoundValue, EngineResult, Extent, check_inputs, device_error};
 use crate::exit::{self, Inside};
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
@@ -17,23 +17,23 @@ pub(super) struct OpenVinoRequest {
     // Freed before the model that it belongs to.
     engine: Arc<EngineRequest>,
     interrupt: Arc<dyn Interrupt>,
-    /// Where the engine computes beside the processor; without it on the thread of the step.
+    /// If the engine computes asynchronously; otherwise it computes on the thread of the step.
     completion: Option<Arc<Completion>>,
-    /// It was started there, and not waited for yet.
+    /// The engine was started and not waited for yet.
     is_started: bool,
-    /// This request's latest run came to its end; the engine's times are those of its runs and its neighbors'.
+    /// The latest run succeeded. The engine's times are those of all requests.
     has_run: bool,
-    /// The library may have set something up in the first run.
+    /// The exit handler that follows the first run is registered: the run may have registered destructors.
     is_guarded: bool,
-    /// From the start of a run to its end; an accelerator computes between its steps, too.
+    /// Held from start to end of a run: an accelerator also computes between the steps.
     inside: Option<Inside<'static>>,
-    inputs: Vec<Place<TensorOver>>,
-    outputs: Vec<Place<TensorOver>>,
+    inputs: Vec<BoundValue<TensorOver>>,
+    outputs: Vec<BoundValue<TensorOver>>,
     model: Arc<OpenVinoModel>,
 }
 
 impl OpenVinoRequest {
-    pub(super) fn new(model: Arc<OpenVinoModel>) -> Said<Self> {
+    pub(super) fn new(model: Arc<OpenVinoModel>) -> EngineResult<Self> {
         // SAFETY: the model lives.
         let mut engine = unsafe { EngineRequest::new(&model.api, model.compiled.as_ptr()) }?;
         let completion = model.calls_back.then(Completion::new);
@@ -41,7 +41,7 @@ impl OpenVinoRequest {
             engine.call_back(completion.clone())?;
         }
         let engine = Arc::new(engine);
-        let (inputs, outputs) = (Place::list(model.info.inputs.len()), Place::list(model.info.outputs.len()));
+        let (inputs, outputs) = (BoundValue::list(model.info.inputs.len()), BoundValue::list(model.info.outputs.len()));
         Ok(Self {
             interrupt: engine.clone(),
             engine,
@@ -56,11 +56,11 @@ impl OpenVinoRequest {
         })
     }
 
-    /// Outputs whose shape is known are written where they are to lie; the engine allocates the others.
+    /// Binds the tensors of the run. The engine writes outputs of fixed shape in place, and allocates the others.
     fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let (model, engine) = (&self.model, &self.engine);
         let failed = device_error(&model.device);
-        let set = |extent: &Extent, set: &dyn Fn(&TensorOver) -> Said<()>| {
+        let set = |extent: &Extent, set: &dyn Fn(&TensorOver) -> EngineResult<()>| {
             model.api.tensor_over(extent).and_then(|tensor| set(&tensor).map(|()| tensor)).map_err(&failed)
         };
         for (input_idx, (place, port)) in self.inputs.iter_mut().zip(&model.info.inputs).enumerate() {
@@ -83,7 +83,7 @@ impl OpenVinoRequest {
         self.outcome(ran, cancel)
     }
 
-    /// Lets the accelerator begin.
+    /// Starts the accelerator.
     fn submit(&mut self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
         // SAFETY: as in `infer`; the run does not end before the completion is told.
         if let Err(said) = completion.start(|| unsafe { self.engine.start() }) {
@@ -94,16 +94,16 @@ impl OpenVinoRequest {
         Ok(())
     }
 
-    /// How the run of the accelerator ended. It has called back, but its callback may still be on: the next start must wait for that.
-    fn take_outcome(&mut self) -> Said<()> {
+    /// The result of the accelerator's run. Its callback may still be running: the next start must wait for it.
+    fn take_outcome(&mut self) -> EngineResult<()> {
         if std::mem::take(&mut self.is_started) { self.engine.wait() } else { Ok(()) }
     }
 
-    fn outcome(&self, ran: Said<()>, cancel: &CancelToken) -> Result<()> {
+    fn outcome(&self, ran: EngineResult<()>, cancel: &CancelToken) -> Result<()> {
         ran.map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&self.model.device)(said)))
     }
 
-    /// Copies what did not go straight to its place.
+    /// Copies the outputs that were not written in place.
     fn finish_outputs(&self, io: &mut DeviceIo<'_>) -> Result<()> {
         let failed = device_error(&self.model.device);
         for (output_idx, port) in self.model.info.outputs.iter().enumerate() {

@@ -1,11 +1,12 @@
-//! The cache of compiled models: what devices keep in the cache folder for the next process, and its cleaning.
+//! The cache of compiled models in a folder, and its cleaning.
 //!
-//! - An entry is a folder whose name says what it was made from: what changed has another name, so nothing is ever out of date.
-//! - A new entry is written to a draft, a folder of this process alone, and gets its name by one rename when it is complete. Nothing
-//!   is ever written to an entry, because other processes may have mapped its files: such a process would die of SIGBUS.
-//! - A list of checksums in each entry tells damaged files apart. They are found before an engine sees them, and made anew.
-//! - The process that writes a draft holds a lock on it (`flock`), which ends with the process: drafts without one are removed.
-//! - Entries that were not used for 90 days are removed, and the least recently used ones beyond 2 GiB. `ROIFLOW_CACHE_DAYS` and
+//! - An entry is a folder. Its name is a hash of everything the compiled model depends on: a changed model has another name, so no entry is
+//!   ever outdated.
+//! - A new entry is written to a draft, a folder of this process alone. One rename gives the complete draft its name. Nothing is written to
+//!   an entry after that, because other processes may have mapped its files, and would die of SIGBUS.
+//! - Each entry has a list of checksums. A damaged entry is found before an engine reads it, and compiled again.
+//! - The process that writes a draft holds a file lock on it (`flock`), which ends with the process. Drafts without a lock are removed.
+//! - Entries that were not used for 90 days are removed, and beyond 2 GiB those that were used least recently. `ROIFLOW_CACHE_DAYS` and
 //!   `ROIFLOW_CACHE_SIZE` (such as `500M` or `4G`) change these limits. Files that are in use stay readable after their removal.
 
 use std::collections::HashSet;
@@ -28,18 +29,18 @@ const DRAFT: &str = "tmp";
 /// Where the file system has no locks, a draft of this age has no writer.
 const DRAFT_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// The name of an entry in the cache folder, whether it is there or not.
+/// An entry of the cache: its name in the folder. It may not exist yet.
 #[derive(Debug)]
-pub struct Kept {
+pub struct CacheEntry {
     folder: PathBuf,
     name: String,
 }
 
-impl Kept {
-    /// The entry in `folder`, which is made, of what is made from this and nothing else; `kind` is one of the devices' own.
+impl CacheEntry {
+    /// The entry in `folder` for a model that depends on `made_from` alone. Creates the folder. `kind` is one of [`KINDS`].
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error, if the folder cannot be created.
     pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
         debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
         create_private(folder, true)?;
@@ -56,12 +57,12 @@ impl Kept {
         self.folder.join(&self.name)
     }
 
-    /// The entry's folder, if it is there and its files are whole. A damaged entry is removed.
+    /// The folder of the entry, if it exists and its checksums match. A damaged entry is removed.
     pub fn found(&self) -> Option<PathBuf> {
         let path = self.path();
         let listed = match File::open(path.join(SUMS)) {
             Ok(mut file) => {
-                // The time of the last use, by which the cache is cleaned; of an entry of another user it stays.
+                // The time of the last use, for the cleaning. It cannot be set for an entry of another user.
                 let _touched = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
                 let mut text = String::new();
                 file.read_to_string(&mut text).map(|_| text)
@@ -78,36 +79,36 @@ impl Kept {
             }
             damaged => {
                 let why = damaged.err().map(|error| format!(" ({error})")).unwrap_or_default();
-                tracing::warn!("the cached model `{}` is damaged{why} and is made anew", path.display());
+                tracing::warn!("the cached model `{}` is damaged{why} and is compiled again", path.display());
                 self.remove();
                 None
             }
         }
     }
 
-    /// Removes an entry that turned out to be unusable.
+    /// Removes an entry that the engine cannot use.
     pub fn remove(&self) {
         let away = self.draft_path();
-        // Under its name it is either whole or not there.
+        // A rename first: under its name an entry is either whole or does not exist.
         let removed = fs::rename(self.path(), &away).and_then(|()| fs::remove_dir_all(&away));
         if let Err(error) = removed {
             tracing::debug!("`{}` stays: {error}", self.path().display());
         }
     }
 
-    /// A new folder that no other process writes to or removes.
+    /// A new draft of the entry: a folder that no other process writes to or removes.
     ///
     /// # Errors
-    /// The system's: the cache folder can't be written, or the disk is full.
+    /// The system's error, if the cache folder cannot be written or the disk is full.
     pub fn draft(&self) -> io::Result<Draft<'_>> {
         loop {
             let path = self.draft_path();
             create_private(&path, false)?;
             let lock = File::open(&path)?;
-            // A process that cleans meanwhile may have taken the folder for one that was left behind.
+            // A process that cleans the cache at the same time may have removed the folder before it was locked.
             let is_ours = !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) && path.is_dir();
             if is_ours {
-                return Ok(Draft { kept: self, path, _lock: lock });
+                return Ok(Draft { entry: self, path, _lock: lock });
             }
         }
     }
@@ -119,11 +120,11 @@ impl Kept {
     }
 }
 
-/// An entry that is being written; gone when dropped.
+/// An entry that is being written. Removed when dropped, unless it was kept.
 pub struct Draft<'a> {
-    kept: &'a Kept,
+    entry: &'a CacheEntry,
     path: PathBuf,
-    /// Held until the draft is an entry or gone.
+    /// Held until the draft is an entry or removed.
     _lock: File,
 }
 
@@ -133,10 +134,10 @@ impl Draft<'_> {
         &self.path
     }
 
-    /// Puts the files of an entry into the draft, for an engine that writes to the folder it reads from.
+    /// Links the files of an entry into the draft, for an engine that writes to the folder that it reads.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn link(&self, entry: &Path) -> io::Result<()> {
         for file in fs::read_dir(entry)? {
             let (from, name) = file.map(|file| (file.path(), file.file_name()))?;
@@ -148,36 +149,36 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Makes the draft the entry, unless another process was faster. An empty draft is no entry.
+    /// Makes the draft the entry, unless another process did so before. An empty draft is dropped.
     pub fn keep(self) {
-        let Self { kept, path, .. } = &self;
-        let kept_it = sums(path).and_then(|sums| {
+        let Self { entry, path, .. } = &self;
+        let kept = sums(path).and_then(|sums| {
             if sums.is_empty() {
                 return Ok(());
             }
-            // On a full disk the engine may not have noticed that its file was cut off; this file does not fit either then.
+            // On a full disk the engine may have written a truncated file without an error. Then this file does not fit either.
             let mut file = File::create_new(path.join(SUMS))?;
             io::Write::write_all(&mut file, sums.as_bytes())?;
-            match fs::rename(path, kept.path()) {
+            match fs::rename(path, entry.path()) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => Ok(()),
                 renamed => renamed,
             }
         });
-        match kept_it {
-            Ok(()) => clean(&kept.folder, &Limits::of_environment(), &kept.name),
-            Err(error) => tracing::info!("the compiled model is not cached in `{}`: {error}", kept.folder.display()),
+        match kept {
+            Ok(()) => clean(&entry.folder, &Limits::of_environment(), &entry.name),
+            Err(error) => tracing::info!("the compiled model is not cached in `{}`: {error}", entry.folder.display()),
         }
     }
 }
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // It has another name by now, or is not wanted.
+        // After a rename there is nothing to remove.
         let _removed = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Makes a folder that other users can't look into: who can write to it can make this program run what they like.
+/// Creates a folder for its owner alone. Cached models are code: whoever can write to the folder can make this process run theirs.
 fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -199,7 +200,7 @@ fn sums(entry: &Path) -> io::Result<String> {
     Ok(lines.concat())
 }
 
-/// Tells accidents apart, not forgeries: a multiplication for each eight bytes, in four lanes, at the speed of memory.
+/// Checksum and length. It detects accidents, not forgeries: one multiplication per eight bytes, in four lanes, at the speed of memory.
 fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
     const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
     let mut lanes = [1_u64, 2, 3, 4];
@@ -229,7 +230,7 @@ fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
     }
 }
 
-/// Whether this process has not asked for this folder yet.
+/// Whether this process uses the folder for the first time.
 fn is_first_use(folder: &Path) -> bool {
     static USED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
     let mut used = USED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -280,7 +281,7 @@ fn parse_size(text: &str) -> Option<u64> {
     Some((number * (1_u64 << shift) as f64) as u64)
 }
 
-/// What lies in a cache folder, by its name.
+/// The kind of a file in a cache folder, by its name.
 #[derive(Debug, PartialEq, Eq)]
 enum Item {
     Entry,
@@ -302,7 +303,7 @@ fn item_of(name: &str) -> Option<Item> {
     }
 }
 
-/// Removes from a cache folder what nobody writes any more, and what lies beyond the limits; not the entry with this name.
+/// Removes abandoned drafts and entries beyond the limits from a cache folder, but not the entry `just_used`.
 fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     let Ok(list) = fs::read_dir(folder) else { return };
     let now = SystemTime::now();
@@ -311,7 +312,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     for file in list.flatten() {
         let (path, name) = (file.path(), file.file_name());
         let Some(name) = name.to_str() else { continue };
-        // Earlier versions let OpenVINO name its files. In a folder that the user named they may be another program's.
+        // Earlier versions let OpenVINO name its files. In another folder such files may belong to another program.
         if folder.ends_with("roiflow/models")
             && name.strip_suffix(".blob").is_some_and(|hash| hash.bytes().all(|digit| digit.is_ascii_digit()))
         {
@@ -379,8 +380,8 @@ mod tests {
         }
 
         /// Keeps a file of so many bytes.
-        fn keep(&self, model: u32, n_bytes: usize) -> Kept {
-            let kept = Kept::of(&self.0, "openvino", model).unwrap();
+        fn keep(&self, model: u32, n_bytes: usize) -> CacheEntry {
+            let kept = CacheEntry::of(&self.0, "openvino", model).unwrap();
             let draft = kept.draft().unwrap();
             fs::write(draft.path().join("model.blob"), vec![7; n_bytes]).unwrap();
             draft.keep();
@@ -388,7 +389,7 @@ mod tests {
         }
 
         /// Says that an entry was used last so many days ago.
-        fn age(&self, kept: &Kept, days: u64) {
+        fn age(&self, kept: &CacheEntry, days: u64) {
             let time = SystemTime::now() - Duration::from_secs(days * 86_400);
             File::open(kept.path().join(SUMS)).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();
         }
@@ -409,7 +410,7 @@ mod tests {
         let folder = Folder::new("damaged");
         let kept = folder.keep(1, 1000);
         let file = kept.found().unwrap().join("model.blob");
-        assert!(Kept::of(&folder.0, "openvino", 2).unwrap().found().is_none());
+        assert!(CacheEntry::of(&folder.0, "openvino", 2).unwrap().found().is_none());
         type Damage = fn(&Path);
         let damages: [Damage; 4] = [
             |file| fs::write(file, [7; 999]).unwrap(),
@@ -429,7 +430,7 @@ mod tests {
     #[test]
     fn the_first_of_two_drafts_stays_and_nothing_is_left_of_the_other() {
         let folder = Folder::new("drafts");
-        let kept = Kept::of(&folder.0, "openvino", 1).unwrap();
+        let kept = CacheEntry::of(&folder.0, "openvino", 1).unwrap();
         let (first, second, unused) = (kept.draft().unwrap(), kept.draft().unwrap(), kept.draft().unwrap());
         fs::write(first.path().join("a"), "first").unwrap();
         fs::write(second.path().join("a"), "second").unwrap();
@@ -454,7 +455,7 @@ mod tests {
     #[test]
     fn the_least_recently_used_entries_go_first() {
         let folder = Folder::new("limits");
-        let entries: Vec<Kept> = (0..4).map(|model| folder.keep(model, 1000)).collect();
+        let entries: Vec<CacheEntry> = (0..4).map(|model| folder.keep(model, 1000)).collect();
         for (entry, days) in entries.iter().zip([4, 100, 1, 3]) {
             folder.age(entry, days);
         }

@@ -1,21 +1,21 @@
-//! Panics of an engine as errors, without a word on standard error.
+//! Panics of an engine become errors, without output on standard error.
 //!
-//! An engine that is written in Rust may panic on a model that it did not expect. Such a panic is unwound here and told as an error. The
-//! process's panic hook, which prints, is not called for it: it still is for all other threads and code.
+//! An engine that is written in Rust may panic on an unexpected model. Such a panic is unwound here and returned as an error. The panic hook
+//! of the process, which prints, is called for all other threads and code.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// Where the latest panic happened, while this thread is inside an engine.
+    /// The place of the latest panic, while this thread is inside an engine.
     static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Runs code of an engine on this thread.
 ///
 /// # Errors
-/// What its panic said, and where.
+/// The message and the place of its panic.
 pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -31,11 +31,11 @@ pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
     let place = INSIDE.replace(outer).unwrap_or_default();
     done.map_err(|panic| {
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        format!("it broke off: {}{place}", one_line(said.unwrap_or("it did not say why")))
+        format!("it panicked: {}{place}", one_line(said.unwrap_or("(no message)")))
     })
 }
 
-/// Notes the place of a panic inside an engine; false for all others.
+/// Notes the place of a panic inside an engine. Returns false for all other panics.
 fn note(panic: &PanicHookInfo<'_>) -> bool {
     INSIDE.with(|inside| match inside.try_borrow_mut() {
         Ok(mut inside) => match &mut *inside {
@@ -49,12 +49,12 @@ fn note(panic: &PanicHookInfo<'_>) -> bool {
     })
 }
 
-/// The path of a source file without the folder in which crates lie on the machine that built this program.
+/// The path of a source file, without the folder of crates on the machine that built this program.
 fn short(file: &str) -> &str {
     file.rsplit_once("/src/").map_or(file, |(folders, _)| &file[folders.rfind('/').map_or(0, |slash| slash + 1)..])
 }
 
-/// The beginning of a message that may have many lines.
+/// The beginning of a message, on one line.
 fn one_line(said: &str) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }
@@ -64,15 +64,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_that_says_where() {
+    fn a_panic_is_an_error_with_its_place() {
         let said = catch(|| -> u32 { panic!("no\nsuch axis") }).unwrap_err();
-        assert!(said.contains("no such axis") && said.contains("devices/src/quiet.rs:"), "{said}");
+        assert!(said.contains("no such axis") && said.contains("devices/src/panics.rs:"), "{said}");
         assert_eq!(catch(|| 1), Ok(1));
         assert!(INSIDE.with(|inside| inside.borrow().is_none()));
     }
 
     #[test]
-    fn panics_elsewhere_reach_the_hook_that_was_there() {
+    fn panics_outside_of_engines_reach_the_earlier_hook() {
         let seen = catch(|| std::thread::spawn(|| INSIDE.with(|inside| inside.borrow().is_none())).join().unwrap());
         assert_eq!(seen, Ok(true), "another thread is not inside the engine");
         let nested = catch(|| catch(|| panic!("inner")).unwrap_err().contains("inner") && INSIDE.with(|inside| inside.borrow().is_some()));
