@@ -52,7 +52,7 @@ pub fn a_run_reads_one_region_and_writes_another_of_the_tensor(device: &UnderTes
     assert_eq!(values(&whole), [[2.5, 2.5, 2.5, 2.5, 5.0, 5.0, 5.0, 5.0]; 2].concat());
     let middle = whole.roi(&[0, 2], &[2, 6]).unwrap();
     let error = request.infer(&middle).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Tensor);
+    assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.to_string().contains("a run does not write what it reads"), "{error}");
     request.infer(&left).unwrap();
 }
@@ -67,7 +67,7 @@ pub fn two_outputs_of_a_request_are_regions_of_one_tensor(device: &UnderTest) {
     request.infer(()).unwrap();
     assert_eq!(values(&whole), [9.0, 9.0, 9.0, 9.0, 7.0, 5.0, 3.0, 1.0]);
     let error = request.set_tensor("difference", &whole.roi(&[0, 3], &[1, 7]).unwrap()).unwrap_err();
-    assert!(error.kind() == ErrorKind::Tensor && error.to_string().contains("shares memory with that of output"), "{error}");
+    assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("shares memory with that of output"), "{error}");
 }
 
 /// An output that is empty when the run begins, and grows within its memory.
