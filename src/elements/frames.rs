@@ -235,7 +235,7 @@ impl Stream {
         // The queue needs a copy only if the frame may leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
         self.limit_in_flight(work.stage(), queue);
-        // Read before admission: after a flush in between, the epoch must be the older one.
+        // Read the epoch before admission. If a flush comes in between, these runs must count as outdated.
         let epoch = self.lock().flow.epoch();
         let mut item = Item::Frame(Box::new(frame));
         let mut has_waited = false;

@@ -236,7 +236,7 @@ mod imp {
                 held[begin..end].copy_from_slice(bytes);
                 self.position = end as u64;
             }
-            // A box begins with its length and its type, and a muxer writes this one whole.
+            // Bytes 4..8 of an MP4 box are its type. Muxers write the `moov` box in one buffer.
             if end <= MAX_HELD_BYTES && bytes.get(4..8) != Some(b"moov") {
                 self.held = Some(held);
                 return Ok(());

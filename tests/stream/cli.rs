@@ -352,7 +352,7 @@ fn threads_share_malloc_arena_by_default() {
     };
     let (shared, of_their_own) = (n_heaps(None), n_heaps(Some("1000")));
     assert!(shared <= 8, "{shared} heaps");
-    assert!(of_their_own > 8, "{of_their_own} arenas with separate arenas allowed");
+    assert!(of_their_own > 8, "expected several arenas if separate arenas are allowed, got {of_their_own}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use roiflow::pipeline::{Error, Event, Events, Input, Outputs, Phase, PipelineHan
 
 use crate::harness::{Folder, eventually, make_clip, tiny};
 
-/// Longer means a hang.
+/// Time limit of a wait; a longer one counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 /// More frames than any test waits for.
 const ENDLESS: &str = "test:100000000";

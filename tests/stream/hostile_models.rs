@@ -126,7 +126,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
         ("cut off in the middle", whole[..whole.len() / 2].to_vec()),
         ("cut off at the end", whole[..whole.len() - 1].to_vec()),
         ("no graph", number(1, 8)),
-        ("a graph of nothing", [number(1, 8), field(7, "")].concat()),
+        ("an empty graph", [number(1, 8), field(7, "")].concat()),
         ("huge extents", of_input(FLOAT, &[1, 3, 1 << 40, 1 << 40])),
         ("extents that overflow", of_input(FLOAT, &[i64::MAX, i64::MAX, i64::MAX])),
         ("large extents", of_input(FLOAT, &[1, 3, 100_000, 100_000])),

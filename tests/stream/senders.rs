@@ -9,7 +9,7 @@ use roiflow::pipeline::{Spec, Stream};
 
 use crate::harness::{Folder, tiny};
 
-/// Longer means a hang.
+/// Time limit of a wait; a longer one counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn description() -> String {

@@ -63,7 +63,7 @@ struct StepName(Option<String>);
 
 impl Visit for StepName {
     fn record_str(&mut self, field: &Field, value: &str) {
-        // The name becomes a C string.
+        // ITT needs the name as a C string, which cannot contain NUL.
         if field.name() == "step" && !value.contains('\0') {
             self.0 = Some(value.to_owned());
         }
