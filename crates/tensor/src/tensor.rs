@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn set_shape_waits_for_nobody() {
+    fn set_shape_is_busy_under_a_view() {
         let mut tensor = Tensor::new(ElementType::U8, [4]).unwrap();
         let view = tensor.view::<u8>().unwrap();
         assert_eq!(tensor.set_shape([8]).unwrap_err().kind(), ErrorKind::Busy);
