@@ -109,10 +109,10 @@ pub fn drop_detached<T: Send>(value: T) {
     do_detached(move || drop(value));
 }
 
-/// Waits in slices until `wait` says that it is over, and handles signals between them if this is the main thread.
-pub fn wait_in_slices<T: Send>(py: Python<'_>, mut wait: impl FnMut(Duration) -> Option<T> + Send) -> PyResult<T> {
-    // On other threads no signal is handled; a long slice costs nothing.
-    let slice = if is_main(py) { SIGNAL_INTERVAL } else { Duration::from_secs(60) };
+/// Waits until `wait` says that it is over: on the main thread in slices, between which signals are handled; on other threads with `None`, for as
+/// long as it takes. The runtime then knows of the wait, and refuses one that could never end.
+pub fn wait_in_slices<T: Send>(py: Python<'_>, mut wait: impl FnMut(Option<Duration>) -> Option<T> + Send) -> PyResult<T> {
+    let slice = is_main(py).then_some(SIGNAL_INTERVAL);
     loop {
         if let Some(done) = detached(py, || wait(slice)) {
             return Ok(done);

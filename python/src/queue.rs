@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -154,7 +155,10 @@ impl AsyncInferQueue {
         // Without leaving the interpreter, where one is idle.
         let idle = match queue.try_take_longest_idle() {
             Some(idle) => Ok(idle),
-            None => wait_in_slices(py, |slice| queue.take_idle_for(slice).transpose())?,
+            None => wait_in_slices(py, |slice| match slice {
+                Some(slice) => queue.take_idle_for(slice).transpose(),
+                None => Some(queue.take_idle()),
+            })?,
         };
         idle.or_raise()
     }
@@ -236,11 +240,12 @@ impl AsyncInferQueue {
     /// Waits for all jobs and their callbacks. Raises the first exception since the latest call, once; WouldDeadlock in the queue's own callback.
     fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.queue();
-        let outcome = wait_in_slices(py, |slice| match queue.wait_all_for(slice) {
-            Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(errors) => Some(Err(runtime::Error::from(errors))),
-        })?;
+        let outcome =
+            wait_in_slices(py, |slice| match slice.map_or_else(|| queue.wait_all().map(|()| true), |slice| queue.wait_all_for(slice)) {
+                Ok(false) => None,
+                Ok(true) => Some(Ok(())),
+                Err(errors) => Some(Err(runtime::Error::from(errors))),
+            })?;
         match outcome {
             Err(error) if error.kind() == ErrorKind::WouldDeadlock => Err(raise(error)),
             outcome => {
@@ -259,7 +264,12 @@ impl AsyncInferQueue {
     /// The index of the request that the next job takes; waits until one is idle.
     fn get_idle_request_id(&self, py: Python<'_>) -> PyResult<usize> {
         let queue = self.queue();
-        wait_in_slices(py, |slice| queue.longest_idle_for(slice).transpose())?.or_raise()
+        let idle = wait_in_slices(py, |slice| match slice {
+            Some(slice) => queue.longest_idle_for(slice).transpose(),
+            // The request that is taken goes back at once.
+            None => queue.longest_idle_for(Duration::ZERO).transpose().or_else(|| Some(queue.take_idle().map(|idle| idle.index()))),
+        });
+        idle?.or_raise()
     }
 
     /// The data of the latest job of each request.

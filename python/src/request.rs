@@ -114,8 +114,12 @@ impl Handle {
         let request = self.request();
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let outcome = wait_in_slices(py, |slice| {
-            let slice = deadline.map_or(slice, |deadline| slice.min(deadline.saturating_duration_since(Instant::now())));
-            match request.wait_for(slice) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let ended = match slice.into_iter().chain(left).min() {
+                Some(limit) => request.wait_for(limit),
+                None => request.wait().map(|()| true),
+            };
+            match ended {
                 Ok(false) if deadline.is_none_or(|deadline| Instant::now() < deadline) => None,
                 outcome => Some(outcome),
             }

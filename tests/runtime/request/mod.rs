@@ -22,6 +22,7 @@ mod ordered;
 mod overlap;
 mod panic;
 mod pools;
+mod prepared;
 mod queue;
 mod random;
 mod remote;
