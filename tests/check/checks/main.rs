@@ -2,6 +2,7 @@
 //! runs only these. `--list` prints their names.
 
 mod batching;
+mod blocking;
 mod explore;
 mod flow;
 mod futures;
@@ -26,7 +27,7 @@ const INSIDE: &str = "--inside";
 
 fn main() -> ExitCode {
     let checks: Vec<Check> =
-        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks(), batching::checks(), flow::checks()].into_iter().flatten().collect();
+        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks(), batching::checks(), blocking::checks(), flow::checks()].into_iter().flatten().collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("--list") => {
