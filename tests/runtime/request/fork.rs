@@ -30,6 +30,34 @@ fn in_child(running: InferRequest, idle: InferRequest, queue: AsyncInferQueue<()
     wrong
 }
 
+/// The pool was started in the parent, the request was created in the child.
+#[test]
+fn a_pool_that_was_started_before_the_fork_is_refused() {
+    alone("request::fork::a_pool_that_was_started_before_the_fork_is_refused", || {
+        let model = compile(doubling());
+        // SAFETY: as below.
+        let child = unsafe { fork() };
+        if child == 0 {
+            let refused = model.create_infer_request().and_then(|request| request.start_async(()));
+            let is_wrong = kind(refused) != Some(ErrorKind::Unsupported);
+            // SAFETY: as below.
+            unsafe { _exit(is_wrong.into()) }
+        }
+        wait_for_child(child);
+    });
+}
+
+/// Waits for the end of the child, which must be a success.
+fn wait_for_child(child: i32) {
+    let (begin, mut status) = (Instant::now(), 0);
+    // SAFETY: a child of this process, and a place for its status.
+    while unsafe { waitpid(child, &raw mut status, WITHOUT_WAITING) } == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the child hangs");
+        std::thread::yield_now();
+    }
+    assert_eq!(status, 0, "what the child exits with is in the second byte");
+}
+
 #[test]
 fn a_forked_process_gets_errors_and_waits_for_nothing() {
     alone("request::fork::a_forked_process_gets_errors_and_waits_for_nothing", || {
@@ -46,13 +74,7 @@ fn a_forked_process_gets_errors_and_waits_for_nothing() {
             // SAFETY: as above.
             unsafe { _exit(wrong) }
         }
-        let (begin, mut status) = (Instant::now(), 0);
-        // SAFETY: a child of this process, and a place for its status.
-        while unsafe { waitpid(child, &raw mut status, WITHOUT_WAITING) } == 0 {
-            assert!(begin.elapsed() < Duration::from_secs(60), "the child hangs");
-            std::thread::yield_now();
-        }
-        assert_eq!(status, 0, "what the child exits with is in the second byte");
+        wait_for_child(child);
         gate.open();
         running.wait().unwrap();
     });
