@@ -1,16 +1,16 @@
-//! A model whose runs are gathered: what [`Config::batch_size`] asks for, checked, and put between the requests and the device.
+//! Batching: combines runs of several requests into one call of the engine, as [`Config::batch_size`] says.
 //!
-//! The requests are as they were: each has one row, its own tensors, steps and callback. Behind them are two compiled models, or
-//! one twice: `alone` is the model as asked for, for runs by themselves; `together` has its first axis open up to the batch size,
-//! for calls of several rows, full or not. A run joins the [`collector`](super::collector), which decides. A run that was gathered
-//! copies its row out of the call's outputs, and skips the device's steps; any other one takes them as without batching.
+//! Each request has one batch item, its own tensors, steps and callback. Behind the requests are two compiled models, or one that is used
+//! twice: `alone` is the model as the caller compiled it, for single runs. `together` has a dynamic first axis up to the batch size, for
+//! calls of several batch items. A run joins the [`collector`](super::collector), which decides. A batched run copies its item out of the
+//! call's outputs and skips the device's steps; a single run executes them as without batching.
 //!
-//! Rows are gathered by one pass when a call starts, from the tensors of the requests: there they stay, for callbacks and steps to
-//! look at, and for a run by itself should the call fail. A run can't fill its row of the call at once, because until the call
-//! starts nobody knows whether there is one.
+//! Batch items are copied from the tensors of the requests in one pass when a call starts. The tensors keep their values, for callbacks and
+//! steps, and for a single run if the call fails. A run cannot write its item into the call's tensor directly: until the call starts, it is
+//! not known whether there is a call.
 //!
-//! Runs that can't be gathered run by themselves: those with a batch of their own, and those with a tensor in a device's memory.
-//! Synchronous runs do, too: they compute on their caller's thread, which need not wait for others.
+//! Runs with a batch of their own, and runs with a tensor in device memory, are not batched. Synchronous runs are not batched either: they
+//! compute on the calling thread, which need not wait for others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::steps::{Step, StepTask};
 use super::{CompiledModel, Config, Dim, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, Port, Precision, Result};
 use crate::tensor::{Element, ElementType, MAX_RANK, Shape, Tensor, Values, bf16, f16};
 
-/// Whether the options are in their range.
+/// Checks the range of the batch size.
 pub(super) fn check(config: &Config) -> Result<()> {
     match config.batch_size {
         1..=MAX_BATCH_SIZE => Ok(()),
@@ -32,7 +32,7 @@ pub(super) fn check(config: &Config) -> Result<()> {
     }
 }
 
-/// The model with its runs gathered. `alone` is the model compiled as it is.
+/// The model with batched runs. `alone` is the model as it was compiled.
 pub(super) fn gathering(
     device: &dyn Device,
     name: &str,
@@ -55,13 +55,13 @@ pub(super) fn gathering(
     Ok(Arc::new(BatchingModel { alone: alone.clone(), gathering }))
 }
 
-/// A model that takes several rows in a call.
+/// A model that takes several batch items in a call.
 pub(super) struct Opened {
     pub(super) device_model: Arc<dyn DeviceModel>,
     pub(super) model: CompiledModel,
 }
 
-/// The model with its first axis open up to `max_rows`, where it is not open already. Its rows are independent.
+/// The model with a dynamic first axis up to `max_rows`, recompiled if necessary. Its batch items are independent.
 pub(super) fn open_rows(
     device: &dyn Device,
     name: &str,
@@ -94,7 +94,7 @@ pub(super) fn open_rows(
     Ok(Opened { device_model: together, model: calls })
 }
 
-/// Whether a model takes up to `max_rows` independent rows as it is.
+/// Checks that a model takes up to `max_rows` independent batch items without a second compilation.
 pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
     if check_ports(model.info(), model.info(), max_rows)? {
         return Err(refused("it fixes its first axis at 1"));
@@ -118,7 +118,7 @@ fn mixes_rows(how: &str) -> String {
     format!("its rows are not independent, so what one run gets would depend on the others ({how}); use batch size 1")
 }
 
-/// Whether the first axis is fixed at 1 somewhere and must be opened; an error if it can't be a batch.
+/// Whether the first axis of an input is fixed at 1, so that the model must be recompiled; an error if it cannot be the batch.
 fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
         return Err(refused("it has no inputs that could be gathered; use batch size 1"));
@@ -150,18 +150,18 @@ fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> 
     Ok(info.inputs.iter().any(|port| port.shape.dims()[0] == Dim::Fixed(1)))
 }
 
-/// A compiled model that gathers the runs of its requests: the device's, and beside it what the runtime needs for that.
+/// A compiled model that batches the runs of its requests: the device's model, and the collector of the runtime.
 struct BatchingModel {
     alone: Arc<dyn DeviceModel>,
     gathering: Gathering,
 }
 
-/// How the runtime gathers the runs of a compiled model, see [`Config::batch_size`]. Made by the runtime alone.
+/// The batching of a compiled model, see [`Config::batch_size`]. Only the runtime creates it.
 pub struct Gathering {
     collector: Arc<Collector>,
-    /// Where runs go on.
+    /// The executor on which runs continue.
     resume: Arc<dyn Executor>,
-    /// In all calls that the engine runs at once.
+    /// Number of batch items in all calls that the engine runs at a time.
     n_rows: usize,
 }
 
@@ -196,7 +196,7 @@ impl DeviceModel for BatchingModel {
 }
 
 impl Gathering {
-    /// A seat for a request that is made.
+    /// A seat for a new request.
     pub(super) fn take_seat(&self, info: &ModelInfo) -> Seat {
         Seat {
             seat_idx: self.collector.take_seat(),
@@ -212,24 +212,24 @@ impl Gathering {
     }
 }
 
-/// The seat of a request whose runs may be gathered.
+/// The seat of a request whose runs may be batched.
 pub(super) struct Seat {
     collector: Arc<Collector>,
     seat_idx: usize,
     resume: Arc<dyn Executor>,
     n_inputs: usize,
     n_outputs: usize,
-    /// The list in which inputs are offered, empty between runs.
+    /// The list in which inputs are passed to the collector; empty between runs.
     inputs: Vec<Tensor>,
-    /// The latest run was.
+    /// Whether the latest run was batched.
     is_gathered: bool,
-    /// Of the call that it was gathered into.
+    /// The step times of its call.
     times: Vec<Duration>,
     profile: Option<Arc<[NodeTime]>>,
 }
 
 impl Seat {
-    /// The steps of a run before those of the device: it offers its inputs, and gets its row.
+    /// The steps before those of the device: one offers the inputs, one takes the batch item.
     pub(super) fn steps(&self) -> [Step; 2] {
         let step = |name: &str, executor, task| Step { name: name.into(), executor, task, duration: Duration::ZERO };
         let waiting_room = self.collector.waiting_room(self.seat_idx);
@@ -261,7 +261,7 @@ impl Seat {
         Ok(row.elements()?.copy_to(io.output(output_idx, &row.shape())?)?)
     }
 
-    /// The run needs the engine no longer.
+    /// The run no longer needs the engine.
     pub(super) fn leave(&mut self) {
         if let Some(mut inputs) = self.collector.leave(self.seat_idx) {
             inputs.clear();
@@ -269,12 +269,12 @@ impl Seat {
         }
     }
 
-    /// The times of the device's steps, if the latest run was gathered.
+    /// The times of the device's steps, if the latest run was batched.
     pub(super) fn times(&self) -> Option<&[Duration]> {
         self.is_gathered.then_some(&*self.times)
     }
 
-    /// The times of the nodes in the call that the latest run was gathered into, where they are known.
+    /// The node times of the call, if the latest run was batched and they are known.
     pub(super) fn profile(&self) -> Option<Vec<NodeTime>> {
         self.profile.as_ref().filter(|_| self.is_gathered).map(|profile| profile.to_vec())
     }
@@ -287,7 +287,7 @@ impl Drop for Seat {
     }
 }
 
-/// The region that is this row of the first axis.
+/// The region of one batch item.
 fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
     let shape = batch.shape();
     let (mut begin, mut end) = ([0; MAX_RANK], [0; MAX_RANK]);
@@ -296,7 +296,7 @@ fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
     Ok(batch.roi(&begin[..shape.len()], &end[..shape.len()])?)
 }
 
-/// Runs a few rows together and each alone, on numbers drawn by chance, and compares what comes.
+/// Runs a few batch items of random numbers together and each alone, and compares the outputs.
 fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> Result<()> {
     let precision = together.properties().config.precision;
     let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
@@ -321,7 +321,7 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> R
     Ok(())
 }
 
-/// Rows that differ. Numbers of things stay 0 or 1: an index must be in range.
+/// Different batch items. Integers are 0 or 1, because an index must be in range.
 fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     let mut is_batch = true;
     let mut extents = port.shape.dims().iter().map(|dim| match dim {
@@ -350,7 +350,7 @@ fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     Ok(tensor)
 }
 
-/// What differs, but for the order of sums; `None` if nothing does.
+/// The difference of two outputs beyond rounding; `None` if there is none.
 fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Option<String>> {
     if one.shape() != of_all.shape() {
         return Ok(Some(format!("alone it has the shape {}, in a batch {}", one.shape(), of_all.shape())));
@@ -369,7 +369,7 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
             return Ok((a != b).then(|| "its bytes differ".to_owned()));
         }
     };
-    // Of infinite numbers only the same are close: their difference is no measure.
+    // Infinite numbers are close only if they are equal: their difference is not a number.
     let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs());
     let is_close = |a: f32, b: f32| a == b || is_near(a, b) || (a.is_nan() && b.is_nan());
     let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));

@@ -1,12 +1,12 @@
-//! Between the requests of a model and its engine: gathers runs into calls, and hands each its row of the results.
+//! Combines the runs of a model's requests into calls of its engine, and returns each run its batch item of the results.
 //!
-//! Knows seats (one for each request), calls (requests of the batched model, a fixed number) and the executor on which runs go
-//! on. Knows no ports and no shapes; `batching` does.
+//! Knows seats (one per request), calls (requests of the batched model, a fixed number) and the executor on which runs continue. Knows no
+//! ports and no shapes; `batching` does.
 //!
 //! # A seat
 //!
-//! A run that can't be gathered (a batch of its own, a device's memory) stays away. A synchronous one offers and never arrives: it
-//! computes on its caller's thread, and leaves.
+//! A run that cannot be batched (with a batch of its own, or device memory) stays away. A synchronous run offers and never arrives: it
+//! computes on the calling thread, and leaves.
 //!
 //! ```text
 //!                                           lone and due, or recalled by a cancel
@@ -19,31 +19,31 @@
 //!   └───────── row copied ───────── Landed           Away ◀── the run ended, from wherever it was (`leave`) ─┘
 //! ```
 //!
-//! | who | does |
+//! | part | action |
 //! |---|---|
 //! | the run, on its executor | offers its inputs, arrives, copies its row, leaves |
-//! | whoever changes something | afterwards makes every move that is due (`pump`): starts calls, lets lone runs go on |
-//! | the watcher, one thread for a model | sleeps until the oldest run has waited long enough, then does the same |
-//! | the end of a call | lands the seats aboard and lets their runs go on |
+//! | any thread that changes the state | afterwards makes every move that is due (`pump`): starts calls, continues single runs |
+//! | the watcher, one thread per model | sleeps until the time limit of the oldest run, then does the same |
+//! | the end of a call | lands the seats aboard and continues their runs |
 //!
-//! A move is due when an engine is free and the waiting runs are a full batch, are all requests that there are, or the oldest has
-//! waited for the time limit. Engines are counted: a call takes one from its start until its last row is copied, a lone run until
-//! its last step; so while all compute, runs gather, and nobody waits for company when the engine could be his. What stays
-//! away, is synchronous, or runs alone after a failed call or a cancel, is not counted: it waits at the executor as without batching.
+//! A move is due when an engine is free and the waiting runs are a full batch, or are all requests of the model, or the oldest has reached
+//! its time limit. Engines are counted: a call takes one from its start until its last batch item is copied, a single run until its last
+//! step. So runs gather while all engines compute, and no run waits for others while an engine is free for it. Runs that stay away, that
+//! are synchronous, or that run alone after a failed call or a cancel are not counted: they wait at the executor as without batching.
 //!
-//! With a time limit of 0 a run that arrives is looked at only after those that stand in the executor's queue: on a processor
-//! they wait there for the same threads on which the engine computes, and would never meet.
+//! With a time limit of 0, a run that arrives is considered only after the runs in the executor's queue. On a CPU these wait for the same
+//! threads on which the engine computes, and would never be combined.
 //!
-//! # Why nothing is lost, and what is bounded
+//! # Why nothing is lost, and which sizes are bounded
 //!
-//! - All of this state is under one lock, and everything that may make a move due is followed by `pump`. The watcher sleeps
-//!   without a limit only while nobody waits for a time limit, and says so (`sleeps`) under the lock; `pump` wakes it.
+//! - All of this state is under one lock, and `pump` follows each change that may make a move due. The watcher sleeps without a limit only
+//!   while no run waits for a time limit, and sets `sleeps` under the lock; `pump` wakes it.
 //! - Time limits are equal, so the oldest waiting run is the first to be due.
-//! - The lock is held only to look and to move. Calls are started, runs let go, and tensors of the user dropped without it.
-//! - A seat waits once, so the queue is as long as there are requests; a call has at most `size` seats; the number of calls is
-//!   that of engines, of looks one. A seat keeps clones of its inputs from `offer` to the start of its call, no longer.
-//! - A run that leaves early, because its request is dropped, gives its row up; the call goes on for the others, and is canceled
-//!   when nobody is left.
+//! - The lock is held only to read and change the state. Calls are started, runs continued, and tensors of the user dropped without it.
+//! - A seat waits once, so the queue is at most as long as the number of requests. A call has at most `size` seats. There are as many calls
+//!   as engines, and one [`Look`]. A seat holds clones of its inputs only from `offer` to the start of its call.
+//! - A run that leaves early, because its request is dropped, gives up its batch item. The call continues for the others, and is canceled
+//!   when no run is left.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -55,7 +55,7 @@ use super::{Error, ErrorKind, InferRequest, Input, NodeTime, PortKey, Result};
 use crate::sync::{Condvar, Deadline, Mutex, spawn};
 use crate::tensor::Tensor;
 
-/// See the module. Lives for as long as a seat, or the model, does.
+/// Combines runs into calls; see the module. Lives as long as the model or a seat.
 pub(super) struct Collector {
     shared: Arc<Shared>,
 }
@@ -64,11 +64,11 @@ struct Shared {
     size: usize,
     timeout: Duration,
     resume: Arc<dyn Executor>,
-    /// Calls end on that executor, so one of their runs can go on without a hop.
+    /// Calls end on that executor, so one of their runs can continue without a hop.
     lands_there: bool,
     profiles: bool,
     state: Mutex<State>,
-    /// For the watcher.
+    /// Notifies the watcher.
     changed: Condvar,
 }
 
@@ -79,12 +79,12 @@ struct State {
     calls: Vec<Call>,
     idle_calls: Vec<usize>,
     n_engines_free: usize,
-    /// The watcher waits without a limit.
+    /// The watcher waits without a time limit.
     sleeps: bool,
-    /// A [`Look`] is on its way.
+    /// A [`Look`] is queued.
     looks: bool,
     closed: bool,
-    /// A list to use again.
+    /// An empty list, to be reused.
     tasks: Vec<Arc<dyn Task>>,
 }
 
@@ -98,11 +98,11 @@ struct Seat {
 
 struct Waiting {
     seat_idx: usize,
-    /// `None` if it never comes.
+    /// `None` for no time limit.
     until: Option<Deadline>,
 }
 
-/// Where a run is; see the module.
+/// The position of a run; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Place {
     #[default]
@@ -118,39 +118,39 @@ enum Place {
         row_idx: usize,
     },
     Alone {
-        /// It has one of the engines that are counted.
+        /// Whether it has one of the counted engines.
         has_engine: bool,
     },
 }
 
-/// A request of the batched model, and who is aboard.
+/// A request of the batched model, and the seats aboard.
 struct Call {
     request: InferRequest,
     is_on: bool,
-    /// By row; `None` where the run has left.
+    /// By batch item; `None` if the run has left.
     seats: Vec<Option<usize>>,
     n_aboard: usize,
-    /// Empty lists for the inputs, one for each port.
+    /// Empty lists for the inputs, one per port.
     lists: Vec<Vec<Tensor>>,
-    /// Of the call that ended last.
+    /// The results of the latest call.
     results: Results,
 }
 
 #[derive(Default)]
 struct Results {
     outputs: Vec<Tensor>,
-    /// Of the device's steps.
+    /// The times of the device's steps.
     times: Vec<Duration>,
     profile: Option<Arc<[NodeTime]>>,
 }
 
-/// What is due.
+/// A move that is due.
 enum Move {
     Alone {
         seat_idx: usize,
         task: Arc<dyn Task>,
     },
-    /// With the inputs by port and row.
+    /// With the inputs by port and batch item.
     Start {
         call_idx: usize,
         request: InferRequest,
@@ -158,7 +158,7 @@ enum Move {
     },
 }
 
-/// Which lone run may go on on this very thread, because it is one of those where it goes on.
+/// The single run that may continue on this thread, because the thread belongs to its executor.
 #[derive(Clone, Copy)]
 enum Here {
     Nobody,
@@ -166,7 +166,7 @@ enum Here {
     AnyRun,
 }
 
-/// Looks what is due, behind all who are in the executor's queue already.
+/// Makes moves that are due, after the tasks that are in the executor's queue already.
 struct Look(Arc<Shared>);
 
 impl Task for Look {
@@ -176,17 +176,17 @@ impl Task for Look {
     }
 }
 
-/// A row of a call that ended.
+/// A batch item of a call that ended.
 pub(super) struct Row {
     pub(super) call_idx: usize,
     pub(super) row_idx: usize,
 }
 
-/// How runs are gathered.
+/// Parameters of a collector.
 pub(super) struct Terms {
     pub(super) size: usize,
     pub(super) timeout: Duration,
-    /// Where runs go on.
+    /// The executor on which runs continue.
     pub(super) resume: Arc<dyn Executor>,
     /// Calls end on that executor, too.
     pub(super) lands_there: bool,
@@ -228,7 +228,7 @@ impl Collector {
         Ok(Self { shared })
     }
 
-    /// A seat for a request that is made.
+    /// A seat for a new request.
     pub(super) fn take_seat(&self) -> usize {
         let mut state = self.shared.state.lock().unwrap();
         state.n_seats_taken += 1;
@@ -240,14 +240,14 @@ impl Collector {
         seat_idx
     }
 
-    /// The request is gone, and its run ended before.
+    /// The request was dropped after its run ended.
     pub(super) fn give_seat_back(&self, seat_idx: usize) {
         let mut state = self.shared.state.lock().unwrap();
         debug_assert_eq!(state.seats[seat_idx].place, Place::Away);
         state.n_seats_taken -= 1;
         state.seats[seat_idx].is_taken = false;
         drop(state);
-        // The others may be all that there are now.
+        // The waiting runs may now be all requests of the model.
         self.shared.pump(Here::Nobody);
     }
 
@@ -256,7 +256,7 @@ impl Collector {
         Arc::new(WaitingRoom { shared: self.shared.clone(), seat_idx })
     }
 
-    /// A run begins whose row is in these inputs, in the order of the ports.
+    /// A run begins with these inputs, in the order of the ports.
     pub(super) fn offer(&self, seat_idx: usize, inputs: Vec<Tensor>) {
         let mut state = self.shared.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
@@ -264,7 +264,7 @@ impl Collector {
         (seat.inputs, seat.place) = (inputs, Place::Offered);
     }
 
-    /// After the wait: the row that was computed for the run, to be given back by [`Collector::leave`]; `None` if it runs alone.
+    /// After the wait: the batch item of the run, returned by [`Collector::leave`]; `None` for a single run.
     pub(super) fn row(&self, seat_idx: usize) -> Option<Row> {
         match self.shared.state.lock().unwrap().seats[seat_idx].place {
             Place::Landed { call_idx, row_idx } => Some(Row { call_idx, row_idx }),
@@ -285,8 +285,8 @@ impl Collector {
         results.profile.clone()
     }
 
-    /// The run needs its engine, its row or its place in the queue no longer; `None` if it has none any more. Gives the list of
-    /// its inputs back, to be emptied.
+    /// The run no longer needs its engine, its batch item or its slot in the queue. Returns the list of its inputs, to be emptied; `None`
+    /// if it had left before.
     pub(super) fn leave(&self, seat_idx: usize) -> Option<Vec<Tensor>> {
         let mut state = self.shared.state.lock().unwrap();
         let place = std::mem::take(&mut state.seats[seat_idx].place);
@@ -311,7 +311,7 @@ impl Collector {
         drop(state);
         drop(task);
         if let Some(call) = abandoned {
-            // Should it be another one's call by now, then its runs are run one by one.
+            // If other runs use the call by now, they run one by one.
             call.cancel();
         }
         self.shared.pump(Here::Nobody);
@@ -326,12 +326,12 @@ impl Drop for Collector {
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         self.shared.changed.notify_all();
-        drop(calls); // Waits for those that still run.
+        drop(calls); // Waits for running calls.
     }
 }
 
 impl State {
-    /// The next move, if one is due; it is made at once, but for what must be done without the lock.
+    /// Makes the next move if one is due, except for the part that must be done without the lock.
     fn next_move(&mut self, size: usize) -> Option<Move> {
         let oldest = self.waiting.front()?;
         let n_waiting = self.waiting.len();
@@ -352,7 +352,7 @@ impl State {
         call.is_on = true;
         call.seats.clear();
         let mut slices = std::mem::take(&mut call.lists);
-        // Its last start may be about to give them back.
+        // The previous start may not have returned them yet.
         slices.resize_with(call.request.model_inputs().len(), Vec::new);
         for (row_idx, Waiting { seat_idx, .. }) in self.waiting.drain(..n_waiting.min(size)).enumerate() {
             let seat = &mut self.seats[seat_idx];
@@ -364,7 +364,7 @@ impl State {
         Some(Move::Start { call_idx, request: call.request.clone(), slices })
     }
 
-    /// Frees a call that is over, and of which nobody needs a row any more.
+    /// Frees a call that is over, if no run needs its batch item any more.
     fn settle(&mut self, call_idx: usize) {
         if !self.calls[call_idx].is_on && self.calls[call_idx].n_aboard == 0 {
             self.idle_calls.push(call_idx);
@@ -410,7 +410,7 @@ impl Shared {
 
     fn start(&self, call_idx: usize, request: &InferRequest, mut slices: Vec<Vec<Tensor>>) {
         let started = request.start_async(Gathered(&slices));
-        // The call has clones of its own.
+        // The call has its own clones.
         slices.iter_mut().for_each(Vec::clear);
         if let Some(call) = self.state.lock().unwrap().calls.get_mut(call_idx) {
             std::mem::swap(&mut call.lists, &mut slices);
@@ -420,7 +420,7 @@ impl Shared {
         }
     }
 
-    /// The call is over: all who are aboard go on, with their rows or alone.
+    /// The call is over: the runs aboard continue, with their batch items or alone.
     fn landed(&self, call_idx: usize, ended: Result<Results>) {
         let mut state = self.state.lock().unwrap();
         let mut tasks = std::mem::take(&mut state.tasks);
@@ -469,7 +469,7 @@ impl Shared {
         }
     }
 
-    /// A run arrives, to wait for others.
+    /// A run arrives and waits for others.
     fn arrive(self: &Arc<Self>, seat_idx: usize, task: Arc<dyn Task>) {
         let until = Deadline::after(self.timeout);
         let mut state = self.state.lock().unwrap();
@@ -485,7 +485,7 @@ impl Shared {
             drop(state);
             return self.pump(Here::Run(seat_idx));
         }
-        // Others may stand in the executor's queue, about to arrive: looked again when their turn is over.
+        // Others may be in the executor's queue, about to arrive: checked again after them.
         let looks = std::mem::replace(&mut state.looks, true);
         drop(state);
         if !looks {
@@ -493,7 +493,7 @@ impl Shared {
         }
     }
 
-    /// Lets a waiting run go on without company.
+    /// Continues a waiting run alone.
     fn recall(&self, seat_idx: usize) {
         let mut state = self.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
@@ -530,7 +530,7 @@ impl Shared {
     }
 }
 
-/// The end of a call, when nothing of it is on any more.
+/// The end of a call, after its request became idle.
 fn land(shared: &Weak<Shared>, call_idx: usize) {
     let Some(shared) = shared.upgrade() else { return };
     let (request, before, n_rows) = {
@@ -562,7 +562,7 @@ fn land(shared: &Weak<Shared>, call_idx: usize) {
     shared.landed(call_idx, forgotten.and(results));
 }
 
-/// A batch has a row of each output for each run.
+/// Checks that each output has a batch item for each run.
 fn check_rows(outputs: &[Tensor], n_rows: usize) -> Result<()> {
     match outputs.iter().enumerate().find(|(_, output)| output.shape().first() != Some(&n_rows)) {
         None => Ok(()),
@@ -573,7 +573,7 @@ fn check_rows(outputs: &[Tensor], n_rows: usize) -> Result<()> {
     }
 }
 
-/// The slices of all inputs, by port and row.
+/// The tensors of all inputs, by port and batch item.
 struct Gathered<'a>(&'a [Vec<Tensor>]);
 
 impl Inputs for Gathered<'_> {
@@ -582,7 +582,7 @@ impl Inputs for Gathered<'_> {
     }
 }
 
-/// Where the run of one seat waits.
+/// The executor on which the run of one seat waits.
 struct WaitingRoom {
     shared: Arc<Shared>,
     seat_idx: usize,

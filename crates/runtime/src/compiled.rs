@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// The executor of [`Config::callback_thread`].
 const CALLBACKS: &str = "roiflow-callbacks";
 
-/// A compiled model, which makes any number of independent requests. Clones share it.
+/// A compiled model, which creates any number of independent requests. Clones share it.
 #[derive(Clone)]
 pub struct CompiledModel {
     shared: Arc<CompiledShared>,
@@ -36,7 +36,7 @@ pub(crate) struct CompiledShared {
     steps: Vec<DeviceStep>,
     pub(crate) device: String,
     pub(crate) name: String,
-    /// What the caller asked for.
+    /// The options that the caller passed.
     pub(crate) config: Config,
 }
 
@@ -117,7 +117,7 @@ impl CompiledModel {
         batching::check_rows(self, &*self.shared.model, max_rows)
     }
 
-    /// Makes a request with its own tensors.
+    /// Creates a request with its own tensors.
     ///
     /// # Errors
     /// `Device` if there are too many requests; `OutOfMemory`, with the number of bytes, if its tensors cannot be allocated.

@@ -32,11 +32,11 @@ pub struct Config {
     /// All models of the device with this option run one at a time, in the order of their starts. While a callback or step of one of them
     /// waits for another request, the next one runs. Off by default.
     pub exclusive_requests: bool,
-    /// Callbacks run on a separate thread, one for the process, so that long callbacks do not block an engine. Runs without a callback do not
-    /// use it. Off by default: callbacks run on the thread that completed the run, which saves 5 to 25 microseconds.
+    /// Callbacks run on a separate thread, one for the process, so that long callbacks do not block an engine. Runs without a callback do
+    /// not use it. Off by default: callbacks run on the thread that completed the run, which saves 5 to 25 microseconds.
     pub callback_thread: bool,
-    /// The executor of preprocessing, of user steps without an executor of their own, and of engines that compute on the calling thread; for
-    /// example a [`Pool`](super::executor::Pool) for some models. `None`: the pool that all models share. Default: `None`.
+    /// The executor of preprocessing, of user steps without an executor of their own, and of engines that compute on the calling thread;
+    /// for example a [`Pool`](super::executor::Pool) for some models. `None`: the pool that all models share. Default: `None`.
     ///
     /// Waits inside callbacks and steps lend the worker's place only on a `Pool`; another executor needs a thread for each of them.
     #[cfg_attr(feature = "serde", serde(skip))]

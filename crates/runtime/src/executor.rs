@@ -51,8 +51,8 @@ pub trait Executor: Send + Sync + fmt::Debug {
     /// A run whose task waits here was canceled: release the task if it waits for something other than a thread.
     fn recall(&self) {}
 
-    /// Number of tasks that it runs at a time, from which devices derive the optimal number of requests. Default: the number of cores that the
-    /// process may use.
+    /// Number of tasks that it runs at a time, from which devices derive the optimal number of requests. Default: the number of cores that
+    /// the process may use.
     fn n_threads(&self) -> usize {
         n_cores()
     }
@@ -148,8 +148,8 @@ impl Executors {
         Ok(self.0.cpu.get_or_init(|| pool).clone())
     }
 
-    /// The pool with this name, started with `n_threads` if there is none: for waiting on a device, for callbacks. Equal names return the same
-    /// pool while it is in use.
+    /// The pool with this name, started with `n_threads` if there is none: for waiting on a device, for callbacks. Equal names return the
+    /// same pool while it is in use.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -179,8 +179,8 @@ impl Executors {
         }
     }
 
-    /// The executor of a device's CPU steps: that of [`Executors::for_steps`], or, with [`Config::exclusive_requests`], the single worker that
-    /// all such models of the device share.
+    /// The executor of a device's CPU steps: that of [`Executors::for_steps`], or, with [`Config::exclusive_requests`], the single worker
+    /// that all such models of the device share.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -197,7 +197,7 @@ impl Executors {
         self.0.named.lock().unwrap().values().filter(|pool| pool.strong_count() > 0).count()
     }
 
-    /// The process in which the first pool was started or the first request was made. Forked processes do not have its threads.
+    /// The process in which the first pool was started or the first request was created. Forked processes do not have its threads.
     fn process(&self) -> ProcessToken {
         *self.0.process.get_or_init(ProcessToken::current)
     }

@@ -22,10 +22,10 @@
 //! - Dropping the last handle prevents new work, cancels the run, and waits for a bounded time. Memory that a device still uses is owned by
 //!   the run and freed when the device returns.
 //!
-//! Reading order: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`], [`results`],
-//! [`prepared`], `state`, `run` (how it is done), [`steps`], [`pipeline`], [`io`], [`executor`], [`future`], [`queue`], [`ordered`],
-//! [`request_pool`],
-//! [`variable`], [`device`], [`completion`] (work beside the processor), [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
+//! Reading order: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`],
+//! [`results`], [`prepared`], `state`, `run` (how it is done), [`steps`], [`pipeline`], [`io`], [`executor`], `pool` and `waits` (blocked
+//! workers), [`future`], [`queue`], [`ordered`], [`request_pool`], [`variable`], [`device`], [`completion`] (asynchronous devices),
+//! [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
 //!
 //! The [`guide`] explains requests with examples.
 //!

@@ -20,8 +20,8 @@
 //! ```
 //!
 //! - `n_threads` workers are active. After a wait there may be more, until one of them looks for its next task.
-//! - At least one worker stays active: a wait that would block the last one fails with `WouldDeadlock` if no thread can be started. There are
-//!   at most [`MAX_SPARE_WORKERS`] more threads than `n_threads`.
+//! - At least one worker stays active: a wait that would block the last one fails with `WouldDeadlock` if no thread can be started. There
+//!   are at most [`MAX_SPARE_WORKERS`] more threads than `n_threads`.
 //! - The lock is a leaf: nothing is called while it is held, except to start a thread.
 
 use std::collections::VecDeque;
@@ -40,7 +40,10 @@ const MAX_URGENT_IN_A_ROW: usize = 16;
 /// Maximum number of workers that take the places of blocked ones.
 pub const MAX_SPARE_WORKERS: usize = 256;
 
-/// A thread pool.
+/// A thread pool. Urgent tasks run first, and groups of tasks take turns ([`Task::group`]).
+///
+/// A worker that blocks in a wait of the runtime, or in [`blocking`](super::executor::blocking), lends its place: another worker runs the
+/// pool's tasks meanwhile, at most [`MAX_SPARE_WORKERS`] of them.
 pub struct Pool {
     workers: Arc<Workers>,
     /// The process of the workers: a forked process has none.
@@ -217,8 +220,8 @@ impl Workers {
         }
     }
 
-    /// Blocks until there is a task for this worker. `None` if the worker ends: the pool was dropped and no task is left, or enough workers are in
-    /// reserve.
+    /// Blocks until there is a task for this worker. `None` if the worker ends: the pool was dropped and no task is left, or enough workers
+    /// are in reserve.
     fn next_task(&self, worker_idx: usize) -> Option<Arc<dyn Task>> {
         let mut state = self.lock();
         loop {

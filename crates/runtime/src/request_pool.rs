@@ -1,4 +1,4 @@
-//! A bounded set of idle requests. Who takes one owns it until the guard is dropped, so a busy request can't be touched.
+//! A bounded set of idle requests. A [`PooledRequest`] owns its request until it is dropped, so no other thread can access a busy one.
 //!
 //! Lock order: the pool's own, then a request's.
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use super::{CompiledModel, InferRequest, Result};
 use crate::sync::Mutex;
 
-/// Keeps idle requests for reuse; makes further ones on demand and forgets what exceeds its capacity.
+/// Caches idle requests for reuse. Creates further ones on demand, and drops returned ones beyond its capacity.
 #[derive(Debug)]
 pub struct RequestPool(Arc<Idle>);
 
@@ -19,7 +19,7 @@ struct Idle {
 }
 
 impl RequestPool {
-    /// A pool that keeps at most `capacity` idle requests.
+    /// A pool that caches at most `capacity` idle requests.
     pub fn new(capacity: usize) -> Self {
         Self(Arc::new(Idle { capacity, requests: Mutex::new(Vec::with_capacity(capacity)) }))
     }
@@ -31,7 +31,7 @@ impl RequestPool {
     pub fn take_or_create(&self, model: &CompiledModel) -> Result<PooledRequest> {
         let idle = {
             let mut requests = self.0.requests.lock().unwrap();
-            // One may have been given back while it ran.
+            // A request may have been returned while it was running.
             let idle_idx = requests.iter().rposition(|request| request.shared().guarded.lock().unwrap().state.is_quiet());
             idle_idx.map(|idle_idx| requests.remove(idle_idx))
         };
@@ -49,7 +49,7 @@ impl RequestPool {
     }
 }
 
-/// A request that goes back to its pool when dropped.
+/// A request that returns to its pool when dropped.
 #[derive(Debug)]
 pub struct PooledRequest {
     request: Option<InferRequest>,

@@ -1,17 +1,17 @@
-//! A request from start to end: who may touch it, how a run walks its steps, the order of completion, stop and wait.
+//! Executes a request: access, the steps of a run, the order of completion, stop and wait.
 //!
-//! Locks: `Shared::guarded` is held only to look or to move the body in and out, never while a filler, a step, a callback, an
-//! interrupt, a waker or an executor runs, or while something of the user's is dropped. `Shared::in_flight` holds the body between
-//! two executors and is never taken together with `guarded`.
+//! Locks: `Shared::guarded` is held only to read state or to move the body in and out. It is never held while a filler, a step, a callback,
+//! an interrupt, a waker or an executor runs, or while a value of the user is dropped. `Shared::in_flight` holds the body between two
+//! executors and is never locked together with `guarded`.
 //!
-//! A body in `in_flight` has a number that is new each time it is queued, and the task in the executor's queue knows it. Whoever
-//! takes the body out goes on with the run: the task, a cancel, or the drop of the request. A task that comes too late, or that an
-//! executor runs twice, finds no body of its number and does nothing.
+//! A body in `in_flight` gets a new number each time it is queued, and the task in the executor's queue stores that number. The thread that
+//! takes the body out continues the run: that of the task, of a cancel, or of the drop of the request. A task that runs late or twice finds
+//! no body with its number and does nothing.
 
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-// A name is no matter of order: the model checks need not see it.
+// Ids order nothing, so the model checks need not see them.
 use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
@@ -29,11 +29,11 @@ use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, O
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
-/// Told after a run when the request has nothing on any more, no run and no callback; with the latest run.
+/// Called with the latest run when the request has no run and no callback left.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// What a run needs of its request. An executor's thread may keep it a moment longer than the last handle, so nothing that the
-/// device made stays here between runs but the body, which goes with the last handle.
+/// The part of a request that its runs use. An executor's thread may keep it a little longer than the last handle. So between runs it holds
+/// nothing of the device except the body, which is freed with the last handle.
 pub(super) struct Shared {
     pub(super) id: u64,
     pub(super) cancel: CancelToken,
@@ -52,7 +52,7 @@ pub(super) struct Shared {
 
 pub(super) struct Guarded {
     pub(super) state: RequestState,
-    /// Here while idle; taken by an edit and by the run.
+    /// Present while the request is idle; taken by an edit and by a run.
     pub(super) body: Option<Box<Body>>,
     pub(super) callback: Option<Callback>,
     pub(super) user_data: Option<Arc<dyn Any + Send + Sync>>,
@@ -61,30 +61,30 @@ pub(super) struct Guarded {
     pub(super) latency: Duration,
     on_quiet: Option<OnQuiet>,
     keeper: Keeper,
-    /// The latest run that ended, and how.
+    /// The latest run that ended, and its outcome.
     outcome: (u64, Result<()>),
-    /// The runs that somebody waits for: a later run may end before the waiter has looked.
+    /// The runs that threads and futures wait for: a later run may end before they read the outcome.
     awaited: Vec<Awaited>,
     /// Futures that wait for a run: at most one waker for each.
     wakers: Vec<Wakes>,
     n_futures: u64,
 }
 
-/// Whom a future wakes.
+/// The waker of a future.
 struct Wakes {
     future: u64,
     run: u64,
     waker: Waker,
 }
 
-/// Who may start the request.
+/// The owner that may start the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeper {
-    /// Whoever has a handle.
+    /// Any owner of a handle.
     User,
-    /// A queue, and nobody else.
+    /// Only a queue.
     Queue,
-    /// The holder of an idle request of a queue. The callback is the queue's nevertheless.
+    /// The owner of an [`IdleRequest`](super::queue::IdleRequest). The callback still belongs to the queue.
     Holder,
 }
 
@@ -94,11 +94,11 @@ struct Awaited {
     outcome: Option<Result<()>>,
 }
 
-/// What all handles of a request share: when it is dropped, the request stops.
+/// Shared by all handles of a request; the request stops when it is dropped.
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) model: Arc<CompiledShared>,
-    /// Of the handles, not of the run: a task that an executor forgot in its queue is no request.
+    /// Held by the handles, not by the run: a task that stays in an executor's queue does not count as a request.
     _ticket: Ticket,
 }
 
@@ -158,7 +158,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::begin`], for the queue that the request belongs to.
+    /// As [`Handle::begin`], for the queue that owns the request.
     pub(super) fn begin_for_queue(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         // A synchronous run needs no other thread.
         if calls_back {
@@ -169,7 +169,7 @@ impl Handle {
 }
 
 impl Guarded {
-    /// The callback may be set: the request is idle, and no queue's.
+    /// Checks that the callback may be set: the request is idle and does not belong to a queue.
     pub(super) fn check_callback(&self) -> Result<()> {
         match self.keeper {
             Keeper::User => self.check_idle(),
@@ -181,8 +181,8 @@ impl Guarded {
         if self.state.is_busy(this_thread()) { Err(busy()) } else { Ok(()) }
     }
 
-    /// Notes how a run ended: for who asks later, if no later run ended before, and for who waits for this one. Gives what is not
-    /// needed any more, to be dropped without the lock: an error may hold something of the user's.
+    /// Stores the outcome of a run for the threads that wait for it, and as the latest outcome unless a later run has ended. Returns
+    /// replaced outcomes, to be dropped without the lock: an error may hold a value of the user.
     #[must_use = "it is dropped without the lock"]
     fn settle(&mut self, run: u64, outcome: Result<()>) -> (Option<Result<()>>, Result<()>) {
         let awaited = self.awaited.iter_mut().find(|awaited| awaited.run == run);
@@ -201,7 +201,7 @@ impl Guarded {
         match self.awaited.iter_mut().find(|awaited| awaited.run == run) {
             Some(awaited) => awaited.n_waiting += 1,
             None => {
-                // It may have ended already, while its callback is still on; a later run ends before the waiter looks.
+                // The run may have ended while its callback is still running; a later run may end before the waiter reads the outcome.
                 let outcome = (self.outcome.0 == run).then(|| self.outcome.1.clone());
                 self.awaited.push(Awaited { run, n_waiting: 1, outcome });
             }
@@ -247,7 +247,7 @@ impl Shared {
         self.finished.notify_all(); // A drop may wait for it.
     }
 
-    /// Changes the idle request without the lock; everybody else meets a busy request meanwhile.
+    /// Changes the idle request without the lock; meanwhile the request is busy for other threads.
     pub(super) fn edit<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
         let mut body = self.begin_edit()?;
         let done = catch_unwind(AssertUnwindSafe(|| self.step(|| action(&mut body))));
@@ -255,14 +255,14 @@ impl Shared {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Looks at, or changes, the idle request under the lock: nothing in `action` may run or drop what is the user's.
+    /// Reads or changes the idle request under the lock. `action` must not run or drop values of the user.
     pub(super) fn with_body<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
         let mut guarded = self.guarded.lock().unwrap();
         guarded.check_idle()?;
         action(guarded.body.as_mut().expect("an idle request has its body"))
     }
 
-    /// Idle to running: inputs are set, all tensors checked, and leased. Where that fails the request is idle again.
+    /// Idle to running: sets the inputs, checks and leases all tensors. After an error the request is idle again.
     fn begin(&self, ports: &[Port], inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         let mut body = self.begin_edit()?;
         let done = catch(format_args!("setting the inputs"), || {
@@ -285,7 +285,7 @@ impl Shared {
                 Ok(body)
             }
             Err(error) => {
-                // Also what was leased before a panic.
+                // Also the leases that were taken before a panic.
                 let released = catch(format_args!("the end of a lease"), || body.io.release());
                 self.end_edit(body);
                 released.and(Err(error))
@@ -293,7 +293,7 @@ impl Shared {
         }
     }
 
-    /// Runs all steps on the caller's thread.
+    /// Runs all steps on the calling thread.
     pub(super) fn run_here(self: &Arc<Self>, mut body: Box<Body>) -> Result<()> {
         self.run_steps(&mut body);
         let outcome = body.outcome.clone();
@@ -322,7 +322,7 @@ impl Shared {
         self.end(body);
     }
 
-    /// Runs what belongs to the user or the device, so that it is known on which thread it runs.
+    /// Runs code of the user or the device, and records its thread.
     fn step<R>(&self, action: impl FnOnce() -> R) -> R {
         struct Restore<'a>(&'a AtomicU64, u64);
         impl Drop for Restore<'_> {
@@ -335,7 +335,7 @@ impl Shared {
         action()
     }
 
-    /// The threads on which runs go on are those of this process.
+    /// Checks that this process has the threads of the executors.
     pub(super) fn check_process(&self) -> Result<()> {
         if self.executors.are_in_this_process() {
             return Ok(());
@@ -349,14 +349,13 @@ impl Shared {
         self.stepping.load(Ordering::Acquire) == this_thread()
     }
 
-    /// Whether waiting on this thread would be waiting for oneself: it is inside the request's own callback, step, filler or
-    /// interrupt.
+    /// Whether this thread is inside the request's own callback, step, filler or interrupt, so that a wait would never end.
     pub(super) fn is_inside(&self, guarded: &Guarded) -> bool {
         guarded.state.is_called_on(this_thread()) || self.is_stepping_here() || self.cancel.is_telling_here()
     }
 
-    /// Whether one of these threads is inside the request's callback, step, filler or interrupt, so that this run cannot end before the thread
-    /// returns. `None` stands for all runs.
+    /// Whether one of these threads is inside the request's callback, step, filler or interrupt, so that this run cannot end before the
+    /// thread returns. `None` stands for all runs.
     pub(super) fn is_held_by(&self, threads: &[u64], run: Option<u64>) -> bool {
         let guarded = self.guarded.lock().unwrap();
         if run.is_some_and(|run| guarded.state.is_finished(run)) {
@@ -367,7 +366,7 @@ impl Shared {
         [calling, self.stepping.load(Ordering::Acquire), self.cancel.telling_thread()].iter().any(|thread| threads.contains(thread))
     }
 
-    /// Queues the next step where it belongs, as soon as nothing is pending.
+    /// Queues the next step on its executor, as soon as no work is pending.
     pub(super) fn pass_on(self: &Arc<Self>, mut body: Box<Body>) {
         let executor = body.next_executor().clone();
         let task = body.next_task(self);
@@ -377,17 +376,17 @@ impl Shared {
             Some(completion) => completion.queue(task, executor),
             None => task.queue_on(&*executor),
         }
-        // A cancel that came before the body was there found nothing to end.
+        // An earlier cancel did not find the body.
         if self.cancel.is_canceled() {
             self.end_canceled(run);
         }
     }
 
-    /// The executor panicked: the run ends with that, unless its task was taken before.
+    /// The executor panicked: the run ends with that error, unless its task was taken before.
     fn end_refused(self: &Arc<Self>, n_queued: u64, error: Error) {
         let refused = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued);
         match refused {
-            // The executor of the run's end itself.
+            // The executor of the callback itself.
             Some(mut body) if body.is_over() => {
                 body.abandon(&self.cancel, error);
                 self.end(body);
@@ -400,7 +399,7 @@ impl Shared {
         }
     }
 
-    /// Cancels the run that is on, if any.
+    /// Cancels the current run, if there is one.
     pub(super) fn cancel_latest(self: &Arc<Self>) {
         let guarded = self.guarded.lock().unwrap();
         if guarded.state.is_running() {
@@ -412,8 +411,8 @@ impl Shared {
         }
     }
 
-    /// After a cancel, and without any lock: ends the run if it waits in the queue of an executor and no engine computes for it. One
-    /// that waits for something else than a thread goes on, to its end.
+    /// After a cancel, and without any lock: ends the run if it waits in the queue of an executor and no engine computes for it. A run that
+    /// waits for something other than a thread continues to its end.
     fn end_canceled(self: &Arc<Self>, run: u64) {
         let mut waits_at = None;
         let queued = {
@@ -433,8 +432,8 @@ impl Shared {
         }
     }
 
-    /// Ends a run on a thread that may be the user's, in the middle of a cancel: whom the run calls back is called on another
-    /// thread, because the user may hold a lock that the callback takes.
+    /// Ends a run on a thread that may be inside the user's cancel. Callbacks are called on another thread, because the user may hold a
+    /// lock that they take.
     fn end_apart(self: &Arc<Self>, mut body: Box<Body>) {
         let guarded = self.guarded.lock().unwrap();
         let calls = guarded.on_quiet.is_some() || (body.calls_back && guarded.callback.is_some());
@@ -453,7 +452,7 @@ impl Shared {
         }
     }
 
-    /// The run is over: give everything back, then complete in the order that the module promises.
+    /// Ends the run: releases its leases, then completes in the order that the crate documents.
     pub(super) fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.settle_completion(&self.cancel);
         let released = catch(format_args!("the end of a lease"), || body.io.release());
@@ -472,7 +471,7 @@ impl Shared {
         let mut before = guarded.settle(body.run, body.outcome.clone());
         let calls_back = body.calls_back && guarded.callback.is_some();
         if guarded.state.is_stopped() {
-            body.task = None; // It holds this request, which would hold it for ever.
+            body.task = None; // A reference cycle: the task holds this request.
         }
         guarded.body = Some(body);
         match guarded.state.end_run(calls_back, here) {
@@ -496,7 +495,7 @@ impl Shared {
                 match guarded.state.end_callback() {
                     EndOfCallback::Finished => break,
                     EndOfCallback::CallBackAgain => {
-                        // Now, not after the last callback: each may start the next run, without end.
+                        // Before the next callback: each callback may start another run, without end.
                         self.finished.notify_all();
                         guarded = self.wake(guarded);
                         guarded.state.begin_callback(here);
@@ -507,7 +506,7 @@ impl Shared {
         self.finished.notify_all();
         guarded = self.wake(guarded);
         let latest_run = guarded.state.latest_run();
-        // Also after a synchronous run, and while somebody edits: whoever gave the request back meanwhile relies on being told.
+        // Also after a synchronous run and during an edit: an owner that returned the request meanwhile relies on the call.
         let on_quiet = if guarded.state.is_finished(latest_run) { guarded.on_quiet.clone() } else { None };
         drop(guarded);
         drop(before);
@@ -530,7 +529,7 @@ impl Shared {
     }
 
     fn call_back(&self, callback: Option<Callback>, run: u64, outcome: Result<()>) -> Result<()> {
-        // No handle left: the request is being dropped, and nobody wants to hear of it.
+        // Without a handle the request is being dropped, and its callback is not called.
         let (Some(callback), Some(handle)) = (callback, self.handle.get().and_then(Weak::upgrade)) else { return Ok(()) };
         let request = InferRequest::of(handle);
         let _span =
@@ -540,7 +539,7 @@ impl Shared {
             callback(&request, outcome);
             drop(callback);
         });
-        // It may be the last handle: what goes with it may be the user's.
+        // It may be the last handle, which drops values of the user.
         let dropped = catch(format_args!("the drop of the request"), || drop(request));
         called.and(dropped)
     }
@@ -591,7 +590,7 @@ impl Shared {
         guarded.end_to_wait(run).map(|()| true)
     }
 
-    /// Begins to wait for the latest run without a thread; the answer is kept until [`Shared::forget`].
+    /// Begins to wait for the latest run without a thread; the outcome is stored until [`Shared::forget`].
     pub(super) fn expect_latest(&self) -> Expected {
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
@@ -602,7 +601,7 @@ impl Shared {
         Expected { run, future: guarded.n_futures }
     }
 
-    /// The outcome of a run that is expected, or its waker noted: the latest one of a future takes the place of the one before.
+    /// The outcome of an expected run. If there is none yet, stores the waker, which replaces the future's previous one.
     pub(super) fn poll(&self, Expected { run, future }: Expected, waker: &Waker) -> Option<Result<()>> {
         let waker = waker.clone(); // Before the lock: its code is the user's.
         let mut guarded = self.guarded.lock().unwrap();
@@ -629,7 +628,7 @@ impl Shared {
         None
     }
 
-    /// Ends to expect a run; `cancels` it if it is still on.
+    /// Stops expecting a run; with `cancels`, cancels it if it is still running.
     pub(super) fn forget(self: &Arc<Self>, Expected { run, future }: Expected, cancels: bool) {
         let mut guarded = self.guarded.lock().unwrap();
         let cancels = cancels && guarded.state.is_running() && guarded.state.latest_run() == run;
@@ -660,10 +659,10 @@ impl Shared {
     }
 }
 
-/// What a future waits for.
+/// The run that a future waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
-    /// 0 for none, which is over at once.
+    /// 0 for none: the future is ready immediately.
     pub(super) run: u64,
     future: u64,
 }
@@ -692,7 +691,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Goes on with the run if its body still waits in the place with this number.
+    /// Continues the run if its body was queued last with this number.
     fn run_queued(self: &Arc<Self>, n_queued: u64) {
         let Some(mut body) = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued) else { return };
         if body.is_over() {
@@ -708,8 +707,7 @@ impl Shared {
         }
     }
 
-    /// Runs the next step, and further ones without a hop: neighbors on this executor, and inline ones. Whether that was all, and
-    /// the run ends here.
+    /// Runs the next step, and the following ones on the same executor or inline. Returns whether the run is over and ends on this thread.
     fn run_neighbors(&self, body: &mut Body) -> bool {
         let executor = body.next_executor();
         let executor = executor.goes_on_at().unwrap_or_else(|| executor.clone());
@@ -726,7 +724,7 @@ impl Shared {
     }
 }
 
-/// A place of a run in the queue of an executor.
+/// The entry of a run in the queue of an executor.
 pub(super) struct RunTask {
     pub(super) shared: Arc<Shared>,
     /// See [`Body::n_queued`].
@@ -734,9 +732,9 @@ pub(super) struct RunTask {
 }
 
 impl RunTask {
-    /// Queues it; if the executor panics, the run ends with that.
+    /// Queues the task; if the executor panics, the run ends with that error.
     pub(super) fn queue_on(self: Arc<Self>, executor: &dyn Executor) {
-        // Weak: on an engine's thread nothing of the request may be freed.
+        // Weak: no part of the request may be freed on an engine's thread.
         let (shared, n_queued) = (Arc::downgrade(&self.shared), self.n_queued);
         if let Err(error) = catch(format_args!("the executor"), || executor.execute(self))
             && let Some(shared) = shared.upgrade()
@@ -749,7 +747,7 @@ impl RunTask {
 impl Task for RunTask {
     fn run(self: Arc<Self>) {
         let (shared, n_queued) = (self.shared.clone(), self.n_queued);
-        drop(self); // So that the run's next place in a queue can be this one again.
+        drop(self); // So that the run can reuse this allocation.
         shared.run_queued(n_queued);
     }
 
@@ -781,8 +779,7 @@ impl Drop for Handle {
         let mut is_left = false;
         let mut _waits = Waits::none(); // Dropped after the lock.
         if !is_inside && shared.check_process().is_ok() {
-            // A run that still waits in a queue ends here and now, if no engine computes for it; its place in the queue will find
-            // nothing to do.
+            // A run that waits in a queue and has no work on an engine ends immediately; its task does nothing later.
             let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.is_pending());
             if let Some(mut body) = queued {
                 body.abandon(&shared.cancel, canceled());
@@ -805,7 +802,7 @@ impl Drop for Handle {
                 };
             }
         }
-        // Freed here and now, model and all, not when a worker forgets the run: the caller may unload or exit next.
+        // Freed now, with the model, not when a worker drops its task: the caller may unload the library or exit next.
         let body = shared.guarded.lock().unwrap().body.take();
         let waits_at = shared.in_flight.lock().unwrap().as_ref().map(|body| body.next_executor().clone());
         if let Some(executor) = waits_at {

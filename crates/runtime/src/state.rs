@@ -2,55 +2,55 @@
 //!
 //! | state | meaning | entered when | left when |
 //! |---|---|---|---|
-//! | idle | its tensors belong to the user | made; a run ended | `edit` |
-//! | edited | somebody sets its tensors, or checks and leases them for a run | `edit` | `end_edit`, `start` |
-//! | running | its tensors belong to the run | `start`, from edited | the run's last step ended, and no earlier callback is on |
-//! | calling back | idle or running again, and a callback of an earlier run is on some thread | a run with a callback ended | the callback returned |
-//! | stopped | the last handle is gone; nothing starts any more | drop | never |
+//! | idle | its tensors belong to the user | created; a run ended | `edit` |
+//! | edited | a thread sets its tensors, or checks and leases them for a run | `edit` | `end_edit`, `start` |
+//! | running | its tensors belong to the run | `start`, from edited | the last step ended, and no earlier callback is running |
+//! | calling back | idle or running again, while the callback of an earlier run is running | a run with a callback ended | the callback returned |
+//! | stopped | the last handle was dropped; no run can start | drop | never |
 //!
-//! "Calling back" overlaps with idle and running, because a callback may start the request again; it is a field of its own.
+//! "Calling back" overlaps with idle and running, because a callback may start the request again. So it is a separate field.
 
-/// No thread is called so.
+/// The number of no thread.
 const NOBODY: u64 = 0;
 
-/// See the module.
+/// The state of a request; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct RequestState {
     editing: bool,
     running: bool,
     stopped: bool,
-    /// The thread ([`this_thread`](crate::sync::this_thread)) and the run of the callback that is on.
+    /// The thread ([`this_thread`](crate::sync::this_thread)) and the run of the running callback.
     calling: Option<(u64, u64)>,
-    /// A run ended while an earlier callback was still on.
+    /// A run ended while an earlier callback was running.
     ended_meanwhile: bool,
     n_started: u64,
     n_finished: u64,
 }
 
-/// Why a run does not start.
+/// The reason why a run does not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Busy,
     Stopped,
 }
 
-/// What follows the end of a run.
+/// The next action after a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfRun {
-    /// Call back, then tell the state.
+    /// Call the callback, then [`RequestState::end_callback`].
     CallBack,
-    /// Nothing: who runs the earlier callback goes on with this run's.
+    /// None: the thread of the earlier callback calls this run's callback afterwards.
     LeftToEarlierCallback,
-    /// The run is finished; wake the waiters.
+    /// The run is finished; notify the waiters.
     Finished,
 }
 
-/// What follows the end of a callback. The waiters of its run are woken in any case.
+/// The next action after a callback returned. The waiters of its run are notified in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfCallback {
-    /// A later run ended meanwhile: wake the waiters, then begin its callback. Until then every thread finds the request busy.
+    /// A later run ended meanwhile: notify the waiters, then begin its callback. Until then the request is busy for all threads.
     CallBackAgain,
     /// Done.
     Finished,
@@ -74,7 +74,7 @@ impl RequestState {
         self.editing = false;
     }
 
-    /// Edited to running; gives the number of the run.
+    /// Edited to running; returns the number of the run.
     pub(crate) fn start(&mut self) -> u64 {
         debug_assert!(self.editing && !self.running, "a run starts from an edit");
         self.editing = false;
@@ -130,22 +130,22 @@ impl RequestState {
         EndOfCallback::Finished
     }
 
-    /// No run starts any more.
+    /// From now on no run starts.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Whether no run starts any more.
+    /// Whether no run can start.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Whether this thread must not touch the request: it is edited or runs, or another thread is in its callback.
+    /// Whether this thread must not access the request: it is edited or running, or another thread is in its callback.
     pub(crate) fn is_busy(&self, thread: u64) -> bool {
         self.editing || self.running || self.calling.is_some_and(|(calling, _)| calling != thread)
     }
 
-    /// Whether a run is on, or over but not yet given back.
+    /// Whether a run is running, or has ended but waits for an earlier callback.
     pub(crate) fn is_running(&self) -> bool {
         self.running
     }
@@ -165,17 +165,17 @@ impl RequestState {
         self.n_started
     }
 
-    /// Whether this run, and its callback, are over.
+    /// Whether this run and its callback have ended.
     pub(crate) fn is_finished(&self, run: u64) -> bool {
         self.n_finished >= run
     }
 
-    /// Whether a run or a callback is on, so that its end is told.
+    /// Whether a run or a callback is running, so that its end will be reported.
     pub(crate) fn is_on(&self) -> bool {
         self.running || self.calling.is_some()
     }
 
-    /// Whether nothing is on: no edit, no run, no callback.
+    /// Whether there is no edit, no run and no callback.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.editing && !self.running && self.calling.is_none()
     }
@@ -226,7 +226,7 @@ mod tests {
         assert!(state.is_running(), "the callback of run 1 must not see the outputs of run 2");
         assert_eq!(state.end_callback(), EndOfCallback::CallBackAgain);
         assert!(state.is_finished(1) && !state.is_finished(2) && !state.is_running());
-        assert!(state.is_busy(here) && state.is_busy(other), "who is woken must not start it before its callback");
+        assert!(state.is_busy(here) && state.is_busy(other), "a notified waiter must not start it before its callback");
         state.begin_callback(here);
         assert!(!state.is_busy(here));
         assert_eq!(state.end_callback(), EndOfCallback::Finished);

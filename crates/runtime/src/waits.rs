@@ -1,13 +1,13 @@
 //! Blocking waits: reports them to the pool of the waiting worker, and refuses waits that could never end.
 //!
-//! Each blocking wait of the runtime holds a [`Waits`] guard. On a worker of a [`Pool`](super::executor::Pool) the guard makes another worker
-//! take its place, so tasks of the pool still run. The guard must be declared before the lock guard of the wait, so that it is dropped after
-//! it.
+//! Each blocking wait of the runtime holds a [`Waits`] guard. On a worker of a [`Pool`](super::executor::Pool) the guard makes another
+//! worker take its place, so tasks of the pool still run. The guard must be declared before the lock guard of the wait, so that it is
+//! dropped after it.
 //!
-//! A wait may be part of a cycle: the callback of one request waits for a second request, whose callback waits for the first one. A thread that
-//! is inside a callback, step, filler or interrupt therefore registers what it waits for, with [`Registry::begin`]. A wait is refused if the
-//! requests that it waits for are all inside callbacks or steps of threads whose waits cannot end either. Waits with a time limit end by
-//! themselves and are not registered.
+//! A wait may be part of a cycle: the callback of one request waits for a second request, whose callback waits for the first one. A thread
+//! that is inside a callback, step, filler or interrupt therefore registers what it waits for, with [`Registry::begin`]. A wait is refused
+//! if the requests that it waits for are all inside callbacks or steps of threads whose waits cannot end either. Waits with a time limit
+//! end by themselves and are not registered.
 //!
 //! Lock order: the registry, then the lock of a request. The registry is not locked while a request's lock is held.
 
@@ -83,7 +83,6 @@ pub(super) fn must_report() -> bool {
 /// then.
 ///
 /// ```
-/// # use std::sync::{Arc, mpsc};
 /// # use roiflow::{devices, runtime::{Config, executor}};
 /// # fn main() -> roiflow::runtime::Result<()> {
 /// # let core = devices::core();
