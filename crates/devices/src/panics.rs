@@ -31,7 +31,7 @@ pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
     let place = INSIDE.replace(outer).unwrap_or_default();
     done.map_err(|panic| {
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        format!("it panicked: {}{place}", one_line(said.unwrap_or("(no message)")))
+        format!("it failed with an internal error: {}{place}", one_line(said.unwrap_or("(no message)")))
     })
 }
 
