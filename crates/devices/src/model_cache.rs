@@ -18,11 +18,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Changes where entries of earlier versions of this program must not be used.
+/// Version of the entries. Increase it when entries of earlier versions of this program must not be used.
 const FORMAT: u32 = 2;
 /// What the names of entries begin with.
 const KINDS: [&str; 3] = ["openvino", "onnxruntime", "reshaped"];
-/// The file of an entry with the checksums of the others.
+/// The file of an entry that has the checksums of its other files.
 const SUMS: &str = "sums";
 /// The ending of a draft.
 const DRAFT: &str = "tmp";

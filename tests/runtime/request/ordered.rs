@@ -187,7 +187,7 @@ impl Executor for AllButTheFirst {
     }
 }
 
-/// While the first result is not there, others wait for their turn: as many as there are requests, and those that run.
+/// While the first result is missing, later results wait: at most one per request, in addition to the running jobs.
 #[test]
 fn results_that_wait_for_their_turn_are_bounded() {
     let held = Arc::new(AllButTheFirst::default());

@@ -80,7 +80,7 @@ impl Api {
         };
         check(table, status)?;
         let mut cpu_memory = ptr::null_mut();
-        // SAFETY: plain values and a place for the answer.
+        // SAFETY: plain values, and a pointer to a local variable for the result.
         let status = unsafe {
             (table.CreateCpuMemoryInfo)(ffi::OrtAllocatorType::OrtDeviceAllocator, ffi::OrtMemType::OrtMemTypeDefault, &raw mut cpu_memory)
         };
