@@ -112,7 +112,7 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// Waits until `holds`: for what a worker does a little after the waiters of its run went on, and tells nobody of.
+/// Waits until `holds` returns true. For changes that a worker makes after it has notified the waiters of its run.
 pub fn eventually(holds: impl Fn() -> bool + Send + 'static) {
     in_time(move || {
         while !holds() {

@@ -44,7 +44,7 @@ impl CacheEntry {
     pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
         debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
         create_private(folder, true)?;
-        // Two hashes of 64 bits: one could meet another model's by chance.
+        // Two hashes of 64 bits: with one, two models could have the same name by chance.
         let [a, b] = [0_u8, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();
             (seed, FORMAT, &made_from).hash(&mut hasher);
@@ -178,7 +178,7 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// Creates a folder for its owner alone. Cached models are code: whoever can write to the folder can make this process run theirs.
+/// Creates a folder for its owner alone. Cached models are code: a user who can write to the folder can make this process run their code.
 fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]

@@ -151,7 +151,7 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
         let calls = Calls::default();
         let model = compile_with(Script { gate: Some(gate.clone()), ..counting(&calls) }, &batches(8, Duration::ZERO));
         let requests = requests(&model, 8);
-        // The device is busy with two, each started when nobody else was there.
+        // The device is busy with two, each started before other runs arrived.
         for idx in 0..2 {
             start(&requests[idx..=idx], 1.0 + idx as f32);
             gate.wait_for_arrivals(1 + idx);

@@ -133,7 +133,7 @@ fn a_canceled_request_can_be_dropped_while_it_runs() {
     assert!(manual.run_one(), "its place in the queue finds nothing to do");
 }
 
-/// Counts how often it was told to stop.
+/// Counts its interrupts.
 #[derive(Default)]
 struct Engine(AtomicUsize);
 

@@ -262,7 +262,7 @@ unsafe impl Send for Value {}
 
 impl Value {
     /// # Safety
-    /// `ptr` is a live value that nobody else releases.
+    /// `ptr` is a live value that no other owner releases.
     pub(super) unsafe fn owned(api: &Api, ptr: NonNull<OrtValue>) -> Self {
         Self { table: api.table, ptr }
     }
