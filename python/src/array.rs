@@ -118,7 +118,7 @@ pub fn copied<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUn
     }
     let array = empty(py, layout.element(), layout.shape())?;
     let n_bytes = layout.dense_bytes();
-    // SAFETY: `empty` made a dense array of this layout, to which nobody else has a reference.
+    // SAFETY: `empty` made a dense array of this layout, to which no other code has a reference.
     unsafe { std::ptr::copy_nonoverlapping(bytes.extent().as_ptr(), data(&array), n_bytes) };
     Ok(array)
 }

@@ -23,7 +23,7 @@ const READ_ONLY: [&str; 4] = ["FULL_DEVICE_NAME", "SUPPORTED_PROPERTIES", "AVAIL
 /// Reads models, compiles them for devices, and knows the devices of this machine.
 #[pyclass(frozen, module = "roiflow", subclass, name = "Core")]
 pub struct Core {
-    /// What `set_property` was told, by device.
+    /// The properties that `set_property` set, by device.
     configs: Mutex<HashMap<String, Config>>,
 }
 

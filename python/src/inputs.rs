@@ -47,7 +47,7 @@ impl Values for Dense {
     }
 
     fn copies_always(&self) -> bool {
-        true // Nobody else has a lease on this memory.
+        true // No other lease covers this memory.
     }
 }
 
@@ -163,6 +163,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, share: bool, element: ElementType
     if is_own && !(share && array::is_writable(array) && element != ElementType::Bf16) {
         return Ok(Value::Copy(Dense { tensor, shape }));
     }
-    // A cast array is nobody else's, so a copy of it would be in vain where sharing was asked for; else the request's own tensor gets it.
+    // Only this call refers to a cast array. So it is shared without a copy if the caller wants sharing; else it is copied to the request's
+    // own tensor.
     if is_own || share { Ok(Value::Share(tensor)) } else { Ok(Value::Copy(Dense { tensor, shape })) }
 }

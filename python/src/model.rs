@@ -97,8 +97,8 @@ impl Model {
 
     /// Makes pairs of an input and an output variables, by name: the output of a run is the input of the request's next run.
     ///
-    /// Both are no ports of the compiled model; `InferRequest.query_state` gives the variables. Raises RuntimeError if there are no such ports
-    /// or they differ in type.
+    /// Both ports are removed from the compiled model; `InferRequest.query_state` gives the variables. Raises RuntimeError if there are no
+    /// such ports or they differ in type.
     fn make_stateful(&self, pairs: &Bound<'_, PyDict>) -> PyResult<()> {
         let pairs: Vec<(String, String)> =
             pairs.iter().map(|(input, output)| Ok((input.extract()?, output.extract()?))).collect::<PyResult<_>>()?;

@@ -113,7 +113,7 @@ fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelForm
     let bytes = mapped
         .plane_data(plane_idx as u32)
         .map_err(|_| Error::new(ErrorKind::Shape, format!("the buffer has no plane {plane_idx} of a {size} {format} frame")))?;
-    // `plane_data` gives the length from the caps, but the video meta may promise more than the memory holds.
+    // `plane_data` gives the length from the caps, but the video meta may describe more bytes than the memory holds.
     let len = bytes.len().min(mapped_bytes(mapped.as_ref(), plane_idx));
     let plane = MappedPlane { ptr: NonNull::from(bytes).cast(), len, _mapped: mapped.clone() };
     Tensor::foreign(Box::new(plane), format.plane_layout(plane_idx, size, row_stride_bytes)?, 0)

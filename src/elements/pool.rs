@@ -81,7 +81,7 @@ pub(super) struct Share {
 pub(super) enum Full {
     /// This element holds its maximum.
     Element,
-    /// All elements together hold this many, the maximum.
+    /// All elements together hold the maximum; the value is that maximum.
     AllElements(usize),
 }
 

@@ -230,7 +230,7 @@ impl ResultReuse {
         state.n_in_background -= 1;
         state.record(pending, classified);
         state.has_succeeded |= has_succeeded;
-        // Canceled runs did not fail, for example when downstream is unlinked.
+        // A canceled run is not a failure. Runs are canceled when downstream is unlinked, for example.
         let counts = |error: &stages::Error| pending.n_resets == state.n_resets && error.kind() != stages::ErrorKind::Stopped;
         if let Some((error, n_failed)) = classified.failed.as_ref().filter(|(error, _)| counts(error)) {
             let frame_number = pending.frame_number;

@@ -304,7 +304,7 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
         Outcome::Text { text, confidence } => {
             builder.field("label", &*without_nul(text)).field("confidence", f64::from(*confidence)).build()
         }
-        // Only our own meta has it.
+        // Only roiflow's own meta carries this kind of outcome.
         _ => builder.build(),
     }
 }

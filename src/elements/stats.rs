@@ -193,7 +193,7 @@ impl Histogram {
         if value < Self::N_EXACT {
             return value as usize;
         }
-        // The six highest bits give the bucket within its doubling.
+        // The six highest bits of the value select the bucket among those between two powers of two.
         let shift = u64::from(value.ilog2()) - 5;
         (Self::N_EXACT + (shift - 1) * Self::N_PER_DOUBLING + (value >> shift) - Self::N_PER_DOUBLING) as usize
     }

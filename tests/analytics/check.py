@@ -172,7 +172,7 @@ def the_property_turns_it_off():
 
 
 def others_metas_are_kept_and_adopted(n_frames=5):
-    """Detections of another program become regions once, and are not written again."""
+    """Detections in another program's meta become regions once, and roiflow does not write a second meta for them."""
 
     def buffer():
         buffer = Gst.Buffer.new_wrapped(image([((0, 0, 40, 40), (255, 0, 0)), ((100, 50, 60, 30), (0, 0, 255))]))

@@ -109,7 +109,7 @@ fn saturated(
     Ok(())
 }
 
-/// Runs per second with few and many requests, relative to the bare engine on as many threads as can be busy.
+/// Time per run with 1 to 8 requests, relative to the bare engine with one thread per request, at most one per core.
 pub fn throughput(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let n_threads = engines.n_threads()?;
     let gender = engines.models.iter().find(|subject| subject.name == "gender");

@@ -509,7 +509,7 @@ fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
     assert_eq!(kind(model.with_axes("y", "N?".parse().unwrap())), Some(ErrorKind::NotFound));
 }
 
-/// Fills as many rows as it is told, counting up.
+/// Fills the given number of rows with consecutive numbers.
 struct Rows(usize);
 
 impl FillInput for Rows {
@@ -786,7 +786,7 @@ joins!(ORT_CPU as ort_cpu);
 joins!(OPENVINO_CPU as openvino_cpu);
 joins!(OPENVINO_HETERO as openvino_hetero);
 
-/// Without a script the null device writes zeros, also into the regions of somebody's tensor, and nowhere else.
+/// Without a script the null device writes zeros, also into regions of a caller's tensor, and nowhere else.
 #[test]
 fn the_zeros_of_the_null_device_stay_inside_the_output() {
     let big = Tensor::from_slice([3, 6], &[-1.0_f32; 18]).unwrap();

@@ -124,7 +124,7 @@ fn the_number_of_requests_is_the_callers_or_what_the_device_likes() {
     assert_eq!(optimal(None), std::thread::available_parallelism().unwrap().get());
 }
 
-/// `reshape` accepts what has the right number of axes; what can't be computed is found when the model is compiled.
+/// `reshape` accepts every shape with the right number of axes. A shape that the model can't compute fails at compilation.
 #[test]
 fn a_model_that_cannot_be_computed_at_a_shape_is_refused_when_it_is_compiled() {
     let core = devices::core();

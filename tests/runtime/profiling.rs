@@ -108,7 +108,7 @@ fn each_operation_of_a_real_model_appears_under_its_name() {
     }
     let (real, cpu): (Duration, Duration) = (nodes.iter().map(|node| node.real).sum(), nodes.iter().filter_map(|node| node.cpu).sum());
     assert!(real <= elapsed, "nodes {real:?} of {elapsed:?}");
-    // Between two nodes the system may let somebody else run, but not in every run.
+    // Between two nodes the system may run other threads, but not in every run.
     let are_most = || {
         request.infer(&input).unwrap();
         let real: Duration = request.profiling_info().unwrap().iter().map(|node| node.real).sum();

@@ -1,5 +1,5 @@
-//! Tensors that two processes share: exchanged both ways, used by requests where they lie, and safe against a peer that dies,
-//! lies or does not seal. The other process is this test program again, in a role.
+//! Tensors that two processes share: sent in both directions, and used by requests without a copy. A peer that dies, sends wrong
+//! layouts or does not seal its file does no harm. The peer is this test program, started again with a role.
 
 use std::io::{BufRead, BufReader, Write};
 use std::mem::MaybeUninit;

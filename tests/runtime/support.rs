@@ -52,10 +52,11 @@ pub fn compile_on(device: &str, path: &Path) -> CompiledModel {
     core.compile_model(&model, device, &Config::default()).unwrap()
 }
 
-/// Whether engines compute quantized models here as where the references were made: on a processor with instructions for sums of products
-/// of bytes. On others they use some that keep 16 bits in between, as ONNX Runtime's documentation of quantization says: there its
-/// probabilities are off by up to 0.27, those of OpenVINO by 0.29. ONNX Runtime's option against that, `session.x64quantprecision`, fails on
-/// the model of emotions (1.31: "Attempt to replace the existing tensor").
+/// Whether this processor computes quantized models with the same results as the machine that wrote the references.
+///
+/// That machine has VNNI: sums of products of bytes in 32 bits. Without VNNI, intermediate sums saturate at 16 bits, as ONNX Runtime's
+/// documentation of quantization says. Probabilities are then off by up to 0.27 in ONNX Runtime, and 0.29 in OpenVINO. ONNX Runtime's
+/// option `session.x64quantprecision` avoids this, but fails on the model of emotions (1.31: "Attempt to replace the existing tensor").
 pub fn quantizes_as_references_do() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni");
@@ -111,7 +112,7 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// Waits until `holds`: for what a worker does a little after the waiters of its run went on, and tells nobody of.
+/// Waits until `holds` returns true. For changes that a worker makes after it has notified the waiters of its run.
 pub fn eventually(holds: impl Fn() -> bool + Send + 'static) {
     in_time(move || {
         while !holds() {

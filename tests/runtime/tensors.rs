@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use roiflow::tensor::{Element, ElementType, ErrorKind, Layout, Memory, Shape, Tensor, bf16, f16};
 
-/// A tensor over memory that somebody else holds.
+/// A tensor over foreign memory.
 fn over(memory: &Arc<Memory>, shape: &[usize], stride_bytes: &[usize]) -> Tensor {
     Tensor::part_of(memory.clone(), Layout::strided(ElementType::F32, shape, stride_bytes).unwrap(), 0).unwrap()
 }

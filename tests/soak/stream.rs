@@ -69,7 +69,7 @@ pub struct Stream {
     is_at_end: bool,
     /// Pads were relinked since the stream began.
     was_parted: bool,
-    /// At the last relinking: number of frames that arrived at the first element, and that it accepted.
+    /// State at the last relinking: numbers of frames that the first element had received and accepted.
     linked_at: (u64, u64),
     begin: Instant,
 }

@@ -130,7 +130,7 @@ fn output_equal_to_model_or_label_file_is_refused() {
     for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
         run(output);
     }
-    // Would be an input of the next run.
+    // The new file would be an input of the next run, so the command refuses it.
     check_fails(&["run", &file("colors.toml"), "--input", &file("pictures"), "--json", &file("pictures/c.png")], 2, &["c.png"]);
     assert!(!Path::new(&file("pictures/c.png")).exists());
     // An output written in the graph.

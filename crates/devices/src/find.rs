@@ -177,7 +177,7 @@ fn system_folders() -> Vec<PathBuf> {
 /// The kind of `python3` on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Python {
-    /// A program: its packages lie beside it.
+    /// A program: its packages lie next to it.
     Program,
     /// A script that starts one, and must be run to find its packages.
     Script,
@@ -210,7 +210,7 @@ fn is_script(program: &Path) -> bool {
     File::open(program).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && &begin == b"#!"
 }
 
-/// The folders of packages beside a program.
+/// The folders of packages next to a program.
 fn packages_of(python: &Path) -> Vec<PathBuf> {
     let prefix_of = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
     let mut folders: Vec<_> = prefix_of(python).iter().flat_map(|prefix| packages_under(prefix)).collect();

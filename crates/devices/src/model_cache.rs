@@ -18,11 +18,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Changes where entries of earlier versions of this program must not be used.
+/// Version of the entries. Increase it when entries of earlier versions of this program must not be used.
 const FORMAT: u32 = 2;
 /// What the names of entries begin with.
 const KINDS: [&str; 3] = ["openvino", "onnxruntime", "reshaped"];
-/// The file of an entry with the checksums of the others.
+/// The file of an entry that has the checksums of its other files.
 const SUMS: &str = "sums";
 /// The ending of a draft.
 const DRAFT: &str = "tmp";
@@ -44,7 +44,7 @@ impl CacheEntry {
     pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
         debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
         create_private(folder, true)?;
-        // Two hashes of 64 bits: one could meet another model's by chance.
+        // Two hashes of 64 bits: with one, two models could have the same name by chance.
         let [a, b] = [0_u8, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();
             (seed, FORMAT, &made_from).hash(&mut hasher);
@@ -178,7 +178,7 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// Creates a folder for its owner alone. Cached models are code: whoever can write to the folder can make this process run theirs.
+/// Creates a folder for its owner alone. Cached models are code: a user who can write to the folder can make this process run their code.
 fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]

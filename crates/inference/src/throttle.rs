@@ -27,7 +27,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Adds a run. At most `max_removed` frames are removed.
+    /// Adds a run. At most `max_removed` frames are removed from the in-flight queue's capacity.
     pub(super) fn add(&mut self, waited: Duration, ran: Duration, max_removed: usize) {
         self.n_runs += 1;
         self.waited += waited;

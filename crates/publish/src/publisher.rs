@@ -417,7 +417,7 @@ impl Worker {
         }
     }
 
-    /// Passes messages until they are acknowledged or lost. Fails if the destination fails permanently.
+    /// Sends messages, with retries, until each is acknowledged or lost. Fails if the destination fails permanently.
     fn send(&mut self, mut messages: VecDeque<Arc<Message>>) -> Result<(), ()> {
         let Retry { max_attempts, delay, max_delay } = self.shared.options.retry;
         let mut n_attempts = 0;

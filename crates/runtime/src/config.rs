@@ -38,7 +38,8 @@ pub struct Config {
     /// The executor of preprocessing, of user steps without an executor of their own, and of engines that compute on the calling thread;
     /// for example a [`Pool`](super::executor::Pool) for some models. `None`: the pool that all models share. Default: `None`.
     ///
-    /// Waits inside callbacks and steps lend the worker's place only on a `Pool`; another executor needs a thread for each of them.
+    /// If a callback or step waits, a `Pool` runs other tasks on a further worker meanwhile. Other executors need one more thread for each
+    /// such wait.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub executor: Option<Arc<dyn Executor>>,
     /// The executor of callbacks, instead of [`Config::callback_thread`]. Default: `None`.

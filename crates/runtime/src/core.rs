@@ -253,7 +253,7 @@ fn check_source(source: &ModelSource) -> Result<()> {
             (n_bytes, if is_xml { files::MAX_XML_BYTES } else { files::MAX_MODEL_BYTES }, "check the path")
         }
         ModelSource::Bytes(bytes) if bytes.model().is_empty() => {
-            return fail(ErrorKind::Model, "expected the bytes of a model file, got none; pass all that the file holds");
+            return fail(ErrorKind::Model, "expected the bytes of a model file, got none; pass the complete content of the file");
         }
         ModelSource::Bytes(bytes) => (bytes.model().len() as u64, files::MAX_MODEL_BYTES, "pass the bytes of a model"),
         ModelSource::Remote(_) => return Ok(()),

@@ -78,7 +78,7 @@ pub trait Device: Send + Sync {
         Ok(compiled)
     }
 
-    /// Loads the engine, if that takes time. Returns whether the device can be used; compiling reports the error.
+    /// Loads the engine, for devices where loading takes time. Returns whether the device can be used; compiling reports the error.
     fn prepare(&self) -> bool {
         self.info().missing.is_none()
     }
@@ -135,7 +135,7 @@ pub trait DeviceFamily: Send + Sync {
     /// As [`Device::read_model`], for sources that no other device reads.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::read_model`].
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 }
 

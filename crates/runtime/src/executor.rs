@@ -207,7 +207,7 @@ impl Executors {
         self.process().is_current()
     }
 
-    /// The waits inside callbacks and steps.
+    /// The registry of threads that wait inside callbacks and steps.
     pub(crate) fn registry(&self) -> &Registry {
         &self.0.registry
     }

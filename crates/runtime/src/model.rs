@@ -156,7 +156,8 @@ impl Model {
     /// [`InferRequest::query_state`]: super::InferRequest::query_state
     ///
     /// # Errors
-    /// `NotFound` if there is no such port; `Tensor` if the two differ in element type or number of axes, or one is a variable already.
+    /// `NotFound` if there is no such port; `Tensor` if the ports of a pair differ in element type or number of axes, or a port is
+    /// already a variable.
     pub fn make_stateful<'a, I: Into<PortKey<'a>>, O: Into<PortKey<'a>>>(&self, pairs: impl IntoIterator<Item = (I, O)>) -> Result<Self> {
         let mut variables = self.variables.to_vec();
         for (input, output) in pairs {

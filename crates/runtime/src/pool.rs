@@ -169,7 +169,7 @@ impl Pool {
             has_task: Condvar::new(),
             has_place: Condvar::new(),
         });
-        // Dropped after an error, it ends the workers that were started.
+        // If a worker cannot be started, dropping the pool ends the workers that were.
         let pool = Self { workers, process: ProcessToken::current() };
         let mut state = pool.workers.lock();
         for _ in 0..n_threads {

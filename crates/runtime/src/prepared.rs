@@ -1,7 +1,7 @@
 //! A run in parts, for bindings to other languages: prepare it, then start it, or run it here and read its outputs before the request is
 //! idle again.
 //!
-//! Between the parts the request is running: its tensors belong to the run, and everybody else meets a busy request.
+//! Between the parts the request is running: its tensors belong to the run, and other callers get `Busy`.
 
 use std::fmt;
 

@@ -243,7 +243,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// As [`AsyncInferQueue::start_async`], and returns the user data of a refused job.
     ///
     /// # Errors
-    /// As there.
+    /// As [`AsyncInferQueue::start_async`].
     pub fn start_or_return(&self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
         match self.take_idle() {
             Ok(idle) => idle.start_or_return(inputs, user_data),
@@ -288,7 +288,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// As [`AsyncInferQueue::take_idle`], the request that was idle longest, waiting for at most `timeout`; `None` after that.
     ///
     /// # Errors
-    /// As there.
+    /// As [`AsyncInferQueue::take_idle`].
     pub fn take_idle_for(&self, timeout: Duration) -> Result<Option<IdleRequest<'_, U>>> {
         let mut state = self.wait_for_idle(timeout)?;
         Ok((!state.idle.is_empty()).then(|| self.shared.take_at(&mut state, 0)))
@@ -297,7 +297,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// The index of the request that [`AsyncInferQueue::take_idle_for`] would take.
     ///
     /// # Errors
-    /// As there.
+    /// As [`AsyncInferQueue::take_idle`].
     pub fn longest_idle_for(&self, timeout: Duration) -> Result<Option<usize>> {
         Ok(self.wait_for_idle(timeout)?.idle.first().copied())
     }
@@ -413,7 +413,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// As [`AsyncInferQueue::wait_all`], for at most `timeout`. Returns whether all jobs and their callbacks are complete.
     ///
     /// # Errors
-    /// As there, once they are.
+    /// As [`AsyncInferQueue::wait_all`], once all jobs are complete.
     pub fn wait_all_for(&self, timeout: Duration) -> Result<bool, JobErrors> {
         let shared = &self.shared;
         let mut state = shared.state.lock().unwrap();
@@ -553,7 +553,7 @@ impl<U> Shared<U> {
             Ok(Err(error)) => self.state.lock().unwrap().note(number, error),
             Err(panic) => {
                 self.state.lock().unwrap().note(number, Error::of_panic("the queue's callback", &*panic));
-                resume_unwind(panic); // The request says it to those who wait for this run.
+                resume_unwind(panic); // The request reports it to the threads that wait for this run.
             }
         }
     }
@@ -617,7 +617,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
     /// Starts a job on this request, as [`AsyncInferQueue::start_async`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`AsyncInferQueue::start_async`].
     pub fn start(self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.start_or_return(inputs, user_data).map_err(|refused| refused.error)
     }

@@ -73,8 +73,8 @@ impl CancelToken {
         action()
     }
 
-    /// From now on a cancel calls `interrupt`, also an earlier one. For engines that compute after the step that started them has returned.
-    /// Ends with [`CancelToken::forget`], or when the run continues after its [`Completion`].
+    /// Calls `interrupt` on each cancel from now on; at once if the run is canceled already. For engines that still compute after the step
+    /// that started them has returned. Ends with [`CancelToken::forget`], or when the run continues after its [`Completion`].
     pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
         let before = {
             let mut engine = self.engine.lock().unwrap();

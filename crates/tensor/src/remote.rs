@@ -117,7 +117,7 @@ impl Tensor {
     /// Copies from `source`: see [`Tensor::copy_to`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tensor::copy_to`].
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         source.copy_to(self)
     }

@@ -97,7 +97,7 @@ impl Tensor {
     /// As [`Tensor::reshape_leased`], for a tensor in device memory, which never moves.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tensor::reshape_leased`].
     #[doc(hidden)]
     pub fn reshape_leased_by_device(&mut self, lease: &mut DeviceLease, shape: Shape) -> Result<()> {
         let element = self.element();

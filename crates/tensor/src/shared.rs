@@ -325,7 +325,7 @@ impl SharedTensor {
                 if n_received == 0 {
                     return Ok(None);
                 }
-                let message = format!("receive: the other process went after {n_received} of {MESSAGE_BYTES} bytes");
+                let message = format!("receive: expected {MESSAGE_BYTES} bytes, got {n_received} before the connection closed");
                 return Err(Error::new(ErrorKind::Io, message));
             }
             n_received += received.bytes;

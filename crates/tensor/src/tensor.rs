@@ -112,7 +112,7 @@ impl Tensor {
     /// As [`Tensor::foreign`], for a dense tensor over the whole memory, which [`Tensor::set_shape`] may grow.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tensor::foreign`].
     pub fn foreign_whole(owner: Box<dyn ForeignMemory>, layout: Layout) -> Result<Self> {
         let tensor = Self::foreign(owner, layout, 0)?;
         let Placed { memory, .. } = tensor.placed();
@@ -122,7 +122,7 @@ impl Tensor {
     /// As [`Tensor::foreign`], over memory that several tensors share, such as the planes of a frame.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Tensor::foreign`].
     pub fn part_of(memory: Arc<Memory>, layout: Layout, offset_bytes: usize) -> Result<Self> {
         let end_bytes = offset_bytes.checked_add(layout.extent_bytes());
         if end_bytes.is_none_or(|end| end > memory.len()) {

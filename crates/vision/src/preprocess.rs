@@ -288,7 +288,7 @@ impl Preprocess {
     /// OpenCV's `warpAffine` with `INTER_LINEAR`. Pixels outside the frame have the value [`Preprocess::pad`].
     ///
     /// `resize`, `rotation` and `antialias` have no effect; all other options work as for [`Preprocess::fill`]. With [`Rounding::U8`],
-    /// colors are rounded to integers before the interpolation, and half up after it.
+    /// colors are rounded to integers before the interpolation, and its result is rounded half up.
     ///
     /// # Errors
     /// As [`Preprocess::fill`].

@@ -64,7 +64,7 @@ enum RowSource {
 #[derive(Debug, Default)]
 struct Slot {
     source_row: Option<u32>,
-    /// One row per channel, concatenated. One of the two is used.
+    /// One row per channel, concatenated. Either `exact` or `integer` is used.
     exact: Aligned<f32>,
     integer: Aligned<u16>,
 }

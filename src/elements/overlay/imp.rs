@@ -237,7 +237,7 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
     for (stride, bytes) in strides.iter_mut().zip(frame.plane_stride()) {
         *stride = usize::try_from(*bytes).unwrap_or(0);
     }
-    // The video meta may promise more than the memory holds.
+    // The video meta may describe more bytes than the memory holds.
     let lengths = [0, 1, 2].map(|plane_idx| if plane_idx < format.n_planes() { buffer::mapped_bytes(&frame, plane_idx) } else { 0 });
     let [a, b, c, _] = frame.planes_data_mut();
     let planes = [(a, 0), (b, 1), (c, 2)].map(|(bytes, plane_idx)| {

@@ -80,7 +80,7 @@ class Engine:
 
 
 class Calls:
-    """A model, and on each thread a request of it. `run(n)` is a call on n rows, or n calls on one."""
+    """A model, and on each thread a request of it. `run(n)` is one call with n rows, or n calls with one row each."""
 
     def __init__(self, engine, model, n_rows_max):
         self.engine = engine

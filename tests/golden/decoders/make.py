@@ -96,7 +96,7 @@ def cases(n_cases, draw):
 def clusters(rng, n_columns, n_lines, n_objects, margin=0):
     """Cells of objects and their neighbors, each cell once: (object, column, line, columns and lines from the object's cell).
 
-    Objects keep this distance in cells from the edges; smaller grids have none."""
+    Objects are at least `margin` cells away from the edges. A grid that is too small for this has no objects."""
     seen = set()
     for object_idx in range(n_objects if min(n_columns, n_lines) > 2 * margin else 0):
         column, line = int(rng.integers(margin, n_columns - margin)), int(rng.integers(margin, n_lines - margin))

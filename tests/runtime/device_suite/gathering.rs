@@ -22,7 +22,7 @@ fn double_in_batches(device: &UnderTest, batch_size: usize, batch_timeout: Durat
 
 const HOURS: Duration = Duration::from_secs(100 * 3600);
 
-/// Full batches, twice as many runs as fit in one; the number of calls is told by the null device: `request::batching`.
+/// Full batches, twice as many runs as fit in one; `request::batching` checks the number of calls with the null device.
 pub fn gathered_runs_get_each_its_own_row(device: &UnderTest) {
     let model = double_in_batches(device, 4, HOURS);
     assert_eq!(model.inputs()[0].shape.to_string(), "[?, 4]");

@@ -7,12 +7,12 @@ use roiflow::runtime::{ErrorKind, InferRequest};
 
 use super::*;
 
-/// The numbers of rows of the runs, one after the other: growing, and within the memory that is there.
+/// Number of rows of each run, in order: some need more memory than the runs before, the others fit.
 const N_ROWS: [usize; 8] = [1, 3, 2, 7, 4, 30, 11, 90];
 
 /// Checks that `values` are the numbers from `first` on, times `factor`.
 fn check_whole(shape: &[usize], values: &[f32], factor: f32) {
-    // The first number says which run it was: its number of rows, plus a half.
+    // The first value identifies the run: its number of rows plus 0.5.
     let n_rows = (values[0] / factor - 0.5) as usize;
     assert_eq!((shape, values.len()), (&[n_rows, 4][..], 4 * n_rows), "{n_rows} rows were computed");
     let expected: Vec<f32> = numbers(n_rows, n_rows).iter().map(|value| factor * value).collect();

@@ -1,4 +1,4 @@
-//! Regions of one tensor as inputs and outputs: those without a common element are independent, also side by side.
+//! Regions of one tensor as inputs and outputs: regions without a common element are independent, also adjacent ones.
 
 use super::*;
 

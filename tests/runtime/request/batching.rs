@@ -110,7 +110,7 @@ fn a_full_batch_leaves_and_the_others_wait_for_company() {
     assert_eq!(calls_of(&calls), [3, 3]);
 }
 
-/// A lone run waits for nobody longer than the time limit: here nobody comes at all.
+/// A run waits at most the time limit for further runs; here no other run starts.
 #[test]
 fn a_lone_run_goes_alone_when_its_time_is_over() {
     let (model, calls) = compile_counting(8, Duration::from_millis(1));
@@ -143,7 +143,7 @@ fn runs_that_are_all_there_are_do_not_wait() {
     assert_eq!(calls_of(&calls), [3, 2, 1]);
 }
 
-/// With no time limit but 0 nobody waits for company; but while the engines are busy, runs wait anyway.
+/// With a time limit of 0, runs do not wait for further runs. They are gathered only while all engines are busy.
 #[test]
 fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
     let calls_of_eight = || {
@@ -151,7 +151,7 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
         let calls = Calls::default();
         let model = compile_with(Script { gate: Some(gate.clone()), ..counting(&calls) }, &batches(8, Duration::ZERO));
         let requests = requests(&model, 8);
-        // The device is busy with two, each started when nobody else was there.
+        // The device is busy with two, each started before other runs arrived.
         for idx in 0..2 {
             start(&requests[idx..=idx], 1.0 + idx as f32);
             gate.wait_for_arrivals(1 + idx);
@@ -163,7 +163,7 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
         assert_eq!(calls.iter().sum::<usize>(), 8);
         calls
     };
-    // Nobody sees from outside whether a run waits already. One that comes late finds an engine free and goes alone.
+    // The test cannot see whether a run waits already. A late run finds a free engine and is not gathered.
     let tries: Vec<_> = (0..20).map(|_| calls_of_eight()).collect();
     assert!(
         tries.iter().any(|calls| calls.len() <= 4),
@@ -283,7 +283,7 @@ fn a_dropped_request_leaves_the_others_to_their_results() {
     }
 }
 
-/// Nobody is left whom the call is for: it is canceled, and the next one starts.
+/// A call is canceled when all its requests are dropped; then the next call starts.
 #[test]
 fn a_call_that_nobody_waits_for_is_canceled() {
     let gate = Gate::closed();
@@ -390,7 +390,7 @@ fn step_times_name_the_steps_of_the_device_and_tell_the_time_of_the_call() {
     }
 }
 
-/// On a device that computes beside the processor, the steps that the call took are not taken again.
+/// On a device that computes in parallel to the processor, each step runs once per call, not once per run.
 #[test]
 fn a_device_with_several_steps_takes_them_once_for_all() {
     let calls = Calls::default();

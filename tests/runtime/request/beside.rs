@@ -106,7 +106,7 @@ impl Beside {
         self.log.n_submitted.load(Ordering::Acquire)
     }
 
-    /// Waits until as many runs are with the engine, of which nobody waits for the end with a thread.
+    /// Waits until `n` runs are submitted to the engine. No thread waits for their end.
     fn wait_for_submitted(&self, n: usize) {
         let hand = self.hand.clone();
         eventually(move || hand.n_queued() == n);

@@ -278,7 +278,7 @@ fn callbacks_run_on_their_own_thread_if_the_model_says_so() {
     second.wait().unwrap();
 }
 
-/// The run that is dropped between its last step and its callback calls nobody.
+/// A request that is dropped between the last step of a run and its callback does not call the callback.
 #[test]
 fn a_drop_before_the_callback_threads_turn_calls_nobody() {
     let config = Config { callback_thread: true, ..Config::default() };

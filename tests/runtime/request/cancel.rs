@@ -133,7 +133,7 @@ fn a_canceled_request_can_be_dropped_while_it_runs() {
     assert!(manual.run_one(), "its place in the queue finds nothing to do");
 }
 
-/// Counts how often it was told to stop.
+/// Counts its interrupts.
 #[derive(Default)]
 struct Engine(AtomicUsize);
 
@@ -143,7 +143,7 @@ impl Interrupt for Engine {
     }
 }
 
-/// An engine is told of a cancel while it computes, and not when it has computed; however it says that it does.
+/// A cancel interrupts the engine only while it computes, with both ways to announce a computation.
 #[test]
 fn a_cancel_interrupts_the_engine_only_while_it_computes() {
     for (is_computing, is_in_one_step) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -327,7 +327,7 @@ impl Interrupt for Meddles {
     }
 }
 
-/// An interrupt is called without any lock: it may use the request, and its panic is nobody's.
+/// An interrupt is called without any lock: it may use the request, and its panic is ignored.
 #[test]
 fn an_interrupt_may_use_its_request_and_panic() {
     let (sender, receiver) = mpsc::channel();

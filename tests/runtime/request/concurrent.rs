@@ -66,7 +66,7 @@ fn three_running_requests_are_waited_for_out_of_order() {
     }
 }
 
-/// Of many threads that start the same request one wins; the others are told that it is busy.
+/// If many threads start the same request, one start succeeds; the others fail with `Busy`.
 #[test]
 fn one_of_many_simultaneous_starts_wins() {
     let (request, manual) = turned_by_hand();

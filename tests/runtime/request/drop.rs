@@ -298,7 +298,7 @@ fn model_and_request_are_freed_when_their_drops_return() {
     drop((model, request));
     assert_eq!(executor.0.lock().unwrap().len(), 1, "the task is still there");
     assert_eq!((Arc::strong_count(&script), Arc::strong_count(&watched)), (1, 1));
-    // The worker that queued the step there may be on its way out of that.
+    // The worker that queued the step may still hold a reference to the executor.
     eventually(move || Arc::strong_count(&executor) == 1);
 }
 

@@ -137,7 +137,7 @@ fn urgent_tasks_of_many_threads_are_all_run() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let seen = n_done.clone();
-        // Without being dropped, which would run what nobody was woken for.
+        // The pool is not dropped here: a drop would run tasks even if no worker was notified of them.
         eventually(move || seen.load(Ordering::Acquire) == round * 400);
     }
 }
@@ -326,7 +326,7 @@ fn exclusive_runs_keep_the_order_of_their_starts() {
     }
 }
 
-/// ReusableCPUStreamsExecutor: a name gives the same threads for as long as somebody keeps them.
+/// ReusableCPUStreamsExecutor: a name gives the same threads as long as a handle of the pool exists.
 #[test]
 fn a_named_pool_is_reused_while_it_is_kept() {
     let executors = devices_core().executors().clone();

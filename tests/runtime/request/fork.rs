@@ -1,4 +1,4 @@
-//! A process that is forked has none of the threads of its parent: it gets errors, and waits for nothing that never comes.
+//! A forked process has no threads of its parent: calls return errors, and no call waits forever.
 
 use std::time::{Duration, Instant};
 

@@ -109,7 +109,7 @@ fn a_future_that_is_dropped_cancels_its_run() {
     request.wait().unwrap();
 }
 
-/// A future is that of its own run, whatever came after it.
+/// A future gives the result of its own run, also after later runs have ended.
 #[test]
 fn a_future_gives_the_outcome_of_its_own_run() {
     let script = Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "no")) } else { double(io) });
@@ -263,7 +263,7 @@ fn dropping_an_observer_cancels_nothing() {
     assert_eq!(kind(block_on(observer)), Some(ErrorKind::Canceled));
 }
 
-/// Wakers and their clones are the user's code: they run without any lock, and a panic stops nobody else.
+/// Wakers and their clones are the user's code: they run without any lock, and a panic in one does not stop the others.
 #[test]
 fn a_waker_may_use_the_request_and_panic() {
     struct Meddles(InferRequest, AtomicUsize);

@@ -1,4 +1,4 @@
-//! What gathered runs take beside their call: turns in queues, threads, engines, memory; and what is told of them.
+//! Gathered runs: their positions in queues, their threads, engines and memory, and what is reported about them.
 
 use std::sync::{Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ impl Latch {
     }
 }
 
-/// A lone run needs the engine until the device's last step, not for what the user does with the outputs.
+/// A run that is not gathered holds the engine until the device's last step, not during the user's steps on the outputs.
 #[test]
 fn the_steps_of_the_user_keep_no_engine_from_others() {
     let model = compile_with(doubling(), &batches(2, Duration::ZERO));
@@ -125,7 +125,7 @@ fn a_callback_that_takes_long_holds_up_no_batch() {
     check(&requests, 1.0);
 }
 
-/// The times of nodes are those of the call that the run was gathered into, or of its own run.
+/// Node times belong to the call that the run was gathered into, or to the run itself if it was not gathered.
 #[test]
 fn the_times_of_nodes_are_those_of_the_latest_call() {
     let script = Script::computing(|io, _| {
@@ -171,7 +171,7 @@ fn nothing_is_left_of_a_gathering_model_that_is_dropped() {
     eventually(move || core.executors().n_named() == 0);
 }
 
-/// Whoever lends a tensor for a run has it back when the run is over.
+/// The owner of a tensor that was set for a run can use it again after the run.
 #[test]
 fn a_call_keeps_no_tensor_of_its_runs() {
     let (model, _calls) = compile_counting(2, HOURS);

@@ -130,7 +130,7 @@ fn if_one_input_does_not_fit_none_is_set() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [3.0; 4]);
 }
 
-/// The own tensor that a copy goes to may be looked at by somebody: then nothing is set either.
+/// If the tensor that an input is copied to is viewed, the call is `Busy` and sets no input.
 #[test]
 fn a_copy_into_a_tensor_that_is_viewed_is_busy() {
     let request = adding().create_infer_request().unwrap();
@@ -165,7 +165,7 @@ fn inputs_that_panic_leave_the_request_idle() {
     request.infer(row([1.0; 4])).unwrap();
 }
 
-/// SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0: where somebody said what the axes are. Nobody did: the first one.
+/// SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0: the caller declares the axes. Without that, the first axis is the batch.
 #[test]
 fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
     let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
@@ -243,7 +243,7 @@ fn an_output_within_bounds_accepts_a_tensor_that_has_no_size_yet() {
     assert_eq!(kind(request.set_output_tensor((), &Tensor::new(ElementType::U8, [3, 4]).unwrap())), Some(ErrorKind::Tensor));
 }
 
-/// `clear_inputs`: the user's tensors are given back, and the request reads its own.
+/// `clear_inputs` releases the user's tensors, and the request uses its own again.
 #[test]
 fn inputs_that_are_cleared_are_the_requests_own_again() {
     let request = adding().create_infer_request().unwrap();
@@ -368,7 +368,7 @@ fn a_copy_that_fails_sets_nothing() {
     }
 }
 
-/// A shape that grows takes new memory: whoever looks at the smaller tensor keeps it.
+/// A shape that grows takes new memory: a view of the smaller tensor keeps the old memory.
 #[test]
 fn a_copy_that_is_refused_leaves_the_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);

@@ -108,7 +108,7 @@ fn the_inputs_are_asked_for_as_they_are_needed() {
     }
 }
 
-/// Dropped before its end, the jobs that run are finished; the queue is as before.
+/// If the iterator is dropped before its end, running jobs complete and the queue can be used again.
 #[test]
 fn an_iteration_may_be_dropped_before_its_end() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
@@ -187,7 +187,7 @@ impl Executor for AllButTheFirst {
     }
 }
 
-/// While the first result is not there, others wait for their turn: as many as there are requests, and those that run.
+/// While the first result is missing, later results wait: at most one per request, in addition to the running jobs.
 #[test]
 fn results_that_wait_for_their_turn_are_bounded() {
     let held = Arc::new(AllButTheFirst::default());

@@ -267,7 +267,7 @@ fn slow() -> (Slow, mpsc::Receiver<()>, mpsc::Sender<()>) {
     (Slow { begun: Mutex::new(begun), go_on: Mutex::new(may_go_on) }, has_begun, go_on)
 }
 
-/// Somebody else sets an input of a request just when it is given back.
+/// Another handle sets an input of a request while the request is returned to the queue.
 #[test]
 fn an_edit_by_another_handle_does_not_lose_the_request() {
     let queue = AsyncInferQueue::<()>::new(&compile(doubling()), 1).unwrap();
@@ -286,7 +286,7 @@ fn an_edit_by_another_handle_does_not_lose_the_request() {
     });
 }
 
-/// Somebody who awaited the run sets the next inputs before the queue has heard of the end.
+/// A task that awaited the run sets the next inputs before the queue is notified of its end.
 #[test]
 fn an_edit_right_after_a_run_does_not_lose_the_request() {
     struct Edits {
@@ -315,7 +315,7 @@ fn an_edit_right_after_a_run_does_not_lose_the_request() {
     });
 }
 
-/// Each of many producers gets a request of its own: none is ever told that it is busy.
+/// Each of many producers gets a separate request, and none of them gets `Busy`.
 #[test]
 fn many_producers_never_meet_a_busy_request() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 3).unwrap();

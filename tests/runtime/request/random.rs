@@ -128,12 +128,12 @@ struct Expected {
     /// Of every run that ended, for the futures.
     outcomes: Vec<Option<ErrorKind>>,
     input: i32,
-    /// `None` while nobody says what is in it: after a run that did not end well.
+    /// `None` while its content is undefined: for example after a failed run.
     output: Option<i32>,
     callback: Option<Call>,
     /// The runs whose tasks lie in the hand, in order; those of canceled runs stay there.
     queued: VecDeque<u64>,
-    /// What the callback was told: the outcome, and the first number of the output.
+    /// The arguments of the callback: the outcome, and the first number of the output.
     told: Vec<Told>,
     n_steps: usize,
     n_steps_run: usize,
@@ -297,7 +297,7 @@ impl World {
         let told = self.told.clone();
         let is_first = std::sync::atomic::AtomicBool::new(true);
         self.request.set_callback(move |request, result| {
-            // After a failure nobody says what is in it.
+            // After a failure its content is undefined.
             let output = result.is_ok().then(|| values(&request.output_tensor(()).unwrap())[0] as i32);
             told.lock().unwrap().push((kind(result), output));
             match call {
@@ -488,7 +488,7 @@ impl World {
         assert_eq!(self.n_steps_run.load(Ordering::Acquire), self.expected.n_steps_run);
     }
 
-    /// Drops all handles in the middle of whatever is on: nobody is called any more, and nothing is left behind.
+    /// Drops all handles, also during a run. No callback is called after that, and all memory is released.
     fn end(mut self) {
         // Only the future that owns the run that is on would call back when it goes.
         let running = self.expected.running.map(|(run, ..)| run);

@@ -183,7 +183,7 @@ impl FillInput for Nothing {
     }
 }
 
-/// What can work later is told from what never can.
+/// Errors distinguish a request that is busy now (`Busy`) from tensors that can never be used together (`Conflict`).
 #[test]
 fn a_conflict_of_a_requests_own_tensors_is_not_transient() {
     let request = adding().create_infer_request().unwrap();

@@ -113,7 +113,7 @@ fn a_run_hops_only_where_the_executor_changes() {
     assert_eq!(names, ["fill", "infer", "submit", "check", "wait", "note", "finish"]);
 }
 
-/// A synchronous run needs nobody to turn an executor.
+/// A synchronous run completes without an executor.
 #[test]
 fn a_synchronous_run_stays_on_the_callers_thread() {
     let manual = Arc::new(Manual::default());

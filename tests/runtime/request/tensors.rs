@@ -1,4 +1,4 @@
-//! Tensors of a request: how they are named, what is accepted, and who keeps which memory.
+//! Tensors of a request: their names, the values that they accept, and the owners of their memory.
 
 use std::sync::Arc;
 

@@ -104,7 +104,7 @@ impl OnnxFile {
         let ports = [("input", &self.info.inputs), ("output", &self.info.outputs)];
         let mut ports = ports.into_iter().flat_map(|(kind, ports)| ports.iter().map(move |port| (kind, port)));
         match ports.find(|(_, port)| datum_of(port.element).is_err()) {
-            Some((kind, port)) => Err(self.cannot(&format!("{kind} `{}` has element type {}, which it lacks", port.name(), port.element))),
+            Some((kind, port)) => Err(self.cannot(&format!("{kind} `{}` has the unsupported element type {}", port.name(), port.element))),
             None => Ok(()),
         }
     }

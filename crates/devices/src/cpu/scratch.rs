@@ -26,7 +26,7 @@ thread_local! {
 }
 
 impl Life {
-    /// Notes that this thread ran the state of this plan.
+    /// Records that this thread ran the state `session` of `plan`, and frees its buffers of dropped states.
     pub(super) fn ran(&self, session: SessionId, plan: &TypedSimplePlan) {
         RAN.with_borrow_mut(|ran| {
             if ran.iter().any(|known| known.session == session) {

@@ -80,7 +80,7 @@ impl Api {
         };
         check(table, status)?;
         let mut cpu_memory = ptr::null_mut();
-        // SAFETY: plain values and a place for the answer.
+        // SAFETY: plain values, and a pointer to a local variable for the result.
         let status = unsafe {
             (table.CreateCpuMemoryInfo)(ffi::OrtAllocatorType::OrtDeviceAllocator, ffi::OrtMemType::OrtMemTypeDefault, &raw mut cpu_memory)
         };
@@ -262,7 +262,7 @@ unsafe impl Send for Value {}
 
 impl Value {
     /// # Safety
-    /// `ptr` is a live value that nobody else releases.
+    /// `ptr` is a live value that no other owner releases.
     pub(super) unsafe fn owned(api: &Api, ptr: NonNull<OrtValue>) -> Self {
         Self { table: api.table, ptr }
     }

@@ -52,7 +52,7 @@ impl NodeTimes {
         for file in files_in(&self.folder) {
             match std::fs::read_to_string(&file) {
                 Ok(events) => self.events = Some(events),
-                Err(error) => tracing::warn!("the times of nodes in `{}` are lost: {error}", file.display()),
+                Err(error) => tracing::warn!("cannot read the node times in `{}`: {error}", file.display()),
             }
             // The folder is removed at the end.
             let _removed = std::fs::remove_file(&file);

@@ -93,7 +93,7 @@ impl OrtRequest {
         self.options.rearm().map_err(device_error(&model.device))?;
         let ran = cancel.interrupting(&self.interrupt, || {
             // SAFETY: the session lives and is made for concurrent runs; names and values are as many as said; values lie over
-            // memory that the run's leases and the places of this request keep in place, written by nobody else meanwhile.
+            // memory that the run's leases and the places of this request keep in place; no other thread writes it meanwhile.
             unsafe {
                 calls::run(
                     table,

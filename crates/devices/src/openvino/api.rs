@@ -331,7 +331,7 @@ impl Api {
         let tensor = TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? };
         let (data, n_bytes) = tensor.data()?;
         assert_eq!(n_bytes, bytes.len(), "a tensor of as many bytes");
-        // SAFETY: the tensor has so many bytes, and nobody else knows it yet.
+        // SAFETY: the tensor has so many bytes, and no other code refers to it yet.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data.cast_mut(), n_bytes) };
         Ok(tensor)
     }
@@ -367,7 +367,7 @@ impl Functions {
     }
 }
 
-/// Checks the libraries beside it before the loader maps them, see `find`.
+/// Checks the libraries next to it before the loader maps them, see `find`.
 fn check_companions(folder: &Path) -> EngineResult<()> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -514,7 +514,7 @@ pub(super) struct EngineRequest {
     callback: Option<(Arc<Completion>, Box<OvCallback>)>,
 }
 
-// SAFETY: used by one run at a time; only `cancel` is called beside it, which the library allows from any thread.
+// SAFETY: used by one run at a time; only `cancel` is called during a run, which the library allows from any thread.
 unsafe impl Send for EngineRequest {}
 // SAFETY: as above.
 unsafe impl Sync for EngineRequest {}

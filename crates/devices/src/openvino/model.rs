@@ -422,7 +422,7 @@ impl<'a> ReadModel<'a> {
         match source {
             ModelSource::File(path) => {
                 let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
-                // SAFETY: the core lives; a C string; null lets the library find the weights beside the file.
+                // SAFETY: the core lives; a C string; null lets the library find the weights next to the file.
                 api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
             }
             ModelSource::Bytes(bytes) => {
@@ -453,7 +453,7 @@ impl<'a> ReadModel<'a> {
         let mut dims: Vec<Vec<OvDimension>> = inputs.iter().map(|port| port.shape.dims().iter().map(OvDimension::of).collect()).collect();
         let shapes: Vec<_> = dims.iter_mut().map(|dims| OvPartialShape::over(dims)).collect();
         let indexes: Vec<usize> = (0..inputs.len()).collect();
-        // SAFETY: the model lives and is nobody else's; both lists have an entry per input, and the shapes' lists outlive the call.
+        // SAFETY: the model lives and has no other owner; both lists have an entry per input, and the shapes' lists outlive the call.
         let status = unsafe {
             (self.api.functions.ov_model_reshape_by_port_indexes)(self.ptr.as_ptr(), indexes.as_ptr(), shapes.as_ptr(), indexes.len())
         };

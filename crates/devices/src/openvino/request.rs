@@ -78,14 +78,14 @@ impl OpenVinoRequest {
     /// Computes on this thread.
     fn infer(&self, cancel: &CancelToken) -> Result<()> {
         // SAFETY: the tensors lie over memory that the run's leases and the places of this request keep in place; the leases
-        // keep everybody else from writing.
+        // keep other threads from writing.
         let ran = cancel.interrupting(&self.interrupt, || cancel.check().map(|()| unsafe { self.engine.infer() }))?;
         self.outcome(ran, cancel)
     }
 
     /// Starts the accelerator.
     fn submit(&mut self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
-        // SAFETY: as in `infer`; the run does not end before the completion is told.
+        // SAFETY: as in `infer`; the run does not end before the completion is notified.
         if let Err(said) = completion.start(|| unsafe { self.engine.start() }) {
             return self.outcome(Err(said), cancel);
         }
@@ -115,7 +115,7 @@ impl OpenVinoRequest {
             let target = io.output(output_idx, &tensor.shape().map_err(&failed)?)?;
             if target.layout().n_elements() > 0 {
                 let (data, n_bytes) = tensor.data().map_err(&failed)?;
-                // SAFETY: the tensor holds so many bytes, and lives until the end of this turn; nobody writes it between runs.
+                // SAFETY: the tensor holds so many bytes, and lives until the end of this turn; no thread writes it between runs.
                 target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
             }
         }

@@ -16,9 +16,9 @@ pub(super) struct NullRequest {
     pub(super) script: Arc<Script>,
     /// The names of the model's steps.
     pub(super) steps: Vec<&'static str>,
-    /// If the user wants to know the times of nodes.
+    /// Present if the user enabled the times of nodes.
     pub(super) times: Option<Times>,
-    /// If an engine computes beside the processor.
+    /// Present if an engine computes in parallel to the processor.
     pub(super) completion: Option<Arc<Completion>>,
 }
 

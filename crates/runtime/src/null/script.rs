@@ -15,21 +15,21 @@ type Compute = Box<dyn Fn(&mut DeviceIo<'_>, &CancelToken) -> Result<()> + Send 
 pub struct Script {
     /// Runs pass through it before they compute.
     pub gate: Option<Arc<Gate>>,
-    /// Whoever compiles a model for the device passes through it.
+    /// Compilations for the device pass through it.
     pub compile_gate: Option<Arc<Gate>>,
     /// Writes the outputs, fails or panics; without it they are zeros.
     pub compute: Option<Compute>,
     /// Where the device's step runs; without it on the pool of the processor.
     pub executor: Option<Arc<dyn Executor>>,
-    /// The device computes beside the processor: a run waits at the gate on a waiter of the device's own, while the processor
-    /// fills and finishes others.
+    /// The device computes in parallel to the processor: a run waits at the gate on a separate waiter of the device, while the
+    /// processor preprocesses and completes other runs.
     pub has_own_waiter: bool,
-    /// The device computes on this executor beside the processor, and tells the [`Completion`](crate::Completion) when it is done: a run
-    /// passes the gate there, while no thread waits. Instead of a waiter.
+    /// The device computes on this executor in parallel to the processor, and notifies the [`Completion`](crate::Completion) at the end. A
+    /// run passes the gate on this executor, and no thread waits for it. Replaces the waiter.
     pub engine: Option<Arc<dyn Executor>>,
-    /// Steps after the first, each on an executor of its own, such as the waiter of an accelerator.
+    /// Steps after the first, each on a separate executor, such as the waiter of an accelerator.
     pub more_steps: Vec<(&'static str, Arc<dyn Executor>)>,
-    /// Rows of a batch are computed from each other; without it each is as if it were alone.
+    /// The outputs of a batch item depend on the other items of the batch. Otherwise each item is independent.
     pub mixes_rows: bool,
     /// How often the device was called. Runs that were gathered into one call count once.
     pub n_calls: AtomicUsize,

@@ -121,7 +121,7 @@ impl Condvar {
         let mutex = guard.mutex;
         let (wake, woken) = channel();
         drop(guard);
-        // No other thread continues between the release and this line.
+        // The checker switches threads only at operations of its own types, so none runs between the release and the registration.
         let id = {
             let mut waiters = self.waiters.lock().unwrap();
             waiters.next_id += 1;

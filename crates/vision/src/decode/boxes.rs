@@ -49,7 +49,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// As [`Decoder::check`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Decoder::check`].
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32>;
 
     /// Appends the boxes whose score exceeds `score_min` to [`Results::boxes`], with their keypoints.

@@ -113,8 +113,8 @@ impl Gfl {
         let found = if let [port] = outputs { together(port, input, strides) } else { apart(outputs, input, strides) };
         found.ok_or_else(|| {
             let expected = format!(
-                "one output [1, N, classes + 32], or for each of the strides {strides:?} two, [1, n, classes] and [1, n, 32], with a row per \
-                 cell of an input of {input}"
+                "one output [1, N, classes + 32], or two for each of the strides {strides:?}: [1, n, classes] and [1, n, 32], with a row \
+                 per cell of an input of {input}"
             );
             unexpected(self.name, expected, outputs)
         })
