@@ -105,6 +105,7 @@ const _: () = assert!(size_of::<f16>() == 2);
 
 #[pymethods]
 #[allow(non_snake_case, reason = "the names are Python's")]
+#[allow(clippy::wrong_self_convention, reason = "PyO3 passes a class by reference")]
 impl Type {
     #[new]
     fn new(dtype: &Bound<'_, PyAny>) -> PyResult<Self> {

@@ -350,7 +350,7 @@ fn indices_in_shared_memory_are_copied_before_the_engine_sees_them() {
         for _ in 0..2000 {
             check(request.infer(&tensor), &request);
         }
-        check(request.infer(&again().import().unwrap()), &request);
+        check(request.infer(again().import().unwrap()), &request);
     }
     let input = Port::new("indices", ElementType::I64, Shape::from([N_SCRIBBLED]));
     let address = tensor.address() as usize;

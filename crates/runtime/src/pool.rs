@@ -126,11 +126,10 @@ impl State {
     }
 
     fn next_task(&mut self) -> Option<Arc<dyn Task>> {
-        if self.n_urgent_in_a_row < MAX_URGENT_IN_A_ROW || self.others.is_empty() {
-            if let Some(task) = self.urgent.pop() {
-                self.n_urgent_in_a_row += 1;
-                return Some(task);
-            }
+        let may_be_urgent = self.n_urgent_in_a_row < MAX_URGENT_IN_A_ROW || self.others.is_empty();
+        if may_be_urgent && let Some(task) = self.urgent.pop() {
+            self.n_urgent_in_a_row += 1;
+            return Some(task);
         }
         self.n_urgent_in_a_row = 0;
         self.others.pop()

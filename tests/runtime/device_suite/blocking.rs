@@ -244,13 +244,22 @@ pub fn models_with_waiting_runs_take_turns(device: &UnderTest) {
     let begun = Arc::new(Mutex::new(Vec::new()));
     let (open, gate) = mpsc::channel::<()>();
     let held = many.create_infer_request().unwrap();
-    held.prepend_step("held", move |_| Ok(gate.recv().unwrap_or(()))).unwrap();
+    held.prepend_step("held", move |_| {
+        gate.recv().unwrap_or(());
+        Ok(())
+    })
+    .unwrap();
     held.start_async(batch(1, 1)).unwrap();
     let of_many = requests(&many, 20);
     let of_one = one.create_infer_request().unwrap();
     for (name, request) in of_many.iter().map(|request| ("many", request)).chain([("one", &of_one)]) {
         let begun = begun.clone();
-        request.prepend_step("note", move |_| Ok(begun.lock().unwrap().push(name))).unwrap();
+        request
+            .prepend_step("note", move |_| {
+                begun.lock().unwrap().push(name);
+                Ok(())
+            })
+            .unwrap();
         request.start_async(batch(1, 1)).unwrap();
     }
     drop(open);
@@ -269,9 +278,19 @@ pub fn steps_and_callbacks_run_on_the_callers_executors(device: &UnderTest) {
     let (sender, names) = mpsc::channel();
     let note = move || sender.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap();
     let of_step = note.clone();
-    request.prepend_step("before", move |_| Ok(of_step())).unwrap();
+    request
+        .prepend_step("before", move |_| {
+            of_step();
+            Ok(())
+        })
+        .unwrap();
     let of_step = note.clone();
-    request.append_step("after", move |_| Ok(of_step())).unwrap();
+    request
+        .append_step("after", move |_| {
+            of_step();
+            Ok(())
+        })
+        .unwrap();
     request.set_callback(move |_, _| note()).unwrap();
     run_all(vec![request]);
     let names: Vec<_> = names.try_iter().collect();
