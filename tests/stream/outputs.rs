@@ -263,7 +263,11 @@ fn video_of_killed_run_is_playable() {
             .args(["run", &folder.file("colors.toml"), "-q", "--input", "test:1000000", "--json", &json, "--video", &video])
             .spawn()
             .unwrap();
-        wait_until("the video is there", || std::fs::metadata(&video).is_ok_and(|file| file.len() > 0));
+        // More frames than the encoder and a fragment hold.
+        wait_until("200 frames have results", || {
+            std::fs::metadata(&video).is_ok_and(|file| file.len() > 0)
+                && std::fs::read_to_string(&json).is_ok_and(|text| text.lines().count() >= 200)
+        });
         child.kill().unwrap();
         child.wait().unwrap();
         let (n_frames, n_lines) = (played(&folder, &video), n_lines(&json));

@@ -19,6 +19,7 @@
 /// up to 64 bits, and returns a pointer. It does not unwind. Surplus arguments are not read.
 /// The requirements of `function` itself hold.
 #[cfg(all(target_arch = "x86_64", unix))]
+#[cfg_attr(not(feature = "onnxruntime"), allow(dead_code, reason = "for ONNX Runtime only"))]
 pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const (); 8]) -> *mut () {
     let [a, b, c, d, e, f, g, h] = arguments;
     let result: *mut ();

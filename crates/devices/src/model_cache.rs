@@ -138,6 +138,7 @@ impl Draft<'_> {
     ///
     /// # Errors
     /// The system's error.
+    #[cfg_attr(not(feature = "openvino"), allow(dead_code, reason = "for OpenVINO only"))]
     pub fn link(&self, entry: &Path) -> io::Result<()> {
         for file in fs::read_dir(entry)? {
             let (from, name) = file.map(|file| (file.path(), file.file_name()))?;
