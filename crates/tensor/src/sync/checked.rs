@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, LockResult, Mutex as Hidden, PoisonError, Weak};
+use std::sync::{Arc, LockResult, Mutex as Hidden, PoisonError, TryLockError, TryLockResult, Weak};
 use std::time::Duration;
 
 use shuttle::sync::mpsc::{Sender, channel};
@@ -70,6 +70,10 @@ impl<T> Mutex<T> {
             Ok(guard) => Ok(MutexGuard { guard, mutex: self }),
             Err(poisoned) => Err(PoisonError::new(MutexGuard { guard: poisoned.into_inner(), mutex: self })),
         }
+    }
+
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        self.0.try_lock().map(|guard| MutexGuard { guard, mutex: self }).map_err(|_| TryLockError::WouldBlock)
     }
 }
 
