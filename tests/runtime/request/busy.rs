@@ -1,4 +1,4 @@
-//! What a running request refuses, and how a start that failed leaves it.
+//! Operations that fail during a run, and the state of a request after a failed start.
 
 use roiflow::runtime::{ErrorKind, FillInput};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};

@@ -1,4 +1,4 @@
-//! Several requests, several threads.
+//! Several requests on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -92,7 +92,7 @@ fn one_of_many_simultaneous_starts_wins() {
     }
 }
 
-/// OVInferConsistencyTest.Infer: threads that infer over the same compiled model do not see each other's numbers.
+/// OVInferConsistencyTest.Infer: threads that share a compiled model get only their own results.
 #[test]
 fn many_threads_infer_over_one_model() {
     let model = compile(doubling());
@@ -109,7 +109,7 @@ fn many_threads_infer_over_one_model() {
     });
 }
 
-/// Starts, waits, cancels and drops from many threads at once: nothing hangs, and every wait has an answer.
+/// Starts, waits, cancels and drops from many threads concurrently: no call hangs, and every wait returns.
 #[test]
 fn handles_of_one_request_are_used_from_many_threads() {
     let seed = 0x5eed_u64;
