@@ -1,4 +1,4 @@
-//! What a run gives: all outputs or those asked for, shared with the request or the caller's own.
+//! Results of a run: all outputs or selected outputs, shared with the request or owned by the caller.
 
 use roiflow::runtime::ErrorKind;
 
