@@ -293,8 +293,8 @@ fn deliver_each_once(detector: &Stage) {
     assert_eq!(stats.steps.iter().map(|step| &*step.name).collect::<Vec<_>>(), ["fill", "infer", "decode"]);
 }
 
-/// Submits frames with arrival times `ages` milliseconds ago while the only request is busy, calls `meddle`, then releases the request. Returns
-/// the frames in order of completion, and whether they ran.
+/// Submits frames with arrival times `ages` milliseconds ago while the only request is busy, calls `meddle`, then releases the request.
+/// Returns the frames in order of completion, and whether they ran.
 fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stage, &[Arc<RunGuard>])) -> Vec<(usize, bool)> {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);

@@ -1,16 +1,15 @@
-//! Tensors and their regions as a user of the library meets them. Doc comments name the OpenVINO test of which a test is the
-//! equivalent; what lies inside is tested beside the code.
+//! Tensors and their regions through the public API. Doc comments name the equivalent OpenVINO test. Internals are tested next to the code.
 
 use std::sync::Arc;
 
 use roiflow::tensor::{Element, ElementType, ErrorKind, Layout, Memory, Shape, Tensor, bf16, f16};
 
-/// A tensor over foreign memory.
+/// A tensor over memory of the caller.
 fn over(memory: &Arc<Memory>, shape: &[usize], stride_bytes: &[usize]) -> Tensor {
     Tensor::part_of(memory.clone(), Layout::strided(ElementType::F32, shape, stride_bytes).unwrap(), 0).unwrap()
 }
 
-/// The numbers from 0 on.
+/// A tensor with consecutive numbers from 0.
 fn counted(shape: &[usize]) -> Tensor {
     let n_elements: usize = shape.iter().product();
     Tensor::from_slice(shape, &(0..n_elements as i32).collect::<Vec<_>>()).unwrap()
@@ -70,7 +69,7 @@ fn memory_of_somebody_else_is_read_and_written_in_place() {
     assert_eq!(kind(Tensor::part_of(memory, Layout::dense(ElementType::F32, [1]).unwrap(), 2)), Some(ErrorKind::Shape), "not aligned");
 }
 
-/// cannotCreateTensorWithWrongStrides: rank, below dense, no multiple of the element's size.
+/// cannotCreateTensorWithWrongStrides: wrong rank, below dense, not a multiple of the element size.
 #[test]
 fn strides_that_make_no_tensor_are_refused() {
     for bad in [&[24, 12, 4][..], &[8, 4], &[12, 0], &[12, 8], &[7, 4], &[3, 0], &[4, 3]] {
@@ -158,7 +157,7 @@ fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
     }
 }
 
-/// copy_to: over dense and strided memory in every combination, all element types.
+/// copy_to: between dense and strided memory in every combination, for all element types.
 #[test]
 fn copies_are_exact_for_every_type_and_stride() {
     fn check<T: Element + PartialEq + std::fmt::Debug>(from: impl Fn(u8) -> T) {
@@ -191,7 +190,7 @@ fn copies_are_exact_for_every_type_and_stride() {
     check(|n| n == 1);
 }
 
-/// A size that no memory has is an error with the number of bytes, and leaves the tensor as it was, for all of its handles.
+/// A size that exceeds all memory is an error with the number of bytes. The tensor does not change, for all its handles.
 #[test]
 fn a_tensor_for_which_there_is_no_memory_is_an_error() {
     let n_bytes = isize::MAX as usize;

@@ -521,7 +521,6 @@ fn a_request_of_a_queue_is_started_and_wired_by_the_queue_alone() {
     });
 }
 
-/// A refused job gives its data back and takes no number.
 #[test]
 fn a_refused_job_gives_its_data_back_and_takes_no_number() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 1).unwrap();
