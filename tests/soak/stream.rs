@@ -459,8 +459,8 @@ impl Stream {
         self.begin.elapsed().saturating_sub(Duration::from_millis(self.seen.last_ms.load(Ordering::Acquire)))
     }
 
-    /// Whether EOS was lost at an unlinked pad before an inference element. Then no further frame arrives, and a sink in PAUSED waits
-    /// forever. EOS inside one of these elements must reach the sink.
+    /// Whether EOS was lost at an unlinked pad before an inference element. In this case no further frame arrives, and a sink in PAUSED
+    /// waits forever. EOS inside an inference element must reach the sink.
     fn has_lost_eos(&self) -> bool {
         let has_eos = |pad: &gst::Pad| pad.sticky_event::<gst::event::Eos>(0).is_some();
         let is_ours = |pad: &gst::Pad| pad.parent_element().is_some_and(|parent| self.stages.iter().any(|stage| stage.element == parent));
@@ -477,7 +477,7 @@ impl Stream {
                 gst::MessageView::Latency(_) => drop(self.pipeline.recalculate_latency()),
                 gst::MessageView::Error(error) => {
                     let text = error.error().to_string();
-                    // Only the first error: others follow from it.
+                    // Reports only the first error, because later errors follow from it.
                     if !has_error && !self.is_provoked(&text) {
                         let source = error.src().map(|source| source.name().to_string()).unwrap_or_default();
                         let details = error.debug().unwrap_or_default();

@@ -123,7 +123,7 @@ fn c_api_scales_results_to_given_frame_size() {
         (read.object(0).unwrap().x, read.json()["resolution"]["width"].clone())
     };
     assert_eq!(x_in(&buffer, Size::default()), (40.0, 320.into()), "size at the time of attaching");
-    // Like an element that scales the frame with its regions.
+    // Simulates an element that scales the frame and its regions.
     let writable = buffer.get_mut().unwrap();
     let format = gstreamer_video::VideoFormat::Gray8;
     gstreamer_video::VideoMeta::add(writable, gstreamer_video::VideoFrameFlags::empty(), format, 640, 480).unwrap_err();
@@ -228,7 +228,7 @@ fn check_example(mut program: Command, plugins: &str, folder: &Folder) {
 #[test]
 fn c_example_prints_results_of_installed_plugin() {
     let folder = Folder::new("c");
-    // The output of pkg-config in a shell does not support names with spaces.
+    // The shell does not support names with spaces in the output of pkg-config.
     let place = std::env::temp_dir().join(format!("roiflow-c-{}", std::process::id()));
     let _removed_at_the_end = Folder(place.clone());
     let place = place.to_str().unwrap();

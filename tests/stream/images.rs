@@ -185,7 +185,7 @@ fn annotated_images_keep_their_names() {
     is_drawn("out/deep/c.png", (165, 147));
     let format = |path: &str| image::guess_format(&std::fs::read(folder.file(path)).unwrap()).unwrap();
     assert_eq!((format("out/deep/c.png"), format("out/deep/b.jpg")), (image::ImageFormat::Png, image::ImageFormat::Jpeg));
-    // With a template: together with a video, for one image, for a video.
+    // With an output template: for a video and images together, for one image, and for a video.
     let (code, said, _) = run(&folder, &folder.file("in"), &["--video", &folder.file("drawn/{source} x.jpg")]);
     assert_eq!(code, 3, "{said}");
     assert_eq!(names("drawn"), ["a x.jpg", "b x.jpg", "c x.jpg"]);
@@ -288,7 +288,7 @@ fn images_do_not_overwrite_other_files_of_run() {
     std::fs::create_dir(folder.file("out")).unwrap();
     let detector = format!("detector={}", folder.file("model/a.png"));
     for options in [
-        // The meaning of the path is unknown until `new` exists.
+        // The kind of output is unknown until `new` exists.
         vec!["--images", &folder.file("in/new/..")],
         vec!["--video", &folder.file("in/new/../{source}.png")],
         vec!["--images", &folder.file("model"), "--set", &detector],

@@ -130,7 +130,7 @@ fn output_equal_to_model_or_label_file_is_refused() {
     for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
         run(output);
     }
-    // The new file would be an input of the next run, so the command refuses it.
+    // The new file would be an input of the next run, so the command rejects it.
     check_fails(&["run", &file("colors.toml"), "--input", &file("pictures"), "--json", &file("pictures/c.png")], 2, &["c.png"]);
     assert!(!Path::new(&file("pictures/c.png")).exists());
     // An output written in the graph.
@@ -339,7 +339,7 @@ fn closed_reader_ends_run_quietly() {
         vec!["completions", "bash"],
         vec!["inspect", &colors],
     ] {
-        // Like a reader that closes at once, even if little is written.
+        // Simulates a reader that closes immediately, even if little is written.
         let (reader, writer) = std::io::pipe().unwrap();
         let child = command().args(&arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         drop(reader);

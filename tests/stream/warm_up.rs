@@ -258,7 +258,7 @@ fn flush_does_not_wait_for_loading_or_warm_up() {
     slow.wait_for(1);
     gate.open();
     slow.release();
-    // A pad whose events are removed by a flush may resend its caps after the flush: these wait.
+    // After a flush that removed its events, upstream may send its caps again. These caps wait.
     beginnings.into_iter().for_each(|beginning| beginning.join().unwrap());
     for rig in [making, hanging] {
         rig.segment();

@@ -42,8 +42,8 @@ pub fn explore(search: Search, scenario: impl Fn() + Send + Sync + 'static) -> u
     }
 }
 
-/// Depth-first search over schedules with a bounded number of preemptions. Switching from a runnable thread costs one; choosing a thread after
-/// another blocks or ends is free.
+/// Depth-first search over schedules with a bounded number of preemptions. Switching away from a runnable thread counts as a preemption.
+/// Choosing the next thread after one blocks or ends does not.
 struct Bounded {
     max_preemptions: usize,
     n_preemptions: usize,

@@ -115,7 +115,7 @@ struct Scenario {
     relinks: bool,
     stops: bool,
     restarts: bool,
-    /// The sink blocks a frame until it is flushed, stopped or unlinked.
+    /// The sink blocks on a frame until it is flushed, stopped or unlinked.
     blocks: u8,
     /// The sink returns an error, EOS, or Flushing because it was unlinked and stopped.
     errors: u8,

@@ -132,7 +132,7 @@ impl World {
                 }
                 world.perform(who, transition);
             }
-            // The state first, then the lock of the turn.
+            // First sets the state of the task, then waits for the lock of the current turn.
             Step::AwaitPause => {
                 world.set_task(TaskState::Paused);
                 if !is_task && self.source_lock.is_some() {
@@ -356,7 +356,7 @@ impl World {
                         (BLOCKS, vec![Step::Blocked(turn, n_links, closings)]),
                         (ERRORS, vec![Step::FramePushed(turn, Return::Error(1), closings)]),
                         (ENDS, vec![Step::FramePushed(turn, Return::Eos, closings)]),
-                        // The peer is unlinked during the push, and then stopped.
+                        // The peer is unlinked during the push and then stopped.
                         (PARTS, vec![Step::Blocked(turn, n_links, closings)]),
                         (SEEKS, [&[Step::FramePushed(turn, Return::Flushing, closings)], FLUSH.as_slice()].concat()),
                         (BREAKS, vec![Step::Breaks(turn, closings)]),
@@ -406,7 +406,7 @@ impl World {
 
     pub(super) fn end_turn(&mut self, who: Who) {
         self.source_lock = None;
-        // The rest of the turn first.
+        // The remaining steps of this turn run first, then the next turn begins.
         self.steps(who).insert(0, Step::Turn);
     }
 
