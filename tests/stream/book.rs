@@ -1,8 +1,8 @@
 //! Runs the commands of the book: each block marked `sh`, with the real command, in page order.
 //!
 //! Blocks marked `console` are not run: they need a network, a camera, a window or an installation. The comment `<!-- needs demo -->`
-//! before a block says that it needs the models of `make demo`. Each page runs in a separate folder that looks like a clone after `make
-//! demo`. Files that the pages name are replaced by tiny models and clips.
+//! before a block says that it needs the models of `make demo`. Each page runs in a separate folder. The folder looks like a clone after
+//! `make demo`. Files that the pages name are replaced by tiny models and clips.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
