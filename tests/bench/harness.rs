@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     pub wall_ns: f64,
-    /// Processor time of all threads of the process.
+    /// CPU time of all threads of the process.
     pub cpu_ns: f64,
 }
 

@@ -200,7 +200,7 @@ fn caller_threshold_replaces_that_of_the_description() {
     }
 }
 
-/// A border brighter than the image gives objects outside the frame, which have no pixels.
+/// If the border is brighter than the image, the model detects objects in the border. These objects have no pixels in the frame.
 #[test]
 fn boxes_outside_the_frame_are_reported_without_pixels() {
     let scratch = Scratch::new("letterbox");

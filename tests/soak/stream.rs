@@ -64,7 +64,7 @@ pub struct Stream {
     violations: Arc<Violations>,
     /// Number of each operation, by index in [`OPERATIONS`].
     pub n_operations: [u64; N_OPERATIONS],
-    /// Number of operations that may have made an element refuse a frame.
+    /// Number of operations that can cause an element to refuse a frame.
     n_disturbances: u64,
     is_at_end: bool,
     /// Pads were relinked since the stream began.
@@ -376,7 +376,7 @@ impl Stream {
         match done.recv_timeout(Duration::from_millis(500)) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.violations.add(format!("stream {}: pads could not be relinked: {error}", self.idx)),
-            // Downstream holds a frame, so the pad is not idle: try another time.
+            // Downstream holds a frame, so the pad is not idle. A later operation tries again.
             Err(_) => probe.into_iter().for_each(|probe| src.remove_probe(probe)),
         }
         if !src.is_linked() && src.link(&sink).is_err() {

@@ -195,7 +195,7 @@ fn frame_leaves_without_results_after_max_latency() {
     let rig = Rig::begun(&slow.detect("nireq=2 max-latency=200"));
     slow.hold();
     let begin = Instant::now();
-    // Two frames run, one waits; none completes in time.
+    // Two frames are in inference, one waits. No frame completes in time.
     rig.frames(0..3);
     rig.event(marker(2));
     rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48", "frame 2 of 64x48", "behind-2"]);

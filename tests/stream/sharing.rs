@@ -20,7 +20,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// Each batch item has these numbers in the only output.
+    /// Registers a device with one output, whose batch items all have the values `row`.
     fn register(name: &str, row: &'static [f32], shape: fn(usize) -> Vec<usize>) -> Arc<Self> {
         init();
         let script = Arc::new(Script::computing(move |io, _| {

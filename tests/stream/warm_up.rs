@@ -227,7 +227,7 @@ fn begin_aside(rig: &Rig) -> std::thread::JoinHandle<()> {
         source.push_event(gst::event::StreamStart::new("stream"));
         source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
     });
-    // From here on, the thread that pushes CAPS holds the pad's stream lock. FLUSH_STOP takes this lock, so it waits.
+    // Now the thread that pushes CAPS holds the pad's stream lock. FLUSH_STOP needs this lock, so it waits.
     caps_came.recv_timeout(TIMEOUT.into()).unwrap();
     sinkpad.remove_probe(probe.unwrap());
     beginning

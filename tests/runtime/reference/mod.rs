@@ -93,7 +93,7 @@ impl Picture {
     }
 }
 
-/// Pairs of stored objects and detections. Each box clearly above the threshold must have a counterpart on the other side.
+/// Pairs of stored objects and detections. A stored or detected box clearly above the threshold must have a counterpart.
 fn pairs<'a>(
     picture: &'a Picture,
     found: &'a [Detection],
