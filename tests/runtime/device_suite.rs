@@ -197,8 +197,7 @@ fn doubled(values: &[f32]) -> Vec<f32> {
     values.iter().map(|value| 2.0 * value).collect()
 }
 
-/// CheckInputsOutputs, Cancreate_infer_request, getInputsFromFunctionWithSeveralInputs,
-/// getOutputsFromFunctionWithSeveralOutputs.
+/// OpenVINO: CheckInputsOutputs, Cancreate_infer_request, getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs.
 fn ports_are_those_of_the_model(device: &UnderTest) {
     let model = (device.add)();
     let names = |ports: &[Port]| ports.iter().map(|port| port.name().to_owned()).collect::<Vec<_>>();
@@ -211,7 +210,7 @@ fn ports_are_those_of_the_model(device: &UnderTest) {
     assert!(model.optimal_number_of_requests() >= 1);
 }
 
-/// canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync, CorrectOneAsyncInferWithGetInOutWithInfWait.
+/// OpenVINO: canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync, CorrectOneAsyncInferWithGetInOutWithInfWait.
 fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     let model = (device.add)();
     let (a, b) = (row([1.0, 2.0, 3.0, 4.0]), row([0.5, 0.25, -3.0, 10.0]));
@@ -228,7 +227,7 @@ fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     assert_eq!((values(&direct[0]), values(&direct[1])), first);
 }
 
-/// canInferWithSetInOutBlobs, canSetAndGetOutput, getAfterSetOutputDoNotChangeOutput.
+/// OpenVINO: canInferWithSetInOutBlobs, canSetAndGetOutput, getAfterSetOutputDoNotChangeOutput.
 fn results_land_in_the_users_own_memory(device: &UnderTest) {
     let request = (device.add)().create_infer_request().unwrap();
     let (sum, difference) = (row([9.0; 4]), row([9.0; 4]));
@@ -243,7 +242,7 @@ fn results_land_in_the_users_own_memory(device: &UnderTest) {
     }
 }
 
-/// secondCallGetInputAfterInferSync, secondCallGetOutputAfterInferSync, secondCallGetInputDoNotReAllocateData,
+/// OpenVINO: secondCallGetInputAfterInferSync, secondCallGetOutputAfterInferSync, secondCallGetInputDoNotReAllocateData,
 /// secondCallGetOutputDoNotReAllocateData.
 fn own_tensors_stay_where_they_are(device: &UnderTest) {
     let request = (device.identity)().create_infer_request().unwrap();
@@ -259,7 +258,7 @@ fn own_tensors_stay_where_they_are(device: &UnderTest) {
     }
 }
 
-/// CheckInferIsNotChangeInput.
+/// OpenVINO: CheckInferIsNotChangeInput.
 fn a_run_does_not_change_its_input(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let input = batch(3, 2);
@@ -269,7 +268,7 @@ fn a_run_does_not_change_its_input(device: &UnderTest) {
     }
 }
 
-/// canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow, InferStaticNetworkSetChangedOutputTensorThrow.
+/// OpenVINO: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow, InferStaticNetworkSetChangedOutputTensorThrow.
 fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     for port in ["x", "y"] {
         let request = (device.identity)().create_infer_request().unwrap();
@@ -285,7 +284,7 @@ fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     }
 }
 
-/// Inference_ROI_Tensor: the gaps between the rows of a region are not read (see also roi_nchw and roi_1d in `request::cascade`).
+/// OpenVINO: Inference_ROI_Tensor. The gaps between the rows of a region are not read (see also roi_nchw and roi_1d in `request::cascade`).
 fn a_strided_region_as_input_gives_exact_numbers(device: &UnderTest) {
     let big = Tensor::from_slice([5, 7], &(0..35).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
     let request = (device.double)().create_infer_request().unwrap();
@@ -324,7 +323,7 @@ fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetwork: the same shape twice, then a larger one within the bounds, then smaller and larger ones in turn.
+/// OpenVINO: InferDynamicNetwork. The same shape twice, then a larger one within the bounds, then smaller and larger ones in turn.
 fn batch_sizes_may_alternate(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -336,8 +335,8 @@ fn batch_sizes_may_alternate(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkWithoutSetShape, InferDynamicNetworkBoundWithoutSetShape: an input tensor exists before its shape is known. A run
-/// with this empty tensor fails if the port has a lower bound.
+/// OpenVINO: InferDynamicNetworkWithoutSetShape, InferDynamicNetworkBoundWithoutSetShape. An input tensor exists before its shape is known.
+/// A run with this empty tensor fails if the port has a lower bound.
 fn the_tensor_of_an_open_input_is_there_before_its_shape(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -351,8 +350,8 @@ fn the_tensor_of_an_open_input_is_there_before_its_shape(device: &UnderTest) {
     assert!(error.to_string().contains("expected [1..12, 4] f32, got [0, 4] f32"), "{error}");
 }
 
-/// InferDynamicNetworkWithGetTensor, InferUpperBoundNetworkWithGetTensor, InferFullyDynamicNetworkWithGetTensor,
-/// InferDynamicNetworkWithGetTensor2times, InferUpperBoundNetworkAfterIOTensorsReshaping: before the run, the output has its type and no
+/// OpenVINO: InferDynamicNetworkWithGetTensor, InferUpperBoundNetworkWithGetTensor, InferFullyDynamicNetworkWithGetTensor,
+/// InferDynamicNetworkWithGetTensor2times, InferUpperBoundNetworkAfterIOTensorsReshaping. Before the run, the output has its type and no
 /// elements. After the run, it has the results, also through an older handle.
 fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
     for model in device.open_models() {
@@ -369,7 +368,7 @@ fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkGetSameTensor2times: the shape persists.
+/// OpenVINO: InferDynamicNetworkGetSameTensor2times. The shape persists.
 fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -385,7 +384,7 @@ fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkWithSetTensor, InferFullyDynamicNetworkWithSetTensor, InferDynamicNetworkWithSetTensor2times.
+/// OpenVINO: InferDynamicNetworkWithSetTensor, InferFullyDynamicNetworkWithSetTensor, InferDynamicNetworkWithSetTensor2times.
 fn an_open_input_takes_the_shape_of_the_users_tensor(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -401,8 +400,8 @@ fn an_open_input_takes_the_shape_of_the_users_tensor(device: &UnderTest) {
     }
 }
 
-/// InferOutOfRangeShapeNetworkWithGetTensorLower, InferOutOfRangeShapeNetworkWithGetTensorUpper: the error has the expected and the actual
-/// shape, and the request stays usable.
+/// OpenVINO: InferOutOfRangeShapeNetworkWithGetTensorLower, InferOutOfRangeShapeNetworkWithGetTensorUpper. The error has the expected and
+/// the actual shape, and the request stays usable.
 fn an_extent_out_of_its_bounds_is_an_error(device: &UnderTest) {
     let request = device.reshaped([Dim::from(2..=5), 4.into()], "N?").unwrap().create_infer_request().unwrap();
     let mut input = request.input_tensor(()).unwrap();
@@ -420,8 +419,8 @@ fn an_extent_out_of_its_bounds_is_an_error(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkSetUnexpectedOutputTensorBeforeInfer, InferDynamicNetworkSetOutputShapeBeforeInfer: the user's output tensor gets the
-/// actual shape, also if it was empty before.
+/// OpenVINO: InferDynamicNetworkSetUnexpectedOutputTensorBeforeInfer, InferDynamicNetworkSetOutputShapeBeforeInfer. The user's output
+/// tensor gets the actual shape, also if it was empty before.
 fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -439,8 +438,8 @@ fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkSetOutputTensorPreAllocatedMemoryBeforeInfer,
-/// InferDynamicNetworkGetOutputThenSetOutputTensorPreAllocatedMemoryBeforeInfer: the result is written to the user's memory.
+/// OpenVINO: InferDynamicNetworkSetOutputTensorPreAllocatedMemoryBeforeInfer,
+/// InferDynamicNetworkGetOutputThenSetOutputTensorPreAllocatedMemoryBeforeInfer. The result is written to the user's memory.
 fn an_open_output_that_is_large_enough_keeps_its_memory(device: &UnderTest) {
     for asked_before in [false, true] {
         for model in device.open_models() {
@@ -460,7 +459,7 @@ fn an_open_output_that_is_large_enough_keeps_its_memory(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkWithLocalCore: the request is created after the core was dropped.
+/// OpenVINO: InferDynamicNetworkWithLocalCore. The request is created after the core was dropped.
 fn requests_are_made_and_run_without_the_core(device: &UnderTest) {
     let model = device.reshaped([Dim::Dynamic, 4.into()], "N?").unwrap();
     let request = model.create_infer_request().unwrap();
@@ -469,7 +468,7 @@ fn requests_are_made_and_run_without_the_core(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(3, 2)));
 }
 
-/// SetInputTensors_Cache_CheckDeepCopy: later changes to the model do not affect its requests.
+/// OpenVINO: SetInputTensors_Cache_CheckDeepCopy. Later changes to the model do not affect its requests.
 fn a_model_that_is_changed_later_does_not_change_its_requests(device: &UnderTest) {
     let (core, name, model) = (device.source)();
     let request = core.compile_model(&model, name, &Config::default()).unwrap().create_infer_request().unwrap();
@@ -543,7 +542,7 @@ fn part_of_a_filled_input_is_a_tensor_of_its_own(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 2)));
 }
 
-/// StaticOutputToStaticInput, StaticOutputToDynamicInput, DynamicOutputToDynamicInput.
+/// OpenVINO: StaticOutputToStaticInput, StaticOutputToDynamicInput, DynamicOutputToDynamicInput.
 fn the_output_of_one_request_is_the_input_of_the_next(device: &UnderTest) {
     let (fixed, open, next) = ((device.identity)(), (device.double)(), (device.double)());
     let requests = [fixed, open, next].map(|model| model.create_infer_request().unwrap());
@@ -555,7 +554,7 @@ fn the_output_of_one_request_is_the_input_of_the_next(device: &UnderTest) {
     assert_eq!(values(&third.output_tensor(()).unwrap()), [4.0, 8.0, 12.0, 16.0]);
 }
 
-/// DynamicInputToDynamicOutput: the first request writes to the second request's input.
+/// OpenVINO: DynamicInputToDynamicOutput. The first request writes to the second request's input.
 fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     let (first, second) = ((device.double)().create_infer_request().unwrap(), (device.double)().create_infer_request().unwrap());
     first.set_output_tensor((), &second.input_tensor(()).unwrap()).unwrap();
@@ -583,7 +582,7 @@ fn the_output_is_fed_back(device: &UnderTest) {
     }
 }
 
-/// OVInferConsistencyTest.Infer, canRun3SyncRequestsConsistentlyFromThreads.
+/// OpenVINO: OVInferConsistencyTest.Infer, canRun3SyncRequestsConsistentlyFromThreads.
 fn many_threads_infer_over_one_model(device: &UnderTest) {
     let model = (device.double)();
     std::thread::scope(|scope| {
@@ -599,7 +598,7 @@ fn many_threads_infer_over_one_model(device: &UnderTest) {
     });
 }
 
-/// OVInferConsistencyTest.AsyncInfer, canRun3AsyncRequestsParallelWithWait.
+/// OpenVINO: OVInferConsistencyTest.AsyncInfer, canRun3AsyncRequestsParallelWithWait.
 fn requests_run_beside_each_other(device: &UnderTest) {
     let model = (device.double)();
     let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();
@@ -614,8 +613,8 @@ fn requests_run_beside_each_other(device: &UnderTest) {
     }
 }
 
-/// canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. The second configuration computes on the thread that starts the run, so the run
-/// ends when the engine call returns.
+/// OpenVINO: canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. The second configuration computes on the thread that starts the run,
+/// so the run ends when the engine call returns.
 fn a_canceled_request_runs_again(device: &UnderTest) {
     let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..Config::default() };
     for config in [Config::default(), of_one] {
@@ -643,7 +642,7 @@ fn options_that_change_nothing_are_told(device: &UnderTest) {
     assert_eq!(values(&model.infer(batch(0, 2)).unwrap()[0]), doubled(&numbers(0, 2)));
 }
 
-/// canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
+/// OpenVINO: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
 fn the_callback_may_restart_the_request(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -661,7 +660,7 @@ fn the_callback_may_restart_the_request(device: &UnderTest) {
     assert_eq!(answers, (1..=10).map(|power| 2_f32.powi(power)).collect::<Vec<_>>());
 }
 
-/// canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
+/// OpenVINO: canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
 fn requests_may_be_dropped_while_they_run(device: &UnderTest) {
     let model = (device.double)();
     let input = batch(0, 8);

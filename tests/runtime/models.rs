@@ -98,7 +98,7 @@ fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
     }
 }
 
-/// OVIterationChaining.Simple: the output is fed back ten times and grows by one row each time.
+/// OpenVINO: OVIterationChaining.Simple. The output is fed back ten times and grows by one row each time.
 #[test]
 fn an_output_that_grows_is_fed_back_without_a_copy() {
     let request = compile(&tiny("append.onnx")).create_infer_request().unwrap();

@@ -54,7 +54,7 @@ fn without_profiling_the_error_says_how_to_enable_it() {
     assert_eq!(off.profiling_info().unwrap_err().kind(), ErrorKind::Config);
 }
 
-/// returnRequestBusyOnGetPerformanceCounts.
+/// OpenVINO: returnRequestBusyOnGetPerformanceCounts.
 #[test]
 fn a_running_request_is_busy() {
     let (request, gate) = request::gated();

@@ -9,7 +9,7 @@ use roiflow::runtime::{ErrorKind, Interrupt, RunContext, WeakInferRequest};
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// canCancelAsyncRequest: the run succeeds or fails with `Canceled`, with no other result.
+/// OpenVINO: canCancelAsyncRequest. The run succeeds or fails with `Canceled`, with no other result.
 #[test]
 fn a_canceled_run_ends_well_or_as_canceled() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -20,7 +20,7 @@ fn a_canceled_run_ends_well_or_as_canceled() {
     }
 }
 
-/// CanResetAfterCancelAsyncRequest.
+/// OpenVINO: CanResetAfterCancelAsyncRequest.
 #[test]
 fn a_canceled_request_starts_again() {
     let (request, manual) = turned_by_hand();
@@ -36,7 +36,7 @@ fn a_canceled_request_starts_again() {
     }
 }
 
-/// canCancelBeforeAsyncRequest.
+/// OpenVINO: canCancelBeforeAsyncRequest.
 #[test]
 fn canceling_an_idle_request_is_harmless() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -48,7 +48,7 @@ fn canceling_an_idle_request_is_harmless() {
     request.wait().unwrap();
 }
 
-/// canCancelInferRequest.
+/// OpenVINO: canCancelInferRequest.
 #[test]
 fn another_thread_may_cancel_a_synchronous_run() {
     let (request, gate) = gated();
@@ -77,7 +77,7 @@ fn a_device_that_looks_at_the_flag_ends_at_once() {
     request.infer(()).unwrap();
 }
 
-/// Cancel takes effect at the next step boundary (C21, 6).
+/// Cancel takes effect at the next step boundary.
 #[test]
 fn the_steps_after_a_cancel_are_skipped() {
     let (request, gate) = gated();
@@ -123,7 +123,7 @@ fn a_cancel_in_the_callback_does_not_reach_the_next_run() {
     }
 }
 
-/// Cancel never hangs the drop (C21, 6).
+/// Cancel never hangs the drop.
 #[test]
 fn a_canceled_request_can_be_dropped_while_it_runs() {
     let (request, manual) = turned_by_hand();

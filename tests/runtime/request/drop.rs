@@ -38,7 +38,7 @@ fn core_model_and_request_may_go_in_any_order() {
     }
 }
 
-/// LoadedAny, CreateRequestWithCoreRemoved: a request works after its core and model are dropped.
+/// OpenVINO: LoadedAny, CreateRequestWithCoreRemoved. A request works after its core and model are dropped.
 #[test]
 fn a_request_works_without_its_core_and_model() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -49,7 +49,7 @@ fn a_request_works_without_its_core_and_model() {
     assert_eq!(request.compiled_model().properties().device, "NULL");
 }
 
-/// LoadedTensor.
+/// OpenVINO: LoadedTensor.
 #[test]
 fn tensors_outlive_request_model_and_core() {
     check_that_tensors_outlive(compile(doubling()));
@@ -67,7 +67,7 @@ pub fn check_that_tensors_outlive(model: CompiledModel) {
     own.view_mut::<f32>().unwrap().fill(1.0);
 }
 
-/// A drop while running waits, and never calls the callback (C21, 4).
+/// A drop while running waits, and never calls the callback.
 #[test]
 fn a_request_that_is_dropped_while_it_runs_never_calls_back() {
     let (request, gate) = gated();
@@ -127,7 +127,7 @@ fn the_users_tensors_are_free_after_the_drop() {
     assert!(manual.run_one());
 }
 
-/// Dropping the last handle in the request's own callback does not hang (C21, 5).
+/// Dropping the last handle in the request's own callback does not hang.
 #[test]
 fn a_callback_may_drop_the_last_handle() {
     for restarts in [false, true] {

@@ -18,8 +18,8 @@ fn sum_of(request: &InferRequest, inputs: impl Inputs) -> f32 {
     values(&request.tensor("sum").unwrap())[0]
 }
 
-/// C19 infer with list, partial list, dict (str/int/port keys mixed), single array; C19 containers not mutated;
-/// C19 set_tensors with every key kind.
+/// OpenVINO: C19 infer with list, partial list, dict (str/int/port keys mixed), single array, C19 containers not mutated, C19 set_tensors
+/// with every key kind.
 #[test]
 fn lists_pairs_and_maps_mean_the_same() {
     let model = adding();
@@ -45,7 +45,7 @@ fn lists_pairs_and_maps_mean_the_same() {
     assert_eq!((values(&three), values(&one), list.len()), (vec![3.0; 4], vec![1.0; 4], 2), "what was given is as it was");
 }
 
-/// C18 array-like inputs; C18 single input; C18 mixed dtypes: an array is copied and cast when it is set.
+/// OpenVINO: C18 array-like inputs, C18 single input, C18 mixed dtypes. An array is copied and cast when it is set.
 #[test]
 fn an_array_is_copied_at_once_and_cast() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -70,7 +70,7 @@ fn an_array_is_copied_at_once_and_cast() {
     assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
 }
 
-/// C19 non-writable inputs always copied: after the copy, changes of the user's data do not affect the request, and vice versa.
+/// OpenVINO: C19 non-writable inputs always copied. After the copy, changes of the user's data do not affect the request, and vice versa.
 #[test]
 fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -82,7 +82,7 @@ fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     assert_eq!((values(&users), values(&own)), (vec![1.0; 4], vec![5.0; 4]));
 }
 
-/// C19 dynamic model with 3 shapes; C19 scalars (sharing rules).
+/// OpenVINO: C19 dynamic model with 3 shapes, C19 scalars (sharing rules).
 #[test]
 fn an_array_gives_an_open_input_its_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 0])], vec![port("y", &[0, 0])]);
@@ -100,7 +100,7 @@ fn an_array_gives_an_open_input_its_shape() {
     assert_eq!(kind(request.infer(aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
 }
 
-/// C19 wrong type: the error has the expected and the actual value, and no input is set.
+/// OpenVINO: C19 wrong type. The error has the expected and the actual value, and no input is set.
 #[test]
 fn if_one_input_does_not_fit_none_is_set() {
     let model = adding();
@@ -165,7 +165,8 @@ fn inputs_that_panic_leave_the_request_idle() {
     request.infer(row([1.0; 4])).unwrap();
 }
 
-/// SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0: the caller declares the axes. By default, the first axis is the batch axis.
+/// OpenVINO: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The caller declares the axes. By default, the first axis is the
+/// batch axis.
 #[test]
 fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
     let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
@@ -211,7 +212,7 @@ fn the_slices_of_a_running_batch_cannot_be_written() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 6.0]);
 }
 
-/// C19 set_tensors with every key kind: setting outputs is also atomic.
+/// OpenVINO: C19 set_tensors with every key kind. Setting outputs is also atomic.
 #[test]
 fn several_outputs_are_set_at_once() {
     let model = adding();

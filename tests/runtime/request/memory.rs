@@ -1,4 +1,4 @@
-//! The numbers of threads and bytes do not grow with the number of requests and runs (C21, 8). Each test runs in a separate process.
+//! The numbers of threads and bytes do not grow with the number of requests and runs. Each test runs in a separate process.
 
 use std::fs;
 

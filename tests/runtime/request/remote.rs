@@ -1,4 +1,4 @@
-//! Tensors in device memory: the host cannot access them directly, can copy them, and requests use them without a copy (C12).
+//! Tensors in device memory: the host cannot access them directly, can copy them, and requests use them without a copy.
 
 use roiflow::devices::null::NullMemory;
 use roiflow::runtime::{ContextParams, RemoteContext};
@@ -256,7 +256,7 @@ fn a_device_refuses_memory_of_another_one_when_it_is_set() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), NUMBERS);
 }
 
-/// SetInputTensors_remote_tensor_default: the host gathers the slices.
+/// OpenVINO: SetInputTensors_remote_tensor_default. The host gathers the slices.
 #[test]
 fn a_batch_of_remote_slices_is_refused_and_a_batch_of_one_is_a_tensor() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -313,7 +313,7 @@ fn the_zeros_of_the_null_device_reach_its_own_memory() {
     assert_eq!(copied(&output), [0.0; 4]);
 }
 
-/// LoadedRemoteContext, LoadedTensor: a tensor stays usable after its context, and a context after its core.
+/// OpenVINO: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context, and a context after its core.
 #[test]
 fn tensors_outlive_their_context_and_contexts_their_core() {
     let mut core = Core::new();

@@ -62,7 +62,7 @@ fn fill_device_and_appended_steps_run_in_this_order_in_both_ways() {
     assert_eq!(names, ["fill", "infer", "decode", "count"]);
 }
 
-/// An error in a step skips the remaining steps and completes the run (C21, 3).
+/// An error in a step skips the remaining steps and completes the run.
 #[test]
 fn an_error_skips_the_steps_after_it() {
     let log = Log::default();
