@@ -354,7 +354,7 @@ impl Stream {
     }
 
     /// Only while the sink plays. A demuxer that seeks without a flush waits until its push is accepted, and a seek blocks state changes
-    /// of the pipeline. So a sink that is about to play would never accept it.
+    /// of the pipeline. So a sink that is about to play would never accept the push.
     fn seek_without_flush(&mut self) {
         let (reached, current, pending) = self.pipeline.state(gst::ClockTime::ZERO);
         if reached == Ok(gst::StateChangeSuccess::Success) && (current, pending) == (gst::State::Playing, gst::State::VoidPending) {

@@ -24,7 +24,7 @@ fn executed(request: &InferRequest) -> Vec<NodeTime> {
     request.profiling_info().unwrap().into_iter().filter(|node| node.status == NodeStatus::Executed).collect()
 }
 
-/// NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
+/// OpenVINO: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
 pub fn nodes_are_told_after_synchronous_and_asynchronous_runs(device: &UnderTest) {
     let Some(model) = profiled(device) else { return };
     let request = model.create_infer_request().unwrap();
@@ -69,7 +69,7 @@ pub fn the_nodes_are_those_of_the_requests_own_run(device: &UnderTest) {
     assert!(executed(&idle).is_empty());
 }
 
-/// perfCountWereNotEnabledExceptionTest.
+/// OpenVINO: perfCountWereNotEnabledExceptionTest.
 pub fn profiling_that_was_not_enabled_is_an_error(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.infer(batch(0, 1)).unwrap();

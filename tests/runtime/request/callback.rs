@@ -69,8 +69,8 @@ fn the_callback_may_restart_the_request_ten_times() {
     assert!(receiver.recv().is_err(), "the callback is gone with its request");
 }
 
-/// The state is idle before the callback runs. Waiters continue only after the callback ended.
-/// ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy.
+/// OpenVINO: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The state is idle before the callback runs.
+/// Waiters continue only after the callback ended.
 #[test]
 fn waiters_go_on_only_after_the_callback_ended() {
     let request = compile(doubling()).create_infer_request().unwrap();

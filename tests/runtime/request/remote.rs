@@ -52,7 +52,7 @@ fn doubling_rows() -> CompiledModel {
     compile_ports(Arc::new(doubling_there()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])])
 }
 
-/// canCreateRemote: a tensor with the parameters of its context.
+/// OpenVINO: canCreateRemote. The tensor has the parameters of its context.
 #[test]
 fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!((context().device(), context().params()), ("NULL", ContextParams::DeviceMemory { max_bytes: None }));
@@ -67,7 +67,7 @@ fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!(core().default_context("GPU.7").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// cantCreateBlobWithInvalidSize.
+/// OpenVINO: cantCreateBlobWithInvalidSize.
 #[test]
 fn a_size_that_overflows_is_refused() {
     for context in [context(), core().create_context("NULL", &ContextParams::SharedMemory).unwrap()] {
@@ -75,7 +75,7 @@ fn a_size_that_overflows_is_refused() {
     }
 }
 
-/// test_remote_api: the default context raises on CPU.
+/// OpenVINO: test_remote_api. On CPU, the default context is an error.
 #[test]
 fn a_device_without_memory_of_its_own_says_so() {
     for context in [core().default_context("CPU"), core().create_context("CPU", &ContextParams::DeviceMemory { max_bytes: Some(1) })] {
@@ -85,7 +85,7 @@ fn a_device_without_memory_of_its_own_says_so() {
     }
 }
 
-/// remoteTensorAsTensor: data() raises, type and shape work; test_remote_api: set_shape works, data, bytes and copy_to raise.
+/// OpenVINO: remoteTensorAsTensor, test_remote_api. Type and shape can be read, and the shape can be set. Access to the data fails.
 #[test]
 fn the_host_sees_type_and_shape_and_nothing_else() {
     let mut tensor = context().create_tensor(ElementType::F32, [2, 6]).unwrap();
@@ -109,7 +109,7 @@ fn the_host_sees_type_and_shape_and_nothing_else() {
     assert_eq!(copied(&tensor), [0.0; 12]);
 }
 
-/// test_remote_api: create_host_tensor is a plain tensor.
+/// OpenVINO: test_remote_api. `create_host_tensor` returns an ordinary tensor.
 #[test]
 fn a_host_tensor_of_the_context_is_a_plain_tensor() {
     let tensor = context().create_host_tensor(ElementType::F32, [2, 2]).unwrap();
@@ -157,7 +157,7 @@ fn copies_that_do_not_fit_are_refused() {
     device.copy_to(&host).unwrap();
 }
 
-/// inferWithRemoteNoThrow: remote input with a host output, and remote input with a remote output. canInputRemoteTensor.
+/// OpenVINO: inferWithRemoteNoThrow, canInputRemoteTensor. A remote input with a host output, and with a remote output.
 #[test]
 fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -173,7 +173,7 @@ fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     assert_eq!(copied(&output), [10.0; 4], "a host tensor may follow");
 }
 
-/// canInputOutputRemoteTensor: an output that is too large is shrunk to the actual shape in place.
+/// OpenVINO: canInputOutputRemoteTensor. An output that is too large is shrunk to the actual shape in place.
 #[test]
 fn a_remote_output_with_room_is_reshaped_and_one_without_fails_the_run() {
     let request = doubling_rows().create_infer_request().unwrap();

@@ -1,4 +1,4 @@
-//! The threads, step by step.
+//! The steps of each simulated thread.
 
 use super::*;
 
