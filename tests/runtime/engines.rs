@@ -419,7 +419,7 @@ fn reshaped_model_accepts_only_the_new_shapes() {
             assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Tensor, "{device}");
         }
     }
-    // The file has static extents.
+    // The model file has static extents.
     let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let compiled = core.compile_model(&identity, device, &Config::default()).unwrap();
@@ -651,7 +651,7 @@ fn port_is_found_by_each_name_of_its_tensor() {
     scratch.file("two.bin", std::fs::read(golden.join("ssd.bin")).unwrap());
     let read = core.read_model(&path).unwrap();
     let cache_folder = Some(scratch.path().join("kept"));
-    // Compiled, and loaded from the cache.
+    // The model is compiled first, then loaded from the cache.
     for _ in 0..2 {
         let model = core.compile_model(&read, device, &Config { cache_folder: cache_folder.clone(), ..Config::default() }).unwrap();
         let request = model.create_infer_request().unwrap();

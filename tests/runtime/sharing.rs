@@ -273,7 +273,7 @@ fn stage_dropped_during_runs_frees_everything() {
         receive(&first).unwrap();
         drop(detector);
         assert_eq!(Arc::strong_count(&device.script), before, "while a worker is on its way out");
-        // It ran, was canceled, or never started; it was reported.
+        // The job ran, was canceled, or never started. In each case it was reported.
         drop(receive(&second));
     }
 }

@@ -341,7 +341,7 @@ fn canceled_frames_do_not_run_and_complete_at_once() {
         guards[2].cancel();
         assert_eq!(detector.stats().n_runs, 1, "the one before them");
     });
-    // The last one is discarded when it would run.
+    // The last frame is discarded when its run would start.
     assert_eq!(order, [(1, false), (3, false), (0, true), (2, false), (4, true)]);
 }
 

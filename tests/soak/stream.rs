@@ -353,7 +353,7 @@ impl Stream {
         self.reach(gst::State::Playing, "play on after a seek");
     }
 
-    /// Only while the sink plays. A demuxer that seeks without a flush waits until its push is accepted, and a seek blocks state changes
+    /// Seeks only while the sink plays. A demuxer that seeks without a flush waits until its push is accepted. A seek blocks state changes
     /// of the pipeline. So a sink that is about to play would never accept the push.
     fn seek_without_flush(&mut self) {
         let (reached, current, pending) = self.pipeline.state(gst::ClockTime::ZERO);

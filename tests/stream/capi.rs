@@ -52,7 +52,7 @@ impl Results {
 
 impl Drop for Results {
     fn drop(&mut self) {
-        // SAFETY: freed once.
+        // SAFETY: the results are freed only here.
         unsafe { roiflow_results_free(self.0) }
     }
 }
@@ -111,7 +111,7 @@ fn c_api_returns_objects_attributes_and_json_of_buffer() {
     let objects = json["objects"].as_array().unwrap();
     assert_eq!((objects.len(), &objects[0]["id"], &objects[1]["parent_id"]), (2, &12.into(), &1.into()));
     assert_eq!(objects[0]["identity"]["data"], serde_json::json!([0.5, 1.0]));
-    // SAFETY: not freed yet.
+    // SAFETY: the results are not freed yet.
     assert_eq!(unsafe { [roiflow_results_json(read.0), roiflow_results_json(read.0)] }.map(text)[0].unwrap().lines().count(), 1);
 }
 

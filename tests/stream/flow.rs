@@ -323,11 +323,11 @@ fn seek_about(clip: &str, policy: &str) {
         for _ in 0..round % 7 + 1 {
             passed.recv_timeout(TIMEOUT.into()).expect("frames arrive");
         }
-        // Before the seek, because frames of the new segment may arrive before it returns.
+        // Discards earlier frames before the seek, because frames of the new segment may arrive before the seek returns.
         while passed.try_recv().is_ok() {}
         pipeline.seek_simple(gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE, FRAME_TIME * (round % 3 * 10)).unwrap();
     }
-    // Frames from before the seek may arrive first. EOS on the bus may also be from before it, so it is not checked.
+    // Frames from before the seek may arrive first. EOS on the bus may also be from before the seek, so the test does not check EOS.
     let mut times: Vec<gst::ClockTime> = Vec::new();
     while times.len() < 50 || times.last() != Some(&(FRAME_TIME * 49)) {
         let time = passed.recv_timeout(TIMEOUT.into());

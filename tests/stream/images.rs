@@ -82,10 +82,10 @@ fn broken_image_is_skipped_reported_and_counted() {
         assert!(warning.is_some_and(|line| line.contains("skipped")), "{name}: {said}");
     }
     assert!(said.contains("skipped  4 unreadable images") && said.contains("4 images"), "{said}");
-    // Also with a video of all images, and with a broken first image.
+    // The same with a video of all images, where the first image is broken.
     let (code, said, lines) = run(&folder, &folder.file("in/[b-e]*"), &["--video", &folder.file("o.mp4")]);
     assert_eq!((code, lines.len()), (3, 2), "{said}");
-    // As one of several inputs.
+    // The images are one of several inputs.
     let json = folder.file("{stream}.jsonl");
     let (path, clean) = (folder.file("in"), folder.file("in/a.png"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &path, "--input", &clean, "--json", &json]);
@@ -139,7 +139,7 @@ fn file_names_with_any_characters_are_inputs() {
         let (code, said, lines) = run(&folder, &input, &[]);
         assert_eq!((code, lines.len()), (0, 3), "{input}: {said}");
     }
-    // A name that is not UTF-8.
+    // The file name is not UTF-8.
     let odd = Path::new(&folder.file("")).join(OsStr::from_bytes(b"odd\xff.png"));
     folder.picture("x.png", 64, 64, [0, 255, 0]);
     std::fs::rename(folder.file("x.png"), &odd).unwrap();

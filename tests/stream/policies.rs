@@ -205,7 +205,7 @@ fn frame_leaves_without_results_after_max_latency() {
     // Late results are discarded.
     slow.release();
     eventually("the requests are idle", || rig.count("runs") >= 4);
-    // A limit that even a busy machine meets.
+    // Even a busy machine completes frames within this limit.
     rig.element.set_property("max-latency", 60_000_u32);
     for n in 3..8 {
         rig.frame(n).unwrap();
@@ -265,7 +265,7 @@ fn fast_camera_frames_leave_in_time_and_in_order() {
     let count = |field: &str| stats.get::<u64>(field).unwrap();
     assert_eq!((count("frames-in"), count("frames-out"), count("dropped")), (200, 200, 0), "{stats}");
     assert!(count("inferred") >= 5 && count("skipped-queue-policy") > 100, "{stats}");
-    // Far above the limit, because machines stall. Without a policy, the last frame would leave after 18 s.
+    // The bound is far above the limit, because machines stall. Without a policy, the last frame would leave after 18 s.
     assert!(Duration::from_nanos(count("latency-p99-ns")) < 5 * MAX_LATENCY, "{stats}");
     let numbers: Vec<u64> = arrived.lock().unwrap().iter().map(|arrived| arrived.results().unwrap().frame_number).collect();
     assert_eq!(numbers, (0..200).collect::<Vec<_>>());

@@ -92,7 +92,7 @@ impl World {
                 if let Err(refusal) = result {
                     world.has_heard_error |= matches!(refusal, Return::NotLinked | Return::Error(_));
                     match refusal {
-                        // Items after the flush are sent by the flushing thread.
+                        // The flushing thread sends the items after the flush.
                         Return::Flushing => world.upstream.clear(),
                         Return::Eos => {
                             while world.upstream.last().is_some_and(|step| matches!(step, Step::Send(Frame(_) | Caps(_)))) {
@@ -410,7 +410,7 @@ impl World {
         self.steps(who).insert(0, Step::Turn);
     }
 
-    /// A run ends, in time or late.
+    /// Completes a run, whose epoch may have ended.
     pub(super) fn end_run(&self, run: usize) -> Self {
         let mut world = self.clone();
         let (ticket, epoch, closings) = world.runs.remove(run);
