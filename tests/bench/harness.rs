@@ -1,7 +1,8 @@
 //! Paired measurements: both sides are measured alternately in one process, so that disturbances affect both.
 //!
 //! Criterion is not used: it measures each function separately and compares with an earlier run. Here the figure is the difference between
-//! neighboring measurements, on a machine with other load, in processor and wall time. A budget is compared with the interval of its median.
+//! neighboring measurements, on a machine with other load, in processor and wall time. A budget is compared with the interval of its
+//! median.
 
 use std::time::{Duration, Instant};
 
@@ -115,8 +116,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The interval is between order statistics, for any distribution. The number of values below the true median has a binomial distribution.
-    /// With seven values, the smallest and largest give 98.4 %; six values are too few.
+    /// The interval is between order statistics, for any distribution. The number of values below the true median has a binomial
+    /// distribution. With seven values, the smallest and largest give 98.4 %; six values are too few.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
