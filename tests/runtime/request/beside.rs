@@ -422,7 +422,7 @@ fn the_last_step_may_be_the_one_that_starts_the_engine() {
     }
 }
 
-/// Also on the caller's thread, and if the engine completes the run before the runtime waits for it.
+/// The engine may complete a run before the runtime waits for it. Tested on the caller's thread and on other threads.
 #[test]
 fn a_run_goes_on_whichever_comes_first() {
     for (is_inline, batch_size) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
@@ -468,7 +468,7 @@ fn a_completion_that_is_told_again_is_ignored() {
     runs_again(&device, &request);
 }
 
-/// Waiting threads abandon the run. Its memory is freed when the engine completes it.
+/// A drop stops waiting after `drop_patience`. The memory of the run is freed when the engine completes it.
 #[test]
 fn an_engine_that_never_tells_holds_up_nobody_for_longer_than_said() {
     let device = Beside::new(double);

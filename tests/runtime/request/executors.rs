@@ -19,7 +19,7 @@ impl Task for Work {
     }
 }
 
-/// Like `Call`, with priority over other tasks.
+/// Like [`Work`], with priority over other tasks.
 struct Urgent(Work);
 
 impl Task for Urgent {

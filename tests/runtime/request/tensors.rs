@@ -245,7 +245,7 @@ fn inputs_are_given_by_list_by_index_or_by_name() {
     assert_eq!(sum(), 6.0, "inputs stay as they were");
 }
 
-/// The device suite has OVNotSupport and the dynamic tests of C8. The tests here need no particular device.
+/// The device suite has OVNotSupport and the other tests of dynamic shapes.
 #[test]
 fn an_open_extent_accepts_any_and_the_others_stay_fixed() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
