@@ -1,13 +1,13 @@
-//! The rules of the source that the compiler does not know: which crate and folder may use which, file headers, words that must not
-//! stay, names that the README must list.
+//! Source rules that the compiler does not check: allowed dependencies between crates and folders, file headers, forbidden words, and names
+//! that the README must list.
 //!
-//! Reads the files as text, so it also sees code that is switched off by a feature. Uses nothing but the standard library.
+//! Reads files as text, so disabled features are checked as well. Uses only the standard library.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which crate of `crates`, or `python`, may use which others of them, from the bottom up. The root package may use them all.
+/// The crates that each crate of `crates`, and `python`, may use, from the lowest layer up. The root package may use all of them.
 const CRATES: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("results", &[]),
@@ -20,30 +20,30 @@ const CRATES: &[(&str, &[&str])] = &[
     ("python", &["tensor", "runtime", "devices"]),
 ];
 
-/// Which folders inside a crate may not be named by which others, where the compiler sees no difference.
+/// Folders inside a crate, and the paths that they must not use. The compiler does not enforce these rules.
 const APART: &[(&str, &[&str])] = &[
     ("src/elements", &["crate::pipeline", "crate::cli", "roiflow_runtime", "crate::runtime"]),
     ("src/pipeline", &["crate::cli", "crate::runtime", "roiflow_runtime"]),
-    // `auto` opens the others by name.
+    // `auto` opens the other devices by name.
     ("crates/devices/src/auto", &["crate::cpu", "crate::openvino", "crate::onnxruntime"]),
     ("crates/devices/src/cpu", &["crate::auto", "crate::openvino", "crate::onnxruntime"]),
     ("crates/devices/src/openvino", &["crate::auto", "crate::cpu", "crate::onnxruntime"]),
     ("crates/devices/src/onnxruntime", &["crate::auto", "crate::cpu", "crate::openvino"]),
 ];
 
-/// Words that must not stay in comments.
+/// Words that are not allowed in comments.
 const FORBIDDEN_WORDS: &[&str] = &["for now", "XXX"];
 
-/// A longer file has more than one subject.
+/// Longer files probably contain several topics and must be split.
 const MAX_LINES: usize = 900;
 
-/// The sources of the product.
+/// The source files of the product.
 fn product() -> Vec<File> {
     let folders = names_in("crates", Path::is_dir).into_iter().map(|name| format!("crates/{name}/src"));
     folders.chain(["src".to_owned(), "python/src".to_owned()]).flat_map(|folder| rust_files(&folder)).collect()
 }
 
-/// These, the tests and the examples.
+/// The source files of the product, the tests and the examples.
 fn everything() -> Vec<File> {
     product().into_iter().chain(["tests", "examples"].into_iter().flat_map(rust_files)).collect()
 }
@@ -115,7 +115,7 @@ fn elements_are_registered() {
 fn readme_lists_elements_pipelines_and_devices() {
     let readme = read(&root().join("README.md"));
     let elements = registered_elements(&read(&root().join("src/elements/mod.rs")));
-    // Of the devices that an engine has, the one that it always has.
+    // Each engine is represented by the device that it always has.
     let device_of = |folder: &String| match folder.as_str() {
         "onnxruntime" => "ORT.CPU".to_owned(),
         "openvino" => "OPENVINO.CPU".to_owned(),
@@ -138,7 +138,7 @@ fn the_readme_stays_short() {
     assert!(n_lines <= 150 && n_words <= 1200, "README.md: expected at most 150 lines and 1200 words, got {n_lines} and {n_words}");
 }
 
-/// The pages for people: those of the top folder, and the book's. The list of the book's pages is none.
+/// The pages for users: in the top folder and in the book, without the book's table of contents.
 fn pages() -> Vec<String> {
     let folders = [(".", ""), ("docs", "docs/"), ("docs/reference", "docs/reference/")];
     let names = folders
@@ -164,7 +164,7 @@ fn the_book_lists_every_page() {
 
 #[test]
 fn the_documentation_lists_the_environment_variables() {
-    /// For tests, and for a process that the command starts itself.
+    /// Environment variables for tests, and for processes that the command starts itself.
     const INTERNAL: &[&str] = &["ROIFLOW_APART", "ROIFLOW_UPDATE", "ROIFLOW_SEED", "ROIFLOW_MODELS"];
     let page = read(&root().join("docs/reference/environment.md"));
     check(product().iter().flat_map(|file| {
@@ -200,23 +200,23 @@ fn check(errors: impl Iterator<Item = String>) {
     assert!(list.is_empty(), "\n{list}");
 }
 
-// The rules, on one file.
+// Rules for a single file.
 
-/// A source file, and its name from the project's root.
+/// A source file with its path from the project's root.
 struct File {
     name: String,
     text: String,
 }
 
 impl File {
-    /// Where code has this text.
+    /// Positions of this text in the code.
     fn lines_with(&self, text: &str) -> Vec<String> {
         let lines = self.text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//") && line.contains(text));
         lines.map(|(idx, _)| format!("{}:{}: {text} may not be used here", self.name, idx + 1)).collect()
     }
 }
 
-/// The crates of this workspace among the dependencies of a manifest.
+/// The workspace crates among the dependencies of a manifest.
 fn crates_used(manifest: &str) -> Vec<String> {
     let lines = manifest.lines().skip_while(|line| line.trim() != "[dependencies]").skip(1);
     let section = lines.take_while(|line| !line.starts_with('['));
@@ -232,13 +232,13 @@ fn forbidden(file: &File) -> Vec<String> {
         .collect()
 }
 
-/// The targets of the links of a page, but for those to the network.
+/// The targets of a page's links, except network links.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
 }
 
-/// Whether there is such a file, and in it such a heading.
+/// Whether this file exists and has this heading.
 fn leads_somewhere(page: &str, link: &str) -> bool {
     let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
     let target = if file.is_empty() { root().join(page) } else { root().join(page).with_file_name("").join(file) };
@@ -246,7 +246,7 @@ fn leads_somewhere(page: &str, link: &str) -> bool {
     target.exists() && anchor.is_none_or(has_heading)
 }
 
-/// The anchor that GitHub gives a heading.
+/// The anchor that GitHub generates for a heading.
 fn slug(heading: &str) -> String {
     let plain = heading.trim_start_matches('#').trim().to_lowercase();
     plain.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -258,7 +258,7 @@ fn has_word(text: &str, word: &str) -> bool {
         .any(|(begin, _)| !is_part(text[..begin].chars().next_back()) && !is_part(text[begin + word.len()..].chars().next()))
 }
 
-/// The names of `list` that no test names, and entries that are wrong.
+/// Errors in the conformance list: names without a test, and invalid entries.
 fn conformance_errors(list: &str, docs: &[String]) -> Vec<String> {
     let entries = list.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with(['#', '[']));
     let mut seen: Vec<&str> = Vec::new();
@@ -281,7 +281,7 @@ fn conformance_errors(list: &str, docs: &[String]) -> Vec<String> {
     errors
 }
 
-/// The rows of a table whose last column is not the name of a function of the code.
+/// The rows of a table whose last column does not name a function of the code.
 fn promises_without_test(chapter: &str, code: &str) -> Vec<String> {
     let rows = chapter.lines().filter(|line| line.starts_with("| ")).skip(1);
     let is_named = |row: &str| {
@@ -291,7 +291,7 @@ fn promises_without_test(chapter: &str, code: &str) -> Vec<String> {
     rows.filter(|row| !is_named(row)).map(|row| format!("docs/inference-requests.md: no test of this name: {row}")).collect()
 }
 
-/// The doc comments that stand directly above a `#[test]` or a case of the device suite, each on one line.
+/// The doc comments directly above a `#[test]` or a case of the device suite, each joined into one line.
 fn docs_of_tests(text: &str) -> Vec<String> {
     let (mut docs, mut doc) = (Vec::new(), String::new());
     for line in text.lines().map(str::trim_start) {
@@ -306,25 +306,25 @@ fn docs_of_tests(text: &str) -> Vec<String> {
     docs
 }
 
-/// Whether the text has this name, and not as the beginning or the end of a longer one.
+/// Whether the text contains this name as a whole word.
 fn has_name(text: &str, name: &str) -> bool {
     let is_part = |character: Option<char>| character.is_some_and(|character| character.is_alphanumeric() || character == '_');
     text.match_indices(name)
         .any(|(begin, _)| !is_part(text[..begin].chars().next_back()) && !is_part(text[begin + name.len()..].chars().next()))
 }
 
-/// The names of elements among the strings of this text.
+/// The element names among the string literals of this text.
 fn registered_elements(text: &str) -> Vec<String> {
     let is_name = |text: &&str| {
         text.strip_prefix("roi").is_some_and(|rest| {
-            // The plugin and the log category are called after the project.
+            // The plugin and the log category have the name of the project.
             !rest.is_empty() && rest != "flow" && rest.chars().all(|character| character.is_ascii_lowercase())
         })
     };
     text.split('"').filter(is_name).map(str::to_owned).collect()
 }
 
-// Files.
+// File access.
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -358,13 +358,13 @@ fn names_in(folder: &str, keep: fn(&Path) -> bool) -> Vec<String> {
     names
 }
 
-/// Nothing where the folder does not exist.
+/// Returns an empty list if the folder does not exist.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
 mod rules {
-    //! The rules on pieces of text.
+    //! Tests of the rules on short texts.
 
     use super::{File, conformance_errors, crates_used, docs_of_tests, forbidden, leads_somewhere, links, registered_elements, slug};
 

@@ -1,4 +1,4 @@
-"""Where bindings of this kind go wrong: memory, the interpreter's lock, cycles, the end of the process. One test for each hazard."""
+"""Typical errors of bindings: memory, the interpreter's lock, reference cycles, process exit. One test per hazard."""
 
 import copy
 import gc
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(IS_OPENVINO, reason="what roiflow does better")
 
 
 def program(text, timeout=110, **variables):
-    """Runs a program in a process of its own, in this folder."""
+    """Runs a program in a separate process, in this folder."""
     folder = os.path.dirname(os.path.abspath(__file__))
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(text)],

@@ -1,4 +1,4 @@
-"""The programs that people see first: the README, the pages of the book, the examples, and the snippets of OpenVINO's documentation."""
+"""Documented programs: the README, the pages of the book, the examples, and the snippets of OpenVINO's documentation."""
 
 import os
 import pathlib
@@ -46,7 +46,7 @@ def test_the_command_lists_the_devices():
 
 
 def test_snippets_of_the_inference_request_page():
-    # reference 000, word for word but for `compiled_model` and what fills gaps
+    # reference 000, unchanged except for `compiled_model` and code for omitted parts
     compiled_model = compile(models.region())
     infer_request = compiled_model.create_infer_request()
     infer_request1, infer_request2 = compiled_model.create_infer_request(), compiled_model.create_infer_request()
@@ -63,7 +63,7 @@ def test_snippets_of_the_inference_request_page():
 
 
 def test_snippets_of_the_advanced_inference_page():
-    # reference 003, word for word
+    # reference 003, unchanged
     path = models.save(
         "two_inputs",
         [models.node("Add", "input_0 input_1", "y")],

@@ -1,7 +1,7 @@
-"""Interoperability of roiflow with GStreamer's analytics elements: run by scripts/test-analytics in a root with
-GStreamer 1.26, where the plugin lies that was built on an older one.
+"""Interoperability of roiflow with GStreamer's analytics elements. scripts/test-analytics runs this in a root with
+GStreamer 1.26 and a plugin that was built with an older version.
 
-    python3 check.py FOLDER OUT      FOLDER has the tiny models, OUT takes the picture that the overlay drew
+    python3 check.py FOLDER OUT      FOLDER has the tiny models; the overlay's image is written to OUT
 
 Every check prints its name; the exit status is 0 if all hold.
 """

@@ -43,7 +43,7 @@ pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> R
         batched.infer(()).expect("it runs");
     });
 
-    // Several at once, with starts and ends on several threads.
+    // Several concurrent runs, which start and end on several threads.
     let n_requests = 2 * engines.n_threads()?;
     let (restarting, queue) = (Restarting::new(&engines.noop, n_requests)?, Queue::new(&engines.noop, n_requests)?);
     let values = effort.count(N_RUNS, |n_runs| of_all_threads(|| restarting.run(n_runs)));

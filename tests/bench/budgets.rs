@@ -5,9 +5,9 @@
 /// A run on the caller's thread: additional wall time in microseconds.
 pub const SYNC_MORE_US: f64 = 5.0;
 
-/// A run by start and callback, queue, or `.await`, while the workers are always busy: additional processor time in microseconds, on the same
-/// threads. If one thread feeds the others (queue, `.await`), the bare calls are fed by one thread, too. The figure against unfed bare calls is
-/// printed next to it.
+/// A run by start and callback, queue, or `.await`, while all workers are busy: additional CPU time in microseconds, on the same threads.
+/// For queue and `.await`, where one thread starts all runs, one thread also starts the bare calls. The difference from bare calls without
+/// such a thread is printed next to it.
 pub const ASYNC_MORE_US: f64 = 5.0;
 
 /// Any run of a model that takes at least a millisecond: overhead in percent.

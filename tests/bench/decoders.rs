@@ -17,8 +17,8 @@ const SHAPE: [usize; 3] = [1, 25_200, 85];
 const IOU: f32 = 0.45;
 const MAX_BOXES: usize = 300;
 
-/// Decoding and NMS: absolute and relative to the plain implementation, for a street scene with many objects. Also for outputs in which every
-/// row is a candidate, which no useful threshold allows.
+/// Decoding and NMS: absolute and relative to the plain implementation, for a street scene with many objects. Also for outputs in which
+/// every row is a candidate, an extreme case that no useful threshold produces.
 pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
     for (name, n_objects, score, budget) in

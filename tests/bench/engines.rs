@@ -134,7 +134,7 @@ fn rounds_per_ms() -> u64 {
     (N_ROUNDS as f64 * 1e6 / fastest.as_nanos().max(1) as f64) as u64
 }
 
-/// A model of the demo: on device `CPU`, and by the interface of the engine with the same options.
+/// A model of the demo: on device `CPU`, and through the engine's own interface with the same options.
 fn embedded(core: &Core, name: &'static str, path: &Path, shape: [usize; 4]) -> Result<Subject> {
     let model = core.compile_model(&core.read_model(path)?, "CPU", &Config::default())?;
     let mut state = 1_u32;

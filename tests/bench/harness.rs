@@ -1,7 +1,8 @@
 //! Paired measurements: both sides are measured alternately in one process, so that disturbances affect both.
 //!
 //! Criterion is not used: it measures each function separately and compares with an earlier run. Here the figure is the difference between
-//! neighboring measurements, on a machine with other load, in processor and wall time. A budget is compared with the interval of its median.
+//! neighboring measurements, on a machine with other load, in processor and wall time. A budget is compared with the interval of its
+//! median.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     pub wall_ns: f64,
-    /// Processor time of all threads of the process.
+    /// CPU time of all threads of the process.
     pub cpu_ns: f64,
 }
 
@@ -57,7 +58,7 @@ impl Effort {
     pub fn compare(&self, mut bare: impl FnMut(usize), mut ours: impl FnMut(usize)) -> Pairs {
         let n_runs = self.n_runs(&mut bare, &mut ours);
         let pair = |pair_idx: usize| {
-            // Each side is first equally often, because the second may find warmer caches or a hotter processor.
+            // Each side is first equally often, because the second side may benefit from warm caches or suffer from a hotter CPU.
             if pair_idx.is_multiple_of(2) {
                 let of_bare = read(n_runs, &mut bare);
                 (of_bare, read(n_runs, &mut ours))
@@ -115,8 +116,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The interval is between order statistics, for any distribution. The number of values below the true median has a binomial distribution.
-    /// With seven values, the smallest and largest give 98.4 %; six values are too few.
+    /// The interval is between order statistics, for any distribution. The number of values below the true median has a binomial
+    /// distribution. With seven values, the smallest and largest give 98.4 %; six values are too few.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

@@ -13,7 +13,7 @@ use crate::harness::{Clock, Estimate, Pairs};
 pub struct Report {
     metrics: Vec<Metric>,
     raw: String,
-    /// Figures without a verdict, because the measurement was too short.
+    /// Whether this is a quick run, whose figures are not compared with budgets.
     quick: bool,
 }
 

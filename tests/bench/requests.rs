@@ -79,14 +79,14 @@ fn saturated(
     ours: impl Fn(&Subject, usize) -> Result<Runs>,
 ) -> Result<()> {
     let n_threads = engines.n_threads()?;
-    // One running per thread, and one ready to follow it.
+    // One running request per thread, and one ready request.
     let n_requests = 2 * n_threads;
     let effort = effort.of_threads(n_requests);
     let feeds_itself = way == "callback";
     for subject in [&engines.noop, &engines.short, &engines.millisecond].into_iter().chain(&engines.models) {
         let name = format!("{way}, saturated, {}", subject.name);
         let is_long = ![&engines.noop, &engines.short].into_iter().any(|short| std::ptr::eq(short, subject));
-        // At saturation the cores are busy on both sides, which the wall time shows.
+        // At saturation, all cores are busy on both sides. The wall time confirms this.
         let mut more = |name: &str, pairs: &Pairs, judged: bool| match is_long {
             true => {
                 report.more_percent(name, pairs, Clock::Cpu, judged.then_some(MODEL_MORE_PERCENT));
@@ -98,8 +98,8 @@ fn saturated(
             }
         };
         let (bare, mut ours) = (Threads::new(engines, subject, n_threads)?, ours(subject, n_requests)?);
-        // A feeding thread sleeps and is woken for each run, in any implementation. So the comparison is with bare calls that are fed by one
-        // thread, too.
+        // In any implementation, the thread that starts the runs sleeps and is woken for each run. So the baseline also has one thread that
+        // starts the bare calls.
         more(&name, &effort.compare(|n_runs| bare.run(n_runs), &mut ours), feeds_itself);
         if !feeds_itself {
             let fed = Fed::new(engines, subject, n_requests)?;
@@ -190,8 +190,8 @@ impl Task for Loop {
 
 /// Bare calls on the same threads, passed one by one by a thread that sleeps until one of them is free.
 ///
-/// It sleeps immediately, like the feeding thread of requests. A crossbeam channel yields first, until the computing thread has run. Then calls
-/// run out, and at 90 % load less processor time is used.
+/// Sleeps immediately, like the thread that starts requests. A crossbeam channel first yields until the computing thread has run. Then no
+/// calls are queued, and at 90 % load less CPU time is used.
 struct Fed {
     pool: Arc<Pool>,
     calls: Vec<Arc<Call>>,

@@ -61,7 +61,7 @@ pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// Runs a number of frames, in turn on each stage.
+/// Runs a number of frames, alternating between the stages.
 fn play(stages: &[Stage], n_frames: usize) {
     let size = Size::new(256, 256);
     let frame = Frame::from_packed(PixelFormat::Rgb, size, &[90; 256 * 256 * 3]).expect("so many bytes");

@@ -1,4 +1,4 @@
-//! What the way of a frame to the engine allocates: nothing that grows with the frame or the region.
+//! Allocations when a frame is preprocessed for the engine: none that grows with the frame or the region.
 //!
 //! The allocator of this test program counts, per thread; a synchronous run does all its work on the caller's thread.
 
@@ -55,7 +55,7 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
     let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
     assert_eq!(steady, (0, 0), "ten more runs allocate nothing at all");
 
-    // Where all pixels count, a line is made of five rows: those of 300 that become one of 224, and some beside them.
+    // With antialiasing, an output row depends on several of the 300 source rows, so five rows of buffer are allowed.
     for rounding in [Rounding::Exact, Rounding::U8] {
         let preprocess = Preprocess { antialias: true, rounding, ..Preprocess::default() };
         request.set_input((), image_input(region.clone()).preprocess(preprocess)).unwrap();
@@ -68,7 +68,7 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
 
 #[test]
 fn decoding_allocates_nothing_once_there_were_as_many_boxes() {
-    // Of yunet at 64x32: grids of 32, 8 and 2 cells, in each of which is a face with keypoints.
+    // Outputs of YuNet at 64x32: grids of 32, 8 and 2 cells. Each cell contains a face with keypoints.
     let shapes = [32, 8, 2].into_iter().flat_map(|n_cells| [1, 1, 4, 10].map(|n_columns| [1, n_cells, n_columns]));
     let tensors: Vec<([usize; 3], Vec<f32>)> = shapes.map(|shape| (shape, vec![0.97; shape.iter().product()])).collect();
     let outputs: Vec<Output<'_>> = tensors.iter().map(|(shape, data)| Output { name: "y", shape, data }).collect();
@@ -102,7 +102,7 @@ fn naming_the_objects_of_a_frame_allocates_nothing_once_there_were_as_many() {
     let mut results = FrameResults { size: Size::new(1920, 1080), detections: (0..30).map(detection).collect(), ..FrameResults::default() };
     let mut n_names = 0;
     let mut update = |n: usize| {
-        // They move, and in every third frame one of them is not seen.
+        // The objects move, and one object is missing in every third frame.
         results.detections.iter_mut().for_each(|detection| (detection.track, detection.rect.y) = (None, n as f32));
         results.detections[0].rect.width = if n.is_multiple_of(3) { -1.0 } else { 50.0 };
         let new_name = || {
@@ -116,7 +116,7 @@ fn naming_the_objects_of_a_frame_allocates_nothing_once_there_were_as_many() {
     assert_eq!(n_names, 30);
 }
 
-/// The list of slices is kept from batch to batch.
+/// The list of slices is reused for each batch.
 #[test]
 fn a_stream_of_batches_allocates_nothing() {
     let port = |name: &str| Port::new(name, ElementType::F32, [Dim::Dynamic, Dim::Fixed(4)]);

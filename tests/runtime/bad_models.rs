@@ -355,7 +355,7 @@ fn unsupported_inputs_and_outputs_are_errors() {
     failures.check("two outputs", Stage::classifier(&options), ErrorKind::Config, &["has 2 outputs", "`tensor`", "`color`", "`type`"]);
 }
 
-/// The NULL device runs a model that another device read. Zeros are not objects.
+/// The NULL device runs a model that another device read. All its outputs are zero, so there are no detections.
 #[test]
 fn detector_on_the_null_device_finds_nothing() {
     let options = StageOptions { model: tiny("stripes.onnx"), device: Some("NULL".to_owned()), ..StageOptions::default() };

@@ -1,4 +1,4 @@
-//! Regions that a classifier gets, as defined by its description; and errors for invalid definitions.
+//! Regions as preprocessed for a classifier, as defined by its description; and errors for invalid definitions.
 
 use std::sync::mpsc;
 
@@ -84,7 +84,7 @@ fn contradicting_descriptions_are_errors_with_advice() {
     assert!(error.contains("`margin`") && error.contains("expected a classifier"), "{error}");
 }
 
-/// For a camera that is mounted upside down.
+/// `rotate` is for cameras that are mounted sideways or upside down.
 #[test]
 fn rotated_detector_reports_frame_coordinates() {
     let scratch = Scratch::new("turned");

@@ -1,4 +1,5 @@
-//! Engines may take denormal numbers for zero. The code around them does not: Rust assumes the default floating-point control.
+//! Engines may flush denormal numbers to zero. They must not change this setting for the calling code, because Rust assumes the default
+//! floating-point environment.
 
 use std::hint::black_box;
 use std::sync::mpsc;
@@ -14,7 +15,7 @@ fn has_denormals() -> bool {
     black_box(f32::MIN_POSITIVE) * black_box(0.5) > 0.0
 }
 
-/// Each device on a thread that no engine has seen, because engines change the first thread that calls them.
+/// Each device is tested on a new thread, because engines change the settings of the first thread that calls them.
 #[test]
 fn an_engine_leaves_the_float_control_of_its_caller() {
     for device in DEVICES.into_iter().filter(|device| is_here(device)) {
@@ -36,7 +37,7 @@ fn an_engine_leaves_the_float_control_of_its_caller() {
     }
 }
 
-/// On the threads of pools and of engines.
+/// Covers the threads of pools and of engines.
 #[test]
 fn steps_and_callbacks_compute_with_denormals() {
     for device in DEVICES.into_iter().filter(|device| is_here(device)) {

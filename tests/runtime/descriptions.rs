@@ -1,5 +1,5 @@
-//! Sources of a description without an explicit file: known models, metadata, ports, and DL Streamer files. Otherwise the error names the file
-//! to write.
+//! Sources of a description without an explicit file: known models, metadata, ports, and DL Streamer files. Without any of these, the error
+//! names the file to write.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Behavior that every device must have, written once; a device joins with one line at the end. Doc comments name the OpenVINO
-//! behavior test of which a test is the equivalent.
+//! Behavior required of every device, written once. The list at the end of this file adds each device in one line. Doc comments name the
+//! equivalent OpenVINO behavior test.
 
 mod batches;
 mod blocking;
@@ -32,7 +32,7 @@ use states::*;
 use crate::request::{compile_ports, doubling, kind, port, read, write};
 use crate::support::{Scratch, compile_on, eventually, in_time, row, tiny, values};
 
-/// A device, and how it gets the models of the suite.
+/// A device, and functions that compile the models of the suite on it.
 struct UnderTest {
     name: &'static str,
     /// `a` [1, 4], `b` [1, 4] -> `sum` [1, 4], `difference` [1, 4].
@@ -41,13 +41,13 @@ struct UnderTest {
     double: fn() -> CompiledModel,
     /// `x` [1, 4] -> `y` [1, 4] = x.
     identity: fn() -> CompiledModel,
-    /// A core of its own, the device's name, and `double` before it is compiled.
+    /// A separate core, the device's name, and `double` before compilation.
     source: fn() -> (Core, &'static str, Model),
-    /// `identity`, whose file fixes one row, with these options.
+    /// `identity` with these options. The model file has a fixed batch size of 1.
     identity_with: fn(&Config) -> Result<CompiledModel>,
-    /// `x` [?, 4] -> `y` [?, 4], each row less the mean of all, with these options.
+    /// `x` [?, 4] -> `y` [?, 4], with these options. Subtracts the mean of all rows from each row.
     center_with: fn(&Config) -> Result<CompiledModel>,
-    /// The same for `x` [1, 4], `total_in` [1, 4] -> `y` = `total_out` = x + total_in.
+    /// Like `source`, for `x` [1, 4], `total_in` [1, 4] -> `y` = `total_out` = x + total_in.
     sum: fn() -> (Core, &'static str, Model),
 }
 
@@ -58,20 +58,20 @@ impl UnderTest {
         core.compile_model(&model, name, config).unwrap()
     }
 
-    /// `sum` that keeps its total from run to run.
+    /// `sum`, with the total kept as state from run to run.
     fn summing(&self) -> CompiledModel {
         let (core, name, model) = (self.sum)();
         core.compile_model(&model.make_stateful([("total_in", "total_out")]).unwrap(), name, &Config::default()).unwrap()
     }
 
-    /// `double` for these shapes, and with its axes said.
+    /// `double` with this input shape and these axes.
     fn reshaped(&self, shape: impl Into<PartialShape>, axes: &str) -> Result<CompiledModel> {
         let (core, name, model) = (self.source)();
         let model = model.reshape([("x", shape.into())])?.with_axes("x", axes.parse()?)?;
         core.compile_model(&model, name, &Config::default())
     }
 
-    /// `double` open without bounds, open within bounds, and open in both axes.
+    /// `double` with an unbounded batch size, with a bounded batch size, and with both axes dynamic.
     fn open_models(&self) -> [CompiledModel; 3] {
         let bounded = self.reshaped([Dim::from(1..=12), 4.into()], "N?").unwrap();
         [(self.double)(), bounded, self.reshaped([Dim::Dynamic; 2], "N?").unwrap()]
@@ -110,10 +110,10 @@ fn tiny_with(device: &str, name: &str, config: &Config) -> Result<CompiledModel>
 const CPU: UnderTest = engine!("CPU");
 const ORT_CPU: UnderTest = engine!("ORT.CPU");
 const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU");
-/// What is no processor for us takes the way of accelerators: the engine calls back.
+/// The runtime treats this device as an accelerator: the engine reports completion through a callback.
 const OPENVINO_HETERO: UnderTest = engine!("OPENVINO.HETERO:CPU");
 
-/// The null device, whose scripts run as this function says.
+/// The null device. `run` adapts each of its scripts.
 macro_rules! null {
     ($run:path) => {
         UnderTest {
@@ -169,14 +169,14 @@ macro_rules! null {
 }
 
 const NULL: UnderTest = null!(std::convert::identity);
-/// As accelerators do: an engine on threads of its own tells when a run has computed.
+/// Like an accelerator: the engine computes on its own threads and reports completion.
 const NULL_ENGINE: UnderTest = null!(on_an_engine);
 
 fn on_an_engine(script: Script) -> Script {
     Script { engine: Some(Arc::new(Pool::new("engine", 2).unwrap())), ..script }
 }
 
-/// `x` [?, 4] -> `y` [?, 4], or with one row.
+/// `x` [n_rows, 4] -> `y` [n_rows, 4]; 0 makes the batch size dynamic.
 fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledModel> {
     let mut core = Core::new();
     core.register(Arc::new(NullDevice::new(Arc::new(script))));
@@ -184,7 +184,7 @@ fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledM
     core.compile_model(&Model::from_ports(info), "NULL", config)
 }
 
-/// `n` rows of four different numbers; `first` tells one batch from another.
+/// `n_rows` rows of four different numbers. `first` distinguishes batches.
 fn batch(first: usize, n_rows: usize) -> Tensor {
     Tensor::from_slice([n_rows, 4], &numbers(first, n_rows)).unwrap()
 }
@@ -197,8 +197,7 @@ fn doubled(values: &[f32]) -> Vec<f32> {
     values.iter().map(|value| 2.0 * value).collect()
 }
 
-/// CheckInputsOutputs, Cancreate_infer_request, getInputsFromFunctionWithSeveralInputs,
-/// getOutputsFromFunctionWithSeveralOutputs.
+/// OpenVINO: CheckInputsOutputs, Cancreate_infer_request, getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs.
 fn ports_are_those_of_the_model(device: &UnderTest) {
     let model = (device.add)();
     let names = |ports: &[Port]| ports.iter().map(|port| port.name().to_owned()).collect::<Vec<_>>();
@@ -211,7 +210,7 @@ fn ports_are_those_of_the_model(device: &UnderTest) {
     assert!(model.optimal_number_of_requests() >= 1);
 }
 
-/// canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync, CorrectOneAsyncInferWithGetInOutWithInfWait.
+/// OpenVINO: canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync, CorrectOneAsyncInferWithGetInOutWithInfWait.
 fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     let model = (device.add)();
     let (a, b) = (row([1.0, 2.0, 3.0, 4.0]), row([0.5, 0.25, -3.0, 10.0]));
@@ -228,7 +227,7 @@ fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     assert_eq!((values(&direct[0]), values(&direct[1])), first);
 }
 
-/// canInferWithSetInOutBlobs, canSetAndGetOutput, getAfterSetOutputDoNotChangeOutput.
+/// OpenVINO: canInferWithSetInOutBlobs, canSetAndGetOutput, getAfterSetOutputDoNotChangeOutput.
 fn results_land_in_the_users_own_memory(device: &UnderTest) {
     let request = (device.add)().create_infer_request().unwrap();
     let (sum, difference) = (row([9.0; 4]), row([9.0; 4]));
@@ -243,7 +242,7 @@ fn results_land_in_the_users_own_memory(device: &UnderTest) {
     }
 }
 
-/// secondCallGetInputAfterInferSync, secondCallGetOutputAfterInferSync, secondCallGetInputDoNotReAllocateData,
+/// OpenVINO: secondCallGetInputAfterInferSync, secondCallGetOutputAfterInferSync, secondCallGetInputDoNotReAllocateData,
 /// secondCallGetOutputDoNotReAllocateData.
 fn own_tensors_stay_where_they_are(device: &UnderTest) {
     let request = (device.identity)().create_infer_request().unwrap();
@@ -259,7 +258,7 @@ fn own_tensors_stay_where_they_are(device: &UnderTest) {
     }
 }
 
-/// CheckInferIsNotChangeInput.
+/// OpenVINO: CheckInferIsNotChangeInput.
 fn a_run_does_not_change_its_input(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let input = batch(3, 2);
@@ -269,7 +268,7 @@ fn a_run_does_not_change_its_input(device: &UnderTest) {
     }
 }
 
-/// canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow, InferStaticNetworkSetChangedOutputTensorThrow.
+/// OpenVINO: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow, InferStaticNetworkSetChangedOutputTensorThrow.
 fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     for port in ["x", "y"] {
         let request = (device.identity)().create_infer_request().unwrap();
@@ -285,7 +284,7 @@ fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     }
 }
 
-/// Inference_ROI_Tensor: the gaps of a window are not read (see also roi_nchw and roi_1d in `request::cascade`).
+/// OpenVINO: Inference_ROI_Tensor. The gaps between the rows of a region are not read (see also roi_nchw and roi_1d in `request::cascade`).
 fn a_strided_region_as_input_gives_exact_numbers(device: &UnderTest) {
     let big = Tensor::from_slice([5, 7], &(0..35).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
     let request = (device.double)().create_infer_request().unwrap();
@@ -313,7 +312,7 @@ fn a_strided_region_as_output_leaves_its_neighbors_alone(device: &UnderTest) {
     }
 }
 
-/// Rows of one tensor are computed as if each were alone.
+/// The result of each row is independent of the other rows.
 fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     let model = (device.double)();
     let together = values(&model.infer(batch(10, 5)).unwrap()[0]);
@@ -324,7 +323,7 @@ fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetwork: the same shape twice, then a larger one within the bounds; also back and forth.
+/// OpenVINO: InferDynamicNetwork. The same shape twice, then a larger one within the bounds, then smaller and larger ones in turn.
 fn batch_sizes_may_alternate(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -336,8 +335,8 @@ fn batch_sizes_may_alternate(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkWithoutSetShape, InferDynamicNetworkBoundWithoutSetShape: the tensor of an input whose shape is not known
-/// yet can be had; a run on it fits no port with a least extent.
+/// OpenVINO: InferDynamicNetworkWithoutSetShape, InferDynamicNetworkBoundWithoutSetShape. An input tensor exists before its shape is known.
+/// A run with this empty tensor fails if the port has a lower bound.
 fn the_tensor_of_an_open_input_is_there_before_its_shape(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -351,9 +350,9 @@ fn the_tensor_of_an_open_input_is_there_before_its_shape(device: &UnderTest) {
     assert!(error.to_string().contains("expected [1..12, 4] f32, got [0, 4] f32"), "{error}");
 }
 
-/// InferDynamicNetworkWithGetTensor, InferUpperBoundNetworkWithGetTensor, InferFullyDynamicNetworkWithGetTensor,
-/// InferDynamicNetworkWithGetTensor2times, InferUpperBoundNetworkAfterIOTensorsReshaping: the output has its type and no size
-/// before the run, its numbers after, and an earlier handle sees them.
+/// OpenVINO: InferDynamicNetworkWithGetTensor, InferUpperBoundNetworkWithGetTensor, InferFullyDynamicNetworkWithGetTensor,
+/// InferDynamicNetworkWithGetTensor2times, InferUpperBoundNetworkAfterIOTensorsReshaping. Before the run, the output has its type and no
+/// elements. After the run, it has the results, also through an older handle.
 fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -369,7 +368,7 @@ fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkGetSameTensor2times: the shape persists.
+/// OpenVINO: InferDynamicNetworkGetSameTensor2times. The shape persists.
 fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -385,7 +384,7 @@ fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkWithSetTensor, InferFullyDynamicNetworkWithSetTensor, InferDynamicNetworkWithSetTensor2times.
+/// OpenVINO: InferDynamicNetworkWithSetTensor, InferFullyDynamicNetworkWithSetTensor, InferDynamicNetworkWithSetTensor2times.
 fn an_open_input_takes_the_shape_of_the_users_tensor(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -401,8 +400,8 @@ fn an_open_input_takes_the_shape_of_the_users_tensor(device: &UnderTest) {
     }
 }
 
-/// InferOutOfRangeShapeNetworkWithGetTensorLower, InferOutOfRangeShapeNetworkWithGetTensorUpper: an error that says both sides, and
-/// the request goes on.
+/// OpenVINO: InferOutOfRangeShapeNetworkWithGetTensorLower, InferOutOfRangeShapeNetworkWithGetTensorUpper. The error has the expected and
+/// the actual shape, and the request stays usable.
 fn an_extent_out_of_its_bounds_is_an_error(device: &UnderTest) {
     let request = device.reshaped([Dim::from(2..=5), 4.into()], "N?").unwrap().create_infer_request().unwrap();
     let mut input = request.input_tensor(()).unwrap();
@@ -420,8 +419,8 @@ fn an_extent_out_of_its_bounds_is_an_error(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkSetUnexpectedOutputTensorBeforeInfer, InferDynamicNetworkSetOutputShapeBeforeInfer: the user's tensor gets the
-/// real shape, also if it had none.
+/// OpenVINO: InferDynamicNetworkSetUnexpectedOutputTensorBeforeInfer, InferDynamicNetworkSetOutputShapeBeforeInfer. The user's output
+/// tensor gets the actual shape, also if it was empty before.
 fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -439,8 +438,8 @@ fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkSetOutputTensorPreAllocatedMemoryBeforeInfer,
-/// InferDynamicNetworkGetOutputThenSetOutputTensorPreAllocatedMemoryBeforeInfer: the result lands in the user's memory.
+/// OpenVINO: InferDynamicNetworkSetOutputTensorPreAllocatedMemoryBeforeInfer,
+/// InferDynamicNetworkGetOutputThenSetOutputTensorPreAllocatedMemoryBeforeInfer. The result is written to the user's memory.
 fn an_open_output_that_is_large_enough_keeps_its_memory(device: &UnderTest) {
     for asked_before in [false, true] {
         for model in device.open_models() {
@@ -460,7 +459,7 @@ fn an_open_output_that_is_large_enough_keeps_its_memory(device: &UnderTest) {
     }
 }
 
-/// InferDynamicNetworkWithLocalCore: the core is gone before the request is made.
+/// OpenVINO: InferDynamicNetworkWithLocalCore. The request is created after the core was dropped.
 fn requests_are_made_and_run_without_the_core(device: &UnderTest) {
     let model = device.reshaped([Dim::Dynamic, 4.into()], "N?").unwrap();
     let request = model.create_infer_request().unwrap();
@@ -469,7 +468,7 @@ fn requests_are_made_and_run_without_the_core(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(3, 2)));
 }
 
-/// SetInputTensors_Cache_CheckDeepCopy: what becomes of the model later is no concern of its requests.
+/// OpenVINO: SetInputTensors_Cache_CheckDeepCopy. Later changes to the model do not affect its requests.
 fn a_model_that_is_changed_later_does_not_change_its_requests(device: &UnderTest) {
     let (core, name, model) = (device.source)();
     let request = core.compile_model(&model, name, &Config::default()).unwrap().create_infer_request().unwrap();
@@ -481,7 +480,7 @@ fn a_model_that_is_changed_later_does_not_change_its_requests(device: &UnderTest
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 3)));
 }
 
-/// `reshape` before compile: to fixed and to bounded extents; a wrong number of axes or name is refused.
+/// `reshape` before compilation, to fixed and to bounded extents. A wrong number of axes and an unknown name are errors.
 fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
     let fixed = device.reshaped([3, 4], "N?").unwrap();
     assert_eq!(fixed.inputs()[0].shape.to_string(), "[3, 4]");
@@ -490,7 +489,7 @@ fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
     assert_eq!(kind(request.infer(batch(0, 2))), Some(ErrorKind::Tensor));
     request.infer(batch(0, 3)).unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 3)));
-    // The file fixes the second extent at 4.
+    // The file fixes the second extent to 4.
     for (shape, n_columns) in [([Dim::Dynamic, 6.into()], 6), ([1.into(), Dim::from(5..=7)], 5), ([1.into(), 3.into()], 3)] {
         let other = device.reshaped(shape, "N?").unwrap();
         let input = Tensor::from_slice([1, n_columns], &vec![1.5_f32; n_columns]).unwrap();
@@ -523,7 +522,7 @@ impl FillInput for Rows {
     }
 }
 
-/// What a filler wrote into is the device's own memory; a part of it is another tensor.
+/// The filler writes to memory of the device. A region of that input is set as a new input tensor.
 fn part_of_a_filled_input_is_a_tensor_of_its_own(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.set_input((), Rows(3)).unwrap();
@@ -543,7 +542,7 @@ fn part_of_a_filled_input_is_a_tensor_of_its_own(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 2)));
 }
 
-/// StaticOutputToStaticInput, StaticOutputToDynamicInput, DynamicOutputToDynamicInput.
+/// OpenVINO: StaticOutputToStaticInput, StaticOutputToDynamicInput, DynamicOutputToDynamicInput.
 fn the_output_of_one_request_is_the_input_of_the_next(device: &UnderTest) {
     let (fixed, open, next) = ((device.identity)(), (device.double)(), (device.double)());
     let requests = [fixed, open, next].map(|model| model.create_infer_request().unwrap());
@@ -555,7 +554,7 @@ fn the_output_of_one_request_is_the_input_of_the_next(device: &UnderTest) {
     assert_eq!(values(&third.output_tensor(()).unwrap()), [4.0, 8.0, 12.0, 16.0]);
 }
 
-/// DynamicInputToDynamicOutput: the first request writes into the second one's input.
+/// OpenVINO: DynamicInputToDynamicOutput. The first request writes to the second request's input.
 fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     let (first, second) = ((device.double)().create_infer_request().unwrap(), (device.double)().create_infer_request().unwrap());
     first.set_output_tensor((), &second.input_tensor(()).unwrap()).unwrap();
@@ -566,8 +565,8 @@ fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     }
 }
 
-/// Iteration: the output is fed back ten times. The user's two tensors change places, or the request's own do so by themselves,
-/// as a run does not write what it reads. A tensor that grows is in `request::cascade`.
+/// Iteration: the output is fed back ten times, with the user's output tensors or the request's own. A run never writes to the tensor that
+/// it reads. `request::cascade` tests tensors that grow.
 fn the_output_is_fed_back(device: &UnderTest) {
     for is_own in [false, true] {
         let request = (device.double)().create_infer_request().unwrap();
@@ -583,7 +582,7 @@ fn the_output_is_fed_back(device: &UnderTest) {
     }
 }
 
-/// OVInferConsistencyTest.Infer, canRun3SyncRequestsConsistentlyFromThreads.
+/// OpenVINO: OVInferConsistencyTest.Infer, canRun3SyncRequestsConsistentlyFromThreads.
 fn many_threads_infer_over_one_model(device: &UnderTest) {
     let model = (device.double)();
     std::thread::scope(|scope| {
@@ -599,7 +598,7 @@ fn many_threads_infer_over_one_model(device: &UnderTest) {
     });
 }
 
-/// OVInferConsistencyTest.AsyncInfer, canRun3AsyncRequestsParallelWithWait.
+/// OpenVINO: OVInferConsistencyTest.AsyncInfer, canRun3AsyncRequestsParallelWithWait.
 fn requests_run_beside_each_other(device: &UnderTest) {
     let model = (device.double)();
     let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();
@@ -614,8 +613,8 @@ fn requests_run_beside_each_other(device: &UnderTest) {
     }
 }
 
-/// canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. Also where the run computes on the thread that started it, as in the copies of small
-/// models: there it ends with the engine's call at the latest.
+/// OpenVINO: canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. The second configuration computes on the thread that starts the run,
+/// so the run ends when the engine call returns.
 fn a_canceled_request_runs_again(device: &UnderTest) {
     let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..Config::default() };
     for config in [Config::default(), of_one] {
@@ -631,7 +630,7 @@ fn a_canceled_request_runs_again(device: &UnderTest) {
     }
 }
 
-/// Nothing is ignored that was not asked for; what is ignored is named as in `Config`, with a reason.
+/// Only options that were set are reported as ignored. Each report has the name in `Config` and a reason.
 fn options_that_change_nothing_are_told(device: &UnderTest) {
     assert_eq!(device.with(&Config::default()).properties().ignored, []);
     let scratch = Scratch::new(&format!("ignored-{}", device.name));
@@ -643,7 +642,7 @@ fn options_that_change_nothing_are_told(device: &UnderTest) {
     assert_eq!(values(&model.infer(batch(0, 2)).unwrap()[0]), doubled(&numbers(0, 2)));
 }
 
-/// canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
+/// OpenVINO: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
 fn the_callback_may_restart_the_request(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -661,7 +660,7 @@ fn the_callback_may_restart_the_request(device: &UnderTest) {
     assert_eq!(answers, (1..=10).map(|power| 2_f32.powi(power)).collect::<Vec<_>>());
 }
 
-/// canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
+/// OpenVINO: canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
 fn requests_may_be_dropped_while_they_run(device: &UnderTest) {
     let model = (device.double)();
     let input = batch(0, 8);
@@ -678,7 +677,7 @@ fn requests_may_be_dropped_while_they_run(device: &UnderTest) {
     });
 }
 
-/// Writes the suite out for one device.
+/// Generates the tests of the suite for one device.
 macro_rules! joins {
     ($device:ident as $module:ident) => {
         joins!(@ $device $module [
@@ -786,7 +785,7 @@ joins!(ORT_CPU as ort_cpu);
 joins!(OPENVINO_CPU as openvino_cpu);
 joins!(OPENVINO_HETERO as openvino_hetero);
 
-/// Without a script the null device writes zeros, also into regions of a caller's tensor, and nowhere else.
+/// Without a script, the null device writes zeros to the outputs and to no other memory. The output may be a region of a caller's tensor.
 #[test]
 fn the_zeros_of_the_null_device_stay_inside_the_output() {
     let big = Tensor::from_slice([3, 6], &[-1.0_f32; 18]).unwrap();

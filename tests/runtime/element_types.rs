@@ -1,4 +1,4 @@
-//! Element types: a model is read whatever devices can run it, each device decides for itself, and no device changes results in silence.
+//! Element types: any model can be read, each device decides whether it can run it, and no device silently changes results.
 
 use roiflow::devices::auto::AutoDevice;
 use roiflow::devices::{self};
@@ -50,7 +50,7 @@ fn integers_beyond_32_bits_are_exact_or_refused() {
         let request = core.compile_model(&model, device, &Config::default()).unwrap().create_infer_request().unwrap();
         let run = |input: &Tensor| request.infer(input).map(|()| request.results().unwrap().view::<i64>(()).unwrap().to_vec());
         assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}");
-        // A region with gaps, too.
+        // Also tests a region with gaps.
         let wide = Tensor::from_slice([1, 8], &[9, 5, 6, 1 << 40, 7, 9, 9, 9_i64]).unwrap().roi(&[0, 1], &[1, 5]).unwrap();
         for input in [tensor(large), wide] {
             match run(&input) {
@@ -80,16 +80,16 @@ fn auto_skips_a_device_that_would_change_results_and_says_why() {
     assert_eq!(devices::core().inexact(&model, "CPU"), None);
     let float = devices::core().read_model(tiny("double.onnx")).unwrap();
     assert_eq!(devices::core().inexact(&float, "OPENVINO.CPU"), None);
-    // Where no other device runs the model, the error says which one was skipped, and how to use it.
+    // If no other device runs the model, the error says which device was skipped, and how to use it.
     let error = auto("OPENVINO.CPU,CPPU").compile_model(&model, "AUTO", &Config::default()).map(|compiled| compiled.device().to_owned());
     let error = error.unwrap_err().to_string();
     assert!(error.contains("OPENVINO.CPU") && error.contains(&reason) && error.contains("by its name"), "{error}");
-    // A user who names one device has chosen it.
+    // A device that the user names explicitly is used.
     let compiled = auto("OPENVINO.CPU").compile_model(&model, "AUTO", &Config::default()).unwrap();
     assert_eq!(compiled.device(), "OPENVINO.CPU");
 }
 
-/// Ports that only a device knows: the rule looks at types alone.
+/// The result depends on the element types only, so this test uses ports without a model.
 #[test]
 fn the_types_that_openvino_narrows_are_known() {
     if !is_here("OPENVINO.CPU") {

@@ -1,5 +1,5 @@
-//! Engines loaded at run time: found, missing, damaged, several in one process, loaded repeatedly. Each damaged library is loaded in its own
-//! process.
+//! Engines loaded at run time: found, missing, damaged, several in one process, loaded repeatedly. Each damaged library is loaded in a
+//! separate process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,14 +24,14 @@ fn resident_kib() -> usize {
 /// A device family with only the library at this path.
 fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
     match device {
-        // SAFETY: libraries of these engines, files that are no libraries, and libm, whose initializers do no harm.
+        // SAFETY: the libraries are these engines, files that are no libraries, and libm. Their initializers have no harmful effects.
         "ORT.CPU" => Arc::new(unsafe { OnnxRuntime::at(path) }),
         // SAFETY: as above.
         _ => Arc::new(unsafe { OpenVino::at(path) }),
     }
 }
 
-/// The library of a device in this process.
+/// The library of a device in the current process.
 fn library_of(device: &str) -> Option<PathBuf> {
     let devices = is_here(device).then(|| devices::core().devices())?;
     let (_, info) = devices.into_iter().find(|(name, _)| name == device)?;
@@ -270,7 +270,7 @@ fn requests_of_one_model_share_its_weights() {
     });
 }
 
-/// The process can exit during runs and compilations. Exit handlers of the engines then find them busy.
+/// The process can exit during runs and compilations, while the exit handlers of the engines find them busy.
 #[test]
 fn process_exits_cleanly_while_engines_work() {
     let program = std::env::current_exe().unwrap();
@@ -419,7 +419,7 @@ fn reshaped_model_accepts_only_the_new_shapes() {
             assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Tensor, "{device}");
         }
     }
-    // The file has static extents.
+    // The model file has static extents.
     let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let compiled = core.compile_model(&identity, device, &Config::default()).unwrap();
@@ -651,7 +651,7 @@ fn port_is_found_by_each_name_of_its_tensor() {
     scratch.file("two.bin", std::fs::read(golden.join("ssd.bin")).unwrap());
     let read = core.read_model(&path).unwrap();
     let cache_folder = Some(scratch.path().join("kept"));
-    // Compiled, and loaded from the cache.
+    // The model is compiled first, then loaded from the cache.
     for _ in 0..2 {
         let model = core.compile_model(&read, device, &Config { cache_folder: cache_folder.clone(), ..Config::default() }).unwrap();
         let request = model.create_infer_request().unwrap();

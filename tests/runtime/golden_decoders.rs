@@ -1,4 +1,5 @@
-//! Decoders and NMS against stored results of published packages. Made by `tests/golden/decoders/make.py`. Independent of the implementation.
+//! Decoders and NMS against stored results of published packages, made by `tests/golden/decoders/make.py`. Independent of the
+//! implementation.
 
 use std::path::{Path, PathBuf};
 

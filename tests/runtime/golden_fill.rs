@@ -1,4 +1,5 @@
-//! Preprocessing against stored results that `tests/golden/fill/make_fill.py` computed from the definition. Independent of the implementation.
+//! Preprocessing against stored results, independent of the implementation: `tests/golden/fill/make_fill.py` computed them from the
+//! definition.
 
 use std::path::Path;
 

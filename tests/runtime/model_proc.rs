@@ -71,7 +71,7 @@ fn input_preproc_is_converted_to_preprocessing() {
         let spec = ssd_with(params).unwrap_or_else(|error| panic!("{params}: {error}"));
         assert_eq!(spec.preprocess, expected, "{params}");
     }
-    // First to a range, then mean and standard deviation, like the published values of ImageNet.
+    // Scales values to a range first, then applies mean and standard deviation, like the published values of ImageNet.
     let spec =
         ssd_with(r#""color_space": "RGB", "range": [0.0, 1.0], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]"#).unwrap();
     for (found, expected) in spec.preprocess.mean.iter().chain(&spec.preprocess.scale).zip([123.675, 116.28, 103.53, 58.395, 57.12, 57.375])

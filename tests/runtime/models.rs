@@ -10,7 +10,7 @@ use roiflow::tensor::{Element, ElementType, Tensor};
 use crate::request::drop::check_that_tensors_outlive;
 use crate::support::{compile, real, tiny};
 
-/// Its input tensors are the engine's own memory.
+/// The request's input tensors are in the engine's own memory.
 #[test]
 fn tensors_of_the_embedded_engine_outlive_request_model_and_core() {
     let compiled = {
@@ -79,13 +79,13 @@ fn a_batch_gives_what_its_rows_give_one_by_one() {
     }
 }
 
-/// An open first axis is a batch only if the model treats it as one.
+/// A dynamic first axis is a batch axis only if the model's rows are independent.
 #[test]
 fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
     let rows = |n_rows: usize| Tensor::from_slice([n_rows, 4], &(0..4 * n_rows).map(|n| (n * n) as f32).collect::<Vec<_>>()).unwrap();
     let center = compile(&tiny("center.onnx"));
     let append = compile(&tiny("append.onnx"));
-    // Rows that are all the same must not be taken for a proof that each is on its own.
+    // If all rows are equal, equal results must not be taken as a proof that the rows are independent.
     center.infer(Tensor::new(ElementType::F32, [2, 4]).unwrap()).unwrap();
     for n_rows in [3, 1, 2, 3, 5] {
         let (input, values) = (rows(n_rows), rows(n_rows).view::<f32>().unwrap().to_owned());
@@ -98,7 +98,7 @@ fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
     }
 }
 
-/// OVIterationChaining.Simple: the output is fed back ten times and grows by a row each time.
+/// OpenVINO: OVIterationChaining.Simple. The output is fed back ten times and grows by one row each time.
 #[test]
 fn an_output_that_grows_is_fed_back_without_a_copy() {
     let request = compile(&tiny("append.onnx")).create_infer_request().unwrap();

@@ -317,7 +317,7 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
-    // Kept until the result arrives, because dropping a stage discards waiting frames.
+    // The stage is kept until the result arrives, because dropping a stage discards waiting frames.
     let classifier = Stage::classifier(&aligned).unwrap();
     classifier.submit_regions(black(64, 64), 0, [region], RunGuard::now(), done);
     let classified = receive(&receiver);

@@ -273,7 +273,7 @@ fn stage_dropped_during_runs_frees_everything() {
         receive(&first).unwrap();
         drop(detector);
         assert_eq!(Arc::strong_count(&device.script), before, "while a worker is on its way out");
-        // It ran, was canceled, or never started; it was reported.
+        // The job ran, was canceled, or never started. In each case it was reported.
         drop(receive(&second));
     }
 }
@@ -375,7 +375,7 @@ fn dropped_stage_discards_and_waits_for_its_own_frames_only() {
     let of = |detector: &Stage| (0..3).map(|_| detected(detector, &gray_image(255))).collect::<Vec<_>>();
     let (of_second, of_third) = (of(&detectors[1]), of(&detectors[2]));
     let leaving = detectors.pop().unwrap();
-    // The gate is closed, so waiting for another stage's run would block here.
+    // The gate is closed, so waiting for the run of another stage would block here.
     in_time(move || drop(leaving));
     assert_eq!(kinds(&of_third), [Err(ErrorKind::Stopped); 3]);
     assert!(of_second.iter().all(|receiver| receiver.try_recv().is_err()));

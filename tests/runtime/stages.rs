@@ -200,7 +200,7 @@ fn caller_threshold_replaces_that_of_the_description() {
     }
 }
 
-/// A border brighter than the image gives objects outside the frame, which have no pixels.
+/// If the border is brighter than the image, the model detects objects in the border. These objects have no pixels in the frame.
 #[test]
 fn boxes_outside_the_frame_are_reported_without_pixels() {
     let scratch = Scratch::new("letterbox");
@@ -293,8 +293,8 @@ fn deliver_each_once(detector: &Stage) {
     assert_eq!(stats.steps.iter().map(|step| &*step.name).collect::<Vec<_>>(), ["fill", "infer", "decode"]);
 }
 
-/// Submits frames with arrival times `ages` milliseconds ago while the only request is busy, calls `meddle`, then releases the request. Returns
-/// the frames in order of completion, and whether they ran.
+/// Submits frames with arrival times `ages` milliseconds ago while the only request is busy, calls `meddle`, then releases the request.
+/// Returns the frames in order of completion, and whether they ran.
 fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stage, &[Arc<RunGuard>])) -> Vec<(usize, bool)> {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
@@ -341,7 +341,7 @@ fn canceled_frames_do_not_run_and_complete_at_once() {
         guards[2].cancel();
         assert_eq!(detector.stats().n_runs, 1, "the one before them");
     });
-    // The last one is discarded when it would run.
+    // The last frame is discarded when its run would start.
     assert_eq!(order, [(1, false), (3, false), (0, true), (2, false), (4, true)]);
 }
 

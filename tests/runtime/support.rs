@@ -15,17 +15,17 @@ use roiflow::tensor::Tensor;
 mod models;
 pub use models::real;
 
-/// A model of our own making.
+/// Path of a model made for these tests.
 pub fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(name)
 }
 
-/// A description of a model that people bring.
+/// Path of a description of a known model.
 pub fn description(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models").join(name)
 }
 
-/// What `scripts/fetch-engines` fetches; without it, tests that need it say so and pass.
+/// Path of an engine that `scripts/fetch-engines` fetches. Without it, tests that need the engine print a message and pass.
 pub fn fetched(path: &str) -> Option<PathBuf> {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/fetch-engines");
@@ -64,11 +64,11 @@ pub fn quantizes_as_references_do() -> bool {
     false
 }
 
-/// Whether a device can be used here; says so where it can't. Devices that `ROIFLOW_REQUIRE_DEVICES` lists must be there.
+/// Whether a device is available; otherwise prints a message. Panics if an unavailable device is listed in `ROIFLOW_REQUIRE_DEVICES`.
 pub fn is_here(device: &str) -> bool {
     static DEVICES: OnceLock<Vec<(String, DeviceInfo)>> = OnceLock::new();
     let devices = DEVICES.get_or_init(|| devices::core().devices());
-    // What combines devices, `OPENVINO.HETERO:CPU`, is there where these are.
+    // A combined device such as `OPENVINO.HETERO:CPU` is available if its devices are.
     let listed = match (device.split_once('.'), device.rsplit_once(':')) {
         (Some((engine, _)), Some((_, of))) => format!("{engine}.{of}"),
         _ => device.to_owned(),
@@ -85,7 +85,7 @@ pub fn is_here(device: &str) -> bool {
     false
 }
 
-/// A tensor of these values; one row.
+/// A tensor of one row with these values.
 pub fn row(values: [f32; 4]) -> Tensor {
     Tensor::from_slice([1, 4], &values).unwrap()
 }
@@ -95,11 +95,11 @@ pub fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.view::<f32>().unwrap().to_vec()
 }
 
-/// What `action` gives; fails where it hangs.
+/// Returns the result of `action`. Panics if it hangs.
 pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let acting = std::thread::spawn(move || {
-        // Nobody listens any more once the time is over.
+        // After the timeout, the receiver no longer exists.
         let _heard = sender.send(action());
     });
     match receiver.recv_timeout(Duration::from_secs(60)) {
@@ -121,13 +121,13 @@ pub fn eventually(holds: impl Fn() -> bool + Send + 'static) {
     });
 }
 
-/// The next message; fails where none comes.
+/// Returns the next message. Panics if no message arrives in time.
 pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> T {
     receiver.recv_timeout(Duration::from_secs(60)).expect("a message within a minute")
 }
 
-/// Runs `body` in a process of its own, for what the neighbors of a test would disturb: threads and memory of the process.
-/// `test` is the full name of the calling test.
+/// Runs `body` in a separate process, because other tests would disturb measurements of threads and memory. `test` is the full name of the
+/// calling test.
 pub fn alone(test: &str, body: fn()) {
     const KEY: &str = "ROIFLOW_TEST_ALONE";
     if std::env::var_os(KEY).is_some_and(|name| *name == *test) {
@@ -145,7 +145,7 @@ pub fn alone(test: &str, body: fn()) {
 pub struct Random(u64);
 
 impl Random {
-    /// From `ROIFLOW_SEED`, or always the same; and the seed, to be said when a test fails.
+    /// A generator with the seed from `ROIFLOW_SEED`, or a fixed seed. Also returns the seed for failure messages.
     pub fn seeded() -> (Self, u64) {
         let seed = std::env::var("ROIFLOW_SEED").ok().map_or(0x5eed, |seed| seed.parse().expect("ROIFLOW_SEED"));
         (Self(seed | 1), seed)
@@ -168,14 +168,14 @@ impl Random {
     }
 }
 
-/// Memory of this process that is in use; `None` where the system does not tell.
+/// Resident memory of this process; `None` if the system does not report it.
 pub fn resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// A folder for files of one test, which others of the same name do not share; gone when dropped.
+/// A folder for the files of one test, unique even for equal names. Removed when dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -187,7 +187,7 @@ impl Scratch {
         Self(folder)
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, content).unwrap();
@@ -201,7 +201,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left behind lies in the system's folder for such files.
+        // Remaining files are in the system's temporary folder.
         let _removed = std::fs::remove_dir_all(&self.0);
     }
 }

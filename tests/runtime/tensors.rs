@@ -1,16 +1,15 @@
-//! Tensors and their regions as a user of the library meets them. Doc comments name the OpenVINO test of which a test is the
-//! equivalent; what lies inside is tested beside the code.
+//! Tensors and their regions through the public API. Doc comments name the equivalent OpenVINO test. Internals are tested next to the code.
 
 use std::sync::Arc;
 
 use roiflow::tensor::{Element, ElementType, ErrorKind, Layout, Memory, Shape, Tensor, bf16, f16};
 
-/// A tensor over foreign memory.
+/// A tensor over memory of the caller.
 fn over(memory: &Arc<Memory>, shape: &[usize], stride_bytes: &[usize]) -> Tensor {
     Tensor::part_of(memory.clone(), Layout::strided(ElementType::F32, shape, stride_bytes).unwrap(), 0).unwrap()
 }
 
-/// The numbers from 0 on.
+/// A tensor with consecutive numbers from 0.
 fn counted(shape: &[usize]) -> Tensor {
     let n_elements: usize = shape.iter().product();
     Tensor::from_slice(shape, &(0..n_elements as i32).collect::<Vec<_>>()).unwrap()
@@ -20,7 +19,7 @@ fn kind<T>(result: roiflow::tensor::Result<T>) -> Option<ErrorKind> {
     result.err().map(|error| error.kind())
 }
 
-/// canCreateTensor.
+/// OpenVINO: canCreateTensor.
 #[test]
 fn a_tensor_has_the_type_shape_and_strides_that_were_asked_for() {
     let tensor = Tensor::new(ElementType::F32, [4, 3, 2]).unwrap();
@@ -32,7 +31,7 @@ fn a_tensor_has_the_type_shape_and_strides_that_were_asked_for() {
     assert_eq!(tensor.view::<f32>().unwrap().to_vec(), [0.0; 24]);
 }
 
-/// emptySize.
+/// OpenVINO: emptySize.
 #[test]
 fn an_empty_tensor_has_an_address_and_views_without_elements() {
     for shape in [&[0][..], &[0, 4], &[3, 0, 2], &[0, 0, 0, 0]] {
@@ -44,7 +43,7 @@ fn an_empty_tensor_has_an_address_and_views_without_elements() {
     }
 }
 
-/// createAllocationOverflow.
+/// OpenVINO: createAllocationOverflow.
 #[test]
 fn a_shape_that_overflows_is_refused() {
     for shape in [&[usize::MAX][..], &[usize::MAX, 2], &[3, usize::MAX / 8], &[1 << 32, 1 << 32]] {
@@ -52,7 +51,7 @@ fn a_shape_that_overflows_is_refused() {
     }
 }
 
-/// canAccessExternalData, canAccessExternalDataWithStrides.
+/// OpenVINO: canAccessExternalData, canAccessExternalDataWithStrides.
 #[test]
 fn memory_of_somebody_else_is_read_and_written_in_place() {
     let memory = Memory::zeroed(32);
@@ -70,7 +69,7 @@ fn memory_of_somebody_else_is_read_and_written_in_place() {
     assert_eq!(kind(Tensor::part_of(memory, Layout::dense(ElementType::F32, [1]).unwrap(), 2)), Some(ErrorKind::Shape), "not aligned");
 }
 
-/// cannotCreateTensorWithWrongStrides: rank, below dense, no multiple of the element's size.
+/// OpenVINO: cannotCreateTensorWithWrongStrides. Wrong rank, below dense, not a multiple of the element size.
 #[test]
 fn strides_that_make_no_tensor_are_refused() {
     for bad in [&[24, 12, 4][..], &[8, 4], &[12, 0], &[12, 8], &[7, 4], &[3, 0], &[4, 3]] {
@@ -79,7 +78,7 @@ fn strides_that_make_no_tensor_are_refused() {
     Layout::strided(ElementType::F32, [2, 3], &[24, 8]).unwrap();
 }
 
-/// canSetShape, canSetShapeOfOriginalSizeAfterDecreasing.
+/// OpenVINO: canSetShape, canSetShapeOfOriginalSizeAfterDecreasing.
 #[test]
 fn a_tensor_grows_into_new_memory_and_shrinks_in_place() {
     let mut tensor = Tensor::new(ElementType::F32, [1, 2, 3]).unwrap();
@@ -99,9 +98,8 @@ fn a_tensor_grows_into_new_memory_and_shrinks_in_place() {
     assert_eq!(tensor.shape(), Shape::from([4, 5, 6, 7]), "as it was");
 }
 
-/// cannotSetShapeOfBiggerSizeOnPreallocatedMemory, canSetShapeOfSmallerSizeOnPreallocatedMemory,
-/// canSetShapeOfSameSizeOnPreallocatedMemory, canSetShapeOfOriginalSizeAfterDecreasingOnPreallocatedMemory,
-/// canChangeShapeOnStridedTensor.
+/// OpenVINO: cannotSetShapeOfBiggerSizeOnPreallocatedMemory, canSetShapeOfSmallerSizeOnPreallocatedMemory,
+/// canSetShapeOfSameSizeOnPreallocatedMemory, canSetShapeOfOriginalSizeAfterDecreasingOnPreallocatedMemory, canChangeShapeOnStridedTensor.
 #[test]
 fn memory_of_somebody_else_is_never_outgrown() {
     let memory = Memory::zeroed(4 * 5 * 6 * 4 * 2);
@@ -117,7 +115,7 @@ fn memory_of_somebody_else_is_never_outgrown() {
     assert_eq!(strided.layout().stride_bytes(), [64, 16, 4]);
 }
 
-/// makeRangeRoiTensor, readRangeRoiBlob: offset, strides, shape and every address.
+/// OpenVINO: makeRangeRoiTensor, readRangeRoiBlob. Offset, strides, shape and every address.
 #[test]
 fn a_region_is_a_window_at_exactly_its_place() {
     let tensor = counted(&[1, 3, 6, 5]);
@@ -131,7 +129,7 @@ fn a_region_is_a_window_at_exactly_its_place() {
     }
 }
 
-/// makeRangeRoiBlobWrongSize.
+/// OpenVINO: makeRangeRoiBlobWrongSize.
 #[test]
 fn a_region_out_of_range_or_of_another_rank_is_refused() {
     let tensor = Tensor::new(ElementType::F32, [1, 3, 4, 4]).unwrap();
@@ -140,7 +138,7 @@ fn a_region_out_of_range_or_of_another_rank_is_refused() {
     }
 }
 
-/// setSmallerShapeOnRoiTensor, setMaxSizeShapeOnRoiTensor, setShapeGtMaxOnRoiTensor, setMinShapeOnRoiTensor,
+/// OpenVINO: setSmallerShapeOnRoiTensor, setMaxSizeShapeOnRoiTensor, setShapeGtMaxOnRoiTensor, setMinShapeOnRoiTensor,
 /// cannotSetShapeOnRoiTensor, setShapeInvalidExpandRoiRank.
 #[test]
 fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
@@ -158,7 +156,7 @@ fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
     }
 }
 
-/// copy_to: over dense and strided memory in every combination, all element types.
+/// OpenVINO: copy_to. Between dense and strided memory in every combination, for all element types.
 #[test]
 fn copies_are_exact_for_every_type_and_stride() {
     fn check<T: Element + PartialEq + std::fmt::Debug>(from: impl Fn(u8) -> T) {
@@ -191,7 +189,7 @@ fn copies_are_exact_for_every_type_and_stride() {
     check(|n| n == 1);
 }
 
-/// A size that no memory has is an error with the number of bytes, and leaves the tensor as it was, for all of its handles.
+/// A size that exceeds all memory is an error with the number of bytes. The tensor does not change, for all its handles.
 #[test]
 fn a_tensor_for_which_there_is_no_memory_is_an_error() {
     let n_bytes = isize::MAX as usize;

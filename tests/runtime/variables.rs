@@ -1,4 +1,4 @@
-//! Variables: what concerns no device. What every device must do is in `device_suite::states`.
+//! Variables: tests that are independent of the device. `device_suite::states` tests the behavior of every device.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn only_state(request: &InferRequest) -> VariableState {
     request.query_state().unwrap().remove(0)
 }
 
-/// Reset: only the one that is reset has its default again.
+/// Reset: only the variable that is reset returns to its default.
 #[test]
 fn a_reset_is_of_one_variable_or_of_all() {
     let script = Script::computing(|io, _| {
@@ -63,7 +63,7 @@ fn the_state_is_busy_while_the_request_runs() {
     state.state().unwrap();
 }
 
-/// A state whose shape is open grows with what the runs write.
+/// A state with a dynamic shape grows with the values that runs write.
 #[test]
 fn a_state_may_grow() {
     let script = Script::computing(|io, _| {

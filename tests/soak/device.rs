@@ -1,6 +1,6 @@
 //! NULL devices whose runs take time, fail or panic, at random and on command.
 //!
-//! Returns outputs like the tiny models `rectangle` and `color`. Knows no pipelines.
+//! Returns outputs like the tiny models `rectangle` and `color`. Independent of pipelines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -64,7 +64,7 @@ pub struct Stream {
     violations: Arc<Violations>,
     /// Number of each operation, by index in [`OPERATIONS`].
     pub n_operations: [u64; N_OPERATIONS],
-    /// Number of operations that may have made an element refuse a frame.
+    /// Number of operations that can cause an element to refuse a frame.
     n_disturbances: u64,
     is_at_end: bool,
     /// Pads were relinked since the stream began.
@@ -353,8 +353,8 @@ impl Stream {
         self.reach(gst::State::Playing, "play on after a seek");
     }
 
-    /// Only while the sink plays. A demuxer that seeks without a flush waits until its push is accepted, and a seek blocks state changes
-    /// of the pipeline. So a sink that is about to play would never accept it.
+    /// Seeks only while the sink plays. A demuxer that seeks without a flush waits until its push is accepted. A seek blocks state changes
+    /// of the pipeline. So a sink that is about to play would never accept the push.
     fn seek_without_flush(&mut self) {
         let (reached, current, pending) = self.pipeline.state(gst::ClockTime::ZERO);
         if reached == Ok(gst::StateChangeSuccess::Success) && (current, pending) == (gst::State::Playing, gst::State::VoidPending) {
@@ -376,7 +376,7 @@ impl Stream {
         match done.recv_timeout(Duration::from_millis(500)) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.violations.add(format!("stream {}: pads could not be relinked: {error}", self.idx)),
-            // Downstream holds a frame, so the pad is not idle: try another time.
+            // Downstream holds a frame, so the pad is not idle. A later operation tries again.
             Err(_) => probe.into_iter().for_each(|probe| src.remove_probe(probe)),
         }
         if !src.is_linked() && src.link(&sink).is_err() {
@@ -459,8 +459,8 @@ impl Stream {
         self.begin.elapsed().saturating_sub(Duration::from_millis(self.seen.last_ms.load(Ordering::Acquire)))
     }
 
-    /// Whether EOS was lost at an unlinked pad before an inference element. Then no further frame arrives, and a sink in PAUSED waits
-    /// forever. EOS inside one of these elements must reach the sink.
+    /// Whether EOS was lost at an unlinked pad before an inference element. In this case no further frame arrives, and a sink in PAUSED
+    /// waits forever. EOS inside an inference element must reach the sink.
     fn has_lost_eos(&self) -> bool {
         let has_eos = |pad: &gst::Pad| pad.sticky_event::<gst::event::Eos>(0).is_some();
         let is_ours = |pad: &gst::Pad| pad.parent_element().is_some_and(|parent| self.stages.iter().any(|stage| stage.element == parent));
@@ -477,7 +477,7 @@ impl Stream {
                 gst::MessageView::Latency(_) => drop(self.pipeline.recalculate_latency()),
                 gst::MessageView::Error(error) => {
                     let text = error.error().to_string();
-                    // Only the first error: others follow from it.
+                    // Reports only the first error, because later errors follow from it.
                     if !has_error && !self.is_provoked(&text) {
                         let source = error.src().map(|source| source.name().to_string()).unwrap_or_default();
                         let details = error.debug().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Slope of a noisy line: the growth of memory, robust against outliers.
 //!
 //! Theil-Sen estimator: the median of the slopes between all pairs of points, robust against up to 29 % outliers. The interval is that of
-//! Sen (1968), from the variance of Kendall's statistic. Knows numbers only.
+//! Sen (1968), from the variance of Kendall's statistic.
 
 /// A slope and its 95 % interval, in units of y per unit of x.
 #[derive(Debug, Clone, Copy, PartialEq)]

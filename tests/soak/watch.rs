@@ -1,6 +1,6 @@
 //! Current operation of each thread, and a watchdog that ends the process if an operation takes too long.
 //!
-//! Knows names and times only.
+//! Independent of the rest of the soak test: uses only names and times.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! The commands of the book run: each block marked `sh`, with the real command, in the order of the page.
+//! Runs the commands of the book: each block marked `sh`, with the real command, in page order.
 //!
-//! A block marked `console` is not run: it needs a network, a camera, a window or an installation. The comment `<!-- needs demo -->` in front
-//! of a block says that it needs the models of `make demo`. Each page runs in a folder of its own that looks like a clone in which the demo was
-//! run; files that the pages name are tiny models and clips.
+//! Blocks marked `console` are not run: they need a network, a camera, a window or an installation. The comment `<!-- needs demo -->`
+//! before a block says that it needs the models of `make demo`. Each page runs in a separate folder. The folder looks like a clone after
+//! `make demo`. Files that the pages name are replaced by tiny models and clips.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::cli::Folder;
 use crate::harness::{built_plugin, pipeline, run, tiny};
 
-/// A block of commands, the line that it begins in, and whether it needs the demo.
+/// A block of commands, the number of its first line, and whether it needs the demo.
 struct Block {
     text: String,
     line: usize,
@@ -33,7 +33,7 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The files in TOML that a page asks to be saved under a name: "Save it as `NAME`", or `name = "NAME"` in the file of a pipeline.
+/// TOML files that a page asks the reader to save: after "Save it as `NAME`", or with `name = "NAME"` in a pipeline description.
 fn pipelines(page: &str) -> Vec<(String, String)> {
     let texts = page.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(text, _)| text);
     let named = texts.filter(|text| text.contains("[pipeline]")).filter_map(|text| {
@@ -47,7 +47,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder that looks like a clone, with the files that pages name.
+/// A folder that looks like a clone and contains the files that pages name.
 fn clone(page: &str, name: &str) -> Folder {
     let folder = Folder::new(&format!("book-{name}"));
     let link = |to: PathBuf, from: &str| std::os::unix::fs::symlink(to, folder.file(from)).unwrap();
@@ -106,7 +106,7 @@ fn check_page(name: &str) {
             eprintln!("skipped: line {} of docs/{name} needs `make demo`", block.line);
             continue;
         }
-        // The reader of a pipe may end first, as `head` does.
+        // The reader of a pipe may end before the writer, as `head` does.
         let text = block.text.replace("| head", "| (cat > .piped; cat .piped) | head");
         let output = shell(&folder, &text).output().unwrap();
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -117,7 +117,7 @@ fn check_page(name: &str) {
     }
 }
 
-/// A block marked `text` that directly follows commands, but for words, and begins like what `roiflow inspect` prints, is what they print.
+/// Checks the output of `roiflow inspect`: a `text` block that looks like it must equal the output of the commands directly before it.
 fn check_printed(page: &str, block: &Block, printed: &str, name: &str) {
     let rest: Vec<&str> = page.lines().skip(block.line - 1).collect();
     let rest = rest.join("\n");
@@ -126,7 +126,7 @@ fn check_printed(page: &str, block: &Block, printed: &str, name: &str) {
         return;
     }
     let shown = shown.split("\n```").next().unwrap();
-    // Which engine there is depends on the machine.
+    // The available engines depend on the machine.
     let lines = |text: &str| text.lines().filter(|line| !line.starts_with("  device ")).map(str::to_owned).collect::<Vec<_>>();
     let (printed, shown) = (lines(printed), lines(shown));
     let missing: Vec<&String> = shown.iter().filter(|line| !printed.contains(line)).collect();
@@ -140,12 +140,12 @@ macro_rules! pages {
             check_page($page);
         })*
 
-        /// A page with commands is among those above.
+        /// Asserts that the list above includes all pages with commands.
         #[test]
         fn every_page_with_commands_is_run() {
             let known = [$($page),*];
             let mut folders = vec![root().join("docs")];
-            // tests/stream/documentation.rs, or the pages of other libraries.
+            // Tested by tests/stream/documentation.rs, or pages of other libraries.
             let elsewhere = ["elements.md", "python.md", "from-openvino-python.md", "devices.md", "inference-requests.md", "remote-tensors.md"];
             while let Some(folder) = folders.pop() {
                 for entry in std::fs::read_dir(folder).unwrap() {

@@ -52,7 +52,7 @@ impl Results {
 
 impl Drop for Results {
     fn drop(&mut self) {
-        // SAFETY: freed once.
+        // SAFETY: the results are freed only here.
         unsafe { roiflow_results_free(self.0) }
     }
 }
@@ -111,7 +111,7 @@ fn c_api_returns_objects_attributes_and_json_of_buffer() {
     let objects = json["objects"].as_array().unwrap();
     assert_eq!((objects.len(), &objects[0]["id"], &objects[1]["parent_id"]), (2, &12.into(), &1.into()));
     assert_eq!(objects[0]["identity"]["data"], serde_json::json!([0.5, 1.0]));
-    // SAFETY: not freed yet.
+    // SAFETY: the results are not freed yet.
     assert_eq!(unsafe { [roiflow_results_json(read.0), roiflow_results_json(read.0)] }.map(text)[0].unwrap().lines().count(), 1);
 }
 
@@ -123,7 +123,7 @@ fn c_api_scales_results_to_given_frame_size() {
         (read.object(0).unwrap().x, read.json()["resolution"]["width"].clone())
     };
     assert_eq!(x_in(&buffer, Size::default()), (40.0, 320.into()), "size at the time of attaching");
-    // Like an element that scales the frame with its regions.
+    // Simulates an element that scales the frame and its regions.
     let writable = buffer.get_mut().unwrap();
     let format = gstreamer_video::VideoFormat::Gray8;
     gstreamer_video::VideoMeta::add(writable, gstreamer_video::VideoFrameFlags::empty(), format, 640, 480).unwrap_err();
@@ -228,7 +228,7 @@ fn check_example(mut program: Command, plugins: &str, folder: &Folder) {
 #[test]
 fn c_example_prints_results_of_installed_plugin() {
     let folder = Folder::new("c");
-    // The output of pkg-config in a shell does not support names with spaces.
+    // The shell does not support names with spaces in the output of pkg-config.
     let place = std::env::temp_dir().join(format!("roiflow-c-{}", std::process::id()));
     let _removed_at_the_end = Folder(place.clone());
     let place = place.to_str().unwrap();

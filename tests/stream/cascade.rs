@@ -36,7 +36,7 @@ fn vehicle(n: u64) -> PixelRect {
     PixelRect { x: 40 + n as u32 % 4 * 20, y: 60 + n as u32 % 3 * 30, width: 320, height: 240 }
 }
 
-/// Its plate: the white cell in this column and row.
+/// The vehicle's plate: the white cell in this column and row.
 fn plate_in(vehicle: PixelRect, column: u32, row: u32) -> PixelRect {
     PixelRect { x: vehicle.x + column * 16, y: vehicle.y + row * 16, width: 16, height: 16 }
 }

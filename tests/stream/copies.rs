@@ -40,7 +40,7 @@ fn through(elements: &[&gst::Element]) -> gst::Pipeline {
 
 fn copies_understand_each_other([track, publish, detect, classify]: [gst::Element; 4]) {
     init();
-    // All fields of results, from this copy to the plugin and back.
+    // All fields of the results pass from this copy to the plugin and back.
     let folder = Folder::new("two copies");
     publish.set_property("address", folder.file("results.jsonl"));
     let sent = Detection { keypoints: vec![Point { x: 60.5, y: 90.25 }], ..face(7, BOX) };

@@ -35,7 +35,7 @@ fn gvadetect(buffer: &mut gst::BufferRef, id: i32, parent: i32, label: &str, (x,
     roi.add_param(detection.build());
 }
 
-/// What `gvaclassify` adds to a region of this label: a classification, and a raw tensor, which is not a classification.
+/// Adds the parameters of `gvaclassify` to each region with this label: a classification, and a raw tensor, which is not a classification.
 fn gvaclassify(buffer: &mut gst::BufferRef, of_label: &str, label: &str) {
     for mut roi in buffer.iter_meta_mut::<RoiMeta>().filter(|roi| roi.roi_type() == of_label) {
         let classification = gst::Structure::builder("type")

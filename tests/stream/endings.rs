@@ -221,7 +221,7 @@ fn silent_udp_source_is_an_error() {
     ));
     sender.set_state(gst::State::Playing).unwrap();
     let mut running = Running::start(&folder, &format!("udp://127.0.0.1:{port}"), &["--source-timeout", "6"]);
-    // The timeout has a margin for a busy machine, on which opening a decoder may block data for as long.
+    // The timeout is long, because opening a decoder on a busy machine may block data for several seconds.
     running.wait_for_lines(5);
     sender.set_state(gst::State::Null).unwrap();
     let (code, said, _) = running.end();

@@ -1,4 +1,4 @@
-//! A failed run loses only the results of its frame and is reported. Too many in a row end the stream with an error.
+//! A failed run loses only the results of its frame and is reported. Too many consecutive failures end the stream with an error.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};

@@ -323,11 +323,11 @@ fn seek_about(clip: &str, policy: &str) {
         for _ in 0..round % 7 + 1 {
             passed.recv_timeout(TIMEOUT.into()).expect("frames arrive");
         }
-        // Before the seek, because frames of the new segment may arrive before it returns.
+        // Discards earlier frames before the seek, because frames of the new segment may arrive before the seek returns.
         while passed.try_recv().is_ok() {}
         pipeline.seek_simple(gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE, FRAME_TIME * (round % 3 * 10)).unwrap();
     }
-    // Frames from before the seek may arrive first. EOS on the bus may also be from before it, so it is not checked.
+    // Frames from before the seek may arrive first. EOS on the bus may also be from before the seek, so the test does not check EOS.
     let mut times: Vec<gst::ClockTime> = Vec::new();
     while times.len() < 50 || times.last() != Some(&(FRAME_TIME * 49)) {
         let time = passed.recv_timeout(TIMEOUT.into());
@@ -553,7 +553,7 @@ fn drop_policies_leave_a_free_buffer_in_small_pool() {
         let count = |name: &str, field: &str| stats(name).get::<u64>(field).unwrap();
         let pool = pool_of_four();
         slow.hold();
-        // Within the number that may wait in the first element, whose run does not end.
+        // As many frames as may wait in the first element while its run does not end.
         for n in 0..30 {
             let params = gst::BufferPoolAcquireParams::with_flags(gst::BufferPoolAcquireFlags::DONTWAIT);
             let mut buffer = pool.acquire_buffer(Some(&params)).unwrap_or_else(|_| panic!("{line}: a camera would lose frame {n}"));
@@ -573,7 +573,7 @@ fn drop_policies_leave_a_free_buffer_in_small_pool() {
 fn flush_stop_after_deactivation_starts_nothing() {
     let rig = Rig::begun(&detect("rectangle", ""));
     let srcpad = rig.element.static_pad("src").unwrap();
-    // Like a state change that overtakes a seek on another thread.
+    // Simulates a state change during a seek on another thread.
     srcpad.set_active(false).unwrap();
     rig.event(gst::event::FlushStart::new());
     let _refused = rig.source.push_event(gst::event::FlushStop::new(true));

@@ -170,7 +170,7 @@ fn error_of_one_stream_does_not_affect_others() {
     assert!(error.to_string().contains("cannot play") && error.to_string().contains("broken.mp4"), "{error}");
     assert_eq!((handle.wait(fails), handle.stats(fails)), (Err::<_, Error>(error.clone()), None));
     runs_on(&handle, runs);
-    // A stream that cannot be built is an error of the call.
+    // If a stream cannot be built, the call returns an error.
     let same = folder.file("same.mp4");
     make_clip(&same, 5, "mp4mux");
     let error = handle.add(&plan(&same, to_json(&same))).unwrap_err();

@@ -1,4 +1,4 @@
-//! Damaged or malicious model files: each leads to one error line in bounded time, whatever an engine does.
+//! Damaged or malicious model files: each file leads to a one-line error in bounded time with every engine.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ fn model(parts: &Parts) -> Vec<u8> {
     [number(1, 8), field(7, graph(parts)), field(8, number(2, 13))].concat()
 }
 
-/// x [1, 3, 8, 8] through these nodes to y.
+/// A model with input x [1, 3, 8, 8], these nodes, and output y.
 fn of_nodes(nodes: Vec<Vec<u8>>, weights: Vec<Vec<u8>>) -> Vec<u8> {
     let (input, output) = (port("x", FLOAT, &[1, 3, 8, 8]), port("y", FLOAT, &[1, 3, 8, 8]));
     model(&Parts { nodes, weights, input, output })

@@ -82,10 +82,10 @@ fn broken_image_is_skipped_reported_and_counted() {
         assert!(warning.is_some_and(|line| line.contains("skipped")), "{name}: {said}");
     }
     assert!(said.contains("skipped  4 unreadable images") && said.contains("4 images"), "{said}");
-    // Also with a video of all images, and with a broken first image.
+    // The same with a video of all images, where the first image is broken.
     let (code, said, lines) = run(&folder, &folder.file("in/[b-e]*"), &["--video", &folder.file("o.mp4")]);
     assert_eq!((code, lines.len()), (3, 2), "{said}");
-    // As one of several inputs.
+    // The images are one of several inputs.
     let json = folder.file("{stream}.jsonl");
     let (path, clean) = (folder.file("in"), folder.file("in/a.png"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &path, "--input", &clean, "--json", &json]);
@@ -139,7 +139,7 @@ fn file_names_with_any_characters_are_inputs() {
         let (code, said, lines) = run(&folder, &input, &[]);
         assert_eq!((code, lines.len()), (0, 3), "{input}: {said}");
     }
-    // A name that is not UTF-8.
+    // The file name is not UTF-8.
     let odd = Path::new(&folder.file("")).join(OsStr::from_bytes(b"odd\xff.png"));
     folder.picture("x.png", 64, 64, [0, 255, 0]);
     std::fs::rename(folder.file("x.png"), &odd).unwrap();
@@ -185,7 +185,7 @@ fn annotated_images_keep_their_names() {
     is_drawn("out/deep/c.png", (165, 147));
     let format = |path: &str| image::guess_format(&std::fs::read(folder.file(path)).unwrap()).unwrap();
     assert_eq!((format("out/deep/c.png"), format("out/deep/b.jpg")), (image::ImageFormat::Png, image::ImageFormat::Jpeg));
-    // With a template: together with a video, for one image, for a video.
+    // With an output template: for a video and images together, for one image, and for a video.
     let (code, said, _) = run(&folder, &folder.file("in"), &["--video", &folder.file("drawn/{source} x.jpg")]);
     assert_eq!(code, 3, "{said}");
     assert_eq!(names("drawn"), ["a x.jpg", "b x.jpg", "c x.jpg"]);
@@ -288,7 +288,7 @@ fn images_do_not_overwrite_other_files_of_run() {
     std::fs::create_dir(folder.file("out")).unwrap();
     let detector = format!("detector={}", folder.file("model/a.png"));
     for options in [
-        // The meaning of the path is unknown until `new` exists.
+        // The kind of output is unknown until `new` exists.
         vec!["--images", &folder.file("in/new/..")],
         vec!["--video", &folder.file("in/new/../{source}.png")],
         vec!["--images", &folder.file("model"), "--set", &detector],

@@ -135,7 +135,7 @@ fn results_leave_in_arrival_order_as_soon_as_they_are_ready() {
     let order: Vec<u64> = (0..3).map(|_| number(&harness.pull().unwrap())).collect();
     assert_eq!(order, [0, 1, 2]);
 
-    // No further frame arrives, and another one is still running.
+    // No further frame arrives, and another run is still in progress.
     harness.push(black(3)).unwrap();
     device.wait_for(4);
     harness.push(black(4)).unwrap();
@@ -162,7 +162,7 @@ fn latency_is_raised_with_message_and_never_lowered() {
     device.hold();
     harness.push(black(0)).unwrap();
     device.wait_for(1);
-    // By more than 20 %: only time that passes while a run is held makes it slow.
+    // The run time grows by more than 20 %. Only the time in which a run is held makes the run slow.
     let begin = Instant::now();
     let of_element = Duration::from_nanos((first - upstream).nseconds());
     std::thread::sleep(of_element * 2 + Duration::from_millis(20));
@@ -215,7 +215,7 @@ fn live_frames_are_inferred_or_skipped_with_reason_in_order() {
     }
 }
 
-/// Longer than a thread of a busy machine is delayed: a frame waits for a slot as long as a recent run.
+/// Longer than any delay of a thread on a busy machine. A frame waits for a slot at most as long as a recent run took.
 const LONG_RUN: Duration = Duration::from_secs(2);
 
 #[test]

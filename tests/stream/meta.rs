@@ -205,12 +205,12 @@ fn lost_regions_are_warned_about_once() {
                 "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240 ! identity name=attach ! {between} ! {element} ! \
                  identity ! {element} ! fakesink"
             );
-            // Both would write the same file.
+            // Two `roipublish` elements would write the same file.
             let line = if element == publish { line.replacen(&format!("identity ! {element} !"), "", 1) } else { line };
             let pipeline = pipeline(&line);
             attach(&pipeline, |n| results(SIZE, n, vec![face(1, BOX)]));
             let ending = run(&pipeline);
-            // The attached results of an inference element are correct again; a reader changes nothing.
+            // An inference element attaches correct results again; a reader does not change results.
             let n_readers = if element == "roioverlay" { 2 } else { 1 };
             assert_eq!((ending.error, ending.warnings.len()), (None, n_warnings * n_readers), "{line}: {:?}", ending.warnings);
             let names_order = |warning: &String| warning.contains("detector");
@@ -242,7 +242,7 @@ fn frame_without_objects_has_results() {
     assert_eq!(meta::read(&copy, SIZE), Some(results(SIZE, 3, vec![])));
 }
 
-/// In our meta in pixels, and in the region meta relative to the frame.
+/// Keypoints are in pixels in roiflow's meta, and relative to the frame size in the region meta.
 #[test]
 fn keypoints_move_with_box_and_are_in_region_meta() {
     let face_with_points = || {

@@ -130,10 +130,10 @@ fn output_equal_to_model_or_label_file_is_refused() {
     for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
         run(output);
     }
-    // The new file would be an input of the next run, so the command refuses it.
+    // The new file would be an input of the next run, so the command rejects it.
     check_fails(&["run", &file("colors.toml"), "--input", &file("pictures"), "--json", &file("pictures/c.png")], 2, &["c.png"]);
     assert!(!Path::new(&file("pictures/c.png")).exists());
-    // An output written in the graph.
+    // The output is an element of the graph.
     let text = std::fs::read_to_string(file("colors.toml")).unwrap();
     std::fs::write(file("own.toml"), text.replace("{json}", &format!("roipublish address={} ! {{json}}", file("pictures/b.png")))).unwrap();
     check_refused(&["run", &file("own.toml"), "--input", &file("pictures")], &[&file("pictures/b.png")]);
@@ -194,7 +194,7 @@ fn failed_start_keeps_earlier_results() {
         let run = [&["run", &colors, "--json", json, "--video", video, "--trace", trace][..], &start].concat();
         assert_eq!(roiflow(&run).status.code(), Some(1), "{start:?}");
         assert!(results.iter().all(|path| std::fs::read(path).unwrap() == b"old"), "{start:?}");
-        // Also creates no file.
+        // The failed run also creates no file.
         results.iter().for_each(|path| std::fs::remove_file(path).unwrap());
         roiflow(&run);
         assert!(results.iter().all(|path| !Path::new(path).exists()), "{start:?}");
@@ -343,7 +343,7 @@ fn closed_reader_ends_run_quietly() {
         vec!["completions", "bash"],
         vec!["inspect", &colors],
     ] {
-        // Like a reader that closes at once, even if little is written.
+        // Simulates a reader that closes immediately, even if little is written.
         let (reader, writer) = std::io::pipe().unwrap();
         let child = command().args(&arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         drop(reader);
@@ -458,7 +458,7 @@ fn hanging_start_does_not_delay_end() {
 #[test]
 fn second_signal_ends_process_at_once() {
     let folder = Folder::new("outputs-second");
-    // A hanging start.
+    // The start hangs.
     let input = fifo(&folder, "fifo.mp4");
     let mut child = command().args(["run", &folder.file("colors.toml"), "--input", &input]).spawn().unwrap();
     wait_until("the process handles signals", || is_handling_signals(&child));
@@ -502,7 +502,7 @@ fn video_is_written_for_odd_and_tiny_frame_sizes() {
 fn show(folder: &Folder, more: &[&str]) -> Output {
     let socket = folder.file("wayland");
     let display = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    // Contacted once per built pipeline.
+    // The display is contacted once per built pipeline.
     std::thread::spawn(move || {
         for stream in display.incoming() {
             let mut stream = stream.unwrap();

@@ -154,7 +154,7 @@ fn odd_frames_and_extreme_boxes_are_clipped() {
 #[test]
 fn buffer_without_results_passes_uncopied() {
     let pipeline = pipeline("videotestsrc num-buffers=3 ! video/x-raw,format=NV12 ! identity name=in ! roioverlay ! fakesink name=sink");
-    // Held here, so that making the buffer writable would copy it.
+    // This reference is held, so making the buffer writable would copy it.
     let before = collect(&pipeline, "in", "src");
     let after = collect(&pipeline, "sink", "sink");
     assert_eq!(run(&pipeline).error, None);

@@ -45,7 +45,7 @@ fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [
 #[test]
 fn shipped_descriptions_parse_and_resolve() {
     let mut n_found = 0;
-    // Descriptions of the benchmarks are read by the same program.
+    // The command also reads the descriptions of the benchmarks.
     let entries = ["pipelines", "tests/bench/pipelines"].map(|folder| std::fs::read_dir(root().join(folder)).unwrap());
     for entry in entries.into_iter().flatten() {
         let path = entry.unwrap().path();

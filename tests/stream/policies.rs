@@ -81,7 +81,7 @@ fn drop_oldest_skips_longest_waiting_frame() {
     let slow = Slow::open("oldest", 2);
     let (rig, left, seen) = through_a_held_device(&slow, "queue-policy=drop-oldest", 7);
     check_order(&seen, 7);
-    // Two frames are running, which is never undone. Of the waiting frames, the two newest remain.
+    // Two frames are running and are never discarded. Of the waiting frames, the two newest remain.
     let expected = ["inferred", "inferred", "queue-policy", "queue-policy", "queue-policy", "inferred", "inferred"];
     assert_eq!(statuses(&left), (0..).zip(expected).collect::<Vec<_>>());
     assert_eq!((rig.count("skipped-queue-policy"), rig.count("runs")), (3, 4));
@@ -146,7 +146,7 @@ fn only_non_live_source_is_blocked() {
         );
         let pipeline = pipeline(&line);
         slow.hold();
-        // The warm-up.
+        // The warm-up run.
         slow.let_go(if is_live { 2 } else { 0 });
         pipeline.set_state(gst::State::Playing).unwrap();
         let count = |field: &str| pipeline.by_name("detect").unwrap().property::<gst::Structure>("stats").get::<u64>(field).unwrap();
@@ -195,7 +195,7 @@ fn frame_leaves_without_results_after_max_latency() {
     let rig = Rig::begun(&slow.detect("nireq=2 max-latency=200"));
     slow.hold();
     let begin = Instant::now();
-    // Two frames run, one waits; none completes in time.
+    // Two frames are in inference, one waits. No frame completes in time.
     rig.frames(0..3);
     rig.event(marker(2));
     rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48", "frame 2 of 64x48", "behind-2"]);
@@ -205,7 +205,7 @@ fn frame_leaves_without_results_after_max_latency() {
     // Late results are discarded.
     slow.release();
     eventually("the requests are idle", || rig.count("runs") >= 4);
-    // A limit that even a busy machine meets.
+    // Even a busy machine completes frames within this limit.
     rig.element.set_property("max-latency", 60_000_u32);
     for n in 3..8 {
         rig.frame(n).unwrap();
@@ -249,7 +249,7 @@ fn fast_camera_frames_leave_in_time_and_in_order() {
     let arrived = collect(&pipeline, "sink", "sink");
     let opener = slow.clone();
     let (ended, is_ended) = channel::<()>();
-    // An engine with ten frames per second.
+    // An engine that completes ten frames per second.
     let opening = std::thread::spawn(move || {
         while is_ended.recv_timeout(Duration::from_millis(100)).is_err() {
             opener.let_go(1);
@@ -265,7 +265,7 @@ fn fast_camera_frames_leave_in_time_and_in_order() {
     let count = |field: &str| stats.get::<u64>(field).unwrap();
     assert_eq!((count("frames-in"), count("frames-out"), count("dropped")), (200, 200, 0), "{stats}");
     assert!(count("inferred") >= 5 && count("skipped-queue-policy") > 100, "{stats}");
-    // Far above the limit, because machines stall. Without a policy, the last frame would leave after 18 s.
+    // The bound is far above the limit, because machines stall. Without a policy, the last frame would leave after 18 s.
     assert!(Duration::from_nanos(count("latency-p99-ns")) < 5 * MAX_LATENCY, "{stats}");
     let numbers: Vec<u64> = arrived.lock().unwrap().iter().map(|arrived| arrived.results().unwrap().frame_number).collect();
     assert_eq!(numbers, (0..200).collect::<Vec<_>>());
@@ -591,7 +591,7 @@ fn random_order_keeps_events_and_frames_under_every_policy() {
         let numbers: Vec<u64> = seen.iter().filter_map(|seen| seen.strip_prefix("behind-")?.parse().ok()).collect();
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{policy}: {numbers:?}");
         assert!(n_flushes > 0 || numbers.len() == n_markers, "{policy}: only a flush removes events");
-        // A marker is after the previous frame and before the frame of its number.
+        // A marker follows the previous frame and precedes the frame with the same number.
         let mut last = None;
         for seen in &seen {
             if let Some(n) = seen.strip_prefix("frame ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok()) {

@@ -132,7 +132,7 @@ fn timestamp_is_stream_time_and_pts_is_separate() {
     assert_eq!(times, [(ms(0), ms(hour)), (ms(40), ms(hour + 40)), (Value::Null, ms(hour - 40)), (Value::Null, Value::Null)]);
     // After a seek to ten seconds, a demuxer begins at zero.
     assert_eq!(times_in("seek", &segment(0, None, 10_000, 1.0), &[Some(40)]), [(ms(10_040), ms(40))]);
-    // Upstream already applies double speed, backwards.
+    // Upstream already applies the rate: double speed, backwards.
     assert_eq!(times_in("fast", &segment(0, None, 0, 2.0), &[Some(40)]), [(ms(80), ms(40))]);
     assert_eq!(times_in("back", &segment(1000, Some(2000), 1000, -1.0), &[Some(1960)]), [(ms(1960), ms(1960))]);
     // A segment without time has no timestamps.
@@ -328,7 +328,7 @@ fn live_stream_drops_results_instead_of_waiting() {
 
 #[test]
 fn full_disk_is_warned_about_once_and_stream_continues() {
-    // Each line is a flush that fails.
+    // Writing each line causes a flush, which fails.
     let line = "videotestsrc num-buffers=500 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=10/1 ! roipublish name=publish ! \
                 fakesink name=sink";
     let pipeline = to("/dev/full", line);

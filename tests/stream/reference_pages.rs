@@ -45,7 +45,7 @@ fn kind(spec: &glib::ParamSpec) -> String {
     }
 }
 
-/// The default as `gst-launch-1.0` takes it.
+/// The default value in the syntax of `gst-launch-1.0`.
 fn default(spec: &glib::ParamSpec) -> String {
     if let Some(spec) = spec.downcast_ref::<glib::ParamSpecFloat>() {
         return format!("`{}`", spec.default_value());
@@ -59,12 +59,12 @@ fn default(spec: &glib::ParamSpec) -> String {
     }
 }
 
-/// When a property may be set.
+/// States in which a property may be set.
 fn when(spec: &glib::ParamSpec) -> &'static str {
     if !spec.flags().contains(glib::ParamFlags::WRITABLE) {
         return "read only";
     }
-    // The flags of GStreamer's own for properties.
+    // Flags that GStreamer defines for properties.
     let has = |flag: u32| spec.flags().bits() & flag != 0;
     match () {
         () if has(gst::ffi::GST_PARAM_MUTABLE_PLAYING as u32) => "any time",
@@ -125,7 +125,7 @@ fn caps_in_words(caps: &gst::Caps) -> String {
     }
 }
 
-/// Fields of `stats`, with their meaning. Of a name that ends in `*` there are several.
+/// Fields of `stats`, with their meaning. A name that ends in `*` stands for several fields.
 const STATS: [(&str, &str); 36] = [
     ("device", "the device that runs the model"),
     ("frames-in", "frames that arrived; `frames-out` + `dropped` + `frames-here`"),
@@ -165,7 +165,7 @@ const STATS: [(&str, &str); 36] = [
     ("step-*-ns", "sum of the time of a step of all runs, by the name of the step"),
 ];
 
-/// Those of the elements that are no inference elements.
+/// Fields of the elements that are not inference elements: element, field, meaning.
 const OTHER_STATS: [(&str, &str, &str); 11] = [
     ("roitrack", "frames", "frames"),
     ("roitrack", "objects", "objects that got a track ID"),
@@ -180,7 +180,7 @@ const OTHER_STATS: [(&str, &str, &str); 11] = [
     ("roipublish", "dropped", "lines that `when-full` dropped"),
 ];
 
-/// The fields of the element's statistics; every one of them has a meaning above.
+/// The fields of the element's statistics. Panics if a field has no meaning in the tables above.
 fn stats_page(name: &str, element: &gst::Element) -> String {
     if element.find_property("stats").is_none() {
         return String::new();
@@ -200,7 +200,7 @@ fn stats_page(name: &str, element: &gst::Element) -> String {
     page
 }
 
-/// What elements post on the bus: kind, domain and code as GStreamer has them, and when.
+/// Messages that elements post on the bus: kind, domain and code as in GStreamer, and the condition.
 const MESSAGES: [(&str, &str, &str); 18] = [
     ("infer", "error, `RESOURCE_ERROR_NOT_FOUND`", "a file of the model cannot be read"),
     ("infer", "error, `RESOURCE_ERROR_SETTINGS`", "the model or its description is wrong, or has no device"),
@@ -260,7 +260,7 @@ fn the_c_api_has_a_page_of_its_header() {
         "# C API\n\nThe header [`include/roiflow.h`](../../include/roiflow.h), which `make install` installs with a pkg-config file.\n\
                     [Read the results in your program](../tutorials/read-results.md#c) shows it in use.\n\n"
             .to_owned();
-    // The comment that opens the header, then each declaration with the comment in front of it.
+    // First the comment at the begin of the header, then each declaration with its preceding comment.
     let opening = header.split("*/").next().unwrap();
     let paragraphs = opening.lines().map(|line| line.trim_start_matches("/*").trim_start_matches(" *").trim_end());
     let mut is_rules = false;
@@ -279,7 +279,7 @@ fn the_c_api_has_a_page_of_its_header() {
     check_page("c-api.md", &page.replace("\n\n\n", "\n\n"));
 }
 
-/// The keys of a JSON schema of objects: name, type, text.
+/// The properties of a JSON schema of an object: name, type, description.
 fn schema_rows(page: &mut String, schema: &serde_json::Value, root: &serde_json::Value) {
     page.push_str("| key | values | is |\n|---|---|---|\n");
     for (name, key) in schema["properties"].as_object().into_iter().flatten() {
@@ -288,7 +288,7 @@ fn schema_rows(page: &mut String, schema: &serde_json::Value, root: &serde_json:
     }
 }
 
-/// What values a schema allows, in a few words.
+/// Short description of the values that a schema allows.
 fn schema_values(schema: &serde_json::Value, root: &serde_json::Value) -> String {
     use serde_json::Value;
     let list = |values: &Vec<Value>| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");

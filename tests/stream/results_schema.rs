@@ -1,7 +1,7 @@
-//! Lines that the real command writes are what `assets/results.schema.json` says, and hold no field that it does not know.
+//! Each line of the real command conforms to `assets/results.schema.json` and has no fields that the schema does not define.
 //!
-//! A small validator of our own: that of the crate jsonschema, which checks the same schema in the tests of roiflow-results, would switch
-//! on features of crates that the engine is built on. It refuses keywords that it does not know, so it cannot pass a rule by.
+//! A small validator of this project. The crate jsonschema, which the tests of roiflow-results use, would enable additional features of
+//! crates that the engine also uses. This validator rejects unknown keywords, so it never skips a rule.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ use crate::harness::tiny;
 
 const SCHEMA: &str = include_str!("../../assets/results.schema.json");
 
-/// Checks values with a schema, and notes which of its properties they had.
+/// Validates values with the schema, and records the properties that occurred.
 struct Validator {
     root: Value,
     seen: std::cell::RefCell<std::collections::BTreeSet<String>>,
@@ -21,7 +21,7 @@ impl Validator {
         Self { root: serde_json::from_str(SCHEMA).unwrap(), seen: std::cell::RefCell::default() }
     }
 
-    /// What is wrong with a value, at which place.
+    /// Returns an error with the position of the first invalid value.
     fn check(&self, schema: &Value, value: &Value, place: &str) -> Result<(), String> {
         let rules = schema.as_object().unwrap();
         let wrong = |what: String| Err(format!("{place}: {what}, got {value}"));
@@ -105,7 +105,7 @@ fn is_type(name: &str, value: &Value) -> bool {
     }
 }
 
-/// Runs the command, and checks each line that it writes.
+/// Runs the command and validates each line of its output.
 fn check_run(validator: &Validator, folder: &Folder, arguments: &[&str]) {
     let json = folder.file("results.jsonl");
     let output = roiflow(&[&["run", "--json", &json], arguments].concat());

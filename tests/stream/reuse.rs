@@ -1,4 +1,5 @@
-//! Result reuse of `roiclassify`: it classifies only when necessary, keeps the results of an object in every frame, and invents none.
+//! Result reuse of `roiclassify`: it classifies only when necessary, and keeps the results of an object in every frame. Objects never get
+//! results of other objects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -151,9 +152,9 @@ fn label_is_vote_of_last_results() {
     let sequence = [RED, GREEN, RED, GREEN, GREEN, BLUE, BLUE, BLUE];
     let seen = through("color", "consensus=3", &sequence, one);
     assert_eq!(seen.labels[0], "red");
-    // With one result each, the more confident or newer one wins; then two of three.
+    // With one result each, the label with the higher confidence wins, then the newer one. Later, two of three results decide.
     assert_eq!(seen.labels[2..], ["red", "green", "green", "green", "blue", "blue"]);
-    // Every second frame, once there are three results.
+    // After three results, the object is classified in every second frame.
     let seen = through("color", "consensus=3 reclassify-interval=2", &sequence, one);
     assert_eq!((seen.count("objects-classified"), &*seen.labels[3], &*seen.labels[4], &*seen.labels[6]), (5, "red", "green", "blue"));
     let gray = |level: u8| [level; 3];

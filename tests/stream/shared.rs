@@ -47,7 +47,7 @@ fn address(buffer: &gst::BufferRef) -> usize {
 #[test]
 fn shared_tensor_is_inferred_without_copy() {
     let rect = PixelRect { x: 64, y: 48, width: 96, height: 72 };
-    // As if it came from another process, which writes through the descriptor.
+    // Simulates another process that writes through the descriptor.
     let made = SharedTensor::new(ElementType::U8, [SIZE.height as usize, SIZE.width as usize, 3]).unwrap();
     made.write_from(&painted(rect)).unwrap();
     let exported = || SharedTensor { descriptor: made.descriptor.try_clone().unwrap(), ..made };
@@ -71,7 +71,7 @@ fn shared_tensor_is_inferred_without_copy() {
         let results = arrived.results().unwrap();
         assert_near(results.detections[0].rect, rect.to_rect(), 0.01, "the box");
     }
-    // What is written into the file is what the buffers show. The buffers lease the tensor, so this process has to go around it.
+    // The buffers show the bytes that are written to the file. The buffers lease the tensor, so this process must bypass the tensor.
     assert_eq!(tensor.view_mut::<u8>().unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(made.write_from(&painted(rect)).unwrap_err().kind(), ErrorKind::Busy);
     let file = std::fs::File::from(made.descriptor.try_clone().unwrap());

@@ -20,7 +20,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// Each batch item has these numbers in the only output.
+    /// Registers a device with one output, whose batch items all have the values `row`.
     fn register(name: &str, row: &'static [f32], shape: fn(usize) -> Vec<usize>) -> Arc<Self> {
         init();
         let script = Arc::new(Script::computing(move |io, _| {
@@ -97,7 +97,7 @@ fn stalled_stream_does_not_block_others() {
         Ok(gst::FlowSuccess::Ok)
     });
     let source = still.source.clone();
-    // More frames than it can hold, so its source also waits.
+    // Pushes more frames than the element can hold, so the source also waits.
     let pushing = std::thread::spawn(move || (0..20).for_each(|n| assert!(source.push(black(n)).is_ok())));
     eventually("its window is full", || still.count("frames-in") == 5);
     for n in 0..100 {
@@ -140,7 +140,7 @@ fn frames_of_streams_form_batches_with_timeout() {
     let device = Scripted::detector("NULL.gathered");
     let line = |timeout| detect("rectangle", &format!("device=NULL.gathered nireq=1 batch-size=8 batch-timeout={timeout}"));
     {
-        // Its own frames form the batch without frames of other streams.
+        // The frames of one stream fill the batch, without frames of other streams.
         let first = Rig::begun(&line(20));
         let n_calls = device.script.n_calls();
         first.frame(0).unwrap();

@@ -71,7 +71,7 @@ fn trace_has_steps_per_thread_and_per_request() {
         requests.iter().filter(|(_, name)| name.starts_with("rectangle, request ")).map(|(&request, _)| request).collect();
     assert!(!of_detector.is_empty() && requests.values().any(|name| name.starts_with("color, request ")), "{requests:?}");
     let mut frames = BTreeSet::new();
-    // Runs that test whether batch items are independent belong to no frame.
+    // Skips the runs without a frame, which test whether batch items are independent.
     let runs: Vec<&Slice> = slices.iter().filter(|slice| slice.name == "run" && slice.frame.is_some()).collect();
     assert!(runs.len() >= 80, "{} runs of two models", runs.len());
     for run in runs {

@@ -116,7 +116,7 @@ fn trackers_in_a_row_give_different_ids() {
 fn track_id_is_region_parameter_as_in_gvatrack() {
     let pipeline =
         pipeline("videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack ! fakesink name=sink");
-    // Regions of a foreign detector with arbitrary IDs, and one with a track ID of another tracker.
+    // Regions of a foreign detector with arbitrary IDs, and one region with a track ID of another tracker.
     on_buffers(&pipeline, "attach", "src", |n, buffer| {
         let buffer = buffer.make_mut();
         RoiMeta::add(buffer, "car", (4 + 2 * n as u32, 10, 20, 24));

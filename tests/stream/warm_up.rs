@@ -82,7 +82,7 @@ fn broken_model_ends_stream_with_first_frame() {
 
 #[test]
 fn failed_first_frame_of_working_model_is_a_warning() {
-    // The first frame's run, two runs that test the model, and the second frame's run.
+    // The runs are: the first frame's run, two runs that test the model, and the second frame's run.
     let device = failing("first-fails", |n| n == 0 || n == 4);
     let rig = Rig::begun(&device.detect("nireq=1"));
     for (n, n_runs) in [(0, 3), (1, 4), (2, 5), (3, 6)] {
@@ -133,7 +133,7 @@ fn model_with_successful_run_is_not_tested_again() {
     first.begin();
     fails("a restarted stream", &first);
 
-    // Background runs count as runs.
+    // Runs in the background (`classifier-async-mode`) are counted as well.
     let rig = Rig::begun(&device.classify("nireq=1 batch-size=1 classifier-async-mode=true reclassify-interval=1"));
     let tracked = |n: u64| {
         let mut frame = black(n);
@@ -168,7 +168,7 @@ fn failed_warm_up_of_working_model_starts_stream() {
     first.frame(0).unwrap();
     first.next();
     is_lost.store(true, Ordering::Release);
-    // Tested after loading, and again with the caps.
+    // The model is tested after it is loaded, and again when the caps arrive.
     let second = Rig::begun(&device.detect("nireq=1 max-latency=60000"));
     assert_eq!(n_failed.load(Ordering::Acquire), 2);
     is_lost.store(false, Ordering::Release);
@@ -227,7 +227,7 @@ fn begin_aside(rig: &Rig) -> std::thread::JoinHandle<()> {
         source.push_event(gst::event::StreamStart::new("stream"));
         source.push_event(gst::event::Caps::new(&caps("RGB", SIZE)));
     });
-    // From here on, the thread that pushes CAPS holds the pad's stream lock. FLUSH_STOP takes this lock, so it waits.
+    // Now the thread that pushes CAPS holds the pad's stream lock. FLUSH_STOP needs this lock, so it waits.
     caps_came.recv_timeout(TIMEOUT.into()).unwrap();
     sinkpad.remove_probe(probe.unwrap());
     beginning
@@ -258,7 +258,7 @@ fn flush_does_not_wait_for_loading_or_warm_up() {
     slow.wait_for(1);
     gate.open();
     slow.release();
-    // A pad whose events are removed by a flush may resend its caps after the flush: these wait.
+    // After a flush that removed its events, upstream may send its caps again. These caps wait.
     beginnings.into_iter().for_each(|beginning| beginning.join().unwrap());
     for rig in [making, hanging] {
         rig.segment();

@@ -1,5 +1,5 @@
-//! A test case for preprocessing, generated from bytes: any format, size, strides, region, options and input, valid and invalid. Asserts that
-//! all results are valid. For random tests and fuzzing, so it uses the crate only.
+//! A test case for preprocessing, generated from bytes: any format, size, strides, region, options and input, valid and invalid. Asserts
+//! that all results are valid. For random tests and fuzzing, so it uses the crate only.
 
 use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Point, Rect, Size};
 use roiflow::stages::Crop;

@@ -1,5 +1,5 @@
-//! A test case for the readers of model files, generated from bytes: an ONNX file with changed input shapes, and an OpenVINO IR. Results are
-//! compared with a second protocol buffer parser, and with the values written. For random tests and fuzzing.
+//! A test case for the readers of model files, generated from bytes: an ONNX file with changed input shapes, and an OpenVINO IR. Results
+//! are compared with a second protocol buffer parser, and with the values written. For random tests and fuzzing.
 
 use std::io::Cursor;
 

@@ -1,12 +1,15 @@
-"""The engine's own calls and nothing else: what no program around the engine can go below. Used by scripts/compare-pipelines.
+"""The bare engine calls: a lower bound for every program that uses the engine. Used by scripts/compare-pipelines.
 
-Reads one JSON object from standard input: `library` (OpenVINO's C library), `n_threads`, `detector` and `classifiers` (each `model`,
-`shape`, `range` of the numbers put in), and `frames`: for each frame of the clip a list with the number of rows for each classifier,
-which run in one call where its model has an open batch and one by one where not. Inputs are set once and results left where they
-are. Threads take frames in turn, as many as cores, each with requests of its own on one thread, in f32, as roiflow's are.
-Prints one JSON object: processor and wall time of all frames, and what the calls cost that Python makes into the library.
+Reads one JSON object from standard input:
+  - `library` (OpenVINO's C library), `n_threads`;
+  - `detector` and `classifiers`: each has `model`, `shape`, and `range` of the input values;
+  - `frames`: for each frame of the clip, a list with the number of rows for each classifier. The rows run in one call if the model's
+    batch size is dynamic, otherwise one by one.
+Inputs are set once, and results are not copied. There are as many threads as cores, and each takes the next frame. Each thread has
+separate requests, which use one thread and f32, as in roiflow. Prints one JSON object: CPU and wall time of all frames, and the
+overhead of Python's calls into the library.
 
-Standard library only: what this process computes beside the engine must be little, and is measured and taken off.
+Uses only the standard library, because the work of this process in addition to the engine must be small. It is measured and subtracted.
 """
 
 import array
@@ -34,7 +37,7 @@ class PartialShape(ctypes.Structure):
 
 
 class Engine:
-    """OpenVINO by its C functions, on the processor."""
+    """OpenVINO on the CPU, through its C API."""
 
     def __init__(self, library, n_threads):
         self.library = ctypes.CDLL(library)
@@ -80,7 +83,7 @@ class Engine:
 
 
 class Calls:
-    """A model, and on each thread a request of it. `run(n)` is one call with n rows, or n calls with one row each."""
+    """A model with a request per thread. `run(n)` makes one call with n rows, or n calls with one row each."""
 
     def __init__(self, engine, model, n_rows_max):
         self.engine = engine
@@ -122,7 +125,7 @@ class Calls:
 
 
 def measured(makers, frames, n_threads):
-    """Processor and wall seconds of all frames, and how many calls went into the library."""
+    """CPU and wall time of all frames in seconds, and the number of calls into the library."""
     turns, n_calls = iter(frames), [0] * n_threads
     ready, go = threading.Barrier(n_threads + 1), threading.Event()
 
@@ -150,7 +153,7 @@ def measured(makers, frames, n_threads):
 
 
 def cost_of_a_call(engine):
-    """Seconds that Python takes to call a function of the library that does next to nothing."""
+    """Seconds that Python needs to call a trivial function of the library."""
     function, n_calls = engine.library.ov_get_error_info, 20_000
     function.argtypes = None
     begin = time.process_time()
@@ -161,7 +164,7 @@ def cost_of_a_call(engine):
 
 def main():
     asked = json.load(sys.stdin)
-    # Threads change turns in Python when they come back from the engine, not while they are in it.
+    # Python switches threads when an engine call returns, not during the call.
     engine = Engine(asked["library"], asked["n_threads"])
     n_rows_max = max((rows for frame in asked["frames"] for rows in frame), default=1) or 1
     makers = [Calls(engine, model, n_rows_max) for model in [asked["detector"], *asked["classifiers"]]]

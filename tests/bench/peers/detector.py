@@ -1,8 +1,8 @@
-"""What a user would write without roiflow for one detector: OpenCV reads and resizes, OpenVINO computes in an AsyncInferQueue, JSON lines.
+"""A detector program without roiflow: OpenCV reads and resizes, OpenVINO infers in an AsyncInferQueue. Prints JSON lines.
 
     detector.py VIDEO --model MODEL --size 256 --threads 2      for SSD outputs [1, 1, N, 7]; used by scripts/compare-pipelines
 
-A line goes to standard output as soon as the results of its frame are there.
+Prints a line as soon as the results of its frame are available.
 """
 
 import argparse

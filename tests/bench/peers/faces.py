@@ -1,9 +1,9 @@
-"""What one would write for faces, gender and age without roiflow: OpenCV and OpenVINO's own Python package, with its queues.
+"""A program for faces, gender and age without roiflow: OpenCV and OpenVINO's own Python package, with its queues.
 
     faces.py VIDEO OUT.jsonl --models FOLDER [--threads N]
 
-As asynchronous as the package makes it easy: a queue of requests for the detector and one for each classifier, callbacks that
-decode, all faces of a frame in one call. Used by scripts/compare-pipelines, in f32 and on as many threads as roiflow.
+Asynchronous with simple means of the package: a request queue for the detector and for each classifier. Callbacks decode, and one
+call infers all faces of a frame. Used by scripts/compare-pipelines, in f32 and on as many threads as roiflow.
 """
 
 import argparse
@@ -93,7 +93,7 @@ waiting, n_next = {}, 0
 
 
 def drain():
-    """Hands detected frames on to the classifiers, in order, and writes those that are complete."""
+    """Passes detected frames to the classifiers, in order, and writes completed frames."""
     global n_next
     while n_next in detected:
         boxes, frame = detected.pop(n_next)

@@ -1,8 +1,8 @@
-"""Fills of model inputs by OpenCV, or by OpenVINO's preprocessing in the graph: the peers of tests/bench/fill. Used by scripts/compare-fill.
+"""Preprocessing by OpenCV, or by OpenVINO in the model's graph: the peers of tests/bench/fill. Used by scripts/compare-fill.
 
-Reads lines `SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS` and answers each with nanoseconds per run and the mean of what
-was written; tests/bench/fill/main.rs says what a run is. SIDE is `opencv` or `openvino`. Both compute on one thread and use their
-buffers again.
+Reads lines `SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS` and answers each with nanoseconds per run and the mean of the
+written values. tests/bench/fill/main.rs defines a run. SIDE is `opencv` or `openvino`. Both compute on one thread and reuse their
+buffers.
 """
 
 import sys
@@ -63,7 +63,7 @@ def opencv(case):
             return cv2.cvtColorTwoPlane(planes[0], planes[1], COLOR["NV12"], dst=rgb)
         if is_whole:
             return cv2.cvtColor(case.frame.reshape(HEIGHT * 3 // 2, WIDTH), COLOR["I420"], dst=rgb)
-        # cvtColor takes planes of I420 only where they lie one after the other.
+        # cvtColor accepts planes of I420 only if they are contiguous.
         packed = i420.reshape(-1)
         begin = 0
         for plane in planes:
@@ -82,7 +82,7 @@ def opencv(case):
 
 
 def openvino(case):
-    """A model that is nothing but preprocessing: convert_color, resize, mean, scale, convert_layout. No letterbox."""
+    """A model that only preprocesses: convert_color, resize, mean, scale, convert_layout. No letterbox."""
     import openvino as ov
     from openvino import opset13
     from openvino.preprocess import ColorFormat, PrePostProcessor, ResizeAlgorithm
@@ -107,7 +107,7 @@ def openvino(case):
     def run():
         for row in range(case.batch):
             for index, plane in enumerate(case.planes(row)):
-                # Regions of a frame have to be made dense.
+                # Regions of a frame must be copied to dense memory.
                 dense = np.ascontiguousarray(plane if plane.ndim == 3 else plane[..., None])[None]
                 request.set_input_tensor(index, ov.Tensor(dense, shared_memory=True))
             request.infer()
@@ -130,7 +130,7 @@ def main():
         run, values = made[key], None
         begin = time.perf_counter_ns()
         for _ in range(n_runs):
-            values = None  # So that its memory can be used again.
+            values = None  # Releases its memory for reuse.
             values = run()
         print(f"{(time.perf_counter_ns() - begin) / n_runs:.1f} {values.mean(dtype=np.float64):.6f}", flush=True)
 

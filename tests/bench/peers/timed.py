@@ -1,9 +1,9 @@
-"""Runs a Python program that reads a video with OpenCV and writes a line of JSON a frame, unchanged, and notes when.
+"""Runs an unchanged Python program that reads a video with OpenCV and writes a JSON line per frame, and records the times.
 
-    timed.py PROGRAM VIDEO OUT [ARGUMENT...]      fps from TIMED_FPS: frames come as from a camera; else as fast as they are read
+    timed.py PROGRAM VIDEO OUT [ARGUMENT...]      with TIMED_FPS, frames arrive at this rate; otherwise at the reading speed
 
-A frame arrives when `cv2.VideoCapture.read` returns it, and its result is there when its line is given to the file: what then
-waits in the file's buffer is not counted against the program. Used by scripts/compare-pipelines, which reads the last line of
+A frame arrives when `cv2.VideoCapture.read` returns it. Its result is complete when the program writes its line to the file, even
+if the file's buffer still holds the line. Used by scripts/compare-pipelines, which reads the last line of
 standard error: latencies, and for each line the monotonic and the processor time at which it was written.
 """
 
@@ -20,7 +20,7 @@ arrived, written = [], []
 
 
 class Timed:
-    """`cv2.VideoCapture` with a note of when each frame came."""
+    """`cv2.VideoCapture` that records the arrival time of each frame."""
 
     opened = cv2.VideoCapture
 

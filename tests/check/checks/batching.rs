@@ -139,7 +139,7 @@ fn own_rows_of_three(search: Search) -> usize {
     n
 }
 
-/// Each other run gets its own result, whatever happens to this one.
+/// Every other run gets its own result, whatever happens to the disturbed run.
 fn leaving(search: Search) -> usize {
     let mut n = 0;
     for way in 0..3 {
@@ -204,7 +204,7 @@ fn time_limits(search: Search) -> usize {
                         other.cancel();
                         check(&other, 2.0, true);
                     }
-                    // Gathered with the first run, or alone: then it is dropped while it waits.
+                    // The run is gathered with the first run, or is alone and is dropped while it waits.
                     2 => return None,
                     _ => {}
                 }

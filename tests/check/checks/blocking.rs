@@ -1,4 +1,4 @@
-//! The thread pool: a blocked worker lends its place, no task is lost, and waits in a cycle are refused.
+//! The thread pool: another worker replaces a blocked worker, no task is lost, and cyclic waits fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,11 +55,11 @@ fn callback_waits(search: Search) -> usize {
     })
 }
 
-/// Either wait may be refused, or come after the end of the other callback.
+/// Either wait may fail, or begin after the other callback has ended.
 fn cycle(search: Search) -> usize {
     explore(search, || {
         let pool = Arc::new(Pool::new("one", 1).unwrap());
-        // One core, as the waits of a cycle are those of one core.
+        // All requests use one core, because cycles are detected per core.
         let model = model();
         let requests: [InferRequest; 2] = std::array::from_fn(|_| {
             let request = model.create_infer_request().unwrap();
@@ -122,7 +122,7 @@ fn tasks(search: Search) -> usize {
             let end = end.clone();
             pool.execute(Arc::new(Work(move || end())));
         }
-        // Before the pool is dropped, which runs tasks of which no worker was notified.
+        // Checks this before the pool is dropped, because the drop also runs tasks of which no worker was notified.
         (0..5).for_each(|_| ends.recv().unwrap());
         assert_eq!(n_ended.load(Ordering::SeqCst), 5);
     })

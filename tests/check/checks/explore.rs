@@ -24,8 +24,8 @@ pub fn seed() -> u64 {
     std::env::var("ROIFLOW_CHECK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20)
 }
 
-/// The value of `ROIFLOW_CHECK_EFFORT`, default 1. The number of random schedules is multiplied by it. From 10 on, all bounds of preemptions
-/// are increased by one.
+/// The value of `ROIFLOW_CHECK_EFFORT`, default 1. The number of random schedules is multiplied by it. From 10 on, all bounds of
+/// preemptions are increased by one.
 pub fn effort() -> usize {
     std::env::var("ROIFLOW_CHECK_EFFORT").ok().and_then(|effort| effort.parse().ok()).unwrap_or(1).max(1)
 }
@@ -42,8 +42,8 @@ pub fn explore(search: Search, scenario: impl Fn() + Send + Sync + 'static) -> u
     }
 }
 
-/// Depth-first search over schedules with a bounded number of preemptions. Switching from a runnable thread costs one; choosing a thread after
-/// another blocks or ends is free.
+/// Depth-first search over schedules with a bounded number of preemptions. Switching away from a runnable thread counts as a preemption.
+/// Choosing the next thread after one blocks or ends does not.
 struct Bounded {
     max_preemptions: usize,
     n_preemptions: usize,

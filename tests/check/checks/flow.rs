@@ -1,8 +1,9 @@
-//! Streams: `crates/inference/src/flow.rs` with a second driver, whose pads, queue and threads are simulated. All orders of the threads' steps
-//! are tried, breadth first, until no new state is found.
+//! Streams: `crates/inference/src/flow.rs` with a second driver, whose pads, queue and threads are simulated. A
+//! breadth-first search tries all orders of the threads' steps until it finds no new state.
 //!
-//! The simulated pads behave like those of GStreamer: flags of flushes and activations, stored events, events sent to a peer, and locks. A step
-//! is an atomic operation of the real driver: a transition with the actions under its lock, one action without the lock, or one query of a pad.
+//! The simulated pads behave like those of GStreamer: flags of flushes and activations, stored events, events sent to a peer, and locks. A
+//! step is an atomic operation of the real driver: a transition with the actions under its lock, one action without the lock, or one query
+//! of a pad.
 
 mod driver;
 mod explore;
@@ -115,7 +116,7 @@ struct Scenario {
     relinks: bool,
     stops: bool,
     restarts: bool,
-    /// The sink blocks a frame until it is flushed, stopped or unlinked.
+    /// The sink blocks on a frame until it is flushed, stopped or unlinked.
     blocks: u8,
     /// The sink returns an error, EOS, or Flushing because it was unlinked and stopped.
     errors: u8,

@@ -59,7 +59,7 @@ enum Kind {
     WriteThenRead,
 }
 
-/// Counts the current users: a writer takes all, each reader one. Not controlled by the checker.
+/// Counts the current users: a writer excludes all others, and each reader counts one. Not controlled by the checker.
 #[derive(Default)]
 struct Inside(AtomicIsize);
 
@@ -141,7 +141,7 @@ fn leases_again() -> usize {
     n
 }
 
-/// Some of the four bytes of a memory.
+/// A selection of the four bytes of a memory block.
 #[derive(Clone, Copy)]
 enum Span {
     Whole,

@@ -1,5 +1,5 @@
-//! Model checks: tries interleavings of the runtime's threads. `check-models` runs all checks, each in its own process. `check-models NAME...`
-//! runs only these. `--list` prints their names.
+//! Model checks: tries interleavings of the runtime's threads. `check-models` runs all checks, each in a separate process.
+//! `check-models NAME...` runs only the named checks. `--list` prints their names.
 
 mod batching;
 mod blocking;

@@ -102,7 +102,7 @@ fn chained() -> usize {
         world.queue.set_callback(move |_request, job, result| {
             told.lock().unwrap().push((job, End::from(&result)));
             if let Some(queue) = weak.upgrade() {
-                // Its own request is not idle before the callback returns.
+                // The job's own request is not idle before the callback returns.
                 let tried = queue.try_start_async((), job + 100);
                 assert!(matches!(tried, Err(TryStartError::Full(_))), "the request of a callback is somebody's");
             }

@@ -29,8 +29,8 @@ sys.path.insert(0, str(SET / "reference"))
 import decoders  # noqa: E402
 
 FACES = ["demo_A_face_gender_age", "demo_A2_faces_grid"]
-N_CROPS = 24  # at most, of a classifier
-LEAST = 24  # pixels: smaller ones are too small to be anything
+N_CROPS = 24  # maximum number of crops per classifier
+LEAST = 24  # pixels: smaller boxes are too small for classification
 
 
 def onnx(file):

@@ -1,7 +1,7 @@
 """Writes models whose outputs contradict their ports, or with hostile names, to test the messages about them.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install onnx numpy
-    /tmp/venv/bin/python tests/golden/outputs/make.py        writes the models beside this file
+    /tmp/venv/bin/python tests/golden/outputs/make.py        writes the models to the folder of this file
 
 Outputs are constant tables, except for classifiers, whose outputs depend on the image. Opset 13, IR version 8.
 """

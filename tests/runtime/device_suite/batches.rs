@@ -1,4 +1,4 @@
-//! Batches of slices, on every device: tensors of one row that the runtime gathers into the model's input.
+//! Batches of slices, on every device: the runtime gathers tensors of one row into the model's input.
 
 use roiflow::runtime::ErrorKind;
 use roiflow::tensor::{ElementType, Tensor};
@@ -7,15 +7,15 @@ use super::{UnderTest, batch, doubled, numbers};
 use crate::request::{kind, port};
 use crate::support::{row, values};
 
-/// `n` slices of four numbers with memory of other tensors between them: regions of a tensor of `n` times 3 rows and 7 columns.
+/// `n` slices of four numbers, separated in memory: regions of a tensor of `n` times 3 rows and 7 columns.
 fn slices(n: usize) -> (Tensor, Vec<Tensor>) {
     let big = Tensor::from_slice([3 * n, 7], &vec![-1.0_f32; 21 * n]).unwrap();
     let slices = (0..n).map(|idx| big.roi(&[3 * idx + 1, 2], &[3 * idx + 2, 6]).unwrap()).collect();
     (big, slices)
 }
 
-/// SetInputTensorsBase, SetInputTensorsAsync, SetInputTensors_Multiple_Infer; SetInputTensors_Strides is an error there and right
-/// here: what is written after the call counts, in every run anew.
+/// OpenVINO: SetInputTensorsBase, SetInputTensorsAsync, SetInputTensors_Multiple_Infer. Each run reads the slices when it begins, so values
+/// written after `set_tensors` are used. Unlike in OpenVINO (SetInputTensors_Strides), slices may have strides.
 pub fn slices_of_a_batch_are_gathered_when_a_run_begins(device: &UnderTest) {
     let fixed = device.reshaped([4, 4], "N...").unwrap();
     for model in [fixed, (device.double)()] {
@@ -41,7 +41,7 @@ pub fn slices_of_a_batch_are_gathered_when_a_run_begins(device: &UnderTest) {
     }
 }
 
-/// SetInputTensors_Can_Infer_Dynamic: the batch is the number of slices.
+/// OpenVINO: SetInputTensors_Can_Infer_Dynamic. The batch size is the number of slices.
 pub fn an_open_batch_is_the_number_of_slices(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -55,7 +55,7 @@ pub fn an_open_batch_is_the_number_of_slices(device: &UnderTest) {
     }
 }
 
-/// SetTensors_Batch1: one slice is a tensor that was set, and can be had.
+/// OpenVINO: SetTensors_Batch1. One slice is set as an ordinary tensor, which `input_tensor` returns.
 pub fn a_batch_of_one_is_a_tensor(device: &UnderTest) {
     for model in [(device.double)(), (device.identity)()] {
         let request = model.create_infer_request().unwrap();
@@ -69,7 +69,7 @@ pub fn a_batch_of_one_is_a_tensor(device: &UnderTest) {
     }
 }
 
-/// SetInputTensors_Get_Tensor_Not_Allowed, SetInputTensors_override_with_set.
+/// OpenVINO: SetInputTensors_Get_Tensor_Not_Allowed, SetInputTensors_override_with_set.
 pub fn a_tensor_takes_the_place_of_a_batch(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let (_big, slices) = slices(3);
@@ -87,9 +87,9 @@ pub fn a_tensor_takes_the_place_of_a_batch(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(7, 2)));
 }
 
-/// SetInputTensors_Incorrect_count, SetInputTensors_Batch_Incorrect, SetInputTensors_Empty_Array, SetInputTensors_diff_batches,
+/// OpenVINO: SetInputTensors_Incorrect_count, SetInputTensors_Batch_Incorrect, SetInputTensors_Empty_Array, SetInputTensors_diff_batches,
 /// SetInputTensors_Incorrect_tensor_element_type, SetInputTensors_Incorrect_tensor_shape, SetInputTensors_Batch_No_Batch,
-/// SetInputTensors_Batch_Non_0: each says both sides and leaves the request as it was.
+/// SetInputTensors_Batch_Non_0. Each error has the expected and the actual shape, and the request does not change.
 pub fn slices_that_make_no_batch_are_refused(device: &UnderTest) {
     let of = |shape: &[usize]| Tensor::new(ElementType::F32, shape).unwrap();
     let one = || of(&[1, 4]);
@@ -125,7 +125,7 @@ pub fn slices_that_make_no_batch_are_refused(device: &UnderTest) {
     }
 }
 
-/// A tensor of the batch that is reshaped after it was set is found before the run begins.
+/// If a slice is reshaped after it was set, the start of the run fails.
 pub fn a_slice_that_changes_its_shape_fails_the_start(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let mut slices = vec![batch(0, 1), batch(4, 1)];
@@ -140,8 +140,8 @@ pub fn a_slice_that_changes_its_shape_fails_the_start(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap())[..4], [1.0; 4]);
 }
 
-/// SetInputTensors_No_Name, SetTensors_No_Name, SetTensors_Friendly_Name, SetInputTensors_No_index,
-/// SetInputTensors_no_name_multiple_inputs: the names of nodes are no names of tensors.
+/// OpenVINO: SetInputTensors_No_Name, SetTensors_No_Name, SetTensors_Friendly_Name, SetInputTensors_No_index,
+/// SetInputTensors_no_name_multiple_inputs. Names of nodes are not names of tensors.
 pub fn a_batch_for_an_unknown_port_is_refused(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let slices = vec![batch(0, 1); 2];
@@ -159,7 +159,7 @@ pub fn a_batch_for_an_unknown_port_is_refused(device: &UnderTest) {
     request.infer(batch(0, 2)).unwrap();
 }
 
-/// SetInputTensors_Correct_all, C19 batched_tensors: by name, index, port and alone.
+/// OpenVINO: SetInputTensors_Correct_all, C19 batched_tensors. The port is named by its name, index or handle, or omitted.
 pub fn a_batch_is_set_by_any_key(device: &UnderTest) {
     let model = (device.double)();
     let request = model.create_infer_request().unwrap();

@@ -8,7 +8,7 @@ use roiflow::runtime::{AsyncInferQueue, InferRequest};
 
 use super::*;
 
-/// Options under which callbacks and steps share one thread, or the threads of the CPU pool.
+/// Options that run callbacks and steps on one thread, or on the threads of the CPU pool.
 fn configs() -> [Config; 4] {
     [
         Config::default(),
@@ -18,7 +18,7 @@ fn configs() -> [Config; 4] {
     ]
 }
 
-/// More than there are workers.
+/// More requests than worker threads.
 fn n_requests() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from) + 2
 }
@@ -27,7 +27,7 @@ fn requests(model: &CompiledModel, n: usize) -> Vec<InferRequest> {
     (0..n).map(|_| model.create_infer_request().unwrap()).collect()
 }
 
-/// Starts all, and waits for all with a time limit.
+/// Starts all requests, then waits for them with a time limit.
 fn run_all(requests: Vec<InferRequest>) {
     in_time(move || {
         requests.iter().for_each(|request| request.start_async(batch(1, 1)).unwrap());
@@ -35,7 +35,7 @@ fn run_all(requests: Vec<InferRequest>) {
     });
 }
 
-/// The second request has a callback, too.
+/// With and without a callback on the second request.
 pub fn callbacks_may_wait_for_other_requests(device: &UnderTest) {
     for (config, has_callback) in configs().iter().flat_map(|config| [(config, false), (config, true)]) {
         let model = device.with(config);
@@ -74,7 +74,7 @@ pub fn steps_may_wait_for_other_requests(device: &UnderTest) {
     }
 }
 
-/// All workers are inside callbacks that wait for a run that ends last.
+/// All workers are inside callbacks that wait for the run that ends last.
 pub fn a_wait_in_a_callback_delays_no_other_run(device: &UnderTest) {
     for config in configs() {
         let model = device.with(&config);
@@ -146,7 +146,7 @@ pub fn results_in_order_may_be_read_in_a_callback(device: &UnderTest) {
     }
 }
 
-/// A channel that the callback of the second request feeds.
+/// The callback waits on a channel that the callback of a second request sends to.
 pub fn waits_that_the_runtime_does_not_see_may_be_reported(device: &UnderTest) {
     for config in configs() {
         let model = device.with(&config);
@@ -166,7 +166,7 @@ pub fn waits_that_the_runtime_does_not_see_may_be_reported(device: &UnderTest) {
     }
 }
 
-/// Exactly one of the waits is refused; then the other ones end.
+/// Exactly one wait fails with `WouldDeadlock`. Then the other waits succeed.
 pub fn callbacks_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     for (config, n) in configs().iter().flat_map(|config| [(config, 2), (config, 3)]) {
         let model = device.with(config);
@@ -191,7 +191,7 @@ pub fn callbacks_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     }
 }
 
-/// The callback of each queue's only request waits for an idle request of the other queue, or for all of its jobs.
+/// The callback of each queue's only request waits for the other queue: for an idle request, or for all jobs.
 pub fn queues_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     for (config, waits_for_all) in configs().iter().flat_map(|config| [(config, false), (config, true)]) {
         let model = device.with(config);
@@ -217,7 +217,7 @@ pub fn queues_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     }
 }
 
-/// The callback thread is the caller's, and never runs a task.
+/// The callback executor belongs to the caller. Runs without a callback queue no task on it.
 pub fn a_run_without_a_callback_needs_no_callback_thread(device: &UnderTest) {
     let manual = Arc::new(Manual::default());
     let model = device.with(&Config { callback_executor: Some(manual.clone()), ..Config::default() });
@@ -236,7 +236,7 @@ pub fn a_run_without_a_callback_needs_no_callback_thread(device: &UnderTest) {
     request.wait().unwrap();
 }
 
-/// One model has many runs in the queue; a run of the other model is second.
+/// One model has many queued runs. A run of another model is among the next two to start.
 pub fn models_with_waiting_runs_take_turns(device: &UnderTest) {
     let pool = Arc::new(Pool::new("one", 1).unwrap());
     let config = Config { executor: Some(pool.clone()), ..Config::default() };

@@ -1,4 +1,4 @@
-//! Empty and absurdly large tensors, and cancels at every moment.
+//! Empty and extremely large tensors, and cancellation at any time.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use roiflow::runtime::executor::{Executor, Task};
 
 use super::*;
 
-/// Zero rows that were set are computed to zero rows; where nothing was set that is said.
+/// An input of zero rows gives an output of zero rows. If no input was set, the run fails with an error.
 pub fn a_batch_of_zero_rows_is_computed(device: &UnderTest) {
     let model = (device.double)();
     let request = model.create_infer_request().unwrap();
@@ -31,7 +31,7 @@ pub fn a_batch_of_zero_rows_is_computed(device: &UnderTest) {
     assert_eq!(model.infer(batch(0, 0)).unwrap()[0].shape()[..], [0, 4]);
 }
 
-/// More than there are addresses, so that no system gives it. Some engines say it already when they compile.
+/// The size exceeds the address space, so allocation always fails. Some engines fail at compilation.
 pub fn a_request_for_which_there_is_no_memory_is_refused(device: &UnderTest) {
     let n_rows = 1_usize << 44;
     match device.reshaped([n_rows, 4], "N?") {
@@ -49,7 +49,7 @@ pub fn a_request_for_which_there_is_no_memory_is_refused(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(1, 2)));
 }
 
-/// An executor that loses its tasks.
+/// An executor that drops its tasks without running them.
 #[derive(Debug)]
 struct Loses;
 
@@ -59,7 +59,7 @@ impl Executor for Loses {
     }
 }
 
-/// Before the device's steps and after them.
+/// The dropped step is before or after the device's steps.
 pub fn a_run_whose_step_is_queued_ends_with_its_cancel(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     for is_before in [true, false] {
@@ -79,7 +79,7 @@ pub fn a_run_whose_step_is_queued_ends_with_its_cancel(device: &UnderTest) {
     }
 }
 
-/// A cancel that comes at any moment ends its own run or none, never a later one.
+/// A cancel at any time cancels the current run or has no effect. It never cancels a later run.
 pub fn a_cancel_from_another_thread_leaves_the_request_usable(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let (to_cancel, is_on) = std::sync::mpsc::sync_channel(0);

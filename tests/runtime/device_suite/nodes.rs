@@ -1,4 +1,4 @@
-//! The times of a model's nodes on every device. What an engine's own nodes are is in `profiling`.
+//! Profiling data of a model's nodes, on every device. Tests of the node names of each engine are in `profiling`.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use roiflow::runtime::{CompiledModel, Config, ErrorKind, InferRequest, NodeStatu
 use super::{UnderTest, batch, doubled, numbers};
 use crate::support::values;
 
-/// A model whose nodes are timed; `None`, and a sentence, where the engine is too old for that, which only ONNX Runtime can be.
+/// A model compiled with profiling. Prints a message and returns `None` if this version of ONNX Runtime does not support profiling.
 fn profiled(device: &UnderTest) -> Option<CompiledModel> {
     let model = device.with(&Config { profiling: true, ..Config::default() });
     match model.create_infer_request().unwrap().profiling_info() {
@@ -24,11 +24,11 @@ fn executed(request: &InferRequest) -> Vec<NodeTime> {
     request.profiling_info().unwrap().into_iter().filter(|node| node.status == NodeStatus::Executed).collect()
 }
 
-/// NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
+/// OpenVINO: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
 pub fn nodes_are_told_after_synchronous_and_asynchronous_runs(device: &UnderTest) {
     let Some(model) = profiled(device) else { return };
     let request = model.create_infer_request().unwrap();
-    // Some engines tell the mean of all runs so far.
+    // Some engines report the mean of all runs so far.
     let mut longest = Duration::ZERO;
     for n_rows in [3, 5, 5] {
         for asynchronous in [false, true] {
@@ -56,7 +56,7 @@ pub fn before_the_first_run_no_node_is_told_to_have_run(device: &UnderTest) {
     assert!(nodes.iter().all(|node| node.status != NodeStatus::Executed && node.real.is_zero()), "{nodes:?}");
 }
 
-/// The nodes of another request's runs are not this one's, and runs do not add up.
+/// Profiling data excludes the runs of other requests, and does not accumulate over runs.
 pub fn the_nodes_are_those_of_the_requests_own_run(device: &UnderTest) {
     let Some(model) = profiled(device) else { return };
     let (busy, idle) = (model.create_infer_request().unwrap(), model.create_infer_request().unwrap());
@@ -69,7 +69,7 @@ pub fn the_nodes_are_those_of_the_requests_own_run(device: &UnderTest) {
     assert!(executed(&idle).is_empty());
 }
 
-/// perfCountWereNotEnabledExceptionTest.
+/// OpenVINO: perfCountWereNotEnabledExceptionTest.
 pub fn profiling_that_was_not_enabled_is_an_error(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.infer(batch(0, 1)).unwrap();

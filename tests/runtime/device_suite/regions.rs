@@ -1,15 +1,15 @@
-//! Regions of one tensor as inputs and outputs: regions without a common element are independent, also adjacent ones.
+//! Regions of one tensor as inputs and outputs. Regions without a common element are independent, including adjacent regions.
 
 use super::*;
 
-/// Two images of four columns side by side, and their left and right half.
+/// A tensor of two adjacent images with four columns each, and its left and right half.
 fn halves(n_rows: usize) -> (Tensor, [Tensor; 2]) {
     let whole = Tensor::from_slice([n_rows, 8], &vec![-1.0_f32; 8 * n_rows]).unwrap();
     let half = |column: usize| whole.roi(&[0, column], &[n_rows, column + 4]).unwrap();
     (whole.clone(), [half(0), half(4)])
 }
 
-/// Each request writes its half while the other half is leased, and two threads do so again and again without waiting for each other.
+/// Each request writes its half while the other half is leased. Then two threads repeat this concurrently without waiting for each other.
 pub fn outputs_in_disjoint_regions_are_written_at_the_same_time(device: &UnderTest) {
     let (whole, [left, right]) = halves(3);
     let model = (device.double)();
@@ -70,7 +70,7 @@ pub fn two_outputs_of_a_request_are_regions_of_one_tensor(device: &UnderTest) {
     assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("shares memory with that of output"), "{error}");
 }
 
-/// An output that is empty when the run begins, and grows within its memory.
+/// The output is empty when the run begins, and grows within its memory.
 pub fn an_empty_output_leases_its_memory_once_it_has_elements(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let mut output = batch(0, 4);

@@ -1,10 +1,10 @@
-//! Where a model comes from makes no difference to what it computes.
+//! A model computes the same results whether it is read from a file or from bytes.
 
 use roiflow::runtime::{ErrorKind, ModelBytes, ModelSource};
 
 use super::*;
 
-/// Ports, names and results; as it is, and reshaped.
+/// Ports, names and results are equal, with the original and with a new shape.
 pub fn a_model_of_bytes_computes_what_its_file_does(device: &UnderTest) {
     let (core, name, of_file) = (device.source)();
     let ModelSource::File(path) = of_file.source() else {
@@ -30,7 +30,7 @@ pub fn a_model_of_bytes_computes_what_its_file_does(device: &UnderTest) {
     }
 }
 
-/// Whatever read them: what the core tells of its first device, and the device itself.
+/// Invalid model bytes give an error of kind `Model` with every device.
 pub fn bytes_that_are_no_model_are_an_error(device: &UnderTest) {
     let (core, name, model) = (device.source)();
     let ModelSource::File(path) = model.source() else { return };

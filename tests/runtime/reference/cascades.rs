@@ -1,4 +1,4 @@
-//! Cascades of real models against the answers that lie beside them.
+//! Cascades of real models against stored results.
 
 use roiflow::frame::{Outcome, Rect};
 use roiflow::stages::{Stage, image_input};
@@ -8,20 +8,20 @@ use serde_json::Value;
 use super::{Bounds, EXACT, Picture, U8, Worst, float, floats, pairs, stage};
 use crate::support::{Scratch, compile_on, is_here, quantizes_as_references_do, real};
 
-/// A face is classified as one or the other only above this.
+/// Genders are compared only above this probability.
 const GENDER_SURE: f32 = 0.6;
 const GENDER_OFF_MAX: f32 = 0.03;
 const AGE_OFF_P95_MAX: f32 = 10.0;
-/// By how much the probability of an attribute may differ, scaled without rounding and with it.
+/// Tolerance of an attribute's probability, without rounding of scaled pixels and with rounding.
 const ATTRIBUTE_OFF_MAX: [f32; 2] = [0.1, 0.01];
-/// Of quantized weights on a processor where that is another sum.
+/// Tolerance with quantized weights, on a CPU whose integer sums differ from the reference.
 const ATTRIBUTE_QUANTIZED_OFF_MAX: f32 = 0.2;
-/// The reference was made with ONNX Runtime. OpenVINO computes a quantized model in integers of its own: its Python package (2026.4)
-/// gives, on the bytes of the same 24 crops, the very bytes that `OPENVINO.CPU` gives here, 18 of 256 steps away from ONNX Runtime,
-/// whatever its hints of precision, mode and threads say.
+/// The reference is from ONNX Runtime. OpenVINO computes quantized models with other integer arithmetic. On the same 24 crops, its Python
+/// package (2026.4) returns exactly the bytes of `OPENVINO.CPU`. They differ from ONNX Runtime by up to 18 of 256 steps, independent of the
+/// hints for precision, mode and threads.
 const QUANTIZED_OFF_MAX: [(&str, f32); 2] = [("ORT.CPU", 0.004), ("OPENVINO.CPU", 0.1)];
 
-/// Writes the comparisons out that every device with an engine must pass.
+/// Generates the comparisons for one device with an engine.
 macro_rules! on {
     ($device:literal as $module:ident) => {
         mod $module {
@@ -54,7 +54,7 @@ on!("CPU" as cpu);
 on!("ORT.CPU" as ort_cpu);
 on!("OPENVINO.CPU" as openvino_cpu);
 
-/// A quantized model: bytes in, bytes out.
+/// A quantized model with byte inputs and outputs.
 #[test]
 fn a_quantized_classifier_says_what_the_reference_says_on_the_devices_that_run_it() {
     if !quantizes_as_references_do() {
@@ -63,14 +63,14 @@ fn a_quantized_classifier_says_what_the_reference_says_on_the_devices_that_run_i
     QUANTIZED_OFF_MAX.into_iter().for_each(|(device, off_max)| check_quantized(device, off_max));
 }
 
-/// OpenVINO's own format, with the suppression of boxes inside the model.
+/// A model in OpenVINO's own format, with NMS inside the model.
 #[test]
 fn vehicles_and_their_attributes_are_those_of_the_reference() {
     check_vehicles("exact", &EXACT, "vehicle-attributes-recognition-barrier-0039.xml", ATTRIBUTE_OFF_MAX[0]);
     check_vehicles("u8", &U8, "vehicle-attributes-recognition-barrier-0039.xml", ATTRIBUTE_OFF_MAX[1]);
 }
 
-/// Quantized weights move probabilities: what is compared is what is said when it is sure.
+/// Quantized weights change probabilities, so only results with high confidence are compared.
 #[test]
 fn attributes_of_vehicles_are_the_same_with_quantized_weights() {
     let off_max = if quantizes_as_references_do() { ATTRIBUTE_OFF_MAX[0] } else { ATTRIBUTE_QUANTIZED_OFF_MAX };
@@ -148,7 +148,7 @@ fn check_objects(device: &str, name: &str, bounds: &Bounds) {
     worst.report(&format!("{device} dev_B_yolox_imagenet_vehicle.jsonl {name}"));
 }
 
-/// The second half of B: the crops are those of the reference, so that only the classifier is compared.
+/// The second half of B: uses the crops of the reference, so that only the classifier is compared.
 fn check_quantized(device: &str, off_max: f32) {
     if !is_here(device) {
         return;
@@ -219,7 +219,7 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str, off_max: f32) {
     worst.report(&format!("{device} dev_C_omz_vehicle_attributes.jsonl {name}"));
 }
 
-/// The stored answers whose pictures are stored, too.
+/// Stored results whose images are also stored.
 fn pictures(file: &str) -> Option<Vec<Picture>> {
     let lines = real(&format!("reference/{file}"))?;
     let text = std::fs::read_to_string(&lines).unwrap();

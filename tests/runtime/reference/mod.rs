@@ -1,5 +1,5 @@
-//! Real models against stored answers of other engines and other picture code, on identical pixels. Prints the largest differences.
-//! Without the models and pictures it says so and passes.
+//! Real models against stored results of other engines and other image code, on identical pixels. Prints the largest differences. If models
+//! or images are missing, prints a message and passes.
 
 mod cascades;
 mod models;
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::support::{Scratch, description, real};
 
-/// What is demanded, by the way in which pictures are scaled.
+/// Required accuracy, depending on the rounding of scaled images.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    /// The line that a description gets in [input]; none for the description as it is.
+    /// An additional line for [input] of the description; none to leave it unchanged.
     rounding: Option<&'static str>,
     iou_min: f32,
     score_off_max: f32,
@@ -24,12 +24,12 @@ struct Bounds {
     score_margin: f32,
 }
 
-/// Scaled without rounding: the other side rounds to eight bits.
+/// Without rounding in roiflow; the reference rounds to 8 bits.
 const EXACT: Bounds = Bounds { rounding: None, iou_min: 0.98, score_off_max: 0.02, score_margin: 0.02 };
-/// Rounded as the other side does. Not for JPEG files, whose decoders differ by more than that.
+/// Rounded like the reference. Not for JPEG files, because differences between JPEG decoders are larger.
 const U8: Bounds = Bounds { rounding: Some("rounding = \"u8\""), iou_min: 0.999, score_off_max: 1e-3, score_margin: 0.02 };
 
-/// The largest differences, and every one that is too large.
+/// The largest differences, and all differences that exceed the bounds.
 #[derive(Debug, Default)]
 struct Worst {
     n_boxes: usize,
@@ -71,7 +71,7 @@ impl Worst {
 
 struct Picture {
     name: String,
-    /// All decoders give the same pixels.
+    /// All image decoders give the same pixels.
     lossless: bool,
     frame: Frame,
     objects: Vec<Value>,
@@ -87,13 +87,13 @@ impl Picture {
         Self { name, lossless, frame, objects }
     }
 
-    /// What holds for it.
+    /// The bounds for this image.
     fn bounds<'a>(&self, bounds: &'a Bounds) -> &'a Bounds {
         if self.lossless { bounds } else { &EXACT }
     }
 }
 
-/// Stored objects and the detections that are theirs. A box clearly above the threshold must have its partner, on either side.
+/// Pairs of stored objects and detections. A stored or detected box clearly above the threshold must have a counterpart.
 fn pairs<'a>(
     picture: &'a Picture,
     found: &'a [Detection],
@@ -134,12 +134,12 @@ fn pairs<'a>(
     pairs
 }
 
-/// A stage on a real model, its description changed as the bounds say.
+/// A stage on a real model. Its description is changed according to the bounds.
 fn stage(scratch: &Scratch, device: &str, model: &str, toml: &str, bounds: &Bounds) -> Option<StageOptions> {
     let model = real(&format!("models/{model}"))?;
     let mut path = description(toml);
     if let Some(line) = bounds.rounding {
-        // The labels that a description names lie alongside it.
+        // The description's label file is in the same folder.
         for labels in ["coco.txt", "imagenet_1000.txt"] {
             scratch.file(labels, std::fs::read(description(labels)).unwrap());
         }

@@ -1,5 +1,5 @@
-//! A device of the tests' own, as an accelerator is: one step hands the run to the engine, which tells the completion, and no thread waits
-//! meanwhile. What a device does not say is as the traits have it.
+//! A device of these tests that works like an accelerator: one step submits the run to the engine, which reports completion. No thread
+//! waits meanwhile. All other methods have the default implementations of the traits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,18 +16,18 @@ use crate::support::{eventually, in_time, receive, row, values};
 
 type Rows = fn(&mut DeviceIo<'_>) -> Result<()>;
 
-/// `y = 2 x`, or what `rows` computes. Once a model is compiled, the engine computes until the test turns its hand.
+/// Computes `y = 2 x`, or `rows`. After compilation, each run completes only when the test calls a method of `hand`.
 struct Beside {
     hand: Arc<Hand>,
     rows: Rows,
     log: Arc<Log>,
-    /// All is done by the thread that starts a run, or turns the hand.
+    /// All steps run on the thread that starts the run, or on the thread that completes it through `hand`.
     is_inline: bool,
-    /// The step that starts the engine is the last one: it needs no other for its results.
+    /// The step that starts the engine is the last step: no further step reads the results.
     is_one_step: bool,
 }
 
-/// The engine's.
+/// The engine: completes runs when the test calls a method.
 #[derive(Default)]
 struct Hand {
     holds: AtomicBool,
@@ -42,7 +42,7 @@ impl Hand {
         }
     }
 
-    /// The engine has computed the oldest run.
+    /// Completes the oldest submitted run.
     fn run_one(&self) -> bool {
         self.end_one(Ok(()))
     }
@@ -57,16 +57,16 @@ impl Hand {
     }
 }
 
-/// What the engine was told.
+/// Counts the calls of the engine, and configures its failures.
 #[derive(Default)]
 struct Log {
     n_allocated: AtomicUsize,
     n_submitted: AtomicUsize,
     n_ended: AtomicUsize,
     interrupted: Mutex<Option<mpsc::Sender<()>>>,
-    /// The engine does not start the next run, though it tells its completion.
+    /// The engine fails to start the next run, but still reports its completion.
     refuses: AtomicBool,
-    /// The step that starts the next run fails after that.
+    /// The step that starts the next run fails after the engine has started.
     fails_behind: AtomicBool,
 }
 
@@ -106,7 +106,7 @@ impl Beside {
         self.log.n_submitted.load(Ordering::Acquire)
     }
 
-    /// Waits until `n` runs are submitted to the engine. No thread waits for their end.
+    /// Waits until `n` runs are submitted to the engine. No thread waits for their completion.
     fn wait_for_submitted(&self, n: usize) {
         let hand = self.hand.clone();
         eventually(move || hand.n_queued() == n);
@@ -130,7 +130,7 @@ impl Device for Beside {
         let executor: Arc<dyn Executor> = if self.is_inline { Arc::new(Inline) } else { executors.cpu()? };
         let (hand, log) = (self.hand.clone(), self.log.clone());
         let mut info = model.info().clone();
-        // Nothing that an engine knows.
+        // This device has no engine options.
         info.inputs.iter_mut().for_each(|port| port.axes = None);
         Ok(Arc::new(BesideModel { info, executor, hand, rows: self.rows, log, is_one_step: self.is_one_step }))
     }
@@ -216,7 +216,7 @@ fn batches(batch_size: usize) -> Config {
     Config { batch_size, batch_timeout: Duration::from_secs(100 * 3600), ..Config::default() }
 }
 
-/// The end of a run that the test does not hold up any more.
+/// The result of a run that the test no longer holds.
 fn ended(request: &InferRequest) -> Result<()> {
     let request = request.clone();
     in_time(move || request.wait())
@@ -226,7 +226,7 @@ fn x() -> Vec<Port> {
     vec![port("x", &[0, 4])]
 }
 
-/// By itself, or as the only one there is of a model that gathers.
+/// With and without gathering. With gathering, this is the only request of the model.
 #[test]
 fn a_run_waits_for_the_engine_where_its_request_says() {
     for batch_size in [1, 2] {
@@ -258,7 +258,7 @@ fn a_call_of_several_runs_waits_for_the_engine_as_one_run_does() {
     }
 }
 
-/// While the one engine computes, runs gather, however short the time limit; when it is free, they go together.
+/// While the only engine is busy, runs are gathered, however short the batch timeout is. When the engine is idle, they start together.
 #[test]
 fn runs_gather_while_the_engine_is_busy() {
     let device = Beside::inline(double);
@@ -284,7 +284,7 @@ fn runs_gather_while_the_engine_is_busy() {
     assert_eq!((device.n_submitted() - n_before, device.hand.n_queued()), (3, 0));
 }
 
-/// What the caller says of the axes counts, though the engine knows nothing of it.
+/// Axes declared by the caller are used, although the engine does not know any axes.
 #[test]
 fn the_callers_axes_hold_on_a_device_that_knows_none() {
     let core = {
@@ -301,7 +301,7 @@ fn the_callers_axes_hold_on_a_device_that_knows_none() {
     }
 }
 
-/// A run whose engine computes can't be taken from it: the drop tells the engine, and waits until it is done with the tensors.
+/// A drop during the computation interrupts the engine, and waits until the engine no longer uses the tensors.
 #[test]
 fn a_drop_while_the_engine_computes_waits_for_its_end() {
     for batch_size in [1, 2] {
@@ -321,7 +321,7 @@ fn a_drop_while_the_engine_computes_waits_for_its_end() {
     }
 }
 
-/// The same for a run that is canceled: it ends when the engine is done with it.
+/// Like the previous test, for a canceled run.
 #[test]
 fn a_canceled_run_ends_when_the_engine_is_done_with_it() {
     for batch_size in [1, 2] {
@@ -337,7 +337,7 @@ fn a_canceled_run_ends_when_the_engine_is_done_with_it() {
     }
 }
 
-/// A run by itself, or as the only one of a model that gathers, whose engine computes. With what is to be dropped last.
+/// A device and a request whose run is submitted to its engine, with or without gathering. Drop the request before the device.
 fn submitted(batch_size: usize) -> (Arc<Beside>, InferRequest) {
     let device = Beside::new(double);
     let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();
@@ -346,7 +346,7 @@ fn submitted(batch_size: usize) -> (Arc<Beside>, InferRequest) {
     (device, request)
 }
 
-/// After whatever happened, the next run is as any other.
+/// Checks that the next run of the request works normally.
 fn runs_again(device: &Beside, request: &InferRequest) {
     request.start_async(row([4.0; 4])).unwrap();
     device.wait_for_submitted(1);
@@ -374,12 +374,12 @@ fn an_engine_that_refuses_to_start_fails_the_run_and_leaves_nothing_pending() {
     device.log.refuses.store(true, Ordering::Release);
     request.start_async(row([1.0; 4])).unwrap();
     assert_eq!(ended(&request).unwrap_err().to_string(), "the engine is busy");
-    // What it says later is about no run.
+    // A later completion of the failed run has no effect.
     assert!(device.hand.run_one());
     runs_again(&device, &request);
 }
 
-/// Its tensors are the engine's until then.
+/// Until the engine completes the run, it may use the run's tensors.
 #[test]
 fn a_step_that_fails_after_the_start_ends_its_run_when_the_engine_is_done() {
     for calls_back_apart in [false, true] {
@@ -397,7 +397,7 @@ fn a_step_that_fails_after_the_start_ends_its_run_when_the_engine_is_done() {
     }
 }
 
-/// The run ends when the engine is done, as it says; asynchronous, or on the caller's thread.
+/// The run ends when the engine reports completion, both for an asynchronous and for a synchronous run.
 #[test]
 fn the_last_step_may_be_the_one_that_starts_the_engine() {
     let fails = || Error::new(ErrorKind::Device, "out of order");
@@ -422,7 +422,7 @@ fn the_last_step_may_be_the_one_that_starts_the_engine() {
     }
 }
 
-/// Also on the caller's thread, and an engine that is done before the runtime asks.
+/// The engine may complete a run before the runtime waits for it. Tested on the caller's thread and on other threads.
 #[test]
 fn a_run_goes_on_whichever_comes_first() {
     for (is_inline, batch_size) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
@@ -468,7 +468,7 @@ fn a_completion_that_is_told_again_is_ignored() {
     runs_again(&device, &request);
 }
 
-/// The run is given up by those who wait, and its memory is freed when the engine is done.
+/// A drop stops waiting after `drop_patience`. The memory of the run is freed when the engine completes it.
 #[test]
 fn an_engine_that_never_tells_holds_up_nobody_for_longer_than_said() {
     let device = Beside::new(double);
@@ -515,7 +515,7 @@ fn a_device_that_says_no_more_has_host_memory_and_no_times_of_nodes() {
     }
 }
 
-/// Whether rows are independent is tried out where the device does not know.
+/// If the device does not know whether batch items are independent, compilation tests this.
 #[test]
 fn rows_are_gathered_only_if_none_depends_on_the_others() {
     let less_the_first: Rows = |io| {
@@ -544,7 +544,7 @@ fn rows_are_gathered_only_if_none_depends_on_the_others() {
     }
 }
 
-/// The request's own tensor lies in memory of the device's choice, which is asked for more only when that is too small.
+/// The device allocates the memory of the request's own tensor. It allocates again only if the memory is too small.
 #[test]
 fn an_input_that_is_copied_stays_in_the_memory_that_the_device_gave() {
     let device = Beside::new(double);

@@ -1,4 +1,4 @@
-//! What a running request refuses, and how a start that failed leaves it.
+//! Operations that fail during a run, and the state of a request after a failed start.
 
 use roiflow::runtime::{ErrorKind, FillInput};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
@@ -18,9 +18,9 @@ impl FillInput for Nothing {
     }
 }
 
-/// returnRequestBusyOnStartAsync, returnRequestBusyOnInfer, returnRequestBusyOnGetPerformanceCounts, returnRequestBusyOnGetBlob,
-/// returnRequestBusyOnSetBlob, returnRequestBusyOnSetCompletionCallback,
-/// throwExceptionOnSetTensorAfterAsyncInfer, throwExceptionOnGetTensorAfterAsyncInfer.
+/// OpenVINO: returnRequestBusyOnStartAsync, returnRequestBusyOnInfer, returnRequestBusyOnGetPerformanceCounts, returnRequestBusyOnGetBlob,
+/// returnRequestBusyOnSetBlob, returnRequestBusyOnSetCompletionCallback, throwExceptionOnSetTensorAfterAsyncInfer,
+/// throwExceptionOnGetTensorAfterAsyncInfer.
 #[test]
 fn every_access_to_a_running_request_is_busy() {
     let (request, manual) = turned_by_hand();
@@ -57,7 +57,7 @@ fn every_access_to_a_running_request_is_busy() {
     }
 }
 
-/// canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails; tensors are validated before the state changes (C21, 2).
+/// OpenVINO: canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails. Tensors are validated before the state changes.
 #[test]
 fn a_start_that_failed_leaves_the_request_idle_and_usable() {
     let request = compile(doubling()).create_infer_request().unwrap();

@@ -1,4 +1,4 @@
-//! The completion callback: when it runs, what it may do, what it sees.
+//! The completion callback: when it runs, allowed calls inside it, and its view of the request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -9,7 +9,7 @@ use roiflow::runtime::ErrorKind;
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// canCallAsyncWithCompletionCallback, callbackTakesOKIfAsyncRequestWasOK.
+/// OpenVINO: canCallAsyncWithCompletionCallback, callbackTakesOKIfAsyncRequestWasOK.
 #[test]
 fn the_callback_ran_without_error_before_wait_returns() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -23,7 +23,7 @@ fn the_callback_ran_without_error_before_wait_returns() {
     }
 }
 
-/// syncInferDoesNotCallCompletionCallback.
+/// OpenVINO: syncInferDoesNotCallCompletionCallback.
 #[test]
 fn a_synchronous_run_does_not_call_back() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -32,7 +32,7 @@ fn a_synchronous_run_does_not_call_back() {
     request.wait().unwrap();
 }
 
-/// callbackIsCalledIfAsyncRequestFailed.
+/// OpenVINO: callbackIsCalledIfAsyncRequestFailed.
 #[test]
 fn the_error_of_a_run_reaches_the_callback_once_and_wait() {
     let request = compile(failing()).create_infer_request().unwrap();
@@ -43,7 +43,7 @@ fn the_error_of_a_run_reaches_the_callback_once_and_wait() {
     assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [Some(ErrorKind::Device)]);
 }
 
-/// canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
+/// OpenVINO: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
 #[test]
 fn the_callback_may_restart_the_request_ten_times() {
     let model = compile(doubling());
@@ -69,8 +69,8 @@ fn the_callback_may_restart_the_request_ten_times() {
     assert!(receiver.recv().is_err(), "the callback is gone with its request");
 }
 
-/// The state is idle before the callback runs, and waiters go on only after it ended (C21, 1).
-/// ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy.
+/// OpenVINO: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The state is idle before the callback runs.
+/// Waiters continue only after the callback ended.
 #[test]
 fn waiters_go_on_only_after_the_callback_ended() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -94,7 +94,7 @@ fn waiters_go_on_only_after_the_callback_ended() {
     assert!(request.wait_for(Duration::ZERO).unwrap());
 }
 
-/// ImplDoesNotCopyCallback.
+/// OpenVINO: ImplDoesNotCopyCallback.
 #[test]
 fn the_closure_is_moved_and_not_cloned() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -138,10 +138,10 @@ fn a_callback_may_infer_on_its_own_and_on_other_requests() {
     assert_eq!(receiver.recv().unwrap(), [20.0; 4]);
 }
 
-/// What a callback did, in order.
+/// A callback's actions, in order.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Run 2 begins and ends inside the callback of run 1, on another thread; then `end_of_first` ends that callback.
+/// Run 2 begins and ends on another thread, inside the callback of run 1. Then `end_of_first` ends this callback.
 fn run_within_a_callback(end_of_first: fn()) -> (InferRequest, Log) {
     let (request, manual) = turned_by_hand();
     let log: Log = Arc::default();
@@ -202,7 +202,7 @@ fn a_callback_may_be_exchanged_between_runs_and_in_the_callback() {
     assert_eq!(receiver.try_iter().count(), 0);
 }
 
-/// A callback that fails to start the next run leaves the request as it was.
+/// A callback that fails to start the next run does not change the request.
 #[test]
 fn a_restart_that_fails_in_the_callback_ends_the_chain() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -223,7 +223,7 @@ fn a_restart_that_fails_in_the_callback_ends_the_chain() {
     request.infer(()).unwrap();
 }
 
-/// Something of the user's stays with the request, also while it runs.
+/// User data stays with the request, also while the request runs.
 #[test]
 fn user_data_is_there_for_the_callback() {
     let (request, manual) = turned_by_hand();
@@ -245,7 +245,7 @@ fn user_data_is_there_for_the_callback() {
     assert_eq!(Arc::strong_count(&data), 1);
 }
 
-/// With a thread of their own, long callbacks hold up no engine.
+/// If callbacks have their own thread, a long callback does not delay any engine.
 #[test]
 fn callbacks_run_on_their_own_thread_if_the_model_says_so() {
     let config = Config { callback_thread: true, ..Config::default() };

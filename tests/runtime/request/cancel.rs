@@ -1,4 +1,4 @@
-//! Cancel: what it ends, and what it leaves usable.
+//! Cancellation: its effects, and the state of the request afterwards.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -9,7 +9,7 @@ use roiflow::runtime::{ErrorKind, Interrupt, RunContext, WeakInferRequest};
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// canCancelAsyncRequest: success or `Canceled`, nothing else.
+/// OpenVINO: canCancelAsyncRequest. The run succeeds or fails with `Canceled`, with no other result.
 #[test]
 fn a_canceled_run_ends_well_or_as_canceled() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -20,7 +20,7 @@ fn a_canceled_run_ends_well_or_as_canceled() {
     }
 }
 
-/// CanResetAfterCancelAsyncRequest.
+/// OpenVINO: CanResetAfterCancelAsyncRequest.
 #[test]
 fn a_canceled_request_starts_again() {
     let (request, manual) = turned_by_hand();
@@ -36,7 +36,7 @@ fn a_canceled_request_starts_again() {
     }
 }
 
-/// canCancelBeforeAsyncRequest.
+/// OpenVINO: canCancelBeforeAsyncRequest.
 #[test]
 fn canceling_an_idle_request_is_harmless() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -48,7 +48,7 @@ fn canceling_an_idle_request_is_harmless() {
     request.wait().unwrap();
 }
 
-/// canCancelInferRequest.
+/// OpenVINO: canCancelInferRequest.
 #[test]
 fn another_thread_may_cancel_a_synchronous_run() {
     let (request, gate) = gated();
@@ -77,7 +77,7 @@ fn a_device_that_looks_at_the_flag_ends_at_once() {
     request.infer(()).unwrap();
 }
 
-/// Cancel takes effect at the next step boundary (C21, 6).
+/// Cancel takes effect at the next step boundary.
 #[test]
 fn the_steps_after_a_cancel_are_skipped() {
     let (request, gate) = gated();
@@ -123,7 +123,7 @@ fn a_cancel_in_the_callback_does_not_reach_the_next_run() {
     }
 }
 
-/// Cancel never hangs the drop (C21, 6).
+/// Cancel never hangs the drop.
 #[test]
 fn a_canceled_request_can_be_dropped_while_it_runs() {
     let (request, manual) = turned_by_hand();
@@ -133,7 +133,7 @@ fn a_canceled_request_can_be_dropped_while_it_runs() {
     assert!(manual.run_one(), "its place in the queue finds nothing to do");
 }
 
-/// Counts its interrupts.
+/// Counts the interrupts of the engine.
 #[derive(Default)]
 struct Engine(AtomicUsize);
 
@@ -143,7 +143,7 @@ impl Interrupt for Engine {
     }
 }
 
-/// A cancel interrupts the engine only while it computes, with both ways to announce a computation.
+/// A cancel interrupts the engine only during a computation, with both APIs that announce a computation.
 #[test]
 fn a_cancel_interrupts_the_engine_only_while_it_computes() {
     for (is_computing, is_in_one_step) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -184,7 +184,7 @@ fn a_cancel_interrupts_the_engine_only_while_it_computes() {
     }
 }
 
-/// An executor that loses its tasks.
+/// An executor that drops its tasks without running them.
 #[derive(Debug)]
 struct Loses;
 
@@ -220,7 +220,7 @@ fn a_cancel_ends_a_run_whose_task_was_lost() {
     }
 }
 
-/// The user may hold a lock while canceling that the callback takes.
+/// The caller may cancel while it holds a lock that the callback also takes.
 #[test]
 fn a_cancel_does_not_call_back_on_its_own_thread() {
     let (request, _manual) = turned_by_hand();
@@ -237,7 +237,7 @@ fn a_cancel_does_not_call_back_on_its_own_thread() {
     });
 }
 
-/// The task of a canceled run is still in a queue when the next run waits elsewhere.
+/// The task of a canceled run is still in a queue while the next run waits in another queue.
 #[test]
 fn a_task_of_an_earlier_run_executes_nothing() {
     let [first, second] = [(); 2].map(|()| Arc::new(Manual::default()));
@@ -270,7 +270,7 @@ fn a_task_of_an_earlier_run_executes_nothing() {
     assert_eq!(receiver.try_recv(), Ok("second"));
 }
 
-/// An executor may keep a task and run it again.
+/// An executor may keep a task and run it a second time.
 #[test]
 fn a_task_that_is_run_twice_runs_one_step() {
     #[derive(Default)]
@@ -307,7 +307,7 @@ fn a_task_that_is_run_twice_runs_one_step() {
     assert_eq!((n_steps.load(Ordering::Acquire), n.load(Ordering::Acquire)), (1, 1));
 }
 
-/// Does to its request what must not hang, and panics.
+/// An interrupt that makes calls on its own request, which must not block, and then panics.
 struct Meddles {
     request: Mutex<Option<WeakInferRequest>>,
     seen: mpsc::Sender<Vec<Option<ErrorKind>>>,
@@ -361,7 +361,7 @@ fn an_interrupt_may_use_its_request_and_panic() {
         let waiting = request.clone();
         assert_eq!(kind(in_time(move || waiting.wait())), Some(ErrorKind::Canceled));
     }
-    // The drop of a request that runs interrupts, too.
+    // Dropping a running request also interrupts the engine.
     computes.store(1, Ordering::Release);
     request.start_async(()).unwrap();
     receive(&has_begun);

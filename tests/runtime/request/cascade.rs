@@ -1,4 +1,4 @@
-//! One request's output as another's input, and as its own: no copies where the types agree, never torn.
+//! The output of a request as input of another request or of the same request: no copy if the types agree, never a mixture of two runs.
 
 use roiflow::runtime::ErrorKind;
 use roiflow::tensor::{ElementType, Tensor};
@@ -6,7 +6,7 @@ use roiflow::tensor::{ElementType, Tensor};
 use super::*;
 use crate::support::{row, values};
 
-/// Inference_ROI_Tensor, roi_nchw: the window of a picture with two channels.
+/// OpenVINO: Inference_ROI_Tensor, roi_nchw. A region of an image with two channels.
 #[test]
 fn a_window_of_two_channels_gives_exact_numbers() {
     let big = Tensor::from_slice([1, 2, 5, 5], &(0..50).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
@@ -16,7 +16,7 @@ fn a_window_of_two_channels_gives_exact_numbers() {
     assert_eq!(values(&model.infer(&window).unwrap()[0]), expected);
 }
 
-/// Inference_ROI_Tensor, roi_1d: the middle of a row.
+/// OpenVINO: Inference_ROI_Tensor, roi_1d. The middle of a row.
 #[test]
 fn a_window_of_one_axis_gives_exact_numbers() {
     let big = Tensor::from_slice([5], &[0.0_f32, 1.0, 2.0, 3.0, 4.0]).unwrap();
@@ -24,7 +24,7 @@ fn a_window_of_one_axis_gives_exact_numbers() {
     assert_eq!(values(&model.infer(big.roi(&[1], &[4]).unwrap()).unwrap()[0]), [2.0, 4.0, 6.0]);
 }
 
-/// A model whose output has a row more than its input; the new one counts the rows.
+/// A model whose output has one row more than its input. The added row contains the number of rows.
 fn growing() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let mut rows = read(io.input(0));
@@ -35,7 +35,7 @@ fn growing() -> CompiledModel {
     compile_ports(Arc::new(script), vec![port("x", &[0, 16])], vec![port("y", &[0, 16])])
 }
 
-/// OVIterationChaining.Simple: from a tensor of {0, 16}, the output is fed back ten times and grows by one each time.
+/// OpenVINO: OVIterationChaining.Simple. From a tensor of {0, 16}, the output is fed back ten times and grows by one each time.
 #[test]
 fn an_output_that_is_fed_back_grows_by_a_row_each_time() {
     for asynchronous in [false, true] {
@@ -57,7 +57,7 @@ fn an_output_that_is_fed_back_grows_by_a_row_each_time() {
     }
 }
 
-/// The two tensors take turns: feeding back takes no new memory once both are there.
+/// The request alternates between two tensors. Feeding back the output allocates no memory after both tensors exist.
 #[test]
 fn two_tensors_take_turns_when_an_output_is_fed_back() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -74,7 +74,7 @@ fn two_tensors_take_turns_when_an_output_is_fed_back() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [128.0; 4]);
 }
 
-/// A model of two inputs, such as the sum of the two latest outputs: neither may be written while it is read.
+/// A model with two inputs, for example the sum of its two latest outputs. Neither tensor may be written while it is read.
 #[test]
 fn the_two_latest_outputs_may_both_be_fed_back() {
     let script = Script::computing(|io, _| {
@@ -93,7 +93,7 @@ fn the_two_latest_outputs_may_both_be_fed_back() {
     assert_eq!(fibonacci, [1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 34.0, 55.0, 89.0]);
 }
 
-/// What one running request writes, no other reads: the second start is refused, not torn.
+/// A start that would read a tensor that a running request writes fails with `Busy`.
 #[test]
 fn the_output_of_a_running_request_is_nobodys_input() {
     let ((first, first_hand), (second, second_hand)) = (turned_by_hand(), turned_by_hand());
@@ -113,7 +113,7 @@ fn the_output_of_a_running_request_is_nobodys_input() {
     assert_eq!(values(&second.output_tensor(()).unwrap()), [4.0; 4]);
 }
 
-/// A chain of requests in the callbacks: each starts the next one on what it computed.
+/// Each request's callback starts the next request on the output.
 #[test]
 fn a_cascade_goes_from_callback_to_callback() {
     let model = compile(doubling());

@@ -1,4 +1,4 @@
-//! Several requests, several threads.
+//! Several requests on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// canRun3SyncRequestsConsistentlyFromThreads.
+/// OpenVINO: canRun3SyncRequestsConsistentlyFromThreads.
 #[test]
 fn three_threads_run_three_requests_synchronously() {
     let model = compile(doubling());
@@ -24,7 +24,7 @@ fn three_threads_run_three_requests_synchronously() {
     });
 }
 
-/// canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
+/// OpenVINO: canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
 #[test]
 fn three_requests_are_started_and_dropped_without_a_wait() {
     let model = compile(doubling());
@@ -40,7 +40,7 @@ fn three_requests_are_started_and_dropped_without_a_wait() {
     });
 }
 
-/// canRun3AsyncRequestsConsistentlyWithWait.
+/// OpenVINO: canRun3AsyncRequestsConsistentlyWithWait.
 #[test]
 fn three_requests_run_one_after_the_other() {
     let model = compile(doubling());
@@ -52,7 +52,7 @@ fn three_requests_run_one_after_the_other() {
     }
 }
 
-/// canRun3AsyncRequestsParallelWithWait.
+/// OpenVINO: canRun3AsyncRequestsParallelWithWait.
 #[test]
 fn three_running_requests_are_waited_for_out_of_order() {
     let model = compile(doubling());
@@ -92,7 +92,7 @@ fn one_of_many_simultaneous_starts_wins() {
     }
 }
 
-/// OVInferConsistencyTest.Infer: threads that infer over the same compiled model do not see each other's numbers.
+/// OpenVINO: OVInferConsistencyTest.Infer. Threads that share a compiled model get only their own results.
 #[test]
 fn many_threads_infer_over_one_model() {
     let model = compile(doubling());
@@ -109,7 +109,7 @@ fn many_threads_infer_over_one_model() {
     });
 }
 
-/// Starts, waits, cancels and drops from many threads at once: nothing hangs, and every wait has an answer.
+/// Starts, waits, cancels and drops from many threads concurrently: no call hangs, and every wait returns.
 #[test]
 fn handles_of_one_request_are_used_from_many_threads() {
     let seed = 0x5eed_u64;

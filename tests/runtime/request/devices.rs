@@ -1,4 +1,4 @@
-//! What a core does with its devices, and with families of them: engines that give any number of devices.
+//! Devices of a core, and device families: engines that provide any number of devices.
 
 use roiflow::runtime::ModelSource;
 use roiflow::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
@@ -13,7 +13,7 @@ const UNKNOWN: Read = || Err(Error::new(ErrorKind::Unsupported, "another format"
 const BROKEN: Read = || Err(Error::new(ErrorKind::Model, "it is cut off"));
 const READ: Read = || Ok(ModelInfo { inputs: vec![port("x", &[1, 4])], ..ModelInfo::default() });
 
-/// A device that reads files as told, and runs nothing.
+/// A device that reads files with this function and cannot run models.
 struct Reader(Read);
 
 impl Device for Reader {
@@ -34,7 +34,7 @@ impl Device for Reader {
     }
 }
 
-/// Null devices by any name behind the prefix, some of them known.
+/// Null devices with any name after the prefix. `known` are the listed devices.
 struct Family {
     prefix: &'static str,
     known: Vec<&'static str>,
@@ -78,13 +78,13 @@ fn a_family_gives_the_devices_behind_its_prefix() {
         assert_eq!(error.kind(), ErrorKind::NotFound, "{name}");
         assert_eq!(error.to_string(), format!("no device `{name}`: expected one of NULL, A.CPU, B.CPU"));
     }
-    // One of the same name takes the place.
+    // A device or family with the same name replaces the old one.
     core.register_family(Arc::new(Family { prefix: "A", known: vec!["A.5"], read: UNKNOWN }));
     core.register(Arc::new(NullDevice::default()));
     assert_eq!(names(&core), ["NULL", "B.0", "B.1", "A.5"]);
 }
 
-/// The first that knows the format has the word; who does not know it has none.
+/// The first device or family that knows the format reads the model or reports the error. If the format is unknown, the next one is tried.
 #[test]
 fn a_model_is_read_by_the_first_that_knows_its_format() {
     let scratch = Scratch::new("devices");
@@ -109,7 +109,7 @@ fn a_model_is_read_by_the_first_that_knows_its_format() {
     assert_eq!(read(UNKNOWN, &[]), Err((ErrorKind::Model, message)));
 }
 
-/// An engine's own option is for an engine that is known, whichever device the model is compiled for.
+/// Options of an engine require a registered engine with that prefix, whichever device the model is compiled for.
 #[test]
 fn options_of_an_engine_need_an_engine_of_that_name() {
     let mut core = Core::new();

@@ -1,4 +1,4 @@
-//! Dropping: in any order, while running, in the own callback. What outlives what.
+//! Dropping handles: in any order, during a run, and in the request's own callback. Tests which values outlive others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -38,7 +38,7 @@ fn core_model_and_request_may_go_in_any_order() {
     }
 }
 
-/// LoadedAny, CreateRequestWithCoreRemoved: a request works when everything that it was made of is gone.
+/// OpenVINO: LoadedAny, CreateRequestWithCoreRemoved. A request works after its core and model are dropped.
 #[test]
 fn a_request_works_without_its_core_and_model() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -49,13 +49,13 @@ fn a_request_works_without_its_core_and_model() {
     assert_eq!(request.compiled_model().properties().device, "NULL");
 }
 
-/// LoadedTensor.
+/// OpenVINO: LoadedTensor.
 #[test]
 fn tensors_outlive_request_model_and_core() {
     check_that_tensors_outlive(compile(doubling()));
 }
 
-/// The model doubles rows of four; nothing else keeps it or its core.
+/// The model doubles rows of four values. Only the request keeps the model and its core alive.
 pub fn check_that_tensors_outlive(model: CompiledModel) {
     let request = model.create_infer_request().unwrap();
     let own: Tensor = request.input_tensor(()).unwrap();
@@ -67,7 +67,7 @@ pub fn check_that_tensors_outlive(model: CompiledModel) {
     own.view_mut::<f32>().unwrap().fill(1.0);
 }
 
-/// A drop while running waits, and never calls the callback (C21, 4).
+/// A drop while running waits, and never calls the callback.
 #[test]
 fn a_request_that_is_dropped_while_it_runs_never_calls_back() {
     let (request, gate) = gated();
@@ -82,7 +82,7 @@ fn a_request_that_is_dropped_while_it_runs_never_calls_back() {
     gate.wait_for_arrivals(1);
     let weak = request.downgrade();
     let dropping = std::thread::spawn(move || drop(request));
-    // From here on no handle is left; whether the run or the drop goes on first does not matter.
+    // No handle remains. The result does not depend on whether the run or the drop continues first.
     while weak.upgrade().is_some() {
         std::thread::yield_now();
     }
@@ -101,7 +101,7 @@ fn a_request_that_is_dropped_in_the_queue_never_runs() {
     let (entered, has_entered) = mpsc::channel();
     request.set_callback(move |_, _| entered.send(()).unwrap()).unwrap();
     request.start_async(()).unwrap();
-    // The fill is a step on the pool; it queues the device's step.
+    // Preprocessing is a step on the pool; it queues the device's step.
     while manual.n_queued() == 0 {
         std::thread::yield_now();
     }
@@ -113,7 +113,7 @@ fn a_request_that_is_dropped_in_the_queue_never_runs() {
     assert_eq!(script.n_calls(), 0);
 }
 
-/// A drop while running gives the tensors back.
+/// A drop during a run releases the tensors.
 #[test]
 fn the_users_tensors_are_free_after_the_drop() {
     let (request, manual) = turned_by_hand();
@@ -127,7 +127,7 @@ fn the_users_tensors_are_free_after_the_drop() {
     assert!(manual.run_one());
 }
 
-/// A drop of the last handle in the own callback does not hang (C21, 5).
+/// Dropping the last handle in the request's own callback does not hang.
 #[test]
 fn a_callback_may_drop_the_last_handle() {
     for restarts in [false, true] {
@@ -139,7 +139,7 @@ fn a_callback_may_drop_the_last_handle() {
             .set_callback(move |request, _| {
                 drop(held.lock().unwrap().take());
                 if restarts {
-                    // `Stopped` never comes here: the callback itself still has the request.
+                    // The start never fails with `Stopped`, because the running callback still has the request.
                     let _started = request.start_async(());
                 }
                 sender.send(()).unwrap();
@@ -157,7 +157,7 @@ fn a_callback_may_drop_the_last_handle() {
     }
 }
 
-/// A callback may drop the last handle of another request that runs.
+/// A callback may drop the last handle of another running request.
 #[test]
 fn a_callback_may_drop_another_running_request() {
     let (other, manual) = turned_by_hand();
@@ -170,7 +170,7 @@ fn a_callback_may_drop_another_running_request() {
     assert!(manual.run_one());
 }
 
-/// A step that holds the last handle ends its own request: it must not wait for itself.
+/// A step that drops the last handle ends its own request. The drop must not wait for the step itself.
 #[test]
 fn a_step_may_drop_the_last_handle() {
     let (request, gate) = gated();
@@ -193,7 +193,7 @@ fn a_step_may_drop_the_last_handle() {
     assert!(waited < Duration::from_secs(2), "it waited {waited:?} for itself");
 }
 
-/// A step that waits for its own run would wait for ever.
+/// A step that waits for its own run gets an error instead of blocking forever.
 #[test]
 fn waiting_in_an_own_step_is_refused() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -219,7 +219,7 @@ fn a_weak_handle_does_not_keep_a_request() {
     assert_eq!(weak.upgrade(), None);
 }
 
-/// A run that outlives its dropped request keeps what it works on, and frees it when it ends.
+/// A run that outlives its dropped request keeps its tensors and steps, and frees them when it ends.
 #[test]
 fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     let gate = Gate::closed();
@@ -259,7 +259,7 @@ fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     });
 }
 
-/// Runs tasks at once and never lets go of them, as a worker that was interrupted on its way out of the last one.
+/// Runs tasks immediately and keeps references to them, like a worker that was preempted before it released its last task.
 #[derive(Debug, Default)]
 struct Hoarder(Mutex<Vec<Kept>>);
 
@@ -278,8 +278,7 @@ impl Executor for Hoarder {
     }
 }
 
-/// The drop itself frees what the device made, and the model with it: an engine that a worker freed a moment later might meet the end
-/// of the process.
+/// The drop itself frees the request and the model. If a worker freed an engine later, this could happen while the process exits.
 #[test]
 fn model_and_request_are_freed_when_their_drops_return() {
     let (script, watched) = (Arc::new(doubling()), Arc::new(()));
@@ -302,7 +301,7 @@ fn model_and_request_are_freed_when_their_drops_return() {
     eventually(move || Arc::strong_count(&executor) == 1);
 }
 
-/// As long as the run lasts, its request counts among those that may exist.
+/// While the run lasts, its dropped request counts toward the maximum number of requests.
 #[test]
 fn a_drop_waits_no_longer_than_it_was_told() {
     let gate = Gate::closed();

@@ -1,4 +1,4 @@
-//! Who runs tasks.
+//! Executors of tasks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -10,7 +10,7 @@ use roiflow::runtime::executor::{Executor, Inline, MAX_REQUESTS, Manual, Pool, T
 use super::*;
 use crate::support::{eventually, in_time};
 
-/// Does something when it is run.
+/// A task that calls a closure.
 struct Work(Box<dyn Fn() + Send + Sync>);
 
 impl Task for Work {
@@ -19,7 +19,7 @@ impl Task for Work {
     }
 }
 
-/// The same, before others.
+/// Like [`Work`], with priority over other tasks.
 struct Urgent(Work);
 
 impl Task for Urgent {
@@ -36,7 +36,7 @@ fn work(action: impl Fn() + Send + Sync + 'static) -> Arc<Work> {
     Arc::new(Work(Box::new(action)))
 }
 
-/// canCreateTaskExecutor, canRunCustomFunction, canRun2FunctionsOneByOne.
+/// OpenVINO: canCreateTaskExecutor, canRunCustomFunction, canRun2FunctionsOneByOne.
 #[test]
 fn every_executor_runs_tasks_in_order() {
     let manual = Arc::new(Manual::default());
@@ -52,7 +52,7 @@ fn every_executor_runs_tasks_in_order() {
     }
 }
 
-/// A pool of one worker that is kept busy until the answer is dropped.
+/// A pool of one worker that stays busy until the returned value is dropped.
 fn held() -> (Pool, mpsc::Sender<()>) {
     let pool = Pool::new("held", 1).unwrap();
     let (open, gate) = mpsc::channel::<()>();
@@ -83,7 +83,7 @@ fn urgent_tasks_without_end_leave_others_their_turn() {
     let (pool, open) = held();
     let pool = Arc::new(pool);
     let others = Arc::new(AtomicUsize::new(0));
-    // Each urgent task queues the next, until the others are done.
+    // Each urgent task queues the next one until all other tasks are done.
     struct Chain(std::sync::Weak<Pool>, Arc<AtomicUsize>, AtomicUsize);
     impl Task for Chain {
         fn run(self: Arc<Self>) {
@@ -137,12 +137,12 @@ fn urgent_tasks_of_many_threads_are_all_run() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let seen = n_done.clone();
-        // The pool is not dropped here: a drop would run tasks even if no worker was notified of them.
+        // The pool is not dropped here, because dropping a pool also runs tasks of which no worker was notified.
         eventually(move || seen.load(Ordering::Acquire) == round * 400);
     }
 }
 
-/// executorNotReleasedUntilTasksAreDone, canRun2FunctionsOneByOneWithoutWait.
+/// OpenVINO: executorNotReleasedUntilTasksAreDone, canRun2FunctionsOneByOneWithoutWait.
 #[test]
 fn a_pool_that_is_dropped_ends_its_tasks_first() {
     let n_done = Arc::new(AtomicUsize::new(0));
@@ -157,7 +157,7 @@ fn a_pool_that_is_dropped_ends_its_tasks_first() {
     assert_eq!(n_done.load(Ordering::Acquire), 100);
 }
 
-/// canRunMultipleTasksFromMultipleThreads.
+/// OpenVINO: canRunMultipleTasksFromMultipleThreads.
 #[test]
 fn many_threads_may_queue_tasks() {
     let n_done = Arc::new(AtomicUsize::new(0));
@@ -178,7 +178,7 @@ fn many_threads_may_queue_tasks() {
     assert_eq!(n_done.load(Ordering::Acquire), 400);
 }
 
-/// startAsyncIsNotBlockedByAnotherTask.
+/// OpenVINO: startAsyncIsNotBlockedByAnotherTask.
 #[test]
 fn a_start_is_not_held_up_by_a_task_that_runs() {
     let gate = Gate::closed();
@@ -197,7 +197,7 @@ fn a_start_is_not_held_up_by_a_task_that_runs() {
     free.wait().unwrap();
 }
 
-/// runAndWaitDoesNotOwnTasks.
+/// OpenVINO: runAndWaitDoesNotOwnTasks.
 #[test]
 fn an_executor_forgets_a_task_that_it_ran() {
     let (sender, receiver) = mpsc::channel();
@@ -209,7 +209,7 @@ fn an_executor_forgets_a_task_that_it_ran() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// C16 manager is single, C16 the same device the same one.
+/// OpenVINO: C16 manager is single, C16 the same device the same one. A device always gets the same executor.
 #[test]
 fn all_models_of_a_core_share_one_pool() {
     let core = devices_core();
@@ -225,7 +225,7 @@ fn devices_core() -> Core {
     core
 }
 
-/// C16 different devices get different executors: they run on different threads.
+/// OpenVINO: C16 different devices get different executors. They run on different threads.
 #[test]
 fn steps_run_where_their_executor_says() {
     let pools = [Arc::new(Pool::new("first", 1).unwrap()), Arc::new(Pool::new("second", 1).unwrap())];
@@ -248,7 +248,7 @@ fn steps_run_where_their_executor_says() {
     assert!(!threads.contains(&std::thread::current().id()));
 }
 
-/// A queue never overflows: the request that would be too many is refused when it is made.
+/// A queue never overflows: creating more requests than the queue has slots is an error.
 #[test]
 fn too_many_requests_are_refused_when_they_are_made() {
     let model = compile(doubling());
@@ -262,7 +262,7 @@ fn too_many_requests_are_refused_when_they_are_made() {
     requests.iter().for_each(|request| request.wait().unwrap());
 }
 
-/// canSetExclusiveAsyncRequests, withoutExclusiveAsyncRequests: the number of executors.
+/// OpenVINO: canSetExclusiveAsyncRequests, withoutExclusiveAsyncRequests. Checks the number of executors.
 #[test]
 fn exclusive_models_of_a_device_share_one_worker() {
     let core = devices_core();
@@ -279,14 +279,14 @@ fn exclusive_models_of_a_device_share_one_worker() {
     let cpu: Arc<dyn Executor> = core.executors().cpu().unwrap();
     assert!(core.executors().for_model("NULL", &Config::default()).unwrap() == cpu);
     drop(models);
-    // The worker lets go of the last run a little after its waiter went on.
+    // The worker releases the last run shortly after the waiter was notified.
     eventually(move || core.executors().n_named() == 0);
 }
 
-/// Exclusive runs go one at a time and in the order of their starts, however long the fill of each takes.
+/// Exclusive runs execute sequentially in the order of their starts, however long preprocessing of each run takes.
 #[test]
 fn exclusive_runs_keep_the_order_of_their_starts() {
-    /// The first one waits until the last one has been started.
+    /// The first preprocessing waits until the last run has been started.
     struct Slow(Arc<std::sync::Barrier>, usize);
     impl roiflow::runtime::FillInput for Slow {
         fn shape(&mut self, _port: &Port) -> Result<roiflow::tensor::Shape> {
@@ -326,7 +326,7 @@ fn exclusive_runs_keep_the_order_of_their_starts() {
     }
 }
 
-/// ReusableCPUStreamsExecutor: a name gives the same threads as long as a handle of the pool exists.
+/// OpenVINO: ReusableCPUStreamsExecutor. A name returns the same threads while a handle of the pool exists.
 #[test]
 fn a_named_pool_is_reused_while_it_is_kept() {
     let executors = devices_core().executors().clone();
@@ -340,7 +340,7 @@ fn a_named_pool_is_reused_while_it_is_kept() {
     assert_eq!(executors.named("waiter", 1).unwrap().n_threads(), 1);
 }
 
-/// A task is no request: what executors keep of requests that are gone does not count.
+/// Tasks do not count as requests: a dropped request does not count, although the executor still holds its tasks.
 #[test]
 fn tasks_of_dropped_requests_count_as_no_requests() {
     let manual = Arc::new(Manual::default());
@@ -355,7 +355,7 @@ fn tasks_of_dropped_requests_count_as_no_requests() {
     while manual.run_one() {}
 }
 
-/// More tasks than a queue has places, from its own worker, which could not make room meanwhile.
+/// The pool's only worker queues more tasks than the queue has slots, so no slot becomes free meanwhile.
 #[test]
 fn a_task_may_queue_any_number_of_tasks_on_its_own_pool() {
     for is_urgent in [false, true] {

@@ -1,4 +1,4 @@
-//! A forked process has no threads of its parent: calls return errors, and no call waits forever.
+//! A forked process has no threads of its parent: calls return errors, and no call blocks forever.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ unsafe extern "C" {
 
 const WITHOUT_WAITING: i32 = 1;
 
-/// What a user's code sees in the child, as one bit for each thing that is wrong.
+/// Runs the checks in the child process. Returns one bit per failed check.
 fn in_child(running: InferRequest, idle: InferRequest, queue: AsyncInferQueue<()>) -> i32 {
     let refused = Some(ErrorKind::Unsupported);
     let mut wrong = 0;
@@ -24,13 +24,13 @@ fn in_child(running: InferRequest, idle: InferRequest, queue: AsyncInferQueue<()
     wrong |= i32::from(kind(::futures::executor::block_on(running.completed())) != refused) << 2;
     wrong |= i32::from(kind(idle.start_async(())) != refused) << 3;
     wrong |= i32::from(kind(queue.start_async((), ())) != refused) << 4;
-    // On this thread it computes.
+    // A synchronous run computes on this thread.
     wrong |= i32::from(idle.infer(row([1.0; 4])).is_err() || values(&idle.output_tensor(()).unwrap()) != [2.0; 4]) << 5;
     drop((running, idle, queue));
     wrong
 }
 
-/// The pool was started in the parent, the request was created in the child.
+/// The pool was started in the parent; the request is created in the child.
 #[test]
 fn a_pool_that_was_started_before_the_fork_is_refused() {
     alone("request::fork::a_pool_that_was_started_before_the_fork_is_refused", || {
@@ -47,10 +47,10 @@ fn a_pool_that_was_started_before_the_fork_is_refused() {
     });
 }
 
-/// Waits for the end of the child, which must be a success.
+/// Waits for the child process and checks that it succeeded.
 fn wait_for_child(child: i32) {
     let (begin, mut status) = (Instant::now(), 0);
-    // SAFETY: a child of this process, and a place for its status.
+    // SAFETY: `waitpid` gets a child of this process and a valid pointer for the status.
     while unsafe { waitpid(child, &raw mut status, WITHOUT_WAITING) } == 0 {
         assert!(begin.elapsed() < Duration::from_secs(60), "the child hangs");
         std::thread::yield_now();
@@ -66,8 +66,7 @@ fn a_forked_process_gets_errors_and_waits_for_nothing() {
         let (idle, queue) = (model.create_infer_request().unwrap(), AsyncInferQueue::new(&model, 1).unwrap());
         running.start_async(()).unwrap();
         gate.wait_for_arrivals(1);
-        // SAFETY: the child allocates, which the system's library allows after a fork, and ends without running what the parent
-        // registered for its own end.
+        // SAFETY: the child allocates memory, which glibc allows after a fork, and exits without running the exit handlers of the parent.
         let child = unsafe { fork() };
         if child == 0 {
             let wrong = in_child(running, idle, queue);

@@ -1,4 +1,4 @@
-//! Gathered runs: their positions in queues, their threads, engines and memory, and what is reported about them.
+//! Gathered runs: their positions in queues, threads, engines, memory, and profiling data.
 
 use std::sync::{Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::batching::{HOURS, batches, check, compile_counting, requests, start, 
 use super::*;
 use crate::support::{eventually, receive, row};
 
-/// Holds threads up until it is opened.
+/// Blocks threads until it is opened.
 #[derive(Clone, Default)]
 struct Latch(Arc<(Mutex<bool>, Condvar)>);
 
@@ -32,7 +32,7 @@ impl Latch {
 fn the_steps_of_the_user_keep_no_engine_from_others() {
     let model = compile_with(doubling(), &batches(2, Duration::ZERO));
     let (requests, hand) = (requests(&model, 3), Arc::new(Manual::default()));
-    // There are two engines.
+    // The model has two engines.
     for (idx, request) in requests.iter().enumerate() {
         request.append_step_on(hand.clone(), "decode", |_| Ok(())).unwrap();
         request.start_async(row([idx as f32; 4])).unwrap();
@@ -43,7 +43,7 @@ fn the_steps_of_the_user_keep_no_engine_from_others() {
     check(&requests, 0.0);
 }
 
-/// Where runs meet and part they go on without a hop: each turn of the hand is a task in the device's queue.
+/// Gathering and distributing runs queues no additional task. Each `hand.run_one()` runs one task of the device's queue.
 #[test]
 fn a_gathered_run_takes_no_more_turns_than_it_must() {
     let hand = Arc::new(Manual::default());
@@ -58,7 +58,7 @@ fn a_gathered_run_takes_no_more_turns_than_it_must() {
         queued(1);
         assert!(hand.run_one());
         if timeout.is_zero() {
-            // Others may stand in the queue: it is their turn first.
+            // With a batch timeout of 0, the run queues itself again, so that tasks already in the queue run first.
             assert_eq!(hand.n_queued(), 1);
             assert!(hand.run_one());
         }
@@ -77,7 +77,7 @@ fn a_gathered_run_takes_no_more_turns_than_it_must() {
     check(&requests, 1.0);
 }
 
-/// A call that ends elsewhere sends its runs back to where they go on.
+/// If a call ends on another executor, its runs continue on the device's executor.
 #[test]
 fn runs_go_on_where_the_device_computes_not_where_the_call_ends() {
     let (there, end) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -99,7 +99,7 @@ fn runs_go_on_where_the_device_computes_not_where_the_call_ends() {
     check(&requests, 1.0);
 }
 
-/// The next batch is computed although the one thread of callbacks is held up by the application.
+/// The next batch is computed while a callback blocks the only callback thread.
 #[test]
 fn a_callback_that_takes_long_holds_up_no_batch() {
     let model = compile_with(doubling(), &Config { callback_thread: true, ..batches(2, HOURS) });
@@ -144,7 +144,7 @@ fn the_times_of_nodes_are_those_of_the_latest_call() {
     start(&requests, 9.0);
     check(&requests, 9.0);
     assert!(requests.iter().all(|request| time(request).unwrap() >= slow));
-    // The least of some: a run can be interrupted, but not every one.
+    // Takes the minimum of several runs, because the system may interrupt some of them.
     let of_fast = (0..20).map(|_| requests[0].infer(row([1.0; 4])).map(|()| time(&requests[0]).unwrap()).unwrap()).min();
     assert!(of_fast.unwrap() < slow, "{of_fast:?}");
     assert!(time(&requests[1]).unwrap() >= slow, "of its own run");
@@ -157,7 +157,7 @@ fn what_the_device_ignores_is_told_of_a_gathering_model_too() {
     assert_eq!(ignored, ["n_threads"]);
 }
 
-/// Also the thread that watches over its time limit, and what that holds.
+/// This includes the thread for the batch timeout and everything it owns.
 #[test]
 fn nothing_is_left_of_a_gathering_model_that_is_dropped() {
     let mut core = Core::new();
@@ -185,7 +185,7 @@ fn a_call_keeps_no_tensor_of_its_runs() {
     eventually(move || lent.n_idle() == 2);
 }
 
-/// Hundredths of a second that threads of this process have computed: those of this name, or the one that asks.
+/// CPU time, in hundredths of a second, of the threads of this process with this name, or of the calling thread.
 #[cfg(target_os = "linux")]
 fn processor_time(name: Option<&str>) -> u64 {
     let ticks = |stat: String| {
@@ -194,12 +194,12 @@ fn processor_time(name: Option<&str>) -> u64 {
     };
     let Some(name) = name else { return ticks(std::fs::read_to_string("/proc/thread-self/stat").unwrap()) };
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-    // One that ended meanwhile has no files any more.
+    // The files of a thread that ended meanwhile no longer exist.
     let of_name = threads.filter(|thread| std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim() == name));
     of_name.filter_map(|thread| std::fs::read_to_string(thread.join("stat")).ok()).map(ticks).sum()
 }
 
-/// The thread that watches over time limits computes nothing while no limit is over, or while all engines are busy.
+/// The thread for batch timeouts uses no CPU time before a timeout expires or while all engines are busy.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_watcher_sleeps_while_there_is_nothing_to_do() {

@@ -1,4 +1,4 @@
-//! Inputs in all their forms: one value, lists, pairs, maps; shared, copied and cast, or a batch; all of them or none.
+//! All kinds of inputs: single values, lists, pairs, maps and batches, shared or copied with a cast. Setting several inputs is atomic.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,15 +11,15 @@ use super::tensors::adding;
 use super::*;
 use crate::support::{row, values};
 
-/// What the sum is after a run with these inputs.
+/// The output `sum` of a run with these inputs.
 #[track_caller]
 fn sum_of(request: &InferRequest, inputs: impl Inputs) -> f32 {
     request.infer(inputs).unwrap();
     values(&request.tensor("sum").unwrap())[0]
 }
 
-/// C19 infer with list, partial list, dict (str/int/port keys mixed), single array; C19 containers not mutated;
-/// C19 set_tensors with every key kind.
+/// OpenVINO: C19 infer with list, partial list, dict (str/int/port keys mixed), single array, C19 containers not mutated, C19 set_tensors
+/// with every key kind.
 #[test]
 fn lists_pairs_and_maps_mean_the_same() {
     let model = adding();
@@ -45,7 +45,7 @@ fn lists_pairs_and_maps_mean_the_same() {
     assert_eq!((values(&three), values(&one), list.len()), (vec![3.0; 4], vec![1.0; 4], 2), "what was given is as it was");
 }
 
-/// C18 array-like inputs; C18 single input; C18 mixed dtypes: an array is copied when it is set, and cast.
+/// OpenVINO: C18 array-like inputs, C18 single input, C18 mixed dtypes. An array is copied and cast when it is set.
 #[test]
 fn an_array_is_copied_at_once_and_cast() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -70,7 +70,7 @@ fn an_array_is_copied_at_once_and_cast() {
     assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
 }
 
-/// C19 non-writable inputs always copied: what is copied is not what the user shares: neither changes the other.
+/// OpenVINO: C19 non-writable inputs always copied. After the copy, changes of the user's data do not affect the request, and vice versa.
 #[test]
 fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -82,7 +82,7 @@ fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     assert_eq!((values(&users), values(&own)), (vec![1.0; 4], vec![5.0; 4]));
 }
 
-/// C19 dynamic model with 3 shapes; C19 scalars (sharing rules).
+/// OpenVINO: C19 dynamic model with 3 shapes, C19 scalars (sharing rules).
 #[test]
 fn an_array_gives_an_open_input_its_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 0])], vec![port("y", &[0, 0])]);
@@ -100,7 +100,7 @@ fn an_array_gives_an_open_input_its_shape() {
     assert_eq!(kind(request.infer(aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
 }
 
-/// C19 wrong type: what does not fit is refused with both sides named, and nothing is set.
+/// OpenVINO: C19 wrong type. The error has the expected and the actual value, and no input is set.
 #[test]
 fn if_one_input_does_not_fit_none_is_set() {
     let model = adding();
@@ -130,7 +130,7 @@ fn if_one_input_does_not_fit_none_is_set() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [3.0; 4]);
 }
 
-/// If the tensor that an input is copied to is viewed, the call is `Busy` and sets no input.
+/// If the destination tensor of a copy is leased by a view, the call fails with `Busy` and sets no input.
 #[test]
 fn a_copy_into_a_tensor_that_is_viewed_is_busy() {
     let request = adding().create_infer_request().unwrap();
@@ -147,7 +147,7 @@ fn a_copy_into_a_tensor_that_is_viewed_is_busy() {
     assert_eq!(sum_of(&request, [("b", &array)]), 2.0);
 }
 
-/// A panic in what the user brings as inputs: of `start_async` an error, of `set_inputs` the user's own panic.
+/// A panic in a user's `Inputs` value is returned as an error by `start_async`, and propagates through `set_inputs`.
 #[test]
 fn inputs_that_panic_leave_the_request_idle() {
     struct Panics;
@@ -165,7 +165,8 @@ fn inputs_that_panic_leave_the_request_idle() {
     request.infer(row([1.0; 4])).unwrap();
 }
 
-/// SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0: the caller declares the axes. Without that, the first axis is the batch.
+/// OpenVINO: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The caller declares the axes. By default, the first axis is the
+/// batch axis.
 #[test]
 fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
     let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
@@ -188,7 +189,7 @@ fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
     assert_eq!(kind(scalar.set_tensors((), &[Tensor::new(ElementType::F32, []).unwrap()])), Some(ErrorKind::Tensor));
 }
 
-/// A batch leases every slice, so that none is torn.
+/// A batch leases every slice, so that no slice changes while it is read.
 #[test]
 fn the_slices_of_a_running_batch_cannot_be_written() {
     let (before_fill, manual) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -204,14 +205,14 @@ fn the_slices_of_a_running_batch_cannot_be_written() {
         assert_eq!(tensor.view_mut::<f32>().err().map(|error| error.kind()), Some(roiflow::tensor::ErrorKind::Busy));
     }
     assert!(before_fill.run_one());
-    // They are gathered now, and free again although the run goes on.
+    // The slices were gathered and are no longer leased, although the run continues.
     big.view_mut::<f32>().unwrap().fill(0.0);
     assert!(manual.run_one());
     request.wait().unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 6.0]);
 }
 
-/// C19 set_tensors with every key kind: outputs likewise, all or none.
+/// OpenVINO: C19 set_tensors with every key kind. Setting outputs is also atomic.
 #[test]
 fn several_outputs_are_set_at_once() {
     let model = adding();
@@ -229,7 +230,7 @@ fn several_outputs_are_set_at_once() {
     assert!(request.tensor("sum").unwrap().is_same(&other));
 }
 
-/// An output with bounds takes the shape that comes, whatever the user's tensor had before.
+/// An output with bounds gets the shape of the result, whatever shape the user's tensor had before.
 #[test]
 fn an_output_within_bounds_accepts_a_tensor_that_has_no_size_yet() {
     let bounded = |name| Port::new(name, ElementType::F32, [Dim::from(1..=4), 4.into()]);
@@ -243,7 +244,7 @@ fn an_output_within_bounds_accepts_a_tensor_that_has_no_size_yet() {
     assert_eq!(kind(request.set_output_tensor((), &Tensor::new(ElementType::U8, [3, 4]).unwrap())), Some(ErrorKind::Tensor));
 }
 
-/// `clear_inputs` releases the user's tensors, and the request uses its own again.
+/// `clear_inputs` releases the user's tensors. The request then uses its own tensors again.
 #[test]
 fn inputs_that_are_cleared_are_the_requests_own_again() {
     let request = adding().create_infer_request().unwrap();
@@ -264,7 +265,7 @@ fn inputs_say_what_they_are() {
     assert_eq!(format!("{:?}", Input::Batch(&[tensor])), "Batch([Tensor([1, 4] f32)])");
 }
 
-/// One value of any kind is that of the only input.
+/// A single value sets the model's only input.
 #[test]
 fn a_value_needs_no_key_where_there_is_one_input() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -275,7 +276,7 @@ fn a_value_needs_no_key_where_there_is_one_input() {
     }
 }
 
-/// What a batch of slices lacks is said with both sides, as far as the port and the first slice know them.
+/// Errors about batches have the expected and the actual shape, as far as the port and the first slice determine them.
 #[test]
 fn slices_that_do_not_fit_are_refused_with_what_was_expected() {
     let refusal = |dims: &[usize], slices: &[&[usize]]| {
@@ -295,7 +296,7 @@ fn slices_that_do_not_fit_are_refused_with_what_was_expected() {
     assert!(scalar.contains("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: none"), "{scalar}");
 }
 
-/// What is given twice would be set once, and which one is chance where the inputs are a map.
+/// A duplicate key is an error. In a map, the value that is set last would depend on the iteration order.
 #[test]
 fn an_input_that_is_given_twice_is_refused() {
     let request = adding().create_infer_request().unwrap();
@@ -318,7 +319,7 @@ fn an_input_that_is_given_twice_is_refused() {
     assert_eq!(sum_of(&request, ()), 3.0);
 }
 
-/// Values of the user's own kind, which fail or panic after they wrote something.
+/// Inputs of a user-defined type that fail or panic after they wrote values.
 struct Fails {
     panics: bool,
 }
@@ -368,7 +369,7 @@ fn a_copy_that_fails_sets_nothing() {
     }
 }
 
-/// A shape that grows takes new memory: a view of the smaller tensor keeps the old memory.
+/// Growing the shape allocates new memory. A view of the smaller tensor keeps the old memory.
 #[test]
 fn a_copy_that_is_refused_leaves_the_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
@@ -383,7 +384,8 @@ fn a_copy_that_is_refused_leaves_the_shape() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 20]);
 }
 
-/// Which can never work: it is said when it is set, with both ports, and not as `Busy` at every start.
+/// Two outputs that share memory are rejected when they are set. The error has both ports. Otherwise every start would fail with
+/// `Busy`.
 #[test]
 fn one_tensor_for_two_outputs_is_refused() {
     let request = adding().create_infer_request().unwrap();
@@ -402,7 +404,7 @@ fn one_tensor_for_two_outputs_is_refused() {
     }
     request.set_output_tensor("sum", &big.roi(&[0, 0], &[1, 4]).unwrap()).unwrap();
     assert_eq!(kind(request.set_output_tensor("difference", &big.roi(&[0, 0], &[1, 4]).unwrap())), Some(ErrorKind::Conflict));
-    // Two may change places in one call.
+    // One call may swap two tensors.
     request.set_output_tensors([("sum", &before[1]), ("difference", &before[0])]).unwrap();
     request.infer([&row([5.0; 4]), &row([2.0; 4])]).unwrap();
     assert_eq!((values(&before[1]), values(&before[0])), (vec![7.0; 4], vec![3.0; 4]));
@@ -424,7 +426,7 @@ fn the_requests_own_input_is_no_output_and_no_batch() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 12]);
 }
 
-/// A step that asks for a port that is not there gets an error that says how many are.
+/// If a step requests a port that does not exist, the error has the number of ports.
 #[test]
 fn a_step_that_asks_for_no_such_port_gets_an_error() {
     let request = adding().create_infer_request().unwrap();

@@ -1,5 +1,5 @@
-//! Requests on the null device: life, tensors, errors. One situation per file. Order is forced by gates, channels and executors
-//! that are turned by hand. Doc comments name the OpenVINO behavior test of which a test is the equivalent.
+//! Requests on the null device: lifetime, tensors and errors, one topic per file. Gates, channels and manual executors force the order of
+//! events. Doc comments name the equivalent OpenVINO behavior test.
 
 mod batching;
 mod beside;
@@ -41,13 +41,13 @@ use roiflow::runtime::io::DeviceIo;
 use roiflow::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, InferRequest, Model, ModelInfo, PartialShape, Port, Result};
 use roiflow::tensor::{Bytes, ElementType};
 
-/// A port of `f32`; 0 leaves an extent open.
+/// A port of type `f32`. An extent of 0 is dynamic.
 pub fn port(name: &str, dims: &[usize]) -> Port {
     let dims = dims.iter().map(|&extent| if extent == 0 { Dim::Dynamic } else { Dim::Fixed(extent) });
     Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
 }
 
-/// Compiles ports alone for a null device of its own.
+/// Compiles a model without a file, from ports, for a separate null device.
 pub fn compile_ports(script: Arc<Script>, inputs: Vec<Port>, outputs: Vec<Port>) -> CompiledModel {
     let mut core = Core::new();
     core.register(Arc::new(NullDevice::new(script)));
@@ -73,12 +73,12 @@ pub fn compile(script: Script) -> CompiledModel {
     compile_ports(Arc::new(script), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])])
 }
 
-/// Computes `y = 2 x`, at once.
+/// Computes `y = 2 x` immediately.
 pub fn doubling() -> Script {
     Script::computing(|io, _cancel| double(io))
 }
 
-/// `y = 2 x`, any shape and strides.
+/// Computes `y = 2 x` for any shape and strides.
 pub fn double(io: &mut DeviceIo<'_>) -> Result<()> {
     let doubled = read(io.input(0)).into_iter().map(|value| 2.0 * value).collect();
     let shape = *io.input(0).layout().shape();
@@ -98,20 +98,20 @@ pub fn write(io: &mut DeviceIo<'_>, output_idx: usize, shape: &[usize], values: 
     Ok(io.output(output_idx, shape)?.copy_all_from_dense(&bytes)?)
 }
 
-/// A request whose runs compute `y = 2 x` on the thread that starts them, and end when the executor is turned.
+/// A request whose runs compute `y = 2 x` on the starting thread. A run ends when the test runs a task of the manual executor.
 pub fn turned_by_hand() -> (InferRequest, Arc<Manual>) {
     let (manual, mut script) = (Arc::new(Manual::default()), doubling());
     by_hand(&mut script, &manual);
     (compile(script).create_infer_request().unwrap(), manual)
 }
 
-/// Lets the steps after the computation wait for a hand.
+/// Runs the steps after the computation on this manual executor.
 pub fn by_hand(script: &mut Script, manual: &Arc<Manual>) {
     script.executor = Some(Arc::new(Inline));
     script.more_steps.push(("wait", manual.clone()));
 }
 
-/// A request whose runs wait at a gate on a worker before they compute `y = 2 x`.
+/// A request whose runs wait on a worker at a gate before they compute `y = 2 x`.
 pub fn gated() -> (InferRequest, Arc<Gate>) {
     let gate = Gate::closed();
     let request = compile(Script { gate: Some(gate.clone()), ..doubling() }).create_infer_request().unwrap();

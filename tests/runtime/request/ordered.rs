@@ -50,7 +50,7 @@ fn results_come_in_the_order_of_the_inputs_however_the_jobs_end() {
     });
 }
 
-/// Numbers below zero fail in the device; 7 has the wrong shape; 8 makes the reading closure fail, and 9 panic.
+/// Inputs below zero fail in the device, and 7 has the wrong shape. For 8, the reading closure fails; for 9, it panics.
 fn troubled() -> (AsyncInferQueue, Vec<Tensor>) {
     let script =
         Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "below zero")) } else { double(io) });
@@ -70,7 +70,7 @@ fn read_troubled(request: &InferRequest) -> Result<f32> {
 const TROUBLES: [std::result::Result<f32, ErrorKind>; 8] =
     [Ok(2.0), Err(ErrorKind::Device), Ok(4.0), Err(ErrorKind::Tensor), Ok(6.0), Err(ErrorKind::Config), Err(ErrorKind::Panic), Ok(8.0)];
 
-/// A job that fails, is refused, or can't be read is an error in its place; the others go on.
+/// A job that fails, is refused, or cannot be read gives an error at its position. The other jobs continue.
 #[test]
 fn failures_stand_in_their_places() {
     in_time(|| {
@@ -89,7 +89,7 @@ fn failures_stand_in_their_places() {
     });
 }
 
-/// The inputs are not asked for more than what runs and as much again.
+/// At most two inputs per request are taken ahead of the results.
 #[test]
 fn the_inputs_are_asked_for_as_they_are_needed() {
     let n_asked = Arc::new(AtomicUsize::new(0));
@@ -129,7 +129,7 @@ fn an_iteration_may_be_dropped_before_its_end() {
     });
 }
 
-/// Two streams share the requests of one queue, and neither starves.
+/// Two streams share the requests of one queue, and both make progress.
 #[test]
 fn two_streams_share_a_queue() {
     in_time(|| {
@@ -141,7 +141,7 @@ fn two_streams_share_a_queue() {
     });
 }
 
-/// A stream of inputs that come late: the results that are there leave without them.
+/// Available results are returned before the next input arrives.
 #[test]
 fn results_do_not_wait_for_the_next_input() {
     in_time(|| {
@@ -157,7 +157,7 @@ fn results_do_not_wait_for_the_next_input() {
     });
 }
 
-/// A stream of inputs that has none yet is no stream that has ended.
+/// An input stream without a pending item has not ended.
 #[test]
 fn a_stream_goes_on_after_its_inputs_paused() {
     in_time(|| {
@@ -171,7 +171,7 @@ fn a_stream_goes_on_after_its_inputs_paused() {
     });
 }
 
-/// Runs all tasks at once but the first, which it holds until it is let go.
+/// Runs all tasks immediately, except the first, which waits in `first`.
 #[derive(Debug, Default)]
 struct AllButTheFirst {
     n_tasks: AtomicUsize,
@@ -191,7 +191,7 @@ impl Executor for AllButTheFirst {
 #[test]
 fn results_that_wait_for_their_turn_are_bounded() {
     let held = Arc::new(AllButTheFirst::default());
-    // The fill runs there as well.
+    // This option also runs preprocessing on that executor.
     let config = Config { exclusive_requests: true, ..Config::default() };
     let model = compile_with(Script { executor: Some(held.clone()), ..doubling() }, &config);
     let queue = AsyncInferQueue::<()>::new(&model, 2).unwrap();

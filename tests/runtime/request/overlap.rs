@@ -1,4 +1,4 @@
-//! A device that computes beside the processor: frames overlap, and so do its instances.
+//! A device that computes in parallel with the CPU: the work on several frames and of several device instances overlaps.
 
 use std::sync::mpsc;
 
@@ -8,7 +8,7 @@ use roiflow::tensor::{BytesMut, Shape};
 use super::*;
 use crate::support::{eventually, in_time, receive, values};
 
-/// Fills its number, and says so.
+/// Preprocesses by filling in its number, and sends the number.
 struct Says(f32, mpsc::Sender<f32>);
 
 impl FillInput for Says {
@@ -27,7 +27,7 @@ fn with_waiter(gate: &Arc<Gate>) -> Arc<Script> {
     Arc::new(Script { gate: Some(gate.clone()), has_own_waiter: true, ..doubling() })
 }
 
-/// While one frame is in the device, the next one is filled.
+/// While one frame is in the device, the next frame is preprocessed.
 #[test]
 fn the_fill_of_one_frame_overlaps_with_the_wait_for_another() {
     let gate = Gate::closed();
@@ -55,7 +55,7 @@ fn the_fill_of_one_frame_overlaps_with_the_wait_for_another() {
     assert_eq!(names, ["fill", "submit", "wait", "finish"]);
 }
 
-/// Fills are the processor's work: they need no turn in the queue of a device that has one.
+/// Preprocessing runs on the CPU, and never waits in the queue of a device.
 #[test]
 fn a_fill_does_not_wait_for_the_queue_of_the_device() {
     let hand = Arc::new(Manual::default());
@@ -70,7 +70,7 @@ fn a_fill_does_not_wait_for_the_queue_of_the_device() {
     in_time(move || request.wait()).unwrap();
 }
 
-/// Each instance has a waiter of its own: both are waited for at once. With one waiter for all, the second would not arrive.
+/// Each device instance has a separate waiter, so both are waited for concurrently. With a common waiter, the second run would not arrive.
 #[test]
 fn two_instances_of_a_device_overlap() {
     let gate = Gate::closed();
@@ -87,7 +87,7 @@ fn two_instances_of_a_device_overlap() {
     gate.open();
     requests.iter().for_each(|request| request.wait().unwrap());
     drop(requests);
-    // A waiter lives as long as a model of its device, and lets go of its last run a little after that run's waiters went on.
+    // A waiter exists while a model of its device exists. It releases its last run shortly after the waiters of that run were notified.
     eventually(move || core.executors().n_named() == 0);
 }
 
@@ -101,7 +101,7 @@ fn the_models_of_one_instance_share_a_waiter() {
     assert_eq!(core.executors().n_named(), 1);
     let requests: Vec<_> = models.iter().map(|model| model.create_infer_request().unwrap()).collect();
     requests.iter().for_each(|request| request.start_async(()).unwrap());
-    // In which order they come to the waiter is open: they are filled by several workers.
+    // The order of arrival at the waiter is undefined, because several workers preprocess.
     in_time(move || {
         for n_arrived in 1..=requests.len() {
             gate.wait_for_arrivals(n_arrived);

@@ -1,4 +1,4 @@
-//! Panics in everything that a user or a device brings: errors of kind `Panic`, never a hang, never an abort.
+//! Panics in code of the user or of a device become errors of kind `Panic`. They never cause a hang or an abort.
 
 use std::sync::mpsc;
 
@@ -9,7 +9,7 @@ use roiflow::tensor::{BytesMut, Shape};
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// Where a filler goes wrong.
+/// The point at which a filler fails.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     ShapePanics,
@@ -18,7 +18,7 @@ enum Fault {
     FillFails,
 }
 
-/// Goes wrong once; then it fills ones.
+/// Fails once; later it fills ones.
 struct Faulty(Option<Fault>);
 
 impl Faulty {
@@ -107,7 +107,7 @@ fn a_panic_in_an_appended_step_is_an_error_that_names_it() {
     request.wait().unwrap();
 }
 
-/// returnGeneralErrorIfCallbackThrowException.
+/// OpenVINO: returnGeneralErrorIfCallbackThrowException.
 #[test]
 fn a_panic_in_the_callback_comes_out_of_wait() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -141,7 +141,7 @@ fn a_callback_that_restarts_and_panics_does_not_stop_the_next_run() {
     in_time(move || request.wait()).unwrap();
 }
 
-/// canRunMultipleTasksWithExceptionInside.
+/// OpenVINO: canRunMultipleTasksWithExceptionInside.
 #[test]
 fn panics_leave_the_workers_alive() {
     let script = Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { panic!("in the device") } else { double(io) });
@@ -157,12 +157,12 @@ fn panics_leave_the_workers_alive() {
     }
 }
 
-/// More often than there are workers, so that none would be left.
+/// More panics than workers, to detect lost workers.
 fn more_than_workers() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from) + 2
 }
 
-/// An executor that panics, before it takes the task or after it ran it.
+/// An executor that panics, either before it takes the task or after it runs the task.
 #[derive(Debug)]
 struct Panicking {
     runs_first: bool,
@@ -213,7 +213,7 @@ fn an_executor_that_panics_after_the_task_changes_nothing() {
     }
 }
 
-/// What a panic carries may be anything.
+/// The payload of a panic can have any type.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -278,7 +278,7 @@ fn a_task_that_panics_leaves_its_worker_alive() {
     crate::support::receive(&receiver);
 }
 
-/// A filler that panics after other tensors were leased: they are free again.
+/// A filler panics after other tensors were leased. These leases are released.
 #[test]
 fn a_panic_between_two_leases_ends_the_first_one() {
     struct Panics;
@@ -306,7 +306,7 @@ fn a_panic_between_two_leases_ends_the_first_one() {
     request.infer(()).unwrap();
 }
 
-/// Inputs that panic: the thread that gave them is not taken for one that is inside a step.
+/// After inputs panic, the runtime must not treat the calling thread as being inside a step.
 #[test]
 fn a_thread_whose_inputs_panicked_may_wait() {
     struct Panics;
@@ -328,7 +328,7 @@ fn a_thread_whose_inputs_panicked_may_wait() {
     request.wait().unwrap();
 }
 
-/// A closure that is shown the times of steps runs without any lock: it may use the request, and panic.
+/// The closure that receives step times runs without any lock: it may use the request, and may panic.
 #[test]
 fn the_times_of_steps_are_visited_without_a_lock() {
     let request = compile(doubling()).create_infer_request().unwrap();

@@ -1,4 +1,4 @@
-//! Requests that are lent: by a pool, and by a queue.
+//! Requests borrowed from a pool or a queue.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn a_pooled_request_that_is_given_back_while_it_runs_is_taken_again_only_when_id
         drop(first);
         assert_ne!(pool.take_or_create(&model).unwrap().id(), id, "it runs");
         while manual.n_queued() == 0 {
-            std::thread::yield_now(); // The fill is a step on the pool of the processor.
+            std::thread::yield_now(); // Preprocessing is a step on the CPU pool.
         }
         assert!(manual.run_one());
         weak.upgrade().unwrap().wait().unwrap();
@@ -28,7 +28,7 @@ fn a_pooled_request_that_is_given_back_while_it_runs_is_taken_again_only_when_id
     });
 }
 
-/// A clone runs it, on another thread and without the queue, while the borrower gives it back.
+/// A clone runs on another thread and without the queue, while the borrower returns the request.
 #[test]
 fn a_borrowed_request_that_somebody_runs_synchronously_comes_back_when_that_run_ends() {
     in_time(|| {

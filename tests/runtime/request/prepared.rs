@@ -1,4 +1,4 @@
-//! Runs in parts, and waits for a queue with a limit: what bindings to other languages are made of.
+//! Runs in separate parts, and waits for a queue with a time limit, for bindings to other languages.
 
 use std::time::Duration;
 

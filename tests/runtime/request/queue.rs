@@ -1,4 +1,4 @@
-//! `AsyncInferQueue`: jobs that come in faster than they go.
+//! `AsyncInferQueue`: jobs are submitted faster than they complete.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ fn picky() -> Script {
     )
 }
 
-/// A queue whose device holds its jobs until the gate lets them go.
+/// A queue whose device holds its jobs until the gate opens.
 fn gated_queue<U: Send + 'static>(n_requests: usize) -> (AsyncInferQueue<U>, Arc<Gate>) {
     let gate = Gate::closed();
     let queue = AsyncInferQueue::new(&compile(Script { gate: Some(gate.clone()), ..picky() }), n_requests).unwrap();
@@ -30,7 +30,7 @@ fn kinds(errors: &JobErrors) -> Vec<(u64, ErrorKind)> {
     errors.errors.iter().map(|failed| (failed.job, failed.error.kind())).collect()
 }
 
-/// infer_queue: eight jobs on four requests, each called back once with its own data and numbers.
+/// OpenVINO: infer_queue. Eight jobs on four requests. The callback runs once per job with the job's own data and values.
 #[test]
 fn eight_jobs_run_on_four_requests() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 4).unwrap();
@@ -49,7 +49,7 @@ fn eight_jobs_run_on_four_requests() {
     assert!(queue.is_ready());
 }
 
-/// infer_queue_iteration.
+/// OpenVINO: infer_queue_iteration.
 #[test]
 #[allow(clippy::mutable_key_type, reason = "a handle is hashed by its number, which never changes")]
 fn the_requests_of_a_queue_can_be_looked_at() {
@@ -62,7 +62,7 @@ fn the_requests_of_a_queue_can_be_looked_at() {
     assert_eq!(format!("{queue:?}"), "AsyncInferQueue(3 requests)");
 }
 
-/// infer_queue_userdata_is_empty: one job and five, without data and without a callback.
+/// OpenVINO: infer_queue_userdata_is_empty. One job and five jobs, without data and without a callback.
 #[test]
 fn jobs_need_no_data_and_no_callback() {
     for n_jobs in [1, 5] {
@@ -75,7 +75,7 @@ fn jobs_need_no_data_and_no_callback() {
     }
 }
 
-/// results_async_infer, C18 start_async with 3 requests and callbacks: the same as a synchronous run gives.
+/// OpenVINO: results_async_infer, C18 start_async with 3 requests and callbacks. Results equal those of a synchronous run.
 #[test]
 fn results_are_those_of_a_synchronous_run() {
     let model = compile(doubling());
@@ -91,7 +91,7 @@ fn results_are_those_of_a_synchronous_run() {
     }
 }
 
-/// fail_on_cpp_model, fail_on_py_model: a panic of the callback comes out of `wait_all`, and the queue goes on.
+/// OpenVINO: fail_on_cpp_model, fail_on_py_model. `wait_all` returns a panic of the callback, and the queue stays usable.
 #[test]
 fn a_panic_of_the_callback_comes_out_of_wait_all() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
@@ -107,7 +107,7 @@ fn a_panic_of_the_callback_comes_out_of_wait_all() {
     queue.wait_all().unwrap();
 }
 
-/// fail_in_inference: here the callback is called for a job that fails, with the error.
+/// OpenVINO: fail_in_inference. Unlike in OpenVINO, the callback is called with the error if a job fails.
 #[test]
 fn the_error_of_a_job_reaches_its_callback_and_wait_all_once() {
     let queue = AsyncInferQueue::new(&compile(picky()), 2).unwrap();
@@ -125,7 +125,7 @@ fn the_error_of_a_job_reaches_its_callback_and_wait_all_once() {
     queue.wait_all().unwrap();
 }
 
-/// Errors are kept up to a bound, further ones counted, and given once.
+/// The queue keeps a limited number of errors and counts further errors. Each error is returned once.
 #[test]
 fn errors_do_not_pile_up() {
     let queue = AsyncInferQueue::new(&compile(failing()), 2).unwrap();
@@ -140,7 +140,7 @@ fn errors_do_not_pile_up() {
     assert_eq!(kinds(&queue.wait_all().unwrap_err()), [(100, ErrorKind::Device)]);
 }
 
-/// test_cancel: every job ends well or as canceled.
+/// OpenVINO: test_cancel. Every job succeeds or is canceled.
 #[test]
 fn canceled_jobs_end_and_the_queue_goes_on() {
     let (queue, gate) = gated_queue(2);
@@ -158,7 +158,7 @@ fn canceled_jobs_end_and_the_queue_goes_on() {
     queue.wait_all().unwrap();
 }
 
-/// `start_async` waits for an idle request; `try_start_async` gives the data back.
+/// `start_async` waits for an idle request; `try_start_async` returns the job's data instead.
 #[test]
 fn a_full_queue_holds_back_or_says_so() {
     let (queue, gate) = gated_queue(2);
@@ -182,7 +182,7 @@ fn a_full_queue_holds_back_or_says_so() {
     in_time(move || queue.wait_all()).unwrap();
 }
 
-/// An input that does not fit is refused at once, and the request is there for the next job.
+/// An invalid input is rejected immediately, and the request is available for the next job.
 #[test]
 fn a_job_that_is_refused_costs_no_request() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 1).unwrap();
@@ -197,7 +197,7 @@ fn a_job_that_is_refused_costs_no_request() {
     queue.wait_all().unwrap();
 }
 
-/// get_idle_handle: taken by one, prepared, started; or given back unused.
+/// OpenVINO: get_idle_handle. An idle request is taken, prepared and started, or returned unused.
 #[test]
 fn an_idle_request_that_is_taken_is_nobody_elses() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
@@ -214,7 +214,7 @@ fn an_idle_request_that_is_taken_is_nobody_elses() {
     queue.wait_all().unwrap();
 }
 
-/// What the holder of an idle request does with it besides jobs is no job: it is waited for before the request is idle again.
+/// A run that the holder of an idle request starts is not a job. The request becomes idle again when this run ends.
 #[test]
 fn a_run_of_the_holders_own_keeps_the_request_until_it_ends() {
     let (queue, gate) = gated_queue::<()>(1);
@@ -230,7 +230,7 @@ fn a_run_of_the_holders_own_keeps_the_request_until_it_ends() {
     });
 }
 
-/// As before, by another handle of the same request and synchronously.
+/// Like the previous test, with a synchronous run by another handle of the same request.
 #[test]
 fn a_synchronous_run_by_another_handle_does_not_lose_the_request() {
     let (queue, gate) = gated_queue::<()>(1);
@@ -247,7 +247,7 @@ fn a_synchronous_run_by_another_handle_does_not_lose_the_request() {
     });
 }
 
-/// Inputs that take their time to be seen: an edit that is on for as long as the test wants.
+/// Inputs whose visit blocks until the test continues it, to keep an edit in progress.
 struct Slow {
     begun: Mutex<mpsc::Sender<()>>,
     go_on: Mutex<mpsc::Receiver<()>>,
@@ -255,7 +255,7 @@ struct Slow {
 
 impl Inputs for Slow {
     fn visit(&self, _see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
-        // Asked twice: once to check, once to set.
+        // Inputs are visited twice: once to check them, once to set them.
         let _heard = self.begun.lock().unwrap().send(());
         let _told = self.go_on.lock().unwrap().recv();
         Ok(())
@@ -286,7 +286,7 @@ fn an_edit_by_another_handle_does_not_lose_the_request() {
     });
 }
 
-/// A task that awaited the run sets the next inputs before the queue is notified of its end.
+/// A task that awaited the run sets the next inputs before the queue is notified of the end of the run.
 #[test]
 fn an_edit_right_after_a_run_does_not_lose_the_request() {
     struct Edits {
@@ -315,7 +315,7 @@ fn an_edit_right_after_a_run_does_not_lose_the_request() {
     });
 }
 
-/// Each of many producers gets a separate request, and none of them gets `Busy`.
+/// Each of many producers gets a separate request, and no producer gets `Busy`.
 #[test]
 fn many_producers_never_meet_a_busy_request() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 3).unwrap();
@@ -344,7 +344,7 @@ fn many_producers_never_meet_a_busy_request() {
     assert!(answers.iter().all(|(input, output)| *output == 2.0 * input));
 }
 
-/// In the queue's own callback, waiting for what can't come is an error.
+/// In the queue's own callback, a wait that can never end is an error.
 #[test]
 fn waiting_in_the_queues_own_callback_is_refused() {
     let queue = Arc::new(AsyncInferQueue::new(&compile(doubling()), 1).unwrap());
@@ -363,7 +363,7 @@ fn waiting_in_the_queues_own_callback_is_refused() {
     queue.wait_all().unwrap();
 }
 
-/// With a request to spare, a callback may start the next job.
+/// If another request is idle, a callback may start the next job.
 #[test]
 fn a_callback_may_start_a_job_on_another_request() {
     let queue = Arc::new(AsyncInferQueue::new(&compile(doubling()), 2).unwrap());
@@ -384,7 +384,7 @@ fn a_callback_may_start_a_job_on_another_request() {
     }
 }
 
-/// Dropping the queue ends its jobs; no callback comes after that, and the data of the jobs is freed.
+/// Dropping the queue cancels its jobs and frees their data. No callback is called after the drop.
 #[test]
 fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     let (queue, gate) = gated_queue(2);
@@ -397,7 +397,7 @@ fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     gate.wait_for_arrivals(1);
     let watched = data.clone();
     let dropping = std::thread::spawn(move || drop(queue));
-    // The jobs' data is freed first: from here on the callback is gone.
+    // The jobs' data is freed first. From this point on, the callback has been dropped.
     in_time(move || {
         while Arc::strong_count(&watched) > 2 {
             std::thread::yield_now();
@@ -409,7 +409,7 @@ fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     assert_eq!((Arc::strong_count(&called), Arc::strong_count(&data)), (1, 1));
 }
 
-/// Says so when it goes.
+/// Sends its message when dropped.
 struct Says(&'static str, mpsc::Sender<&'static str>);
 
 impl Drop for Says {
@@ -418,7 +418,7 @@ impl Drop for Says {
     }
 }
 
-/// A callback that is on when the queue is dropped ends before the drop does.
+/// If a callback is running when the queue is dropped, the drop waits for the callback.
 #[test]
 fn the_drop_of_a_queue_waits_for_its_callbacks() {
     let (queue, gate) = gated_queue(2);
@@ -432,7 +432,7 @@ fn the_drop_of_a_queue_waits_for_its_callbacks() {
             return;
         }
         entered.send(()).unwrap();
-        // The data of the other job goes when the drop begins.
+        // The drop of the queue first frees the data of the other job.
         assert_eq!(receive(&said.lock().unwrap()), "the drop has begun");
         opened.open();
         ended.store(true, Ordering::Release);
@@ -445,14 +445,14 @@ fn the_drop_of_a_queue_waits_for_its_callbacks() {
     let dropping = std::thread::spawn(move || {
         drop(queue);
         let waited = has_ended.load(Ordering::Acquire);
-        // Should nothing have been said, the callback must not wait for ever.
+        // If no message was sent, this one prevents the callback from blocking forever.
         let _heard = sender.send("the drop is over");
         waited
     });
     assert!(in_time(move || dropping.join().unwrap()), "the callback ended first");
 }
 
-/// The last handle of the queue may go in its own callback.
+/// The last handle of the queue may be dropped in the queue's own callback.
 #[test]
 fn a_queue_may_be_dropped_in_its_own_callback() {
     let queue = Arc::new(Mutex::new(None));
@@ -471,7 +471,7 @@ fn a_queue_may_be_dropped_in_its_own_callback() {
     in_time(move || assert!(queue.lock().unwrap().is_none()));
 }
 
-/// The callback may be exchanged while jobs run: those that end later go to the new one.
+/// The callback may be replaced while jobs run. Jobs that end later use the new callback.
 #[test]
 fn the_callback_may_be_exchanged() {
     let (queue, gate) = gated_queue(1);
@@ -489,7 +489,7 @@ fn the_callback_may_be_exchanged() {
     assert_eq!((n_first.load(Ordering::Acquire), Arc::strong_count(&n_first)), (0, 1));
 }
 
-/// The requests of a queue are there to be read: jobs and idle requests are counted by the queue alone.
+/// Requests of a queue are read-only for other holders. The queue alone starts jobs and sets the callback.
 #[test]
 fn a_request_of_a_queue_is_started_and_wired_by_the_queue_alone() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
@@ -512,7 +512,7 @@ fn a_request_of_a_queue_is_started_and_wired_by_the_queue_alone() {
         assert_eq!(receiver.try_iter().collect::<HashMap<_, _>>(), (0..200).map(|job| (job, None)).collect());
         let idle = [queue.try_take_idle().unwrap(), queue.try_take_idle().unwrap()];
         assert!(queue.try_take_idle().is_none(), "there are two requests");
-        // Who holds one may run it by himself, but not take its callback away.
+        // The holder of an idle request may run it, but not replace its callback.
         idle[0].infer(row([3.0; 4])).unwrap();
         assert_eq!(values(&idle[0].output_tensor(()).unwrap()), [6.0; 4]);
         assert_eq!(kind(idle[0].set_callback(|_, _| ())), owned);
@@ -521,7 +521,6 @@ fn a_request_of_a_queue_is_started_and_wired_by_the_queue_alone() {
     });
 }
 
-/// A refused job gives its data back and takes no number.
 #[test]
 fn a_refused_job_gives_its_data_back_and_takes_no_number() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 1).unwrap();

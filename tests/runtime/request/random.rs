@@ -1,8 +1,8 @@
 //! Random sequences of operations on one request against a simple model of the contract.
 //!
-//! The request runs on executors that are turned by hand, so that all order is the sequence's own: a sequence that fails once
-//! fails always, is cut down to the operations that matter, and printed with its seed. `ROIFLOW_SEQUENCES` is their number,
-//! `ROIFLOW_SEED` the seed of the first. What needs real threads is in `concurrent`.
+//! The request runs on manual executors, so the sequence alone determines the order and failures are reproducible. A failing sequence is
+//! reduced to the necessary operations and printed with its seed. `ROIFLOW_SEQUENCES` is the number of sequences, `ROIFLOW_SEED` the seed
+//! of the first. Tests that need real threads are in `concurrent`.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use roiflow::tensor::{ElementType, Tensor, View};
 use super::*;
 use crate::support::{row, values};
 
-/// What is done next. The number is the input's first value: see [`outcome_of`].
+/// The next operation. The number is the input's first value: see [`outcome_of`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Op {
     Start(i32),
@@ -46,7 +46,7 @@ enum Op {
     DropRequest,
 }
 
-/// What the callback does besides writing down what it is told.
+/// The callback's action after it recorded its arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Call {
     Return,
@@ -57,7 +57,7 @@ enum Call {
     Await,
 }
 
-/// How a run on this value ends: well, by a failure or a panic of the device at the start, or in the step of the user.
+/// The outcome of a run on this value: success, or an error or panic of the device.
 fn outcome_of(value: i32) -> Option<ErrorKind> {
     match value {
         -1 => Some(ErrorKind::Device),
@@ -69,7 +69,7 @@ fn outcome_of(value: i32) -> Option<ErrorKind> {
 struct Generator(u64);
 
 impl Generator {
-    /// Below `n`.
+    /// A random number below `n`.
     fn next(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -117,23 +117,23 @@ impl Generator {
     }
 }
 
-/// What the contract says the request is in.
+/// The expected state of the request.
 #[derive(Default)]
 struct Expected {
-    /// The run that is on: its number, its value, whether it was canceled.
+    /// The current run: its number, its value, whether it was canceled.
     running: Option<(u64, i32, bool)>,
     n_started: u64,
-    /// The outcome of the run that ended last.
+    /// The outcome of the latest run that ended.
     latest: Option<ErrorKind>,
-    /// Of every run that ended, for the futures.
+    /// The outcomes of all runs, for the futures.
     outcomes: Vec<Option<ErrorKind>>,
     input: i32,
-    /// `None` while its content is undefined: for example after a failed run.
+    /// The first output value. `None` while it is undefined, for example after a failed run.
     output: Option<i32>,
     callback: Option<Call>,
-    /// The runs whose tasks lie in the hand, in order; those of canceled runs stay there.
+    /// The runs whose tasks are in the manual executor, in order, including canceled runs.
     queued: VecDeque<u64>,
-    /// The arguments of the callback: the outcome, and the first number of the output.
+    /// The arguments of each callback: the outcome, and the first value of the output.
     told: Vec<Told>,
     n_steps: usize,
     n_steps_run: usize,
@@ -142,7 +142,7 @@ struct Expected {
 type Told = (Option<ErrorKind>, Option<i32>);
 
 impl Expected {
-    /// A synchronous run is not queued, and one that fails at once does not get so far.
+    /// Synchronous runs and runs that fail immediately are not queued.
     fn begin(&mut self, value: i32, synchronous: bool) -> u64 {
         self.n_started += 1;
         if !synchronous && outcome_of(value).is_none() {
@@ -155,7 +155,7 @@ impl Expected {
         self.n_started
     }
 
-    /// The steps of a run are over.
+    /// Completes the current run.
     fn end(&mut self, calls_back: bool) {
         let (run, value, canceled) = self.running.take().expect("a run is on");
         let outcome = outcome_of(value).or(canceled.then_some(ErrorKind::Canceled));
@@ -163,7 +163,7 @@ impl Expected {
             self.output = Some(2 * value);
             self.n_steps_run += self.n_steps;
         } else if outcome == Some(ErrorKind::Canceled) {
-            // The device wrote before it was noticed.
+            // The device wrote the output before the cancellation was noticed.
             self.output = Some(2 * value);
         }
         self.settle(run, outcome);
@@ -179,7 +179,7 @@ impl Expected {
             Call::Restart(value) => {
                 self.callback = Some(Call::Return);
                 self.begin(value, false);
-                // What fails at once ends on this thread, and is called back for when this callback is over.
+                // A run that fails immediately ends on this thread. Its callback is called after the current callback.
                 if outcome_of(value).is_some() {
                     self.end(true);
                 }
@@ -213,13 +213,13 @@ impl Wake for Woken {
 struct Awaited {
     run: u64,
     future: RunFuture,
-    /// Dropping it cancels the run.
+    /// Dropping the future cancels the run.
     owns_run: bool,
     woken: Arc<Woken>,
     was_polled: bool,
 }
 
-/// The request, and everything that the sequence holds of it.
+/// The request, and all handles, futures and views of the sequence.
 struct World {
     request: InferRequest,
     hand: Arc<Manual>,
@@ -251,21 +251,21 @@ impl World {
         }
     }
 
-    /// The error of a start on a new input or on the one that was set.
+    /// The error of a start, with a new input or with the current input.
     fn refuses(&self, is_new_input: bool) -> Option<ErrorKind> {
         if self.expected.running.is_some() {
             return Some(ErrorKind::Busy);
         }
         let (input, output) = (self.request.input_tensor(()).unwrap(), self.request.output_tensor(()).unwrap());
-        // The run of an output that is fed back writes elsewhere. Readers of the input are no obstacle.
+        // If the output is also the input, the run writes to another tensor. Readers of the input do not prevent the run.
         let stays = is_new_input || !input.shares_memory_with(&output);
         let is_viewed = self.views.iter().any(|(tensor, _)| tensor.shares_memory_with(&output));
         (stays && is_viewed).then_some(ErrorKind::Busy)
     }
 
-    /// A start that may be refused. A run that fails at once is over when the start returns.
+    /// A start that may be refused. A run that fails immediately has ended when the start returns.
     fn start(&mut self, value: i32, refused: Option<ErrorKind>, started: Result<()>) {
-        // Inputs are set before the tensors are leased: a view of the output refuses the run, not the input.
+        // Inputs are set before the tensors are leased: a view of the output prevents the run, but the input is set.
         if self.expected.running.is_none() {
             self.expected.input = value;
         }
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// The run that is on waits in the hand, so a cancel ends it; its callback returns on another thread.
+    /// The current run waits in the manual executor, so a cancel ends it. Its callback returns on another thread.
     fn cancel(&mut self, cancel: impl FnOnce()) {
         let ended = self.request.completed();
         cancel();
@@ -287,7 +287,7 @@ impl World {
             let _outcome = block_on(ended);
             self.expected.end(true);
             if self.expected.running.is_none() {
-                // The callback may have started another run, which failed at once and called back as well.
+                // The callback may have started another run, which failed immediately and also called the callback.
                 let _outcome = self.request.wait();
             }
         }
@@ -297,7 +297,7 @@ impl World {
         let told = self.told.clone();
         let is_first = std::sync::atomic::AtomicBool::new(true);
         self.request.set_callback(move |request, result| {
-            // After a failure its content is undefined.
+            // After a failed run, the output is undefined.
             let output = result.is_ok().then(|| values(&request.output_tensor(()).unwrap())[0] as i32);
             told.lock().unwrap().push((kind(result), output));
             match call {
@@ -322,7 +322,7 @@ impl World {
         })
     }
 
-    /// False once the sequence is over.
+    /// Executes an operation. Returns false if the sequence has ended.
     fn act(&mut self, op: Op) -> bool {
         let busy = self.expected.running.map(|_| ErrorKind::Busy);
         let request = self.request.clone();
@@ -380,7 +380,7 @@ impl World {
             Op::Turn => {
                 let turned = self.expected.queued.pop_front();
                 assert_eq!(self.hand.run_one(), turned.is_some());
-                // The task of a run that was canceled does nothing.
+                // The task of a canceled run has no effect.
                 if turned.is_some() && turned == self.expected.running.map(|(run, ..)| run) {
                     self.expected.end(true);
                 }
@@ -490,7 +490,7 @@ impl World {
 
     /// Drops all handles, also during a run. No callback is called after that, and all memory is released.
     fn end(mut self) {
-        // Only the future that owns the run that is on would call back when it goes.
+        // Of all futures, only the future that owns the current run calls the callback when it is dropped.
         let running = self.expected.running.map(|(run, ..)| run);
         if let Some(idx) = self.futures.iter().position(|awaited| awaited.owns_run && Some(awaited.run) == running) {
             let future = self.futures.remove(idx).future;
@@ -507,7 +507,7 @@ impl World {
     }
 }
 
-/// Runs a sequence; the message of what went wrong.
+/// Runs a sequence. Returns the failure message, if any.
 fn failure(ops: &[Op]) -> Option<String> {
     let ran = std::panic::catch_unwind(|| {
         let mut world = World::new();
@@ -531,7 +531,7 @@ fn failure(ops: &[Op]) -> Option<String> {
     })
 }
 
-/// Leaves out what does not matter for the failure.
+/// Removes operations that are not necessary for the failure.
 fn shortest(mut ops: Vec<Op>) -> Vec<Op> {
     let mut idx = 0;
     while idx < ops.len() {

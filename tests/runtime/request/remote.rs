@@ -1,4 +1,4 @@
-//! Tensors in the memory of a device: refused to the host, copied across, and used by requests where they lie (C12).
+//! Tensors in device memory: the host cannot access them directly, can copy them, and requests use them without a copy.
 
 use roiflow::devices::null::NullMemory;
 use roiflow::runtime::{ContextParams, RemoteContext};
@@ -29,7 +29,7 @@ fn copied(tensor: &Tensor) -> Vec<f32> {
     values(&host)
 }
 
-/// `y = 2 x` on a device that reads and writes its own memory where it is given such.
+/// `y = 2 x` on a device that reads and writes its own memory if the tensors are in that memory.
 fn doubling_there() -> Script {
     Script::computing(|io, _| {
         let input = match NullMemory::on_device(io.input_tensor(0)) {
@@ -52,7 +52,7 @@ fn doubling_rows() -> CompiledModel {
     compile_ports(Arc::new(doubling_there()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])])
 }
 
-/// canCreateRemote: with the context's and the tensor's parameters.
+/// OpenVINO: canCreateRemote. The tensor has the parameters of its context.
 #[test]
 fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!((context().device(), context().params()), ("NULL", ContextParams::DeviceMemory { max_bytes: None }));
@@ -67,7 +67,7 @@ fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!(core().default_context("GPU.7").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// cantCreateBlobWithInvalidSize.
+/// OpenVINO: cantCreateBlobWithInvalidSize.
 #[test]
 fn a_size_that_overflows_is_refused() {
     for context in [context(), core().create_context("NULL", &ContextParams::SharedMemory).unwrap()] {
@@ -75,7 +75,7 @@ fn a_size_that_overflows_is_refused() {
     }
 }
 
-/// test_remote_api: the default context raises on CPU.
+/// OpenVINO: test_remote_api. On CPU, the default context is an error.
 #[test]
 fn a_device_without_memory_of_its_own_says_so() {
     for context in [core().default_context("CPU"), core().create_context("CPU", &ContextParams::DeviceMemory { max_bytes: Some(1) })] {
@@ -85,7 +85,7 @@ fn a_device_without_memory_of_its_own_says_so() {
     }
 }
 
-/// remoteTensorAsTensor: data() raises, type and shape work; test_remote_api: set_shape works, data, bytes and copy_to raise.
+/// OpenVINO: remoteTensorAsTensor, test_remote_api. Type and shape can be read, and the shape can be set. Access to the data fails.
 #[test]
 fn the_host_sees_type_and_shape_and_nothing_else() {
     let mut tensor = context().create_tensor(ElementType::F32, [2, 6]).unwrap();
@@ -109,7 +109,7 @@ fn the_host_sees_type_and_shape_and_nothing_else() {
     assert_eq!(copied(&tensor), [0.0; 12]);
 }
 
-/// test_remote_api: create_host_tensor is a plain tensor.
+/// OpenVINO: test_remote_api. `create_host_tensor` returns an ordinary tensor.
 #[test]
 fn a_host_tensor_of_the_context_is_a_plain_tensor() {
     let tensor = context().create_host_tensor(ElementType::F32, [2, 2]).unwrap();
@@ -133,7 +133,7 @@ fn copies_cross_in_every_combination_of_sides_and_strides() {
     host.copy_to(&device).unwrap();
     device.copy_to(&other).unwrap();
     assert_eq!(copied(&other), numbers);
-    // A window of the one goes to another window of the other.
+    // Copies a region of one tensor to a region of another tensor.
     let (from, to) = (host.roi(&[1, 1], &[3, 4]).unwrap(), device.roi(&[2, 0], &[4, 3]).unwrap());
     from.copy_to(&to).unwrap();
     let expected = [&numbers[..10], &[6.0, 7.0, 8.0, 13.0, 14.0], &[11.0, 12.0, 13.0, 18.0, 19.0]].concat();
@@ -157,7 +157,7 @@ fn copies_that_do_not_fit_are_refused() {
     device.copy_to(&host).unwrap();
 }
 
-/// inferWithRemoteNoThrow: remote in, output that the host reads; remote in and out. canInputRemoteTensor.
+/// OpenVINO: inferWithRemoteNoThrow, canInputRemoteTensor. A remote input with a host output, and with a remote output.
 #[test]
 fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -173,7 +173,7 @@ fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     assert_eq!(copied(&output), [10.0; 4], "a host tensor may follow");
 }
 
-/// canInputOutputRemoteTensor: an output that is too large gets the real shape, in place.
+/// OpenVINO: canInputOutputRemoteTensor. An output that is too large is shrunk to the actual shape in place.
 #[test]
 fn a_remote_output_with_room_is_reshaped_and_one_without_fails_the_run() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -256,7 +256,7 @@ fn a_device_refuses_memory_of_another_one_when_it_is_set() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), NUMBERS);
 }
 
-/// SetInputTensors_remote_tensor_default: slices are gathered by the host.
+/// OpenVINO: SetInputTensors_remote_tensor_default. The host gathers the slices.
 #[test]
 fn a_batch_of_remote_slices_is_refused_and_a_batch_of_one_is_a_tensor() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -279,7 +279,7 @@ fn results_of_ones_own_come_out_of_remote_outputs() {
     assert_eq!(values(&results.to_owned().unwrap()[0]), [2.0, 4.0, 6.0, 8.0]);
 }
 
-/// The same for an input, and for a device that accepts such memory and then looks for bytes.
+/// Like the previous test, for an input, and for a device that accepts such memory but then accesses it as host memory.
 #[test]
 fn whoever_asks_for_the_bytes_of_a_remote_input_is_told_where_it_lies() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -303,7 +303,7 @@ fn a_decoder_that_asks_for_a_remote_output_gets_an_error() {
     assert!(error.to_string().contains("`y`") && error.to_string().contains("the memory of NULL"), "{error}");
 }
 
-/// Without a script the null device writes zeros, also into its own memory.
+/// Without a script, the null device writes zeros, also to its own memory.
 #[test]
 fn the_zeros_of_the_null_device_reach_its_own_memory() {
     let request = compile(Script::default()).create_infer_request().unwrap();
@@ -313,7 +313,7 @@ fn the_zeros_of_the_null_device_reach_its_own_memory() {
     assert_eq!(copied(&output), [0.0; 4]);
 }
 
-/// LoadedRemoteContext, LoadedTensor: what was made outlives what it was made by.
+/// OpenVINO: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context, and a context after its core.
 #[test]
 fn tensors_outlive_their_context_and_contexts_their_core() {
     let mut core = Core::new();
@@ -326,7 +326,7 @@ fn tensors_outlive_their_context_and_contexts_their_core() {
     assert_eq!(copied(&tensor), NUMBERS);
 }
 
-/// Errors of tensors keep their kind on the way through the runtime, where it has the same.
+/// The runtime keeps the kind of tensor errors if it has the same kind.
 #[test]
 fn errors_of_tensors_are_errors_of_the_runtime() {
     let input = row([1.0; 4]);

@@ -1,4 +1,4 @@
-//! Start, wait, and the ways to wait.
+//! Start, and all kinds of waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use roiflow::runtime::ErrorKind;
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// CorrectOneAsyncInferWithGetInOutWithInfWait.
+/// OpenVINO: CorrectOneAsyncInferWithGetInOutWithInfWait.
 #[test]
 fn a_run_on_the_requests_own_tensors_ends() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -20,7 +20,7 @@ fn a_run_on_the_requests_own_tensors_ends() {
     request.wait().unwrap();
 }
 
-/// canstart_asyncInferWithGetInOutWithStatusOnlyWait.
+/// OpenVINO: canstart_asyncInferWithGetInOutWithStatusOnlyWait.
 #[test]
 fn asking_for_the_status_right_after_the_start_is_no_error() {
     let (request, manual) = turned_by_hand();
@@ -30,7 +30,7 @@ fn asking_for_the_status_right_after_the_start_is_no_error() {
     assert!(request.wait_for(Duration::ZERO).unwrap());
 }
 
-/// canWaitWithotStartSsync, returnInferNotStartedOnWait.
+/// OpenVINO: canWaitWithotStartSsync, returnInferNotStartedOnWait.
 #[test]
 fn waiting_before_any_start_returns_at_once() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -42,7 +42,7 @@ fn waiting_before_any_start_returns_at_once() {
     assert!(!request.wait_for(Duration::from_millis(1)).unwrap());
 }
 
-/// FailedAsyncInferWithNegativeTimeForWait: a `Duration` is never negative; the other end of the range must not fail either.
+/// OpenVINO: FailedAsyncInferWithNegativeTimeForWait. A `Duration` cannot be negative; the maximum must not fail either.
 #[test]
 fn the_longest_timeout_is_as_good_as_none() {
     let (request, manual) = turned_by_hand();
@@ -56,7 +56,7 @@ fn the_longest_timeout_is_as_good_as_none() {
     assert!(waiting.join().unwrap().unwrap());
 }
 
-/// A wait with a limit lasts until the run ends, if that comes first.
+/// A wait with a time limit returns when the run ends, if this is before the limit.
 #[test]
 fn a_long_limit_is_not_over_before_the_run_is() {
     for _ in 0..10 {
@@ -71,7 +71,7 @@ fn a_long_limit_is_not_over_before_the_run_is() {
             }
         });
         receive(&receiver);
-        // It may begin to wait before the run ends, or after; most of the time it does before.
+        // The wait usually begins before the run ends, but it may also begin after.
         (0..100).for_each(|_| std::thread::yield_now());
         assert!(manual.run_one());
         assert!(in_time(move || waiting.join().unwrap()).unwrap());
@@ -91,7 +91,7 @@ fn synchronous_and_asynchronous_runs_may_alternate() {
     }
 }
 
-/// The error reaches every wait, also those of other threads and the later ones.
+/// Every wait returns the error, including waits of other threads and later waits.
 #[test]
 fn the_error_of_a_run_reaches_every_wait() {
     let manual = Arc::new(Manual::default());
@@ -114,7 +114,7 @@ fn the_error_of_a_run_reaches_every_wait() {
     assert_eq!(kind(request.wait_for(Duration::ZERO)), Some(ErrorKind::Device));
 }
 
-/// canCatchExceptionIfAsyncRequestFailedAndNoCallback.
+/// OpenVINO: canCatchExceptionIfAsyncRequestFailedAndNoCallback.
 #[test]
 fn a_failing_device_is_an_error_of_wait_and_the_request_stays_usable() {
     let request = compile(failing()).create_infer_request().unwrap();

@@ -1,4 +1,4 @@
-//! The steps of a run: their order, where they run, and what an error skips.
+//! The steps of a run: their order, their executors, and the steps skipped after an error.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -29,7 +29,7 @@ impl FillInput for Ones {
     }
 }
 
-/// A script that writes down its call; and what fails in it, if anything.
+/// A script that logs its call, and fails if `fails` is set.
 fn logged(log: &Log, fails: bool) -> Script {
     let log = log.clone();
     Script::computing(move |io, _| {
@@ -62,7 +62,7 @@ fn fill_device_and_appended_steps_run_in_this_order_in_both_ways() {
     assert_eq!(names, ["fill", "infer", "decode", "count"]);
 }
 
-/// A step's error skips the rest and goes to the end of the run (C21, 3).
+/// An error in a step skips the remaining steps and completes the run.
 #[test]
 fn an_error_skips_the_steps_after_it() {
     let log = Log::default();
@@ -82,7 +82,7 @@ fn an_error_skips_the_steps_after_it() {
     assert_eq!(*log.lock().unwrap(), ["fill", "infer", "failed"]);
 }
 
-/// Neighbors on one executor are one task; another executor is a hop.
+/// Consecutive steps on one executor are one task. Each change of the executor queues a new task.
 #[test]
 fn a_run_hops_only_where_the_executor_changes() {
     let (first, second) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -174,7 +174,7 @@ fn every_run_has_a_latency() {
     assert!(request.latency().unwrap() >= steps && steps > std::time::Duration::ZERO);
 }
 
-/// Steps that the user puts before a run come before the fill, in the order in which they were put there.
+/// Steps that the user prepends run before preprocessing, in the order in which they were added.
 #[test]
 fn prepended_steps_run_before_the_fill() {
     let log = Log::default();
@@ -221,7 +221,7 @@ fn prepended_steps_run_before_the_fill() {
     assert_eq!(std::mem::take(&mut *log.lock().unwrap()), ["fill", "infer"]);
 }
 
-/// A prepended step may refuse the run.
+/// A prepended step may fail the run.
 #[test]
 fn an_error_of_a_prepended_step_is_the_runs_and_nothing_is_computed() {
     let log = Log::default();
@@ -236,7 +236,7 @@ fn an_error_of_a_prepended_step_is_the_runs_and_nothing_is_computed() {
     request.infer(()).unwrap();
 }
 
-/// A step runs on the executor that the user gave with it.
+/// A step runs on the executor that was passed with it.
 #[test]
 fn steps_run_where_the_user_says() {
     let (before, after) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -261,7 +261,7 @@ fn steps_run_where_the_user_says() {
     assert_eq!(*log.lock().unwrap(), ["before", "infer", "after"]);
 }
 
-/// What the steps captured goes when they are cleared, and not before.
+/// Values captured by steps are dropped when the steps are cleared, and not before.
 #[test]
 fn cleared_steps_are_freed() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -285,7 +285,7 @@ fn cleared_steps_are_freed() {
     assert_eq!(Arc::strong_count(&captured), 1);
 }
 
-/// What a step of the user's may know of its run: how many ports there are, and whether it is still wanted.
+/// Information that a user's step has about its run: the number of ports, and whether the run is canceled.
 #[test]
 fn a_step_sees_all_ports_and_a_cancel() {
     let request = tensors::adding().create_infer_request().unwrap();
@@ -305,7 +305,7 @@ fn a_step_sees_all_ports_and_a_cancel() {
     assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::Canceled));
 }
 
-/// A device sees as many ports as the model has, and the outputs that it computes must be of their shapes.
+/// A device gets exactly the ports of the model, and the outputs that it computes must match their shapes.
 #[test]
 fn a_device_that_computes_another_shape_fails_the_run() {
     let script = Script::computing(|io, _| {

@@ -1,4 +1,4 @@
-//! Tensors of a request: their names, the values that they accept, and the owners of their memory.
+//! Tensors of a request: their names, valid values, and owners of their memory.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use roiflow::tensor::{ElementType, Tensor};
 use super::*;
 use crate::support::{row, values};
 
-/// `a`, `b` -> `sum`, `difference`; the first and the last have a second name.
+/// `a`, `b` -> `sum`, `difference`; the first and the last port have a second name.
 pub(super) fn adding() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (a, b) = (read(io.input(0)), read(io.input(1)));
@@ -26,7 +26,7 @@ pub(super) fn adding() -> CompiledModel {
     compile_ports(Arc::new(script), inputs, outputs)
 }
 
-/// Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync.
+/// OpenVINO: Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync.
 #[test]
 fn a_new_request_has_tensors_that_fit_its_ports_and_runs() {
     let model = adding();
@@ -42,7 +42,7 @@ fn a_new_request_has_tensors_that_fit_its_ports_and_runs() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [0.0; 4]);
 }
 
-/// getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs,
+/// OpenVINO: getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs,
 /// getOutputsFromSplitFunctionWithSeveralOutputs.
 #[test]
 fn name_alias_index_and_port_mean_the_same_tensor() {
@@ -61,7 +61,7 @@ fn name_alias_index_and_port_mean_the_same_tensor() {
     }
 }
 
-/// getInputFromFunctionWithSingleInput, getOutputFromFunctionWithSingleInput.
+/// OpenVINO: getInputFromFunctionWithSingleInput, getOutputFromFunctionWithSingleInput.
 #[test]
 fn the_only_port_needs_no_name() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -75,7 +75,7 @@ fn the_only_port_needs_no_name() {
     assert!(several.set_output_tensor((), &row([1.0; 4])).is_err());
 }
 
-/// failToSetTensorWithIncorrectName, SetInputTensors_No_index.
+/// OpenVINO: failToSetTensorWithIncorrectName, SetInputTensors_No_index.
 #[test]
 fn an_unknown_name_index_or_port_lists_the_known_ones() {
     let request = adding().create_infer_request().unwrap();
@@ -104,7 +104,7 @@ fn an_unknown_name_index_or_port_lists_the_known_ones() {
     }
 }
 
-/// canSetAndGetInput, canSetAndGetOutput, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
+/// OpenVINO: canSetAndGetInput, canSetAndGetOutput, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
 /// canInferWithSetInOutBlobs.
 #[test]
 fn the_users_tensors_stay_the_requests_tensors() {
@@ -127,7 +127,7 @@ fn the_users_tensors_stay_the_requests_tensors() {
     assert_eq!((values(&tensors[2]), values(&tensors[3])), (vec![3.0; 4], vec![-1.0; 4]));
 }
 
-/// secondCallGetInputDoNotReAllocateData, secondCallGetOutputDoNotReAllocateData, canInferWithGetIn, canInferWithGetOut.
+/// OpenVINO: secondCallGetInputDoNotReAllocateData, secondCallGetOutputDoNotReAllocateData, canInferWithGetIn, canInferWithGetOut.
 #[test]
 fn the_requests_own_tensors_stay_where_they_are() {
     let request = adding().create_infer_request().unwrap();
@@ -143,7 +143,7 @@ fn the_requests_own_tensors_stay_where_they_are() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [7.0; 4]);
 }
 
-/// CheckInferIsNotChangeInput.
+/// OpenVINO: CheckInferIsNotChangeInput.
 #[test]
 fn a_run_does_not_change_its_input() {
     let request = adding().create_infer_request().unwrap();
@@ -154,7 +154,7 @@ fn a_run_does_not_change_its_input() {
     }
 }
 
-/// CanSetInBlobWithDifferentPrecision, CanSetOutBlobWithDifferentPrecision.
+/// OpenVINO: CanSetInBlobWithDifferentPrecision, CanSetOutBlobWithDifferentPrecision.
 #[test]
 fn only_the_ports_element_type_is_accepted() {
     for own in ElementType::ALL {
@@ -176,7 +176,7 @@ fn only_the_ports_element_type_is_accepted() {
     }
 }
 
-/// failToSetInputWithIncorrectSizes, failToSetOutputWithIncorrectSizes.
+/// OpenVINO: failToSetInputWithIncorrectSizes, failToSetOutputWithIncorrectSizes.
 #[test]
 fn a_tensor_of_another_shape_is_refused_with_both_shapes() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -190,7 +190,7 @@ fn a_tensor_of_another_shape_is_refused_with_both_shapes() {
     }
 }
 
-/// canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow, InferStaticNetworkSetChangedOutputTensorThrow.
+/// OpenVINO: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow, InferStaticNetworkSetChangedOutputTensorThrow.
 #[test]
 fn a_tensor_that_is_reshaped_away_fails_the_start_and_back_it_works() {
     #[derive(Debug)]
@@ -222,7 +222,7 @@ fn a_tensor_that_is_reshaped_away_fails_the_start_and_back_it_works() {
     }
 }
 
-/// Inputs come as one tensor, a list (partial allowed), or named.
+/// Inputs are one tensor, a list (which may be partial), or named tensors.
 #[test]
 fn inputs_are_given_by_list_by_index_or_by_name() {
     let request = adding().create_infer_request().unwrap();
@@ -245,7 +245,7 @@ fn inputs_are_given_by_list_by_index_or_by_name() {
     assert_eq!(sum(), 6.0, "inputs stay as they were");
 }
 
-/// OVNotSupport and the dynamic tests of C8 that need no device are in the device suite.
+/// The device suite has OVNotSupport and the other tests of dynamic shapes.
 #[test]
 fn an_open_extent_accepts_any_and_the_others_stay_fixed() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
@@ -260,7 +260,7 @@ fn an_open_extent_accepts_any_and_the_others_stay_fixed() {
     assert_eq!(error.to_string(), "input `x`: expected [?, 4] f32, got [2, 5] f32");
 }
 
-/// A handle is a name of the request: equal to its clones and to no other request.
+/// A handle is equal to its clones and to no handle of another request.
 #[test]
 #[allow(clippy::mutable_key_type, reason = "a handle is hashed by its number, which never changes")]
 fn handles_of_one_request_are_equal() {

@@ -1,4 +1,4 @@
-//! Futures of runs, polled by hand.
+//! Futures of runs, polled manually.
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
@@ -20,7 +20,7 @@ impl Wake for Counting {
     }
 }
 
-/// The first callback is joined by a waiter, and starts a second run, which fails at once: the waiter's run is the first.
+/// During the first callback, a future begins to wait, and a second run starts and fails immediately. The future belongs to the first run.
 #[test]
 fn who_begins_to_wait_during_a_callback_gets_the_end_of_its_run_before_the_next_callback() {
     in_time(|| {

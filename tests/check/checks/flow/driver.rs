@@ -40,7 +40,7 @@ impl World {
             has_ended: false,
             violation: None,
         };
-        // Active, with a task that has started.
+        // Initially the pads are active, and the task has started.
         let who = Who::Changer;
         world.changer = vec![Step::Opens, Step::Handle(Trigger::Activate), Step::Handle(Trigger::Start)];
         while !world.changer.is_empty() {

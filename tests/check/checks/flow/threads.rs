@@ -1,4 +1,4 @@
-//! The threads, step by step.
+//! The steps of each simulated thread.
 
 use super::*;
 
@@ -92,7 +92,7 @@ impl World {
                 if let Err(refusal) = result {
                     world.has_heard_error |= matches!(refusal, Return::NotLinked | Return::Error(_));
                     match refusal {
-                        // Items after the flush are sent by the flushing thread.
+                        // The flushing thread sends the items after the flush.
                         Return::Flushing => world.upstream.clear(),
                         Return::Eos => {
                             while world.upstream.last().is_some_and(|step| matches!(step, Step::Send(Frame(_) | Caps(_)))) {
@@ -132,7 +132,7 @@ impl World {
                 }
                 world.perform(who, transition);
             }
-            // The state first, then the lock of the turn.
+            // First sets the state of the task, then waits for the lock of the current turn.
             Step::AwaitPause => {
                 world.set_task(TaskState::Paused);
                 if !is_task && self.source_lock.is_some() {
@@ -356,7 +356,7 @@ impl World {
                         (BLOCKS, vec![Step::Blocked(turn, n_links, closings)]),
                         (ERRORS, vec![Step::FramePushed(turn, Return::Error(1), closings)]),
                         (ENDS, vec![Step::FramePushed(turn, Return::Eos, closings)]),
-                        // The peer is unlinked during the push, and then stopped.
+                        // The peer is unlinked during the push and then stopped.
                         (PARTS, vec![Step::Blocked(turn, n_links, closings)]),
                         (SEEKS, [&[Step::FramePushed(turn, Return::Flushing, closings)], FLUSH.as_slice()].concat()),
                         (BREAKS, vec![Step::Breaks(turn, closings)]),
@@ -406,11 +406,11 @@ impl World {
 
     pub(super) fn end_turn(&mut self, who: Who) {
         self.source_lock = None;
-        // The rest of the turn first.
+        // The remaining steps of this turn run first, then the next turn begins.
         self.steps(who).insert(0, Step::Turn);
     }
 
-    /// A run ends, in time or late.
+    /// Completes a run, whose epoch may have ended.
     pub(super) fn end_run(&self, run: usize) -> Self {
         let mut world = self.clone();
         let (ticket, epoch, closings) = world.runs.remove(run);
