@@ -20,7 +20,7 @@ pub(super) trait Work: Send + Sync {
     /// The number of objects that this element detected or classified. The first `n_before` detections are those of earlier elements.
     fn n_objects(&self, results: &FrameResults, n_before: usize) -> usize;
 
-    /// Adds the results of an earlier frame to those of a skipped frame.
+    /// Adds the results of an earlier frame to the results of a skipped frame.
     fn carry(&self, earlier: &FrameResults, results: &mut FrameResults);
 
     /// Adds reused results of tracked objects. Called for every frame that leaves, in stream order.
