@@ -56,7 +56,7 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
     found
 }
 
-/// As [`of`], with a decoder that the user names: adds the preprocessing of its family.
+/// Like [`of`], with a decoder that the user names. Adds the preprocessing of the decoder's model family.
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
     let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));

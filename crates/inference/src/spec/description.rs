@@ -28,7 +28,7 @@ pub enum Source {
     Known {
         /// File name in `assets/models`, without extension.
         name: &'static str,
-        /// How it was found.
+        /// How the description was found.
         found: KnownBy,
     },
     /// The model's metadata or ports.
@@ -50,7 +50,7 @@ impl Source {
     /// The [`Source::Model`] of a description that was deduced from ports only.
     pub const PORTS: &'static str = "its ports";
 
-    /// The file, if it is one.
+    /// The path of the description, if the source is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Named(path) | Self::NextToModel(path) => Some(path),
@@ -125,8 +125,8 @@ impl Description {
         Err(Error::new(ErrorKind::Config, message))
     }
 
-    /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If there are
-    /// none, the result equals that of [`Description::find`] without files.
+    /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If no part
+    /// is missing, the result equals that of [`Description::find`] without files.
     ///
     /// # Errors
     /// As [`Description::find`], except for missing parts.
@@ -172,7 +172,7 @@ impl Description {
         Ok((Self { source, text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
     }
 
-    /// As [`Description::draft`], with a given decoder. Preprocessing is that of the model family, if all its models use the same.
+    /// Like [`Description::draft`], with a given decoder. Uses the preprocessing of the decoder's model family if all its models share it.
     ///
     /// # Errors
     /// `Config` if there is no decoder of this name.
