@@ -175,7 +175,7 @@ pub enum ColorRange {
     Full,
 }
 
-/// Color matrix and range of a frame. RGB formats ignore it.
+/// Color matrix and range of a frame. No effect for RGB formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Colorimetry {
     pub matrix: ColorMatrix,
