@@ -41,7 +41,7 @@ const FOREIGN_NAME: &str = "classification";
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
 
 /// Maximum number of entries in a relation meta. The meta stores one byte per pair of entries, so this limits its memory to 4 MB.
-/// Further objects are the least confident ones; they are only in our own meta and in the ROI metas.
+/// Further objects, which are the least confident, are only in our own meta and in the ROI metas.
 const MAX_ENTRIES: usize = 2048;
 
 /// The first entry is part of the second.
@@ -332,7 +332,7 @@ fn quark(text: &str) -> GQuark {
 }
 
 fn text_of(quark: GQuark) -> Option<Arc<str>> {
-    // SAFETY: the quark comes from GStreamer, which returns only valid ones; 0 means none.
+    // SAFETY: the quark comes from GStreamer, which returns only valid quarks; 0 means no quark.
     let quark = unsafe { glib::Quark::try_from_glib(quark) }.ok()?;
     Some(quark.as_str().as_str().into())
 }

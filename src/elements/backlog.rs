@@ -1,7 +1,7 @@
 //! Detects whether a live stream keeps up with its source, from the lateness of its frames. Uses no clocks, pads or queue.
 //!
 //! A frame that finds the in-flight queue full may wait for a slot while the stream is less than one run behind. Lateness is arrival time
-//! minus running time. The delay is this frame's lateness minus that of the last frame that found a free slot at once.
+//! minus running time. The delay is this frame's lateness minus the lateness of the last frame that found a free slot at once.
 //!
 //! A burst of late frames, as after loading a model, is processed without skipping: each frame is less late than its predecessor. With an
 //! engine that is too slow, each frame is later than the frame before. Once the stream is one run behind, frames are skipped until a

@@ -23,7 +23,7 @@ impl StoredEvents {
         }
     }
 
-    /// Adds an event that is older than the stored ones.
+    /// Adds an event that is older than the stored events.
     pub(super) fn store_first(&mut self, event: gst::Event) {
         self.0.insert(0, event);
     }

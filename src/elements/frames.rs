@@ -175,7 +175,7 @@ impl Stream {
         (Some(arrived + wait), Some(arrived + wait.saturating_sub(run)))
     }
 
-    /// The buffer, or a copy of it if upstream's pool has too few free buffers.
+    /// The buffer, or a copy of the buffer if upstream's pool has too few free buffers.
     fn hold(&self, element: &gst::Element, buffer: gst::Buffer, queue: QueuePolicy) -> (gst::Buffer, Option<Held>) {
         let address = buffer::pool_address(&buffer);
         if address == 0 {

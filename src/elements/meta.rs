@@ -21,7 +21,7 @@
 //! | rectangle otherwise | ours, with subpixel precision |
 //! | label, confidence, keypoints, parent, classifications | ours |
 //! | classifications and track IDs that other elements added to our region or entry | added, unless ours has the same name |
-//! | regions and entries of other elements | added as detections; equal ones once |
+//! | regions and entries of other elements | added as detections; equal detections once |
 //!
 //! An element that adds results takes ours out of the meta ([`take`]) if it is the only owner of the buffer. So nothing is copied.
 //! Unchanged regions get only the new structures.
@@ -195,7 +195,7 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
 /// A ROI meta of a borrowed buffer.
 type Roi<'a> = gst::MetaRef<'a, RoiMeta>;
 
-/// The ROI metas of our detections, and those of other elements.
+/// The ROI metas of our detections, and the ROI metas of other elements.
 fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId, Roi<'a>>, Vec<Roi<'a>>) {
     let mut claims = Claims::new(marks);
     let (mut own, mut foreign) = (HashMap::with_capacity(marks.len()), Vec::new());

@@ -5,7 +5,7 @@
 //!
 //! The shared data has C layout, whose version is part of the type's name: [`Raw`], [`Held`], [`Functions`] and the encoding
 //! ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy retains, releases and encodes it through the functions
-//! stored with it. No copy uses Rust types or memory of another one, so copies may differ in version, compiler and allocator.
+//! stored with it. No copy uses Rust types or memory of another copy, so copies may differ in version, compiler and allocator.
 //!
 //! A change of the layout changes the layout's version. Copies with different versions have separate metas. Each copy reads the results of
 //! the other copies only from region metas, as it reads the results of any other detector.

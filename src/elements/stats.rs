@@ -91,7 +91,7 @@ impl Counts {
         self.pace.lock().unwrap().ended = Some(Instant::now());
     }
 
-    /// All counters, with those of the stage.
+    /// All counters, with the counters of the stage.
     pub(super) fn structure(&self, stage: StageStats, capacity: usize) -> gst::Structure {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sum = |counters: &[AtomicU64]| counters.iter().map(count).sum::<u64>();

@@ -36,7 +36,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Reads a netrc file, if given, and the environment. Credentials of the environment apply to every host, after those of the file.
+    /// Reads a netrc file, if given, and the environment. Credentials of the environment apply to every host, after the
+    /// credentials of the file.
     ///
     /// # Errors
     /// If a file cannot be read or parsed.

@@ -1,7 +1,7 @@
 //! Compares the decoded frames with what the file declares, to detect truncated files and frames lost in the middle.
 //!
-//! Compares timestamps of the demuxer, which reads the container's index, with those of the decoder's output. A compressed frame in a gap
-//! of the decoder's output was lost. The end of the last frame is compared with the declared duration.
+//! Compares timestamps of the demuxer, which reads the container's index, with timestamps of the decoder's output. A compressed frame in a
+//! gap of the decoder's output was lost. The end of the last frame is compared with the declared duration.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -278,7 +278,7 @@ impl Queue {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        // A thread that delivers a result must not wait here. The requests end on their own.
+        // A thread that delivers a result must not wait here. The requests end without this wait.
         for thread in threads.into_iter().flatten().filter(|_| !IS_DELIVERING.get()) {
             let _ended = thread.join();
         }

@@ -33,7 +33,7 @@ impl StageResults {
         self.failed.take().map_or(Ok(self), |(error, _)| Err(error))
     }
 
-    /// Adds these results to those of a frame. Classifications of a region are added to the detection with the region's ID.
+    /// Adds these results to the results of a frame. Classifications of a region are added to the detection with the region's ID.
     pub fn add_to(self, frame: &mut FrameResults) {
         frame.detections.extend(self.detections);
         frame.classifications.extend(self.classifications);
@@ -170,7 +170,7 @@ impl Job {
         check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))
     }
 
-    /// Releases the frame's memory, and adds the stored results or the error to those of the frame.
+    /// Releases the frame's memory, and adds the stored results or the error to the results of the frame.
     pub(super) fn finish(&mut self, ended: Result<()>) {
         let Some(JobInput { frame, region, .. }) = self.input.take() else { return };
         // Release the frame first, so that its buffer is writable when the owner of the frame gets the results.

@@ -21,7 +21,8 @@ pub(super) struct FilteredRows {
     lines: Taps,
     /// Sampling plan of the columns, for pairs of taps.
     samples: Samples,
-    /// Ring buffers with one row per channel. Row `n` is at index `n` modulo the number of rows. One of the two is used.
+    /// Ring buffers with one row per channel. Row `n` is at index `n` modulo the number of rows. Either `exact` or
+    /// `integer` is used.
     exact: Aligned<f32>,
     integer: Aligned<u16>,
     row_len: usize,

@@ -86,7 +86,7 @@ struct Inside {
 
 /// A size of the monospaced font.
 ///
-/// Glyphs are stored at four heights. Larger ones are scaled by a whole factor, with bilinear interpolation.
+/// Glyphs are stored at four heights. Larger glyphs are scaled by a whole factor, with bilinear interpolation.
 #[derive(Debug, Clone, Copy)]
 pub struct Font {
     raster: RasterHeight,

@@ -94,7 +94,7 @@ fn leaves_size_open(port: &Port, layout: &str) -> bool {
     axes.iter().any(|&axis| port.shape.dims().get(axis).is_none_or(Dim::is_open))
 }
 
-/// The extents of a port; `None` for dynamic ones.
+/// The extents of a port; `None` for dynamic extents.
 fn extents(port: &Port) -> Vec<Option<usize>> {
     let extent = |dim: &Dim| match dim {
         Dim::Fixed(extent) => Some(*extent),

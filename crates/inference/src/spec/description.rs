@@ -6,7 +6,7 @@
 //! 4. the model's metadata and ports.
 //!
 //! A description is always text in the format of `model.toml`, even if it was converted or deduced. So there is one reader, and `roiflow
-//! describe` prints the description in use. Knows no keys of the format.
+//! describe` prints the description in use. Does not interpret keys of the format.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -204,7 +204,7 @@ impl Description {
         Ok(Self { text, ..self.clone() })
     }
 
-    /// Replaces the labels by those of a file with one label per line.
+    /// Replaces the labels by the labels in a file with one label per line.
     ///
     /// # Errors
     /// If the file cannot be read, or the model has several heads.

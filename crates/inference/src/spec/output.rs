@@ -52,7 +52,7 @@ impl Head {
     }
 }
 
-/// Keys of every head, in addition to those of its decoder.
+/// Keys of every head, in addition to the keys of the head's decoder.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct HeadKeys {
@@ -313,7 +313,7 @@ fn output_names(info: &ModelInfo) -> String {
     info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// The extents of a port; `usize::MAX` for dynamic ones.
+/// The extents of a port; `usize::MAX` for dynamic extents.
 pub(super) fn extents(port: &Port) -> Vec<usize> {
     port.shape
         .dims()
