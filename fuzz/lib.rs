@@ -1,4 +1,4 @@
-//! The fuzzed part of roiflow, under the same names, without GStreamer and engines.
+//! The modules of roiflow that are fuzzed, with the same names as in roiflow, without GStreamer and engines.
 
 pub use roiflow_devices as devices;
 pub use roiflow_runtime as runtime;

@@ -12,7 +12,7 @@
 //! A region of a frame is again a `Frame`: a smaller view of the same memory. So a classifier handles frames and regions equally. Each
 //! crate or folder converts one of these types to the next one. From the bottom up, in reading order:
 //!
-//! | crate or folder | content | does not know |
+//! | crate or folder | content | does not use |
 //! |---|---|---|
 //! | [`tensor`] | typed memory with a shape, shared and borrowed at run time | pixels, models, GStreamer |
 //! | `roiflow-results` | geometry, detections, classifications, and their JSON ([`frame`], [`redaction`]) | pixels, models, GStreamer |

@@ -1,7 +1,7 @@
 //! Runs commands that read untrusted files in a child process with limits.
 //!
-//! A damaged or malicious file can make an engine crash, exhaust the memory or run forever. In a child process, this ends only the child,
-//! and the command reports it in one line. The child is this program with the same arguments.
+//! A damaged or malicious file can make an engine crash, exhaust the memory or run forever. In a child process, such a failure ends only
+//! the child, and the command reports the failure in one line. The child is this program with the same arguments.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::signals;
 use super::terminal::{OneLine, Terminal};
 
-/// Set in the child.
+/// Environment variable that is set in the child.
 const VARIABLE: &str = "ROIFLOW_APART";
 /// Environment variable with the time limit of the child in seconds.
 const TIMEOUT_VARIABLE: &str = "ROIFLOW_INSPECT_SECONDS";
@@ -104,7 +104,7 @@ fn stderr_of(child: &mut Child) -> mpsc::Receiver<String> {
         std::thread::spawn(move || {
             let (mut bytes, mut stderr) = (Vec::new(), stderr);
             let _partly = stderr.by_ref().take(MAX_STDERR_BYTES).read_to_end(&mut bytes);
-            // The rest is read and discarded, so that the child is not blocked.
+            // Bytes above the limit are read and discarded, so that the child is not blocked.
             let _partly = std::io::copy(&mut stderr, &mut std::io::sink());
             let _heard = send.send(String::from_utf8_lossy(&bytes).into_owned());
         });
@@ -128,7 +128,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Whether the reader of standard output closed it, as `head` does.
+/// Whether the reader of standard output has closed the pipe, as `head` does.
 fn has_closed_reader(status: ExitStatus) -> bool {
     #[cfg(unix)]
     return std::os::unix::process::ExitStatusExt::signal(&status) == Some(signals::CLOSED_READER);

@@ -1,4 +1,4 @@
-//! `roiflow bench`: measures the speed of a model on a device, as the engines' own benchmark tools do: inputs are set once, then all
+//! `roiflow bench`: measures the speed of a model on a device. As in the engines' own benchmark tools, inputs are set once, then all
 //! requests run continuously.
 
 use std::collections::BTreeMap;
@@ -180,7 +180,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The model with static shapes, if it has a dynamic one and all shapes are known before it is compiled.
+/// The model with static shapes, if the model has a dynamic shape and all shapes are known before it is compiled.
 fn pinned(model: &Model, given: &[String]) -> Option<Model> {
     let inputs = &model.info().inputs;
     let shapes = shapes(inputs, given).ok().filter(|_| inputs.iter().any(|port| port.shape.to_static().is_none()))?;
@@ -220,7 +220,7 @@ fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<us
     inputs.iter().map(shape_of).collect()
 }
 
-/// A request whose inputs are noise: zeros could be faster, and denormal numbers slower than real data.
+/// A request with noise as inputs. Zeros could be faster than real data, and denormal numbers slower.
 fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Result<InferRequest> {
     let request = model.create_infer_request()?;
     let mut state = 0x9e37_79b9_u32;

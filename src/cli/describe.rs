@@ -119,7 +119,7 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a new file, or replaces an existing one atomically if `force` is set.
+/// Writes a new file, or replaces an existing file atomically if `force` is set.
 fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
     if !force {
         return std::fs::File::create_new(out)?.write_all(text.as_bytes());
@@ -128,7 +128,7 @@ fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
         // Devices and FIFOs have no content to lose.
         return std::fs::OpenOptions::new().write(true).open(out)?.write_all(text.as_bytes());
     }
-    // Replaces the target of a link, not the link.
+    // Replace the target of a link, not the link itself.
     let out = std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
     let draft = out.with_extension(format!("{}.tmp", std::process::id()));
     let written = std::fs::File::create_new(&draft).and_then(|mut file| file.write_all(text.as_bytes()));

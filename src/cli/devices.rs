@@ -1,4 +1,4 @@
-//! `roiflow devices`: lists the devices that can run models, and why others are unavailable.
+//! `roiflow devices`: lists the devices that can run models, and why other devices are unavailable.
 
 use std::io::Write;
 

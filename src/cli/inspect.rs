@@ -106,10 +106,10 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ports of the compiled model, which may be more specific than those of the file.
+/// Ports of the compiled model, which may be more specific than the ports in the file.
 ///
 /// # Errors
-/// If no device can compile it.
+/// If no device can compile the model.
 pub(super) fn compiled_info(model: &Model) -> Result<ModelInfo, Error> {
     devices::core().compile_model(model, DEFAULT_DEVICE, &Default::default()).map(|compiled| compiled.info().clone())
 }

@@ -164,7 +164,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
     }
 }
 
-/// Whether the reader of standard output closed it, which is not a failure.
+/// Whether the reader of standard output has closed the pipe, which is not a failure.
 fn is_closed_stdout(error: &anyhow::Error) -> bool {
     let is_broken_pipe = |kind| kind == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<pipeline::Error>().is_some_and(|error| error.kind() == pipeline::ErrorKind::Closed)
@@ -201,7 +201,7 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
         LevelFilter::TRACE => tracing_subscriber::fmt::format::FmtSpan::CLOSE,
         _ => tracing_subscriber::fmt::format::FmtSpan::NONE,
     };
-    // Only roiflow's own log, not that of the engine.
+    // Only roiflow's own log, not the engine's log.
     let filter = Targets::new().with_target("roiflow", level);
     let log = tracing_subscriber::fmt::layer()
         .with_span_events(spans)

@@ -147,7 +147,7 @@ struct Stream {
     ended: Result<Ending, pipeline::Error>,
 }
 
-/// Some of several inputs failed; the other ones were played.
+/// Some of several inputs failed; the remaining inputs were played.
 #[derive(Debug)]
 pub(super) struct SomeFailed {
     n_failed: usize,
@@ -162,7 +162,7 @@ impl std::fmt::Display for SomeFailed {
 
 impl std::error::Error for SomeFailed {}
 
-/// Some images could not be read; all others were analyzed.
+/// Some images could not be read; all other images were analyzed.
 #[derive(Debug)]
 pub(super) struct ImagesSkipped(u64);
 
@@ -439,7 +439,7 @@ fn next_command(args: &Args, all: &[Stream]) -> Option<String> {
     Some(format!("head -n 1 {}", Quoted(&of_stream(json))))
 }
 
-/// Summary of one of several streams, on one line.
+/// Summary of a stream on one line, for runs with several streams.
 fn of_stream(stream: &Stream) -> String {
     let Ok(ending) = &stream.ended else { return format!("failed ({})", streams::redacted(&stream.input)) };
     let stats = &ending.stats;

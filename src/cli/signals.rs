@@ -1,7 +1,7 @@
 //! Signal handling of a run, and the resulting exit codes.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP drains the run, so that its files are complete. A second one ends the process at once, as does the
-//! timeout `MAX_RUN`. The exit codes are those of a process killed by the signal.
+//! The first SIGINT, SIGTERM or SIGHUP drains the run, so that its files are complete. A second signal or the
+//! timeout `MAX_RUN` ends the process at once. The exit code is that of a process killed by the signal.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -116,7 +116,7 @@ fn is_ignored(signal: i32) -> bool {
     ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
 }
 
-/// The signal of a process whose reader of standard output closed it.
+/// The signal that ends a process after the reader of its standard output has closed the pipe.
 pub(super) const CLOSED_READER: i32 = SIGPIPE;
 
 /// Ends the process by SIGPIPE without a message, like other Unix programs whose reader closed the pipe.

@@ -125,7 +125,7 @@ pub(super) struct PrintableWriter<W>(W);
 
 impl<W: Write> Write for PrintableWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // `write!` passes complete characters; incomplete ones would be replaced.
+        // `write!` passes complete characters; incomplete characters would be replaced.
         write!(self.0, "{}", Printable(&String::from_utf8_lossy(bytes)))?;
         Ok(bytes.len())
     }

@@ -1,6 +1,6 @@
 //! Writes a trace of a run for Perfetto or Chrome: time and thread of each step of each request.
 //!
-//! The runtime and the elements report spans and events of `tracing`. They are converted to trace events in the JSON format of
+//! The runtime and the elements report spans and events of `tracing`. This module converts them to trace events in the JSON format of
 //! <https://ui.perfetto.dev> and `chrome://tracing`. The trace has three groups of lanes:
 //!
 //! - One lane per executor thread shows overlap between threads.
@@ -8,7 +8,7 @@
 //! - Lanes of frames show each frame from its arrival in an element to its push. An arrow leads from a frame to each of its runs.
 //!
 //! The file is valid JSON after every write: each write ends with the closing bracket, which the next write replaces. So a growing trace
-//! can be opened, and after a second Ctrl-C or a crash only its last moments are missing. At most `BUFFER_BYTES` are buffered once the
+//! can be opened, and after a second Ctrl-C or a crash only the newest events are missing. At most `BUFFER_BYTES` are buffered once the
 //! file is open. The file is opened with the first frame, so that a failed start keeps an earlier trace. Events before that are buffered
 //! as well, up to `START_BYTES`.
 //!
@@ -115,7 +115,7 @@ impl Trace {
         time.saturating_duration_since(self.0.begin).as_nanos() as f64 / 1e3
     }
 
-    /// The lane of this thread; writes its name if it is new.
+    /// The lane of this thread. Writes the lane's name if the lane is new.
     fn lane(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         thread_local! {
@@ -134,7 +134,7 @@ impl Trace {
         self.put(&format!(r#"{{"ph":"M","pid":{group},"tid":{lane},"name":"thread_name","args":{{"name":{name}}}}}"#));
     }
 
-    /// A lane for a frame in this element; writes its name if it is new.
+    /// A lane for a frame in this element. Writes the lane's name if the lane is new.
     fn frame_lane(&self, element: &str) -> u64 {
         let (lane, place) = self.0.frame_lanes.lock().unwrap().take(element);
         if let Some(place) = place {
@@ -242,7 +242,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
     }
 }
 
-/// Lanes of frames, numbered from 1, with their use. Each element has as many as it had simultaneous frames.
+/// Lanes of frames, numbered from 1, and whether each is in use. Each element has as many lanes as it had simultaneous frames.
 #[derive(Default)]
 struct FrameLanes(Vec<(String, bool)>);
 

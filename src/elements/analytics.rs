@@ -8,12 +8,13 @@
 //!
 //! Relations follow GStreamer's elements and DL Streamer. A detection contains its classifications and its children, and these are parts
 //! of it. A tracked detection relates to a tracking entry with its track ID; the first-seen time is left unknown. A classification entry
-//! has no field for the attribute name or for a number such as an age. Those are in our own meta and in the parameters of the ROI metas.
+//! has no field for the attribute name or for a number such as an age. Our own meta and the parameters of the ROI metas
+//! contain both.
 //!
 //! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
 //! Detections and classifications relate to it. It is not a result; the index of a label in it is the label ID.
 //!
-//! Knows neither our own meta nor ROI metas: [`super::meta`] combines the three.
+//! This module uses neither our own meta nor ROI metas. [`super::meta`] combines the three kinds of meta.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_float, c_int, c_uint};
@@ -36,11 +37,11 @@ const LIBRARY: &str = "libgstanalytics-1.0.so.0";
 const UNLABELED: &str = "object";
 /// Attribute name of classifications from other elements, because the meta does not store it.
 const FOREIGN_NAME: &str = "classification";
-/// Model name of these classifications, which the meta does not store either.
+/// Model name of classifications from other elements, because the meta does not store it.
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
 
-/// Limits the memory of a relation meta, which has a byte per pair of entries: 4 MB. Further objects, which come after more confident
-/// ones, are only in our own meta and in the ROI metas.
+/// Maximum number of entries in a relation meta. The meta stores one byte per pair of entries, so this limits its memory to 4 MB.
+/// Further objects, which are the least confident, are only in our own meta and in the ROI metas.
 const MAX_ENTRIES: usize = 2048;
 
 /// The first entry is part of the second.
@@ -136,10 +137,10 @@ pub(super) struct Read {
 /// A detection of another element.
 #[derive(Debug)]
 pub(super) struct Foreign {
-    /// Its entry, and that of the detection that contains it.
+    /// The detection's entry, and the entry of the detection that contains it.
     pub(super) entry: i32,
     pub(super) parent: Option<i32>,
-    /// Without ID and parent, which the caller sets.
+    /// The detection, without ID and parent: the caller sets these.
     pub(super) detection: Detection,
 }
 
@@ -194,10 +195,10 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     read
 }
 
-/// Adds missing results to the buffer's relation meta, and creates the meta if there is none. No effect without the library.
+/// Adds missing results to the buffer's relation meta, and creates the meta if the buffer has none. No effect without the library.
 ///
-/// Entries cannot be removed from a relation meta. If objects were removed and all entries are ours, the meta is created again. If it has
-/// entries of other elements, our outdated entries stay.
+/// Entries cannot be removed from a relation meta. If objects were removed and all entries are ours, the meta is created again. If the
+/// meta has entries of other elements, our outdated entries stay.
 pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written: &mut Written) {
     let Some(api) = api() else { return };
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
@@ -300,7 +301,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     written.0.sort_unstable_by_key(|entry| entry.object);
 }
 
-/// Whether both have the same label and confidence, regardless of the attribute name.
+/// Whether both classifications have the same label and confidence, regardless of the attribute name.
 pub(super) fn is_same_label(one: &Classification, other: &Classification) -> bool {
     match (&one.outcome, &other.outcome) {
         (Outcome::Label { label, confidence, .. }, Outcome::Label { label: other_label, confidence: other_confidence, .. }) => {
@@ -325,13 +326,13 @@ fn remove(buffer: &mut gst::BufferRef, api: &Api) {
     });
 }
 
-/// The quark of a string. There are few labels, so it is acceptable that quarks are never freed.
+/// The quark of a string. GLib never frees quarks; this is acceptable because there are few labels.
 fn quark(text: &str) -> GQuark {
     glib::Quark::from_str(text.replace('\0', "")).into_glib()
 }
 
 fn text_of(quark: GQuark) -> Option<Arc<str>> {
-    // SAFETY: the quark comes from GStreamer, which returns only valid ones; 0 means none.
+    // SAFETY: the quark comes from GStreamer, which returns only valid quarks; 0 means no quark.
     let quark = unsafe { glib::Quark::try_from_glib(quark) }.ok()?;
     Some(quark.as_str().as_str().into())
 }
@@ -388,7 +389,7 @@ impl<'a> Relations<'a> {
         ids
     }
 
-    /// Our entries that still exist: an element may have replaced the meta. `ids` are all its detections.
+    /// Our entries that still exist: an element may have replaced the meta. `ids` are all detections in the current meta.
     fn still_there<'w>(&self, ids: &[c_uint], written: &'w Written) -> impl Iterator<Item = &'w Entry> {
         let ids: HashSet<c_uint> = ids.iter().copied().collect();
         written.0.iter().filter(move |entry| ids.contains(&entry.id) && self.label(entry.id) == entry.label)
@@ -509,7 +510,7 @@ struct RelationsMut<'a> {
 }
 
 impl<'a> RelationsMut<'a> {
-    /// The existing meta, or a new one with capacity for `n_entries`, which grows by as many.
+    /// The existing meta, or a new meta with capacity for `n_entries`. A full meta grows by `n_entries`.
     fn of(buffer: &'a mut gst::BufferRef, api: &'static Api, n_entries: usize) -> Option<Self> {
         const ENTRY_BYTES: usize = 80; // The larger of the two entry types, including the header, with a margin.
         let mut params = InitParams { initial_relation_order: n_entries.max(8), initial_buf_size: n_entries.max(8) * ENTRY_BYTES };
@@ -620,10 +621,10 @@ fn api() -> Option<&'static Api> {
             gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas; they need 1.24");
             return None;
         }
-        // SAFETY: GStreamer's own library, whose initializers have no side effects.
+        // SAFETY: this is GStreamer's own library. Its initializers have no side effects.
         let loaded = unsafe { libloading::Library::new(LIBRARY) }.and_then(|library| {
             let api = Api::of(&library)?;
-            // Metas on buffers refer to its functions until the process ends.
+            // Never unload the library: metas on buffers refer to its functions until the process ends.
             std::mem::forget(library);
             Ok(api)
         });

@@ -1,18 +1,17 @@
-//! Detects whether a live stream keeps up with its source, from the lateness of its frames. Pure: knows no clocks, pads or queue.
+//! Detects whether a live stream keeps up with its source, from the lateness of its frames. Uses no clocks, pads or queue.
 //!
 //! A frame that finds the in-flight queue full may wait for a slot while the stream is less than one run behind. Lateness is arrival time
-//! minus running time. The delay is this frame's lateness minus that of the last frame that found a free slot at once.
+//! minus running time. The delay is this frame's lateness minus the lateness of the last frame that found a free slot at once.
 //!
-//! A burst of late frames, as after loading a model, is processed without skipping: each frame is less late than the one before. With an
-//! engine that is too slow, each frame is later than the one before. Once the stream is one run behind, frames are skipped until one
-//! finds
-//! a free slot at once.
+//! A burst of late frames, as after loading a model, is processed without skipping: each frame is less late than its predecessor. With an
+//! engine that is too slow, each frame is later than the frame before. Once the stream is one run behind, frames are skipped until a
+//! frame finds a free slot at once.
 //!
-//! Until the first run has ended, the speed is unknown: frames wait.
+//! Until the first run has ended, the run time is unknown, so frames wait.
 
 use std::time::Duration;
 
-/// Threads may wake up this late on a busy machine. A shorter delay does not indicate a slow engine.
+/// Wake-up delay of a thread on a busy machine. A frame delay below this value does not indicate a slow engine.
 const WAKE_UP: Duration = Duration::from_millis(10);
 /// How long frames wait for the first run.
 const START: Duration = Duration::from_secs(2);
@@ -46,8 +45,8 @@ impl Backlog {
         }
     }
 
-    /// How long a frame of this lateness may wait for a slot: one run, less the current delay; up to two runs while the stream catches
-    /// up.
+    /// How long a frame of this lateness may wait for a slot: one run time minus the current delay. While the stream catches up, the
+    /// limit is two run times.
     pub(super) fn allowed_wait(&mut self, lateness: i64, run_time: Duration) -> Duration {
         let reference = match *self {
             Self::Starting => return START,

@@ -1,7 +1,7 @@
 //! Converts a media buffer to a frame: the planes are tensors over the mapped memory, without a copy. Also converts a shared tensor to a
 //! media buffer over its file descriptor.
 //!
-//! The mapping and a reference to the buffer live as long as any tensor over them. To write the buffer later, drop the frame first.
+//! The mapping and a reference to the buffer live as long as any tensor over the buffer. To write the buffer later, drop the frame first.
 
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::ptr::NonNull;
@@ -44,13 +44,13 @@ pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame>
 
 /// Identity of the buffer's pool; 0 = none.
 pub(super) fn pool_address(buffer: &gst::BufferRef) -> usize {
-    // SAFETY: a `&BufferRef` is a valid buffer, and the field is written only while its owner has it alone.
+    // SAFETY: a `&BufferRef` is a valid buffer, and the field is written only while the buffer has a single owner.
     unsafe { (*buffer.as_ptr()).pool as usize }
 }
 
 /// Maximum number of buffers in the buffer's pool: 0 = unbounded, `None` = no pool.
 pub(super) fn pool_size(buffer: &gst::BufferRef) -> Option<usize> {
-    // SAFETY: as above; a buffer keeps its pool alive while it is outside, and `from_glib_none` takes a reference, or nothing of null.
+    // SAFETY: as above. A buffer in use keeps its pool alive. `from_glib_none` takes a reference, and returns `None` for null.
     let pool: Option<gst::BufferPool> = unsafe { from_glib_none((*buffer.as_ptr()).pool) };
     let (_caps, _size, _min, max) = pool?.config().params()?;
     Some(max as usize)
@@ -78,7 +78,7 @@ pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     let leased = Leased(tensor.bytes()?);
     let failed = |what: &str| Error::new(ErrorKind::Io, format!("a shared tensor as a buffer: {what}"));
     let (len, flags) = (layout.extent_bytes(), gst_allocators::FdMemoryFlags::KEEP_MAPPED);
-    // SAFETY: the descriptor is open, and a file of at least this length that can't shrink.
+    // SAFETY: the descriptor is open and refers to a file that has at least this length and cannot shrink.
     let memory = unsafe { gst_allocators::FdAllocator::new().alloc_fd(descriptor.as_raw_fd(), offset_bytes + len, flags) };
     let mut memory = memory.map_err(|error| failed(&error.message))?;
     // The memory owns and closes the descriptor from here on.
@@ -122,7 +122,7 @@ fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelForm
 /// Number of mapped bytes from the begin of a plane.
 pub(super) fn mapped_bytes(mapped: &impl IsVideoFrame, plane_idx: usize) -> usize {
     let raw = mapped.as_raw();
-    // One mapping per plane if there is a video meta, else one for all; the others are not initialized.
+    // With a video meta, there is one mapping per plane. Otherwise, one mapping covers all planes, and further maps are uninitialized.
     let map = &raw.map[if raw.meta.is_null() { 0 } else { plane_idx }];
     let skipped = (raw.data[plane_idx] as usize).saturating_sub(map.data as usize);
     map.size.saturating_sub(skipped)

@@ -26,7 +26,7 @@ pub const ABI_VERSION: u32 = 1;
 /// Results of one buffer, owned by the C program.
 pub struct RoiflowResults {
     results: Arc<FrameResults>,
-    /// The objects with a pixel in the frame: their indices in the results, and their strings for C.
+    /// The objects that cover at least one pixel of the frame: their indices in the results, and their strings for C.
     objects: Vec<Object>,
     context: Context,
     json: OnceLock<CString>,

@@ -1,8 +1,10 @@
 //! Warns once if a label in `object-class` cannot come from any detector upstream, and suggests the nearest label.
 //!
-//! Warns if no label of `object-class` is known upstream, or if an unknown label is similar to a known one. The known labels are those of
-//! the detectors upstream, found by following pads through bins and queues. There is no warning if the labels may be incomplete: a
-//! detector without labels, a foreign element that may attach objects, or objects with other labels in the frame.
+//! Warns if no label of `object-class` is known upstream, or if an unknown label is similar to a known label. The known labels are the
+//! labels of the detectors upstream. These detectors are found by following pads through bins and queues.
+//!
+//! There is no warning if the known labels may be incomplete. Causes are a detector without labels, a foreign element that may attach
+//! objects, and objects with other labels in the frame.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,7 +27,7 @@ const MAX_PADS: usize = 1000;
 pub(super) struct ClassCheck(AtomicBool);
 
 impl ClassCheck {
-    /// Warns about labels that no object can have, on the first call only. `results` are those of earlier elements.
+    /// Warns about labels that no object can have, on the first call only. `results` are the results of earlier elements.
     pub(super) fn check(&self, element: &glib::WeakRef<gst::Element>, classes: &ObjectClasses, results: &FrameResults) {
         if self.0.swap(true, Ordering::Relaxed) || classes.names().is_empty() {
             return;
@@ -65,7 +67,7 @@ impl ClassCheck {
         );
     }
 
-    /// Whether the check is still to be done.
+    /// Whether the check has not run yet.
     pub(super) fn is_due(&self) -> bool {
         !self.0.load(Ordering::Relaxed)
     }
@@ -83,7 +85,7 @@ pub(super) fn warn(element: &glib::WeakRef<gst::Element>, warning: &str) {
     }
 }
 
-/// Names and labels of the detectors upstream, nearest first. `None` if there is none, or its labels are unknown.
+/// Names and labels of the detectors upstream, nearest first. `None` if there is no detector, or the labels of one are unknown.
 fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     let mut seen: Vec<gst::Pad> = Vec::new();

@@ -1,5 +1,5 @@
-//! Sticky events that were in the in-flight queue when it was closed. Upstream sends each only once, so they are stored for the source
-//! pad.
+//! Sticky events that were in the in-flight queue when the queue was closed. Upstream sends each sticky event only once, so these events
+//! are stored for the source pad.
 
 use gstreamer as gst;
 
@@ -23,7 +23,7 @@ impl StoredEvents {
         }
     }
 
-    /// Adds an event that is older than the stored ones.
+    /// Adds an event that is older than the stored events.
     pub(super) fn store_first(&mut self, event: gst::Event) {
         self.0.insert(0, event);
     }

@@ -22,10 +22,10 @@ use crate::stages::flow::Epoch;
 use crate::stages::in_flight_queue::{Refused, Ticket};
 use crate::stages::{CancelReason, RunGuard, Scheduling, Stage};
 
-/// The runs of an admitted frame. Their owner reports the end; dropping this value without a report, as in a panic, means failure.
+/// The runs of an admitted frame. The owner reports the end of the runs; dropping this value without a report, as in a panic, is a failure.
 struct Runs {
     stream: Arc<Stream>,
-    /// Epoch in which they began. Runs of an older epoch do not affect the statistics.
+    /// Epoch in which the runs began. Runs of an older epoch do not affect the statistics.
     epoch: Epoch,
     ticket: Ticket,
     guard: Arc<RunGuard>,
@@ -60,7 +60,7 @@ pub(super) struct Leaving {
     pub(super) buffer: gst::Buffer,
     pub(super) results: FrameResults,
     pub(super) guard: Arc<RunGuard>,
-    /// Time from its admission to its results.
+    /// Time from the frame's admission to its results.
     pub(super) took: Duration,
     pub(super) left: Departure,
     number: u64,
@@ -147,8 +147,8 @@ impl Stream {
         (number, reason)
     }
 
-    /// The number of the last frame chosen for inference, if there is no motion since then. `None` chooses this frame; code that then
-    /// skips it must call [`Stream::reset_motion`].
+    /// The number of the last frame selected for inference, if there is no motion since that frame. `None` selects the current frame;
+    /// code that then skips this frame must call [`Stream::reset_motion`].
     fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gst_video::VideoInfo, policy: &Policy) -> Option<u64> {
         let share = policy.motion_threshold;
         if share <= 0.0 {
@@ -167,14 +167,15 @@ impl Stream {
     /// The time when a frame leaves without results, and the latest time at which its first run must begin.
     fn times(&self, policy: &Policy, arrived: Instant) -> (Option<Instant>, Option<Instant>) {
         let Some(max_latency) = policy.max_latency else { return (None, None) };
-        // A margin, because threads wake up late.
+        // Leave a margin, because threads wake up late.
         let wait = max_latency - max_latency / 20;
-        // The assumed run time is limited, so that some frames run even after slow runs: only they show whether runs are fast again.
+        // The assumed run time is limited, so that some frames run even after slow runs. Only a new run shows that inference is fast
+        // again.
         let run = self.lock().latency.run_time().min(max_latency * 3 / 4);
         (Some(arrived + wait), Some(arrived + wait.saturating_sub(run)))
     }
 
-    /// The buffer, or a copy of it if upstream's pool has too few free buffers.
+    /// The buffer, or a copy of the buffer if upstream's pool has too few free buffers.
     fn hold(&self, element: &gst::Element, buffer: gst::Buffer, queue: QueuePolicy) -> (gst::Buffer, Option<Held>) {
         let address = buffer::pool_address(&buffer);
         if address == 0 {
@@ -222,7 +223,7 @@ impl Stream {
         self.queue.push_skipped(Item::Frame(Box::new(frame))).map_err(|item| self.refused(item))
     }
 
-    /// Gets a slot for a frame and starts its runs. If there is no slot, skips this frame or another one.
+    /// Gets a slot for a frame and starts its runs. If there is no free slot, skips this frame or displaces another frame.
     fn infer(
         self: &Arc<Self>,
         mut frame: InFlight,
@@ -235,7 +236,7 @@ impl Stream {
         // The queue needs a copy only if the frame may leave without its results.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
         self.limit_in_flight(work.stage(), queue);
-        // Read the epoch before admission. If a flush comes in between, these runs must count as outdated.
+        // Read the epoch before admission. If a flush occurs before the admission, these runs must count as outdated.
         let epoch = self.lock().flow.epoch();
         let mut item = Item::Frame(Box::new(frame));
         let mut has_waited = false;
@@ -336,9 +337,11 @@ impl Stream {
         Some(nanoseconds(now)? - nanoseconds(due)?)
     }
 
-    /// Limits the frames in flight: none waits before the requests, and fewer run if running frames lack CPU time. Only for upstreams
-    /// that wait for a slot and have the next frame ready: there, waiting inside adds latency without making a request busier. Otherwise,
-    /// frames of a burst would be skipped although there is time to infer them.
+    /// Limits the number of frames in flight: no frame waits for a request, and fewer frames run if running frames lack CPU time.
+    ///
+    /// The limit applies only if upstream waits for a slot and has the next frame ready. A frame that waits in the queue would then add
+    /// latency without making a request busier. With other upstreams, the limit would skip frames of a burst although there is time to
+    /// infer them.
     fn limit_in_flight(&self, stage: &Stage, queue: QueuePolicy) {
         let n_at_once = stage.n_frames_at_once();
         let (n_fewer, most_in_flight) = match queue {
@@ -358,7 +361,7 @@ impl Stream {
         }
     }
 
-    /// Displaces the frame that has waited longest for inference; false if none waits.
+    /// Displaces the frame that has waited longest for inference. Returns false if no frame waits.
     fn displace_oldest(&self, stage: &Stage) -> bool {
         let displaced = self.queue.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.guard.displace()));
         if displaced {
@@ -419,7 +422,7 @@ impl Stream {
         }
     }
 
-    /// Handles a frame that must leave before its results: skips it, or drops it (`None`).
+    /// Handles a frame that must leave before its results are complete: skips it, or drops it (`None`).
     pub(super) fn leave_late(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
         frame.guard.cancel();
         self.reset_motion();
@@ -465,7 +468,7 @@ impl Stream {
         Leaving { buffer, results, guard, took, left, number, held }
     }
 
-    /// Attaches the results to the buffer that leaves now. The second value counts it in upstream's pool until it was pushed.
+    /// Attaches the results to the buffer that leaves now. The returned `Held` counts the buffer in upstream's pool until it was pushed.
     pub(super) fn attach(&self, frame: Leaving) -> (gst::Buffer, Option<Held>) {
         let Leaving { mut buffer, results, number, mut held, .. } = frame;
         let writable = buffer.make_mut();
@@ -498,7 +501,7 @@ impl Stream {
         match outcome {
             Outcome::Inferred => *last_results = Some((number, work.own_results(results, n_before))),
             Outcome::Skipped(_) => {
-                // Without motion, the results are still valid. But the compared frame may not have been inferred.
+                // Without motion, the stored results are valid only if they come from the compared frame, which may not have been inferred.
                 let holds = |frame_number: u64| policy.carry_results || looks_like == Some(frame_number);
                 if let Some((_, earlier)) = last_results.as_ref().filter(|(frame_number, _)| holds(*frame_number)) {
                     work.carry(earlier, results);

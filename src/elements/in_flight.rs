@@ -18,7 +18,7 @@ pub(super) enum Item {
 }
 
 impl Item {
-    /// When a frame leaves without results.
+    /// The time at which a frame leaves without results; `None` = never.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Frame(frame) => frame.deadline,
@@ -32,7 +32,7 @@ pub(super) struct InFlight {
     pub(super) buffer: gst::Buffer,
     /// Number of the frame in this element's stream.
     pub(super) number: u64,
-    /// Number of the frame without motion since then; set if this is why the frame is not inferred.
+    /// Set if the frame is not inferred because nothing has moved: the number of the earlier frame that it was compared with.
     pub(super) looks_like: Option<u64>,
     /// Results of earlier elements until inference completes, then all results.
     pub(super) results: FrameResults,
@@ -40,9 +40,9 @@ pub(super) struct InFlight {
     pub(super) n_before: usize,
     pub(super) outcome: Outcome,
     pub(super) arrived: Instant,
-    /// Time from its admission to its results, without downstream.
+    /// Time from the frame's admission to its results, without the time in downstream elements.
     pub(super) took: Duration,
-    /// When it leaves without results.
+    /// The time at which the frame leaves without results; `None` = never.
     pub(super) deadline: Option<Instant>,
     pub(super) guard: Arc<RunGuard>,
     pub(super) trace: FrameTrace,
@@ -52,7 +52,7 @@ pub(super) struct InFlight {
 
 /// Result of the element's work on a frame.
 pub(super) enum Outcome {
-    /// Not complete yet.
+    /// The work is not complete yet.
     Open,
     Inferred,
     Skipped(Reason),

@@ -40,18 +40,18 @@
 //!   flushes do not pile up work. A run that completes later is ignored. FLUSH_STOP restarts the task. Upstream sends a sticky event only
 //!   once. So sticky events that were in the queue are stored on the source pad, as `queue` does.
 //! - *EOS returned by downstream*: the task discards items up to the next segment or EOS, and continues. Upstream gets `Eos` for its next
-//!   buffer. It then sends its own EOS event, which passes.
+//!   buffer. Upstream then sends its own EOS event, which passes.
 //! - *Error returned by downstream*: the queue is closed and the task pauses. Upstream gets the error for its next buffer. If upstream
-//!   has
-//!   already sent EOS, the error is posted on the bus. `NotLinked` ends when the source pad is linked (RECONFIGURE). All other errors end
-//!   with a flush or a new activation. A peer that is linked after EOS receives EOS again.
-//! - *Too many failures in a row* (`max-failures`), or a model that has never run: an error with the reason on the bus. Then as after
-//!   an error returned by downstream.
+//!   has already sent EOS, the error is posted on the bus. `NotLinked` ends when the source pad is linked (RECONFIGURE). All other errors
+//!   end with a flush or a new activation. A peer that is linked after EOS receives EOS again.
+//! - *Too many failures in a row* (`max-failures`), or a model that has never run: an error with the reason is posted on the bus. The
+//!   queue is then closed as after an error returned by downstream.
 //!
 //! # Locks
 //!
-//! [`Driver::task_control`] is held while a thread other than the task's own starts, stops or pauses the task. It is taken before the
-//! locks of the stream ([`super::stream`]). It is held while the task's turn ends, so the task itself never takes it.
+//! [`Driver::task_control`] is held while a thread other than the task's own starts, stops or pauses the task. This lock is taken before
+//! the locks of the stream ([`super::stream`]). A thread that holds it may wait for the end of the task's turn. So the task itself never
+//! takes it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -128,7 +128,7 @@ impl Driver {
         self.stream.needs_warm_up(is_live)
     }
 
-    /// Sets a property of the policy. Returns false if `name` is not one.
+    /// Sets a property of the policy. Returns false if the policy has no property `name`.
     pub(super) fn set_policy(&self, name: &str, value: &gst::glib::Value) -> bool {
         let known = self.stream.policy.lock().unwrap().set(name, value);
         if known {
@@ -142,7 +142,7 @@ impl Driver {
         known
     }
 
-    /// The value of a property of the policy; `None` if `name` is not one.
+    /// The value of a property of the policy; `None` if the policy has no property `name`.
     pub(super) fn policy(&self, name: &str) -> Option<gst::glib::Value> {
         self.stream.policy.lock().unwrap().get(name)
     }
@@ -573,7 +573,7 @@ impl Driver {
         }
     }
 
-    /// Counts a failed frame and posts a warning. Returns an error message if there are more than `max-failures` in a row.
+    /// Counts a failed frame and posts a warning. Returns an error message after more than `max-failures` failed frames in a row.
     fn count_failure(&self, element: &gst::Element, frame: &Leaving, reason: &str, n_failed: u64) -> Option<String> {
         let n_in_a_row = {
             let frames = &mut self.stream.lock().frames;

@@ -69,7 +69,7 @@ struct OfSubclass {
     load: fn(&Inference, &Settings) -> stages::Result<Arc<dyn Work>>,
 }
 
-// SAFETY: it is `repr(C)`, and begins with the class struct of the parent type.
+// SAFETY: `InferenceClass` is `repr(C)`, and begins with the class struct of the parent type.
 unsafe impl ClassStruct for InferenceClass {
     type Type = imp::Inference;
 }

@@ -1,4 +1,4 @@
-//! The latency that an inference element reports to a live pipeline. Pure: knows no clocks, pads or frames.
+//! The latency that an inference element reports to a live pipeline. Uses no clocks, pads or frames.
 //!
 //! | state | reported | next |
 //! |---|---|---|
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Latency of one element. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Latency {
-    /// Moving average of the run time, from the begin of a frame's first run to the end of its last.
+    /// Moving average of the run time, from the begin of a frame's first run to the end of the frame's last run.
     run_time: Duration,
     state: State,
 }

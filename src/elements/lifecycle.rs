@@ -6,7 +6,7 @@
 //!
 //! The change to NULL waits for threads that load a stage or warm it up, for a limited time.
 //!
-//! Decides when a stage is loaded; the element decides which one. Uses `infer`, `loading` and `work`.
+//! Decides when a stage is loaded; the element decides which stage. Uses `infer`, `loading` and `work`.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +25,7 @@ pub(super) trait Settings: Clone + PartialEq + Send + 'static {
     fn check(&self, element: &gst::Element) -> stages::Result<()>;
 }
 
-/// A stage with the settings that it was loaded with. Stays cached in READY, so that a restart need not load it again.
+/// A stage, and the settings used to load it. Stays cached in READY, so that a restart need not load the stage again.
 pub(super) struct CachedStage<S>(Mutex<Option<Cached<S>>>);
 
 struct Cached<S> {
@@ -128,7 +128,8 @@ impl<S: Settings> Cached<S> {
 
 impl<S> Drop for Cached<S> {
     fn drop(&mut self) {
-        // The loading thread holds the element and needs memory. Unless an engine hangs, neither should outlive the state that started it.
+        // The loading thread references the element and uses memory. Unless an engine hangs, the thread must end before the element is in
+        // NULL.
         self.loading.wait_for_threads();
     }
 }

@@ -1,9 +1,9 @@
-//! Loads a stage on a separate thread, and warms it up on another. So a flush or a stop can release waiting threads even if compiling
+//! Loads a stage on one thread, and warms it up on a second thread. So a flush or a stop can release waiting threads even if compiling
 //! takes long or an engine hangs.
 //!
 //! A load error is posted once on the element's bus, as soon as both error and element are known.
 //!
-//! Uses `work` and `settings`. Knows no stream.
+//! Uses `work` and `settings`, but no stream.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
@@ -138,7 +138,7 @@ impl Loading {
     /// Waits for the stage. `None` if loading failed (already reported), or `is_canceled` returns true.
     pub(super) fn wait(&self, is_canceled: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
         let here = thread::current().id();
-        // The error must be on the bus before its consequences. A handler of that message may wait here, on the thread that posts it.
+        // The load error must be on the bus before errors that it causes. A handler of this message may call `wait` on the posting thread.
         let waits =
             |state: &mut State| (state.outcome.is_none() || state.reporting.is_some_and(|reporting| reporting != here)) && !is_canceled();
         let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();

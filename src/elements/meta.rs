@@ -4,7 +4,7 @@
 //! Our meta contains the complete [`FrameResults`]. It has no tags, so converters, scalers and encoders keep it. Copies of a buffer share
 //! it. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer provides it, each detection also
 //! gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is that of its analytics entry, as DL Streamer's
-//! elements expect, or else the detection's ID. Our meta stores which entry belongs to which detection.
+//! elements expect, or else the detection's ID. Our meta stores the entry of each detection.
 //!
 //! # Precedence of the metas
 //!
@@ -16,12 +16,12 @@
 //!
 //! | value | source |
 //! |---|---|
-//! | rectangle, if the region or the entry has another one | the region, which GStreamer rescales with the frame, or else the entry |
+//! | rectangle, if region or entry has a different rectangle | the region, which GStreamer rescales with the frame, or else the entry |
 //! | rectangle without region and entry, in a frame of another size | ours, rescaled |
 //! | rectangle otherwise | ours, with subpixel precision |
 //! | label, confidence, keypoints, parent, classifications | ours |
 //! | classifications and track IDs that other elements added to our region or entry | added, unless ours has the same name |
-//! | regions and entries of other elements | added as detections; equal ones once |
+//! | regions and entries of other elements | added as detections; equal detections once |
 //!
 //! An element that adds results takes ours out of the meta ([`take`]) if it is the only owner of the buffer. So nothing is copied.
 //! Unchanged regions get only the new structures.
@@ -168,7 +168,7 @@ pub fn has_analytics(buffer: &gst::BufferRef) -> bool {
     analytics::has_any(buffer)
 }
 
-/// The frame size when our results were attached; `None` if the buffer has none of ours.
+/// The frame size when our results were attached; `None` if the buffer has no results of ours.
 pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
     results_meta::get(buffer).map(|own| own.size)
 }
@@ -195,7 +195,7 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
 /// A ROI meta of a borrowed buffer.
 type Roi<'a> = gst::MetaRef<'a, RoiMeta>;
 
-/// The ROI metas of our detections, and those of other elements.
+/// The ROI metas of our detections, and the ROI metas of other elements.
 fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId, Roi<'a>>, Vec<Roi<'a>>) {
     let mut claims = Claims::new(marks);
     let (mut own, mut foreign) = (HashMap::with_capacity(marks.len()), Vec::new());
@@ -208,7 +208,7 @@ fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId,
     (own, foreign)
 }
 
-/// Matches ROI metas with snapshots, by ID and type. Of several, the first one matches.
+/// Matches ROI metas with snapshots, by ID and type. If several ROI metas match a snapshot, the first is used.
 struct Claims<'a>(HashMap<i32, &'a Mark>);
 
 impl<'a> Claims<'a> {
@@ -222,7 +222,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Adds detections of other elements from ROI metas and the analytics meta. A detection that is in both is added once.
+/// Adds detections of other elements from ROI metas and the analytics meta. A detection that is in both metas is added once.
 fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Written, rois: Vec<Roi<'_>>, entries: Vec<Foreign>) {
     let size = results.size;
     let mut known = ids(results);
@@ -291,11 +291,11 @@ fn ids(results: &FrameResults) -> HashSet<i32> {
 /// Action for a ROI meta when results are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    /// It belongs to another element.
+    /// The region belongs to another element.
     Keep,
-    /// Its detection was removed.
+    /// The region's detection was removed.
     Remove,
-    /// It belongs to the detection with this index.
+    /// The region belongs to the detection with this index.
     Update(usize),
 }
 
@@ -364,7 +364,7 @@ fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
     });
 }
 
-/// Updates the ROI metas that stay. Returns which detections have one, and the new snapshots.
+/// Updates the ROI metas that stay. Returns which detections have a ROI meta, and the new snapshots.
 ///
 /// `left` are the snapshots of all ROI metas, in order, if they are unchanged.
 fn update_rois(

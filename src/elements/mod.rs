@@ -84,7 +84,7 @@ const ELEMENTS: &[Entry] = &[
     ("roipublish", publish::RoiPublish::static_type),
 ];
 
-/// Registers all elements, as features of `plugin` if it is given.
+/// Registers all elements, as features of `plugin` if it is `Some`.
 ///
 /// # Errors
 /// If GStreamer refuses an element.

@@ -1,7 +1,7 @@
 //! How a stream gets its inference stage, and when the stage is warmed up.
 //!
-//! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs it waits for it: the streaming thread with
-//! its caps, or a thread that queries the latency of a live pipeline. A flush or a stop releases both.
+//! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs the stage waits for it. This is the streaming
+//! thread with its caps, or a thread that queries the latency of a live pipeline. A flush or a stop releases both threads.
 //!
 //! # Warm-up
 //!
@@ -10,10 +10,10 @@
 //! known to be live, this happens right after loading, otherwise when the caps arrive. In all other cases the first frame is the warm-up,
 //! which saves two runs before the first result of a file.
 //!
-//! A failed warm-up is an error of the element. A model that never runs must be an error too, not a warning for each frame. So if no run
-//! has succeeded yet, the stage runs on a black frame. If that succeeds, the failure was caused by the frame.
+//! A failed warm-up is an error of the element. A model that never runs must be an error too, not a warning for each frame. So after a
+//! failed run, if no run has succeeded yet, the stage runs on a black frame. If this run succeeds, the frame has caused the failure.
 //!
-//! A waiting thread remembers the epoch in which it began to wait. Its result has no effect after the element was restarted.
+//! A waiting thread stores the epoch in which it began to wait. The result of the wait has no effect after the element was restarted.
 //!
 //! Uses `stream`, `loading`, `pool` and `work`.
 
@@ -45,8 +45,8 @@ impl Stream {
         self.counts.begin();
     }
 
-    /// Waits until the stage is loaded, installs it and returns it. `None` if loading failed (already reported), or the stream stops or
-    /// is flushed.
+    /// Waits until the stage is loaded, installs the stage and returns it. `None` if loading failed (already reported), or if the stream
+    /// stops or is flushed.
     pub(super) fn ready_stage(&self, element: &gst::Element) -> Option<Arc<dyn Work>> {
         let (epoch, loading) = {
             let state = self.lock();

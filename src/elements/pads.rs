@@ -1,6 +1,6 @@
 //! The pads of an inference element: templates, and functions that call the driver.
 //!
-//! Knows the driver and pad functions. Makes no decisions.
+//! Contains no logic: the driver makes all decisions.
 
 use std::sync::Arc;
 

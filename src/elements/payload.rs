@@ -15,10 +15,10 @@ use crate::frame::{
     RotatedRect, ScoredLabel, Size, Skeleton, TrackState,
 };
 
-/// The results of a frame, and which entries of other metas belong to them.
+/// The results of a frame, and the entries of other metas that belong to these results.
 #[derive(Debug, Default)]
 pub(super) struct Payload {
-    /// `None` while an element has moved them out.
+    /// The results; `None` while an element has moved them out.
     pub(super) results: Option<Arc<FrameResults>>,
     /// The frame size when the results were attached.
     pub(super) size: Size,
@@ -26,7 +26,7 @@ pub(super) struct Payload {
     pub(super) written: Written,
     /// Snapshots of the regions of our detections, in the order of the buffer's metas.
     pub(super) marks: Vec<Mark>,
-    /// Whether the results have everything that the regions contained.
+    /// Whether the results contain all data of the regions.
     pub(super) is_complete: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Policy for frames that cannot or need not be inferred: properties, and the skip and drop reasons.
 //!
-//! Knows no pads and no stages. Every property may change at any time; the driver copies them once per frame.
+//! Uses no pads and no stages. Every property may change at any time; the driver copies them once per frame.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl Reason {
         [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
     /// Number of reasons, from the first, that skip inference.
     pub(super) const N_OF_SKIPS: usize = 5;
-    /// Number of reasons, from the first, that never drop the frame: they are a choice, not an overload.
+    /// Number of reasons, from the first, that never drop the frame: the user has chosen these skips; they do not indicate overload.
     pub(super) const N_OF_CHOICES: usize = 2;
 
     /// The name in statistics and results.

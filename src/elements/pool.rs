@@ -1,15 +1,14 @@
 //! Accounting of upstream's buffer pool: a buffer in flight cannot be refilled by upstream.
 //!
 //! The allocation query adds the queue's capacity to the number of buffers in the pool. If the pool has fewer, the queue shrinks. If the
-//! queue would then be too small for the inference requests, frames are copied. Several elements may hold buffers of one pool, and after
-//! a
-//! `tee` they may hold the same buffer.
+//! queue would then be too small for the inference requests, frames are copied. Several elements may hold buffers of one pool. After a
+//! `tee`, they may hold the same buffer.
 //!
 //! A non-live upstream waits for a slot, and also for its buffers. A camera without a free buffer loses frames that are not counted. So
 //! behind a live source, frames are copied while all elements together hold all buffers but one. Buffers held by other elements, such as
 //! `queue` or a sink that keeps its last frame, are not known here.
 //!
-//! Knows no stream and no pads.
+//! Uses no stream and no pads.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -70,7 +69,7 @@ pub(super) struct Share {
     address: usize,
     /// Maximum number of buffers held by all elements, so that upstream can fill one. `None` = the pool is unbounded.
     most: Option<usize>,
-    /// Maximum number of buffers held by this element; further frames are copied. `None` = all that the queue holds.
+    /// Maximum number of buffers held by this element; further frames are copied. `None` = no limit except the queue's capacity.
     max_held: Option<usize>,
     /// Number of buffers held by this element.
     held: Arc<AtomicUsize>,
@@ -113,7 +112,7 @@ impl Out {
 
 /// A buffer of upstream's pool that this element holds.
 pub(super) struct Held {
-    /// `None` once it was pushed downstream.
+    /// The element's counter of held buffers; `None` once the buffer was pushed downstream.
     here: Option<Arc<AtomicUsize>>,
     out: Arc<Out>,
     buffer: usize,

@@ -1,6 +1,6 @@
 //! Tables of properties: each entry has the specification, the getter and the setter of a property.
 //!
-//! Knows GObject, but no element.
+//! Uses GObject, but no element.
 
 use gst::glib;
 use gstreamer as gst;

@@ -1,6 +1,6 @@
 //! Selection of the objects that an inference element works on: its properties and the filter.
 //!
-//! Knows no pads, and only the errors of stages.
+//! Uses no pads; of stages, it uses only their errors.
 
 use gst::glib;
 use gst::prelude::*;

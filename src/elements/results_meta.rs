@@ -5,10 +5,10 @@
 //!
 //! The shared data has C layout, whose version is part of the type's name: [`Raw`], [`Held`], [`Functions`] and the encoding
 //! ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy retains, releases and encodes it through the functions
-//! stored with it. No copy uses Rust types or memory of another one, so copies may differ in version, compiler and allocator.
+//! stored with it. No copy uses Rust types or memory of another copy, so copies may differ in version, compiler and allocator.
 //!
-//! A change of the layout changes its version. Copies with different versions have separate metas. They see each other's results only as
-//! region metas, like those of any other detector.
+//! A change of the layout changes the layout's version. Copies with different versions have separate metas. Each copy reads the results of
+//! the other copies only from region metas, as it reads the results of any other detector.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -59,7 +59,7 @@ pub(super) fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
 pub(super) fn claim_ids() {
     let api = registered().api().into_glib();
     let registry = registry();
-    // Locked by one copy at a time.
+    // Only one copy at a time holds this lock.
     let _guard = registry.object_lock();
     // SAFETY: the type is registered, the name is a static C string, and the data is a number that is never dereferenced.
     let n_before = unsafe {
@@ -253,7 +253,7 @@ fn registered() -> &'static Registered {
     static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
         const NAME: &std::ffi::CStr = c"RoiflowResultsMeta1";
         let registry = registry();
-        // Locked by one copy at a time.
+        // Only one copy at a time holds this lock.
         let _guard = registry.object_lock();
         // SAFETY: names are C strings, the list of tags ends with null, and both are copied; size and functions belong to `Raw`, which
         // begins with a `GstMeta`.

@@ -109,7 +109,7 @@ pub(super) struct ResultReuse {
 #[derive(Default)]
 struct State {
     cache: ResultCache,
-    /// Incremented by each reset. Results of an earlier value are ignored.
+    /// Number of resets. Results of runs that began before the last reset are ignored.
     n_resets: u64,
     /// Frames with running background classifications.
     n_in_background: usize,
@@ -224,7 +224,7 @@ impl ResultReuse {
         }
     }
 
-    /// As [`ResultReuse::record`], for background runs. `has_succeeded`: one of them succeeded.
+    /// Like [`ResultReuse::record`], for background runs. `has_succeeded`: whether a run succeeded.
     pub(super) fn record_in_background(&self, pending: &PendingResults, classified: &StageResults, has_succeeded: bool) {
         let mut state = self.state.lock().unwrap();
         state.n_in_background -= 1;

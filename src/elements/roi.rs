@@ -23,7 +23,7 @@ const OBJECT_ID: &str = "object_id";
 const CLASSIFICATION: &str = "classification_result";
 /// Type of a region whose detection has no label.
 const UNLABELED: &str = "object";
-/// Model name of classifications without one.
+/// Model name of classifications that have no model name.
 const UNKNOWN_MODEL: &str = "unknown";
 
 /// The region type of this detection.
@@ -119,7 +119,7 @@ pub(super) struct Mark {
     /// Number of the detection's classifications, and hash of their names.
     n_classifications: usize,
     names: u64,
-    /// Whether the detection has everything that the region contains.
+    /// Whether the detection has all results that the region contains.
     pub(super) is_complete: bool,
 }
 
@@ -145,23 +145,23 @@ impl Mark {
         self.id
     }
 
-    /// Whether this is the region, changed or not.
+    /// Whether `roi` is the region of this snapshot, changed or not.
     pub(super) fn is_of(&self, roi: &RoiMeta) -> bool {
         self.id == roi.id() && self.kind == roi.roi_type()
     }
 
-    /// Whether this is the region, unchanged.
+    /// Whether `roi` is the region of this snapshot, unchanged.
     pub(super) fn is_unchanged(&self, roi: &RoiMeta) -> bool {
         self.is_of(roi) && self.place == pixel_rect(roi) && self.params == hash(roi.params().map(|structure| structure.name().as_str()))
     }
 
-    /// Whether the detection still has everything that it had when the region was written.
+    /// Whether the detection still has all results that it had when the region was written.
     fn has_all_in(&self, detection: &Detection) -> bool {
         let known = detection.classifications.get(..self.n_classifications);
         known.is_some_and(|known| hash_of_names(known) == self.names) && (detection.track.is_some() || !self.has_track)
     }
 
-    /// Whether the detection has nothing more than that.
+    /// Whether the detection has no more results than when the region was written.
     fn is_all_of(&self, detection: &Detection) -> bool {
         detection.classifications.len() == self.n_classifications && detection.track.is_some() == self.has_track
     }
@@ -177,7 +177,7 @@ fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// IDs of a region: its own, and that of its parent region.
+/// IDs of a region: the region's ID, and the ID of its parent region.
 pub(super) type Ids = (i32, Option<i32>);
 
 /// Adds a region for a detection in a frame of `size` that covers the pixels `place`.
@@ -234,7 +234,7 @@ fn add_track(roi: &mut RoiMeta, detection: &Detection) {
     }
 }
 
-/// Adds the classifications from index `begin` on. Of several with the same name, a region gets the first.
+/// Adds the classifications from index `begin` on. If several have the same name, the region gets only the first.
 fn add_classifications(roi: &mut RoiMeta, classifications: &[Classification], begin: usize) {
     for (idx, classification) in classifications.iter().enumerate().skip(begin) {
         let is_same = |earlier: &Classification| without_nul(&earlier.name) == without_nul(&classification.name);

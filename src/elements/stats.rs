@@ -1,7 +1,6 @@
 //! Statistics of an inference element: frame counts by outcome, frame rate, and latency.
 //!
-//! Arrived = left + dropped (by reason) + in flight. Left = inferred + skipped (by reason) + failed. Knows no pads; its memory is
-//! constant.
+//! Arrived = left + dropped (by reason) + in flight. Left = inferred + skipped (by reason) + failed. Uses no pads. Memory use is constant.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +25,7 @@ pub(super) struct Counts {
     latency: Histogram,
     latency_total_ns: AtomicU64,
     pace: Mutex<Pace>,
-    /// When the statistics are posted next.
+    /// The time at which the statistics are posted next.
     due: Mutex<Option<Instant>>,
 }
 
@@ -44,7 +43,7 @@ impl Counts {
         *self.due.lock().unwrap() = None;
     }
 
-    /// Whether the statistics are due, and when they are due next, at this interval.
+    /// Whether the statistics are due, and the next time at which they are due, for this interval.
     pub(super) fn due(&self, interval: Option<Duration>) -> (bool, Option<Instant>) {
         let now = Instant::now();
         let mut due = self.due.lock().unwrap();
@@ -92,11 +91,11 @@ impl Counts {
         self.pace.lock().unwrap().ended = Some(Instant::now());
     }
 
-    /// All counters, with those of the stage.
+    /// All counters, with the counters of the stage.
     pub(super) fn structure(&self, stage: StageStats, capacity: usize) -> gst::Structure {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sum = |counters: &[AtomicU64]| counters.iter().map(count).sum::<u64>();
-        // Read the frames that left before those that arrived, so that no reader sees more leave than arrive.
+        // Read the number of frames that left first. Otherwise the statistics could show more frames leaving than arriving.
         let (left, dropped) = (count(&self.left), sum(&self.dropped));
         let arrived = count(&self.arrived);
         let mut structure = gst::Structure::builder("application/x-roiflow-stats")
@@ -140,7 +139,7 @@ fn add(counter: &AtomicU64, n: u64) -> u64 {
 
 /// Frame rate over the newest frames.
 struct Pace {
-    /// Ring of the times when they left.
+    /// Ring buffer of the times at which the newest frames left.
     times: [Option<Instant>; Self::N_FRAMES],
     next: usize,
     ended: Option<Instant>,

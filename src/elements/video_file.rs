@@ -4,7 +4,7 @@
 //!
 //! - The file is opened, and an existing one replaced, when the first bytes arrive; with `hold-until-moov`, when they can be played.
 //! - FIFOs and standard output without a reader block neither start nor stop.
-//! - Errors tell what happened and whether the file can be played.
+//! - Errors describe what failed and whether the file can be played.
 
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::sync::{LazyLock, Mutex};
@@ -52,7 +52,7 @@ mod imp {
     /// Maximum number of bytes held back: a few seconds of video.
     const MAX_HELD_BYTES: usize = 64 << 20;
 
-    /// Exists between start and stop.
+    /// State of the element between start and stop.
     struct State {
         file: OutputFile,
         /// Bytes held back from the begin of the file, until they are written.

@@ -14,13 +14,13 @@ pub(super) trait Work: Send + Sync {
     /// begin only while `guard` allows it.
     fn run(&self, frame: Frame, results: FrameResults, guard: Arc<RunGuard>, done: Done);
 
-    /// The results of this element. The first `n_before` detections are those of earlier elements.
+    /// The results of this element. The first `n_before` detections come from earlier elements.
     fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults;
 
-    /// The number of objects that this element detected or classified. The first `n_before` detections are those of earlier elements.
+    /// The number of objects that this element detected or classified. The first `n_before` detections come from earlier elements.
     fn n_objects(&self, results: &FrameResults, n_before: usize) -> usize;
 
-    /// Adds the results of an earlier frame to those of a skipped frame.
+    /// Adds the results of an earlier frame to the results of a skipped frame.
     fn carry(&self, earlier: &FrameResults, results: &mut FrameResults);
 
     /// Adds reused results of tracked objects. Called for every frame that leaves, in stream order.

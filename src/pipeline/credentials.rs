@@ -1,5 +1,5 @@
-//! Users and passwords of inputs from the environment, or from a netrc file as curl and ftp read it. They need not be on the command
-//! line.
+//! Users and passwords of inputs from the environment, or from a netrc file as curl and ftp read it. So users and passwords need not be on
+//! the command line.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ pub const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
 /// Environment variable with the path of a file that contains the password, instead of [`PASSWORD`].
 pub const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
 
-/// Longer files are not credentials files.
+/// Maximum size of a credentials file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A user and a password, both optional.
@@ -36,7 +36,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Reads a netrc file, if given, and the environment. Credentials of the environment apply to every host, after those of the file.
+    /// Reads a netrc file, if given, and the environment. Credentials of the environment apply to every host, after the
+    /// credentials of the file.
     ///
     /// # Errors
     /// If a file cannot be read or parsed.

@@ -1,7 +1,7 @@
 //! Compares the decoded frames with what the file declares, to detect truncated files and frames lost in the middle.
 //!
-//! Compares timestamps of the demuxer, which reads the container's index, with those of the decoder's output. A compressed frame in a gap
-//! of the decoder's output was lost. The end of the last frame is compared with the declared duration.
+//! Compares timestamps of the demuxer, which reads the container's index, with timestamps of the decoder's output. A compressed frame in a
+//! gap of the decoder's output was lost. The end of the last frame is compared with the declared duration.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use super::{Error, Input, Plan, container, reasons};
 const DEMUXERS: [&str; 3] = ["qtdemux", "matroskademux", "avidemux"];
 /// Maximum number of compressed frames inside a decoder.
 const MAX_INSIDE: usize = 1024;
-/// What may be missing at the end of a file that has all its bytes: the minimum of this and a tenth of its duration.
+/// Time that may be missing at the end of a file that has all its bytes: the minimum of this value and a tenth of the file's duration.
 const MAX_TOLERANCE: gst::ClockTime = gst::ClockTime::from_seconds(1);
 
 /// Counts the frames of one input.
@@ -28,7 +28,7 @@ pub(super) struct Decoded {
 
 #[derive(Debug, Default, Clone)]
 struct Seen {
-    /// Weak, because its own pads hold this value.
+    /// The demuxer. A weak reference, because the demuxer's pads hold this value.
     demuxer: Option<glib::WeakRef<gst::Element>>,
     /// Video pads of the demuxer. Frames of several tracks cannot be distinguished after their decoders.
     tracks: BTreeSet<String>,
@@ -53,7 +53,7 @@ struct Seen {
 }
 
 impl Decoded {
-    /// Call it before the pipeline starts.
+    /// Starts counting the frames of a pipeline. Call this before the pipeline starts.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let of_signal = seen.clone();
@@ -91,7 +91,7 @@ impl Decoded {
         seen.declared_end.is_some() || seen.demuxer.and_then(|demuxer| duration(&demuxer.upgrade()?)).is_some()
     }
 
-    /// A warning if bytes at the end of the file are missing. Known before playback.
+    /// A warning if bytes at the end of the file are missing. Available before playback.
     pub(super) fn is_truncated(&self) -> Option<String> {
         let Input::File(path) = &self.plan.input else { return None };
         let (expected, got) = container::missing_bytes(path)?;

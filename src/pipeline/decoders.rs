@@ -1,8 +1,9 @@
 //! Loads the libraries of a decoder one by one, before GStreamer loads them together.
 //!
-//! On Debian, libav's plugin has about 150 dependencies. When they are loaded together, the loader looks up each symbol in all of them,
-//! and holds its lock meanwhile. Engines that compile a model also need this lock. Loaded one by one in dependency order, the libraries
-//! take half the time, and other threads can load libraries in between. The effect is as if other plugins had loaded them earlier.
+//! On Debian, libav's plugin has about 150 dependencies. When these libraries are loaded together, the loader looks up each symbol in all
+//! of them, and holds its lock meanwhile. Engines that compile a model also need this lock. Loaded one by one in dependency order, the
+//! libraries take half the time, and other threads can load libraries in between. The effect is as if other plugins had loaded these
+//! libraries earlier.
 //!
 //! Libraries that cannot be read or loaded here are left to GStreamer, which reports the error.
 
@@ -36,9 +37,9 @@ pub(super) fn prepare(caps: &gst::Caps) {
     }
 }
 
-/// Loads the dependencies of a library in dependency order. Returns how many were loaded.
+/// Loads the dependencies of a library in dependency order. Returns the number of loaded libraries.
 fn open_needs(library: &Path) -> usize {
-    // Plugins are in a folder below the libraries. If not, only the order suffers, because the loader searches by itself.
+    // Plugins are usually in a folder below the libraries. Otherwise only the load order is worse, because the loader finds the libraries.
     let folders: Vec<&Path> = library.ancestors().skip(1).take(2).collect();
     let (mut ordered, mut seen) = (Vec::new(), HashSet::new());
     order_needs(library, &folders, &mut seen, &mut ordered);

@@ -24,7 +24,7 @@ const X_PORT: u16 = 6000;
 /// Connects to each display named in the environment.
 ///
 /// # Errors
-/// If none is named, or one does not respond.
+/// If no display is named, or a display does not respond.
 pub(super) fn check() -> Result<()> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let (x, wayland) = (variable("DISPLAY"), variable("WAYLAND_DISPLAY"));

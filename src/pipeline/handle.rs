@@ -1,4 +1,4 @@
-//! A handle for streams that are added, monitored, drained, stopped and removed while others run.
+//! A handle for streams that are added, monitored, drained, stopped and removed while other streams run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::stats::{Meter, Stats};
 use super::supervisor::{Inbox, Input, Request};
 use super::{Ending, Error, Plan, Progress, Result};
 
-/// Maximum number of unread progress events; later ones are left out.
+/// Maximum number of unread progress events; later progress events are left out.
 const MAX_UNREAD_PROGRESS: usize = 64;
 
 /// Runs any number of streams. Cheap to clone; dropping the last clone stops the streams.
@@ -162,12 +162,12 @@ impl PipelineHandle {
         self.0.board.lock().keys().copied().collect()
     }
 
-    /// Phase and progress of a stream; `None` if the handle does not have it.
+    /// Phase and progress of a stream; `None` if the handle does not have this stream.
     pub fn status(&self, stream: StreamId) -> Option<Status> {
         self.0.board.lock().get(&stream).map(|entry| entry.status)
     }
 
-    /// Measurements of a stream so far. `None` if the handle does not have it, or it failed.
+    /// Measurements of a stream so far. `None` if the handle does not have this stream, or the stream failed.
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
         let meter = match &self.0.board.lock().get(&stream)?.outcome {
             Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
@@ -195,7 +195,7 @@ impl PipelineHandle {
     /// Blocks until a stream has ended, and returns the result.
     ///
     /// # Errors
-    /// The error of the stream, or `Usage` if the handle does not have it.
+    /// The error of the stream, or `Usage` if the handle does not have this stream.
     pub fn wait(&self, stream: StreamId) -> Result<Ending> {
         let mut entries = self.0.board.lock();
         loop {
@@ -207,7 +207,7 @@ impl PipelineHandle {
         }
     }
 
-    /// Drains a stream, blocks until it has ended, and removes it.
+    /// Drains a stream, blocks until the stream has ended, and removes the stream.
     ///
     /// # Errors
     /// As for [`PipelineHandle::wait`].

@@ -1,4 +1,4 @@
-//! Reads an image file: complete, upright, converted to RGB, with limited size. Knows no GStreamer.
+//! Reads an image file: complete, upright, converted to RGB, with limited size. Does not use GStreamer.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
@@ -13,7 +13,7 @@ use super::input::has_image_extension;
 const PIXELS_MAX: u64 = 128 << 20;
 /// Allocation limit for decoders.
 const DECODER_BYTES_MAX: u64 = 1536 << 20;
-/// Longer files are not images.
+/// Maximum size of an image file.
 const FILE_BYTES_MAX: u64 = 512 << 20;
 /// Enough bytes to detect a format.
 const MAGIC_BYTES: u64 = 32;

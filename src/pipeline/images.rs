@@ -21,7 +21,7 @@ pub(super) struct Feed(Arc<Mutex<Account>>);
 #[derive(Debug, Clone, Default)]
 struct Account {
     n_pushed: u64,
-    /// Unreadable images in the first turn, and the error of the first one.
+    /// Unreadable images in the first turn, and the error of the first unreadable image.
     n_skipped: u64,
     reason: Option<Error>,
 }

@@ -82,7 +82,7 @@ impl ImageFiles {
         Self { template: folder.join(PLACEHOLDER), ending: Ending::OfInput }
     }
 
-    /// Files with a path such as `out/{source}.jpg`. `None` if the path is that of a video.
+    /// Files with a path such as `out/{source}.jpg`. `None` if the path names a video.
     ///
     /// # Errors
     /// `Usage` if the path has a placeholder but the extension of a video.

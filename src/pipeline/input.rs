@@ -223,7 +223,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     listed.into_iter().flatten().flatten().map(|entry| folder.join(entry.file_name())).collect()
 }
 
-/// The folder and all its subfolders, except hidden ones and links.
+/// The folder and all its subfolders, except hidden folders and links.
 fn with_subfolders(folder: &Path) -> Vec<PathBuf> {
     let mut folders = vec![folder.to_owned()];
     let mut folder_idx = 0;

@@ -44,7 +44,7 @@ struct Passed {
 
 impl Gate {
     /// `None` without a limit. Frames are counted at the source. If elements may drop or repeat frames, they are counted at the JSON
-    /// writer, so that the number of lines is exact. If the graph has branches, they are counted before the branches.
+    /// writer, so that the number of lines is exact. If the graph has branches, frames are counted before the branches.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Limits { n_frames, duration, .. } = plan.limits;
         if n_frames.is_none() && duration.is_none() {

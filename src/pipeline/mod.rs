@@ -13,7 +13,7 @@
 //!
 //! [`input`] parses inputs: [`uri`] for addresses, with [`credentials`]; `image_file` and `images` for images.
 //!
-//! Uses the elements only by name and property. Knows no inference requests. Reads no pixels except those it passes on.
+//! Uses the elements only by name and property. Uses no inference requests. Reads pixels only to pass them on.
 
 pub mod build;
 pub mod check;

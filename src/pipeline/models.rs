@@ -23,7 +23,7 @@ pub struct Models {
 pub struct Classifier {
     /// The model.
     pub model: PathBuf,
-    /// The detector's labels that it runs on. Empty: it runs on every object.
+    /// Labels of the objects to classify. Empty: every object is classified.
     pub object_classes: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Models {
     /// `classify-1-description`.
     ///
     /// # Errors
-    /// `Usage` if the path of a model is not UTF-8, or a classifier waits for labels without a detector.
+    /// `Usage` if the path of a model is not UTF-8, or a classifier has object labels but there is no detector.
     pub fn pipeline(&self) -> Result<(Spec, Vec<(String, String)>)> {
         let mut parameters =
             "[parameters.device]\ntype = \"string\"\ndefault = \"AUTO\"\nhelp = \"device that runs the models\"\n".to_owned();
@@ -111,9 +111,9 @@ impl Models {
     }
 }
 
-/// Checks that the detector gives the labels that the classifiers wait for. `set` are the values of the parameters.
+/// Checks that the detector has the labels that the classifiers select. `set` are the values of the parameters.
 ///
-/// What the detector itself lacks is reported when it is loaded, and so is a detector whose labels cannot be known before.
+/// Errors of the detector itself, and labels that cannot be known before, are reported when the detector is loaded.
 ///
 /// # Errors
 /// `Usage`, with the nearest label.
@@ -145,7 +145,7 @@ pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
     }
 }
 
-/// So many labels are named in the error.
+/// Maximum number of labels in the error message.
 const N_NAMED: usize = 12;
 
 #[cfg(test)]

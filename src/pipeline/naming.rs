@@ -2,7 +2,7 @@
 
 use super::{Error, Result, streams};
 
-/// Longer names are invalid file names on some systems.
+/// Maximum length of a name. Longer names are invalid file names on some systems.
 const MAX_LENGTH: usize = 100;
 
 /// Names for these inputs: the given names in the order of the inputs, then names derived from the remaining inputs.

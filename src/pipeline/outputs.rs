@@ -1,4 +1,5 @@
-//! Checks the files that a run writes: none is an input file, and each has one writer. Also chooses the elements that write video.
+//! Checks the files that a run writes: no output is an input file, and each file has one writer. Also chooses the elements that write
+//! video.
 //!
 //! Compares files, not paths: existing files by device and inode after following links, new files by folder and name. All checks happen
 //! before anything is opened; see [`check`].
@@ -21,7 +22,7 @@ use crate::stages::files;
 /// The element that makes the size of the video even, for encoders with subsampled chroma.
 pub(super) const EVEN: &str = "roiflow-even";
 
-/// Longer files are not descriptions.
+/// Maximum size of a description file.
 const MAX_DESCRIPTION_BYTES: u64 = 16 << 20;
 
 /// A file that a run reads or writes.
@@ -99,7 +100,7 @@ pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<(
 /// Checks that the destination of an option can be written.
 ///
 /// # Errors
-/// `Usage` if it exists and must not be overwritten; `Failed` if it cannot be written.
+/// `Usage` if the destination exists and must not be overwritten; `Failed` if it cannot be written.
 pub fn check_destination(option: &str, path: &Path, if_exists: IfExists) -> Result<()> {
     use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
     let Err(error) = OutputFile::new(path, if_exists, Deadline::default()).check() else { return Ok(()) };
@@ -289,7 +290,7 @@ fn identity(path: &Path) -> Option<Identity> {
     Some(Identity::New(folder.dev(), folder.ino(), name?))
 }
 
-/// Whether several processes may read and write it: a device or a FIFO.
+/// Whether several processes may read and write the file: a device or a FIFO.
 fn is_shared(path: &Path) -> bool {
     metadata(path).is_some_and(|metadata| {
         let kind = metadata.file_type();
@@ -321,8 +322,8 @@ impl Outputs {
 
 /// The elements that write video, and the location of the last one.
 pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
-    // Encoders with lookahead hold frames back. The window would wait for them, a loop would give them wrong timestamps, and they are
-    // lost when a camera or the process stops.
+    // Encoders with lookahead hold frames back. The window would wait for these frames, and a loop would assign wrong timestamps to them.
+    // When a camera or the process stops, the frames are lost.
     let is_live = matches!(input, Input::Uri(_));
     let tune = if outputs.show || outputs.repeat || is_live { " tune=zerolatency" } else { "" };
     // Images of several sizes are scaled to one size, because mp4 allows only one.
@@ -336,7 +337,7 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
     }
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     let goes_back = OutputFile::new(path, outputs.if_exists, Deadline::default()).is_seekable();
-    // Written in fragments, so that the file is playable at any time; at the end, one index replaces theirs.
+    // The file is written in fragments, so that it is playable at any time. At the end, one index replaces the indexes of the fragments.
     let fragments = "fragment-duration=500 fragment-mode=first-moov-then-finalise";
     let muxer = match (&*ending, goes_back) {
         ("mp4" | "m4v", true) => format!("mp4mux {fragments}"),

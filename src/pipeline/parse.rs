@@ -150,7 +150,7 @@ impl Outputs {
     /// Checks that the graph has a placeholder for each requested output.
     ///
     /// # Errors
-    /// `Usage` if one is missing.
+    /// `Usage` if a placeholder is missing.
     pub(super) fn check_places(&self, places: &[&str]) -> Result<()> {
         for (is_wanted, place, option, where_to) in [
             (self.json.is_some(), "json", "--json", "add it after the last inference element, as in `... ! {json} ! {video}`"),

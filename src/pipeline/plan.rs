@@ -59,7 +59,7 @@ pub struct Plan {
     pub outputs: Outputs,
     /// When to end, and how long to wait for the source.
     pub limits: Limits,
-    /// Engine with the devices, decoders and compiled models of the elements; by default that of the process.
+    /// Engine with the devices, decoders and compiled models of the elements. Default: the engine of the process.
     pub engine: Engine,
 }
 

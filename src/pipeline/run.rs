@@ -11,9 +11,9 @@ use super::{Event, PipelineHandle, Plan, Result, streams};
 pub struct Ending {
     /// Measurements of the stream.
     pub stats: Stats,
-    /// Whether it was drained or stopped on request.
+    /// Whether the stream was drained or stopped on request.
     pub interrupted: bool,
-    /// Whether it was stopped before EOS; frames in flight are lost.
+    /// Whether the stream was stopped before EOS; frames in flight are lost.
     pub forced: bool,
     /// Warnings of elements, each once.
     pub warnings: Vec<String>,
@@ -71,7 +71,7 @@ impl Interrupt {
         requests.handles.iter().for_each(PipelineHandle::drain_all);
     }
 
-    /// Drains this handle's streams on request; at once if it was already requested.
+    /// Drains this handle's streams when an interrupt is requested, or at once if it was already requested.
     pub(super) fn attach(&self, handle: &PipelineHandle) {
         let mut requests = self.lock();
         if requests.is_requested {
@@ -89,7 +89,7 @@ impl Interrupt {
     }
 }
 
-/// Plays the plan to its end. Calls `report` with its events on this thread.
+/// Plays the plan to its end. Calls `report` with the events of the stream on this thread.
 ///
 /// # Errors
 /// The error of an element, with the element's name, or the number of result lines that could not be written.

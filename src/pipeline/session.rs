@@ -43,7 +43,7 @@ pub(super) struct Session {
     inbox: Arc<Inbox>,
     parts: Arc<Parts>,
     state: State,
-    /// When [`Session::tick`] is due.
+    /// The time at which [`Session::tick`] is due.
     timer: Instant,
     /// Data collected for the ending.
     ending: Ending,
@@ -167,9 +167,9 @@ impl Closing {
 enum Outcome {
     /// EOS has passed all elements, by itself or on request.
     Ended(Option<Cause>),
-    /// It was closed but did not end in time.
+    /// The stream was closed but did not end in time.
     Forced(Cause),
-    /// It was stopped on request.
+    /// The stream was stopped on request.
     Stopped,
     Failed(Reason),
 }
@@ -320,7 +320,7 @@ impl Session {
         if let (State::Playing, Some(error)) = (&self.state, watch.as_ref().and_then(|watch| watch.overdue(decoded.n_frames()))) {
             self.close(Cause::Lost(Reason::Known(error)));
             self.continue_without_source();
-            // On another thread, because a blocked source may hold its lock.
+            // Send EOS on another thread, because a blocked source may hold its lock.
             self.parts.pipeline.call_async(|pipeline| {
                 pipeline.send_event(gst::event::Eos::new());
             });
@@ -331,7 +331,7 @@ impl Session {
     fn check_closing(&mut self) {
         let is_lost = matches!(&self.state, State::Closing(Closing { cause: Cause::Lost(_), .. }));
         if is_lost && self.parts.pipeline.current_state() != gst::State::Playing {
-            // Repeated, because a concurrent state change may have undone the first attempt.
+            // Repeat this, because a concurrent state change may have undone the first attempt.
             self.continue_without_source();
         }
         let Self { parts, state: State::Closing(closing), .. } = self else { return };
@@ -501,7 +501,7 @@ impl Session {
         self.board.report(self.stream, Event::Progress(progress));
     }
 
-    /// Stops the pipeline on a separate thread, because that may block.
+    /// Stops the pipeline on a separate thread, because stopping may block.
     fn finish(&mut self, outcome: Outcome) {
         let ending = std::mem::take(&mut self.ending);
         let has_reason = matches!(outcome, Outcome::Failed(_) | Outcome::Ended(Some(Cause::Lost(_))) | Outcome::Forced(Cause::Lost(_)));
@@ -516,7 +516,7 @@ impl Session {
         self.spawn("roiflow-stop", |parts, _| Some(Request::Stopped(parts.finish(outcome, ending))));
     }
 
-    /// Continues without a failed source, which sinks without a frame would otherwise wait for.
+    /// Continues without a failed source. Otherwise, sinks that have not received a frame would wait for the source.
     fn continue_without_source(&self) {
         let source = self.parts.pipeline.by_name(SOURCE);
         if let Some(source) = &source {
@@ -534,7 +534,7 @@ impl Session {
         });
     }
 
-    /// Runs a blocking operation on a separate thread. It may send requests, and returns the last one.
+    /// Runs a blocking operation on a separate thread. The operation may send requests, and returns the last request.
     fn spawn(&self, name: &str, act: impl FnOnce(&Parts, &dyn Fn(Request)) -> Option<Request> + Send + 'static) {
         let (parts, inbox, stream) = (self.parts.clone(), self.inbox.clone(), self.stream);
         let send = move |request| inbox.send(supervisor::Input::Request(stream, request));
@@ -674,7 +674,7 @@ impl Parts {
 }
 
 impl Drop for Parts {
-    /// No effect if the stream has run: it is already stopped.
+    /// Stops the pipeline. No effect if the stream has run, because its pipeline is already stopped.
     fn drop(&mut self) {
         if self.pipeline.current_state() != gst::State::Null {
             self.stop();
@@ -699,7 +699,7 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
     images::feed(&source, paths.clone(), plan.outputs.repeat)
 }
 
-/// Whether a message reports that results could not be written; `Some(true)` if the reader of standard output closed it.
+/// Whether a message reports that results could not be written; `Some(true)` if the reader of standard output has closed the pipe.
 fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Object>) -> Option<bool> {
     let details = details.filter(|details| [publish::WRITE_FAILED, video_file::WRITE_FAILED].contains(&details.name().as_str()))?;
     let is_closed = details.get::<bool>("closed").unwrap_or(false);

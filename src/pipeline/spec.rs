@@ -13,7 +13,8 @@ use crate::stages::{files, hint_of_unknown};
 /// A parsed pipeline description.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// Where it was read from, or where a built-in description would be installed. Paths in it are relative to its folder.
+    /// The file of the description, or the path at which a built-in description would be installed. Paths in the description are relative
+    /// to the folder of this file.
     pub path: PathBuf,
     /// Whether the text is part of the program.
     pub is_built_in: bool,
@@ -86,18 +87,18 @@ impl ParameterType {
 }
 
 impl ParameterType {
-    /// What stands for a value in a command, such as `PATH`.
+    /// Placeholder for a value in a command, such as `PATH`.
     pub fn placeholder(self) -> String {
         self.name().to_uppercase()
     }
 }
 
 impl Spec {
-    /// Reads the description at `path`, or the one of that name: an installed one, such as `pipelines/faces.toml` in roiflow's data folder
-    /// for `faces`, or a built-in one.
+    /// Reads the description at `path`, or the installed or built-in description with the name `path`. For example, `faces` is the
+    /// installed file `pipelines/faces.toml` in roiflow's data folder.
     ///
     /// # Errors
-    /// As [`Spec::read`]; if there is none, the error lists the descriptions that have names.
+    /// As [`Spec::read`]. If no description is found, the error lists the descriptions that have names.
     pub fn find(path: &Path) -> Result<Self> {
         if path.components().count() != 1 || path.exists() {
             return Self::read(path);
@@ -115,7 +116,7 @@ impl Spec {
         }
     }
 
-    /// How messages call it.
+    /// Title of the description in messages.
     pub fn title(&self) -> String {
         if self.is_built_in { format!("pipeline `{}`, built in", self.file.name) } else { format!("`{}`", self.path.display()) }
     }
@@ -178,7 +179,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reads it.
+    /// Reads the description.
     ///
     /// # Errors
     /// As [`Spec::read`].
@@ -193,8 +194,8 @@ impl Named {
     }
 }
 
-/// All descriptions that have names, sorted. An installed description takes the place of a built-in one, and one of an earlier data folder
-/// that of one in a later folder.
+/// All descriptions that have names, sorted. An installed description replaces the built-in description of the same name. A description in
+/// an earlier data folder replaces one in a later folder.
 pub fn named() -> Vec<Named> {
     let mut found: BTreeMap<String, Option<PathBuf>> = BUILT_IN.iter().map(|(name, _)| ((*name).to_owned(), None)).collect();
     for folder in folders::data().iter().rev().map(|folder| folder.join("pipelines")) {

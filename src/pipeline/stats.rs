@@ -24,9 +24,10 @@ pub struct Stats {
     pub n_frames: u64,
     /// Objects of the detectors.
     pub n_objects: u64,
-    /// Time from the first buffer to the last.
+    /// Time from the first to the last buffer.
     pub duration: Duration,
-    /// Latencies from the first inference element to leaving the last one, sorted. For long streams an even sample.
+    /// Latencies from arriving at the first inference element to leaving the last inference element, sorted. For long streams, an even
+    /// sample.
     pub latencies: Vec<Duration>,
     /// Step times per inference element.
     pub stages: Vec<StageTimes>,
@@ -45,7 +46,7 @@ pub struct Stats {
 pub struct StageTimes {
     /// The element's name in the pipeline.
     pub name: String,
-    /// The device that runs its model.
+    /// The device that runs the element's model.
     pub device: String,
     /// Number of inferences.
     pub n_runs: u64,
@@ -58,7 +59,7 @@ pub struct StageTimes {
 pub struct NotInferred {
     /// The element's name in the pipeline.
     pub element: String,
-    /// Whether they were dropped.
+    /// Whether the frames were dropped.
     pub dropped: bool,
     /// The property that is the reason, or `flush`, `downstream`.
     pub reason: String,
@@ -67,7 +68,8 @@ pub struct NotInferred {
 }
 
 impl Stats {
-    /// Sum over streams that ran at the same time. The duration is the longest one. Inference elements with the same name are combined.
+    /// Sum over streams that ran at the same time. The duration is the longest duration of a stream. Inference elements with the same
+    /// name are combined.
     pub fn sum<'a>(of: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for stats in of {
@@ -246,7 +248,7 @@ impl Seen {
     }
 }
 
-/// An even sample of durations: each one, later every second one, and so on.
+/// An even sample of durations: first every duration is stored, later every second duration, and so on.
 #[derive(Debug, Default)]
 struct Latencies {
     kept: Vec<Duration>,

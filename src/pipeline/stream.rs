@@ -16,7 +16,7 @@ use super::{Error, Event, Events, Input, Outputs, PipelineHandle, Plan, Result, 
 use crate::elements::{caps, meta};
 use crate::frame::{Frame, FrameResults, Size};
 
-/// A running pipeline fed and read by the application. Dropping it ends the pipeline.
+/// A running pipeline that receives frames from the application and returns results to it. Dropping the stream ends the pipeline.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -62,7 +62,8 @@ enum Phase {
 
 /// Pushes frames into a stream. Cheap to clone.
 ///
-/// Call [`Sender::end`] after the last frame. If all senders are dropped while the stream waits for frames, it ends with an error.
+/// Call [`Sender::end`] after the last frame. If all senders are dropped while the stream waits for frames, the stream ends with an
+/// error.
 #[derive(Debug, Clone)]
 pub struct Sender(Arc<Token>);
 
@@ -138,8 +139,8 @@ impl Stream {
         Ok(Self { sink, events, wake, entrance, senders, phase, is_abandoned: false, _handle: handle })
     }
 
-    /// Returns a sender of frames. It may be used on another thread, and blocks while the pipeline is full. Keep it until
-    /// [`Sender::end`].
+    /// Returns a sender of frames. The sender may be used on another thread, and blocks while the pipeline is full. Keep the
+    /// sender until [`Sender::end`].
     pub fn sender(&self) -> Sender {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let token = senders.upgrade().unwrap_or_else(|| Arc::new(Token(self.entrance.clone())));

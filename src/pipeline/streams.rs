@@ -1,6 +1,6 @@
 //! Runs several inputs with one description: each stream has its own pipeline, name and results.
 //!
-//! Elements of one process share equal models automatically. A failed stream does not end the others.
+//! Elements of one process share equal models automatically. A failed stream does not end other streams.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ impl Outputs {
     /// Checks that `n_streams` streams can use these outputs.
     ///
     /// # Errors
-    /// `Usage` if they would write to the same file.
+    /// `Usage` if several streams would write to the same file.
     pub fn check_for(&self, n_streams: usize) -> Result<()> {
         let is_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(crate::publish::is_stdout);
         if n_streams < 2 {

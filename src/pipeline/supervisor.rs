@@ -26,9 +26,9 @@ pub(super) enum Input {
 
 /// A request for a stream.
 pub(super) enum Request {
-    /// A message of its pipeline.
+    /// A message of the stream's pipeline.
     Message(gst::Message),
-    /// Its pipeline was started; false if an element failed to start.
+    /// The stream's pipeline was started; false if an element failed to start.
     Started(bool),
     /// A warning of an operation on another thread.
     Warning(String),
@@ -38,7 +38,7 @@ pub(super) enum Request {
     Drain,
     /// Stop at once.
     Stop,
-    /// Its pipeline has stopped.
+    /// The stream's pipeline has stopped.
     Stopped(Result<Ending>),
 }
 

@@ -1,4 +1,4 @@
-//! Rotates frames of a file whose metadata declares a rotation, as phones record it.
+//! Rotates the frames of a file whose metadata declares a rotation. Phones record such files.
 //!
 //! Nothing is added to pipelines of other files, so their frames pass without a copy.
 
@@ -11,7 +11,7 @@ use gstreamer_video as gst_video;
 
 use super::plan::ENTRY;
 
-/// Watches the tags after the decoder, and inserts a `videoflip` if one declares an orientation.
+/// Watches the tags after the decoder, and inserts a `videoflip` if a tag declares an orientation.
 pub(super) fn keep(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src")) else { return };
     let pipeline = pipeline.downgrade();

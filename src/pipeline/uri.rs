@@ -1,7 +1,7 @@
 //! The address of an input that GStreamer opens, with its user and password.
 //!
 //! User and password are removed from an address if the source element has properties for them (RTSP, HTTP). So GStreamer's errors and
-//! logs cannot contain them, and a password without percent-encoding, such as `pa/ss`, works.
+//! logs cannot contain user and password. Passwords without percent-encoding, such as `pa/ss`, also work.
 
 use std::fmt;
 use std::path::Path;
@@ -136,7 +136,7 @@ impl fmt::Debug for Uri {
 /// The `file:` URI of a path, which need not be UTF-8.
 ///
 /// # Errors
-/// If the path is empty, or its working folder was deleted.
+/// If the path is empty, or the path is relative and the working folder was deleted.
 pub fn file_uri(path: &Path) -> Result<String> {
     let failed = |error: &dyn fmt::Display| Error::failed(format!("input `{}`: {error}", path.display()));
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;

@@ -1,7 +1,7 @@
 //! Monitors the source of a stream: whether data still arrives, and whether EOS was expected.
 //!
 //! Data arrival is measured at the source. So a model that is still compiling or a slow output is not mistaken for a lost camera. While
-//! downstream blocks a buffer of the source, the source cannot deliver, and nothing counts as late.
+//! downstream blocks a buffer of the source, the source cannot deliver data, and is not considered late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ use gstreamer as gst;
 use super::plan::{ENTRY, SOURCE};
 use super::{Error, Input, Plan, reasons};
 
-/// Segments of HLS and DASH may last ten seconds and arrive at once.
+/// Minimum timeout for HLS and DASH: a segment may last ten seconds, and its data arrives at once.
 const LEAST_TIMEOUT_OF_SEGMENTS: Duration = Duration::from_secs(30);
 /// How long an RTSP source tries UDP before it switches to TCP.
 const MAX_UDP_TRY: Duration = Duration::from_secs(5);
-/// How much of a recording may be missing at its end, because durations are rounded.
+/// Time that may be missing at the end of a recording, because durations are rounded.
 const TOLERANCE: gst::ClockTime = gst::ClockTime::from_mseconds(1000);
 
 /// Monitoring of a running source.
@@ -43,12 +43,13 @@ struct Arrivals {
     /// Data is pulled, or comes from unknown elements, so lateness cannot be detected.
     is_unknown: AtomicBool,
     is_segmented: AtomicBool,
-    /// The source has delivered everything.
+    /// The source has delivered all its data.
     is_done: AtomicBool,
 }
 
 impl Watch {
-    /// `None` for sources that cannot be lost: files, images, frames of the application. Call it before the pipeline starts.
+    /// Starts monitoring. `None` for sources that cannot be lost: files, images, frames of the application. Call this before the pipeline
+    /// starts.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Input::Uri(_) = &plan.input else { return None };
         let source = pipeline.by_name(SOURCE)?;
@@ -187,7 +188,7 @@ fn set_up(source: &gst::Element, timeout: Option<Duration>) {
                 }),
             );
         }
-        // One second longer than the timeout here, whose error names the source.
+        // One second longer than the timeout of this module, because the error of this module names the source.
         "souphttpsrc" | "curlhttpsrc" => {
             let seconds = timeout.map_or(0, |timeout| timeout.as_secs().saturating_add(1).min(3600) as u32);
             set("timeout", seconds.to_value());

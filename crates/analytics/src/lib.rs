@@ -4,7 +4,7 @@
 //! - [`ResultCache`] caches the classifications of tracked objects for later frames.
 //! - [`MotionGate`] reports whether a frame differs from a reference frame.
 //!
-//! Knows results and frames. Knows no models, clocks or GStreamer.
+//! Uses results and frames, but no models, clocks or GStreamer.
 
 #![forbid(unsafe_code)]
 

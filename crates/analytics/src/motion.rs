@@ -4,8 +4,8 @@
 //! if it differs by more than [`TOLERANCE`]. The fraction of changed samples estimates the changed fraction of the area. Objects smaller
 //! than the sample spacing (15 pixels at 1080p) can be missed.
 //!
-//! Luma is the first plane of YUV and gray formats, scaled to 8 bits. For RGB formats it is computed with the weights of BT.601 (0.299 R +
-//! 0.587 G + 0.114 B).
+//! Luma is the first plane of YUV and gray formats, scaled to 8 bits. For RGB formats, luma is computed with the weights of BT.601
+//! (0.299 R + 0.587 G + 0.114 B).
 
 use crate::frame::{Frame, PixelFormat, Size};
 use crate::tensor::Result;
@@ -17,7 +17,7 @@ const N_ROWS: usize = 72;
 const SAMPLE_WIDTH: usize = 4;
 const SAMPLE_HEIGHT: usize = 2;
 const SAMPLE_PIXELS: u32 = (SAMPLE_WIDTH * SAMPLE_HEIGHT) as u32;
-/// A sample has changed if its luma, 0 to 255, differs by more than this.
+/// A sample has changed if its luma, 0 to 255, differs by more than this value.
 pub const TOLERANCE: u8 = 12;
 
 /// The motion gate; see the module.
@@ -91,7 +91,7 @@ struct Plane<'a> {
 }
 
 impl Plane<'_> {
-    /// `N` is the number of bytes per pixel.
+    /// Appends the samples of the plane. `N` is the number of bytes per pixel.
     fn sample<const N: usize>(&self, samples: &mut Vec<u8>, luma: impl Fn(&[u8; N]) -> u32) {
         let (width, height) = (self.size.width as usize, self.size.height as usize);
         let (sample_width, sample_height) = (SAMPLE_WIDTH.min(width), SAMPLE_HEIGHT.min(height));

@@ -4,7 +4,7 @@
 //! classified. [`ResultCache::insert`] stores results in any order. [`ResultCache::apply`] adds cached results to an outgoing frame. It
 //! uses results of this frame and earlier frames only, so the output does not depend on thread timing.
 //!
-//! Knows no models, threads or clocks.
+//! Uses no models, threads or clocks.
 //!
 //! # When an object is classified
 //!
@@ -28,7 +28,8 @@
 
 use crate::frame::{Classification, Detection, ObjectId, Outcome, Rect, Size};
 
-/// Maximum number of cached objects. The object that was seen longest ago is evicted first; of equal ones, the smallest track ID.
+/// Maximum number of cached objects. The object that was seen longest ago is evicted first. Ties are decided by the
+/// smallest track ID.
 pub const MAX_OBJECTS: usize = 300 // visible: the default limit of one detector's results in a frame
     + 300 // visible: the same for a second detector
     + 424; // not visible, may reappear
@@ -61,7 +62,7 @@ impl ReuseOptions {
         *self != Self { growth: self.growth, ..Self::default() }
     }
 
-    /// Returns a message if an option has no effect in combination with the others.
+    /// Returns a message if an option has no effect in combination with the other options.
     pub fn option_without_effect(&self) -> Option<String> {
         if self.growth > 0.0 && self.interval == 1 && self.movement <= 0.0 {
             return Some(format!(
@@ -114,7 +115,7 @@ impl ResultCache {
         Self { options, objects: Vec::new() }
     }
 
-    /// Whether to classify the object in this frame. If true, an attempt is recorded.
+    /// Decides whether the object is classified in this frame. If true, an attempt is recorded.
     pub fn plan(&mut self, frame_number: u64, track_id: ObjectId, rect: Rect, size: Size) -> bool {
         let options = self.options;
         let relative = rect.rescaled(size, Size::new(1, 1));
@@ -128,7 +129,7 @@ impl ResultCache {
         true
     }
 
-    /// Cancels the attempt of this frame, because its run failed. The object is classified in the next frame.
+    /// Cancels the attempt of this frame after a failed run. The object is classified in the next frame.
     pub fn cancel_attempt(&mut self, frame_number: u64, track_id: ObjectId) {
         let Some(object) = self.object(track_id) else { return };
         object.n_attempts = object.n_attempts.saturating_sub(1);
@@ -143,7 +144,7 @@ impl ResultCache {
             return;
         }
         let max_results = self.options.consensus.max(1) as usize + MAX_AHEAD;
-        // Not found if the object was evicted in the meantime.
+        // The object is not found if it was evicted in the meantime.
         let Some(object) = self.object(track_id) else { return };
         let attribute_idx = object.attributes.iter().position(|attribute| attribute.is_of(result)).unwrap_or_else(|| {
             object.attributes.push(Attribute { result: result.clone(), results: Vec::new() });
@@ -159,7 +160,7 @@ impl ResultCache {
 
     /// Replaces the attributes of an object in an outgoing frame with the combined results.
     ///
-    /// Returns true if one of them is based on earlier frames only.
+    /// Returns true if a combined result is based on earlier frames only.
     pub fn apply(&mut self, frame_number: u64, detection: &mut Detection) -> bool {
         let n_voters = self.options.consensus.max(1) as usize;
         let Some(object) = detection.track.and_then(|track_id| self.object(track_id)) else { return false };

@@ -83,7 +83,7 @@ struct Track {
     n_frames: u32,
     /// Inferred frames since the last detection.
     n_missed: u32,
-    /// Whether it was matched in the current frame.
+    /// Whether the track was matched in the current frame.
     is_seen: bool,
 }
 
@@ -103,7 +103,7 @@ enum ReferenceBox {
 }
 
 impl Tracker {
-    /// Processes the next frame and sets the track IDs of its detections.
+    /// Processes the next frame and sets the track IDs of the frame's detections.
     ///
     /// Only detections for which `is_tracked` returns true are tracked. `new_track_id` creates IDs. Detections that already have a track ID
     /// keep it.
@@ -140,7 +140,7 @@ impl Tracker {
         self.counts.n_tracks = self.tracks.len() as u64;
     }
 
-    /// Removes all tracks. Call it for a new stream or after a seek.
+    /// Removes all tracks. Call this for a new stream or after a seek.
     pub fn reset(&mut self) {
         self.tracks.clear();
         self.size = Size::default();
@@ -245,7 +245,7 @@ impl Tracker {
         self.tracks.push(track);
     }
 
-    /// Evicts the track that has been lost longest; of equal ones, the oldest. Returns false if no track is lost.
+    /// Evicts the track that has been lost longest; of tracks lost equally long, the oldest. Returns false if no track is lost.
     fn evict(&mut self) -> bool {
         let lost = self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen);
         // `max_by_key` returns the last of equal elements.
@@ -261,7 +261,7 @@ impl Track {
         self.label_id == detection.label_id && self.label == detection.label
     }
 
-    /// The box to match; `None` for the last box if it equals the predicted one.
+    /// The box to match. `None` for the last box if it equals the predicted box.
     fn reference_box(&self, reference: ReferenceBox) -> Option<Rect> {
         match reference {
             ReferenceBox::Predicted => {

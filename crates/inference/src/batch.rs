@@ -1,6 +1,6 @@
 //! Batches: each job preprocesses its image into its batch item of the input, and decodes its batch item of the outputs.
 //!
-//! If a batch item cannot be preprocessed or decoded, only its job fails. Knows no queue.
+//! If a batch item cannot be preprocessed or decoded, only the job of that item fails. Does not access the queue.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use crate::vision::{Scratch, Target};
 pub(super) struct Batch {
     /// Empty while the request is idle, and during decoding.
     pub(super) items: Vec<BatchItem>,
-    /// Input shape of one batch item, equal for all.
+    /// Input shape of one batch item, equal for all items.
     pub(super) input_shape: Option<Shape>,
     /// Time when the jobs were assigned to the request, and when their first step started.
     pub(super) assigned: Option<Instant>,
@@ -110,7 +110,7 @@ impl FillInput for BatchInput {
                     n_filled += 1;
                 }
                 Err(error) if n_items == 1 => return Err(error),
-                // The batch item keeps old values. Its outputs are ignored.
+                // The batch item keeps the values of an earlier run. The outputs of this batch item are ignored.
                 Err(error) => self.batch.lock().unwrap().items[item_idx].failed = Some(error),
             }
         }

@@ -15,16 +15,16 @@
 //! # Batches
 //!
 //! A call takes the first job and the jobs directly after it, up to [`BatchLimits::max_items`]. Without [`BatchLimits::timeout`], all jobs
-//! of a batch belong to one frame. With it, they can belong to any frames and streams. The call then starts when the batch is full, or when
-//! its oldest job has waited for the timeout. The thread [`Queue::watch`] checks this.
+//! of a batch belong to one frame. With a timeout, the jobs can belong to any frames and streams. The call then starts when the batch is
+//! full, or when its oldest job has waited for the timeout. The thread [`Queue::watch`] checks both conditions.
 //!
 //! A batch item that cannot be preprocessed or decoded fails alone. If a whole batch fails, its items run again one by one. So one stream
 //! cannot break the results of another.
 //!
 //! # Copies of the model
 //!
-//! If each request has a separate copy of the model, only the first copy exists at the start. A thread compiles the others when a call ends
-//! while jobs wait; see [`Copies`].
+//! If each request has a separate copy of the model, only the first copy exists at the start. A thread compiles the remaining copies when a
+//! call ends while jobs wait; see [`Copies`].
 //!
 //! # Locks
 //!
@@ -103,7 +103,7 @@ pub(super) struct Worker {
 }
 
 thread_local! {
-    /// Whether this thread is delivering a result. It must not wait for the end of the delivery.
+    /// Whether this thread is delivering a result. Such a thread must not wait for the end of the delivery.
     static IS_DELIVERING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -278,7 +278,7 @@ impl Queue {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        // A thread that delivers a result must not wait here. The requests end on their own.
+        // A thread that delivers a result must not wait here. The requests end without this wait.
         for thread in threads.into_iter().flatten().filter(|_| !IS_DELIVERING.get()) {
             let _ended = thread.join();
         }
@@ -296,7 +296,7 @@ impl Queue {
         self.n_cores / n_busy.max(1)
     }
 
-    /// Discards the waiting jobs for which `is_one` returns true. They report an error.
+    /// Discards the waiting jobs for which `is_one` returns true. Discarded jobs report an error.
     pub(super) fn discard_jobs(&self, is_one: impl Fn(&Job) -> bool) {
         let mut dropped = Vec::new();
         let mut state = self.state.lock().unwrap();
@@ -449,7 +449,7 @@ impl State {
         let first = self.pending.front()?;
         match limits.timeout {
             Some(timeout) if self.pending.len() < limits.max_items && !self.pending.iter().any(|pending| pending.alone) => {
-                // Not the first job in the queue: the oldest frame may have been submitted last.
+                // Do not use the first job in the queue: the oldest frame may have been submitted last.
                 self.pending.iter().map(|pending| pending.submitted).min().and_then(|oldest| oldest.checked_add(timeout))
             }
             _ => Some(first.submitted),

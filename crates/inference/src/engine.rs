@@ -12,7 +12,7 @@ use crate::runtime::Core;
 use crate::runtime::device::Device;
 use crate::vision::decode::DecoderRegistry;
 
-/// Devices, decoders, compiled models and file access rules. Clones share them.
+/// Devices, decoders, compiled models and file access rules. Clones of an engine share all of these.
 ///
 /// Stages of different engines share nothing. [`StageOptions::engine`](super::StageOptions::engine) selects the engine of a stage. The
 /// default is [`Engine::of_process`].
@@ -66,8 +66,8 @@ impl Engine {
         (core, generation)
     }
 
-    /// Loads the library of a device on a separate thread, before the first stage needs it. Libraries of one process load one at a time,
-    /// and those of video decoders take similarly long.
+    /// Loads the library of a device on a separate thread, before the first stage needs it. A process loads one library at a time. The
+    /// libraries of video decoders take similarly long.
     pub fn prepare_device(&self, name: Option<&str>) -> Preparing {
         let (engine, name) = (self.clone(), name.unwrap_or(DEFAULT_DEVICE).to_owned());
         let prepare = move || engine.core_for(Some(&name)).0.prepare(&name);
@@ -85,8 +85,8 @@ impl Engine {
         *self.0.decoders.write().unwrap_or_else(PoisonError::into_inner) = decoders;
     }
 
-    /// Sets the cache folder for compiled models, for stages whose options name none. `None` disables the cache. Only the first call has an
-    /// effect. Default: the environment variable `ROIFLOW_CACHE_DIR`, or none.
+    /// Sets the cache folder for compiled models, for stages whose options name no cache folder. `None` disables the cache. Only the
+    /// first call has an effect. Default: the environment variable `ROIFLOW_CACHE_DIR`, or no cache.
     pub fn set_cache_folder(&self, folder: Option<PathBuf>) {
         let _first = self.0.cache_folder.set(folder);
     }

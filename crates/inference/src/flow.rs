@@ -1,8 +1,8 @@
 //! State machine of a stream in an inference element: start, stop, flush, EOS, links and errors.
 //!
-//! Pure: knows no pads, threads, locks or clocks. The driver of an element (`elements/infer.rs`) calls [`Flow::handle`] with a [`Trigger`]
-//! under the lock of the stream. It executes the [`Action`]s of the [`Transition`] in order. `tests/check/checks/flow.rs` is a second
-//! driver with simulated pads and threads, which tests all orders of their steps.
+//! Pure: uses no pads, threads, locks or clocks. The driver of an element (`elements/infer.rs`) calls [`Flow::handle`] with a [`Trigger`]
+//! under the lock of the stream. The driver executes the [`Action`]s of the [`Transition`] in order. `tests/check/checks/flow.rs` is a
+//! second driver with simulated pads and threads. This driver tests all orders of the steps of these threads.
 //!
 //! # States
 //!
@@ -87,7 +87,7 @@ impl Epoch {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Link(u64);
 
-/// Epoch and link at the start of a turn of the source pad's task. The results of its pushes carry it.
+/// Epoch and link at the start of a turn of the source pad's task. Each push result carries the turn in which the push was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Turn {
     epoch: Epoch,
@@ -141,7 +141,7 @@ pub enum Input {
 pub enum Output {
     /// The task pushes frames and events.
     Running,
-    /// EOS was the last item pushed; with the link at that time.
+    /// EOS was the last item pushed. Holds the link at that time.
     Ended(Link),
     /// Too many consecutive frames failed, and the error is being posted on the bus.
     Breaking,
@@ -213,7 +213,7 @@ pub enum Trigger<E> {
     EventPushed {
         /// The turn of the push.
         turn: Turn,
-        /// Whether it is EOS.
+        /// Whether the event is EOS.
         is_eos: bool,
         /// Whether the event was refused and is sticky.
         is_refused_and_kept: bool,
@@ -229,19 +229,19 @@ pub enum Trigger<E> {
     },
     /// The items before the next SEGMENT, STREAM_START or EOS were removed from the queue.
     SegmentSkipped {
-        /// Whether there was such an event.
+        /// Whether the queue contained such an event.
         found: bool,
     },
     /// Too many consecutive frames failed.
     Break {
-        /// The turn of the last of them.
+        /// The turn of the last failed frame.
         turn: Turn,
     },
 }
 
 /// A task of the driver.
 ///
-/// Actions up to [`Action::PauseTask`] are executed under the lock under which the state changed, the others without it.
+/// Actions up to [`Action::PauseTask`] are executed under the lock under which the state changed, later actions without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Close the queue, discard its frames, and keep its sticky events. Wake up all waiting threads.
@@ -425,7 +425,7 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.flush();
                 &[CloseQueue, DiscardResults, AwaitPause]
             }
-            // If a stop and a start overtake a flush, the sink pad may not get its FLUSH_STOP.
+            // If the element stops and starts during a flush, the sink pad may not receive FLUSH_STOP.
             (Trigger::FlushForwarded { .. } | Trigger::SinkActivated { sink_is_flushing: false }, _) => &[EndFlushDownstream, Reopen],
             // Some elements send FLUSH_STOP without FLUSH_START, possibly during a start. The following frames belong to a new segment, so
             // no earlier frame may leave after FLUSH_STOP.
@@ -478,7 +478,7 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input, output: if is_eos { Output::Ended(turn.link) } else { Output::Running } };
                 &[]
             }
-            // The pad was flushing and did not store the event, which is older than the stored events of the queue.
+            // The pad was flushing and did not store the event. The event is older than the stored events of the queue.
             (Trigger::EventPushed { turn, is_refused_and_kept: true, .. }, _) if turn.epoch != self.epoch => &[KeepEventFirst],
             (Trigger::FramePushed { turn, result, is_linked }, Streaming { input, output }) if turn.epoch == self.epoch => {
                 self.refuse(turn, result, is_linked, input, output)?

@@ -119,7 +119,7 @@ impl FillInput for ImageInput {
             [] => return Err(Error::new(ErrorKind::Tensor, "expected at least one image, got none")),
             [first, ..] => first.size(),
         };
-        // Dynamic width and height are set to those of the first image.
+        // Dynamic width and height are set to the size of the first image.
         let (height_axis, width_axis) = match self.preprocess.layout {
             InputLayout::Nchw => (2, 3),
             InputLayout::Nhwc => (1, 2),

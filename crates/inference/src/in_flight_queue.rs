@@ -1,10 +1,11 @@
 //! In-flight queue: holds a bounded number of frames and releases them in arrival order.
 //!
-//! One thread admits frames and blocks while the queue is full. That is the backpressure. Any thread completes frames. One thread takes
-//! them.
+//! One thread admits frames and blocks while the queue is full: this is the backpressure. Any thread completes frames. One thread takes
+//! complete frames.
 //!
-//! Events enter complete and keep their position in the order. Skipped frames do the same. Skipped frames have a separate bound, because
-//! they wait only for earlier frames. Flushing empties the queue and makes blocked calls return. A late completion has no effect.
+//! Events and skipped frames are complete when they enter, and keep their position in the order. Skipped frames have a separate bound,
+//! because they wait only for earlier frames. Flushing empties the queue and makes blocked calls return. Completing a frame that is no
+//! longer in the queue has no effect.
 //!
 //! Closures that read or change items run under the queue's lock. They only read, move and assign.
 
@@ -39,7 +40,7 @@ struct State<T> {
     /// Ticket of the next entry.
     next_ticket: Ticket,
     flushing: bool,
-    /// `take` returns once without an item.
+    /// Whether `take` must return once without an item.
     wake_requested: bool,
     /// Items returned by `take` without a following `finish_taken`.
     n_taken: usize,
@@ -272,7 +273,7 @@ impl<T> InFlightQueue<T> {
         state.entries.iter().filter(|entry| entry.kind == Kind::InFlight).map(|entry| &entry.item).any(is_it)
     }
 
-    /// Removes the oldest item. Blocks until it is complete or its `deadline` has passed.
+    /// Removes the oldest item. Blocks until the oldest item is complete or its `deadline` has passed.
     ///
     /// Returns [`Taken::WokenUp`] at `wake_at` and after [`InFlightQueue::wake`]. The caller calls [`InFlightQueue::finish_taken`] when it
     /// has processed an item.
@@ -318,9 +319,9 @@ impl<T> InFlightQueue<T> {
         self.unlock_and_notify(state);
     }
 
-    /// Makes [`InFlightQueue::take`] check the deadline of the oldest frame. Call it after admitting a frame that has a deadline.
+    /// Makes [`InFlightQueue::take`] check the deadline of the oldest frame. Call this after admitting a frame that has a deadline.
     ///
-    /// `admit` does not do this, because without deadlines it would wake a thread for each frame.
+    /// `admit` does not call this method: without deadlines, each frame would wake up a thread without need.
     pub fn recheck_deadlines(&self) {
         self.changed.notify_all();
     }

@@ -1,8 +1,7 @@
 //! Instances: compiled models with their requests, shared by the stages of an engine.
 //!
 //! Stages can share an instance if their [`Settings`] and [`Role`] are equal. Preprocessing, decoders, labels, thresholds and scheduling
-//! belong to each stage and come with its jobs. The registry holds weak references. Dropping the last stage frees the model on its own
-//! thread.
+//! belong to each stage and come with its jobs. The registry holds weak references. The thread that drops the last stage frees the model.
 //!
 //! While a stage compiles a model it holds the lock of this instance only. So a model is compiled once, even if several stages request it
 //! at the same time, and other models load in parallel.
@@ -32,11 +31,11 @@ pub enum Sharing {
     Exclusive,
     /// Shared by all stages with the same model, device, requests and batch options.
     SameOptions,
-    /// Shared by all stages with this name. Options that one of them does not set are taken from the others.
+    /// Shared by all stages with this name. Options that a stage does not set are taken from the other stages with this name.
     Named(String),
 }
 
-/// What a stage does with its model. Stages of different roles do not share one.
+/// What a stage does with its model. Stages of different roles do not share a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Detector,
@@ -110,7 +109,7 @@ impl Settings {
         self
     }
 
-    /// Descriptions of the options that are requested and have another value here.
+    /// Descriptions of the requested options whose values differ from those in `self`.
     fn differences(&self, requested: &Self) -> Vec<String> {
         fn differs<T: PartialEq>(is: &Option<T>, requested: &Option<T>) -> bool {
             requested.is_some() && is != requested
@@ -209,7 +208,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     let is_unbatched = options.batch_size.map_or(!runs_regions, |max| max <= 1);
     // Engines are faster with static shapes: with a dynamic batch axis, UltraFace takes 25 % longer on OpenVINO.
     let pinned = is_unbatched.then(|| with_batch_size_one(&model)).flatten();
-    // Before requests are created, which require a model with one image input.
+    // Checked before requests are created, because requests require a model with one image input.
     let accept = |info: &ModelInfo| ModelSpec::load(options, info).map(drop);
     let compile = |model: &Model| Copies::compile(core, model, device, options, &config, &accept);
     let copies = match pinned.as_ref().map(compile) {

@@ -1,6 +1,6 @@
 //! Jobs: frames or regions to run, and the collection of the results of a frame.
 //!
-//! Knows no queue and no request.
+//! Uses no queue and no request.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use crate::vision::decode::{Output, Results};
 pub struct StageResults {
     /// Detections grouped by region, in descending order of confidence. The parent of a detection in a region is the region's object.
     pub detections: Vec<Detection>,
-    /// Classifications of the whole frame, without those below their threshold; or raw outputs of a `custom` model.
+    /// Classifications of the whole frame that reach their threshold, or raw outputs of a `custom` model.
     pub classifications: Vec<Classification>,
     /// Classifications of regions, with the ID of the region, in order of completion.
     pub of_regions: Vec<(ObjectId, Classification)>,
@@ -33,7 +33,7 @@ impl StageResults {
         self.failed.take().map_or(Ok(self), |(error, _)| Err(error))
     }
 
-    /// Adds these results to those of a frame. Classifications of a region are added to the detection with the region's ID.
+    /// Adds these results to the results of a frame. Classifications of a region are added to the detection with the region's ID.
     pub fn add_to(self, frame: &mut FrameResults) {
         frame.detections.extend(self.detections);
         frame.classifications.extend(self.classifications);
@@ -138,7 +138,7 @@ impl JobInput {
     }
 }
 
-/// One frame or region to run. Dropping it before it ran reports the error `Stopped`.
+/// One frame or region to run. Dropping a job before it ran reports the error `Stopped`.
 pub(super) struct Job {
     /// `None` after completion.
     input: Option<JobInput>,
@@ -160,7 +160,7 @@ impl Job {
         Arc::ptr_eq(&self.runs.client, client)
     }
 
-    /// Decodes the outputs of its batch item and stores the results.
+    /// Decodes the outputs of the job's batch item and stores the results.
     pub(super) fn decode(&mut self, outputs: &[Output<'_>], frame_from_input: &Transform, results: &mut Results) -> Result<()> {
         let &JobInput { corner, alignment, region, .. } = self.input();
         let frame_from_input = frame_from_input.then_move(corner.x, corner.y);
@@ -170,10 +170,10 @@ impl Job {
         check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))
     }
 
-    /// Releases the frame's memory, and adds the stored results or the error to those of the frame.
+    /// Releases the frame's memory, and adds the stored results or the error to the results of the frame.
     pub(super) fn finish(&mut self, ended: Result<()>) {
         let Some(JobInput { frame, region, .. }) = self.input.take() else { return };
-        // First, so that the buffer is writable when the owner of the frame gets the results.
+        // Release the frame first, so that its buffer is writable when the owner of the frame gets the results.
         drop(frame);
         let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.classifications));
         self.runs.finish(region, ended.map(|()| found));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::runtime::{Error, ErrorKind, Result, files};
 
-/// Labels by class index; may be empty. Clones share them.
+/// Labels by class index; may be empty. Clones share the labels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(Arc<[Arc<str>]>);
 

@@ -2,13 +2,13 @@
 //!
 //! - [`spec`] reads a model and its description into a [`ModelSpec`] and checks it against the model's ports.
 //! - [`image_input`] preprocesses images into the input of a request.
-//! - A [`Stage`] is a detector or a classifier. It runs frames and regions on a bounded set of requests and passes results to a closure. Stages
-//!   of the same model can share its requests ([`Sharing`]). A [`RunGuard`] cancels frames whose runs have not started.
+//! - A [`Stage`] is a detector or a classifier. It runs frames and regions on a bounded set of requests and passes results to a closure.
+//!   Stages of the same model can share the model's requests ([`Sharing`]). A [`RunGuard`] cancels frames whose runs have not started.
 //! - An [`Engine`] has the devices, decoders and compiled models of its stages.
 //! - [`InFlightQueue`] is the queue of frames in flight: bounded, in arrival order.
 //! - [`flow`] is the state machine of a stream.
 //!
-//! Knows vision and the runtime. Knows no GStreamer.
+//! Uses vision and the runtime, but not GStreamer.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! "Did you mean": suggestions for mistyped names.
 
-/// The known name that is most similar to `name`, ignoring case; `None` if none is similar. Of equally similar ones, the first.
+/// The known name that is most similar to `name`, ignoring case; `None` if no name is similar. Of equally similar names, the first.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = name.to_lowercase();
-    // Up to a third of the letters may differ. A name that is a prefix of the other also counts.
+    // Up to a third of the letters may differ. Names are also similar if one name is a prefix of the other.
     let distance = |known: &str| {
         let known = known.to_lowercase();
         let is_ending = !typed.is_empty() && !known.is_empty() && (typed.starts_with(&known) || known.starts_with(&typed));
@@ -27,7 +27,7 @@ pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
     nearest(name, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// As [`did_you_mean`], for a message such as "unknown field `a`, expected one of `b`, `c`".
+/// Like [`did_you_mean`], for a message such as "unknown field `a`, expected one of `b`, `c`".
 pub fn hint_of_unknown(message: &str) -> String {
     if !message.starts_with("unknown ") {
         return String::new();

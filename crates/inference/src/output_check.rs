@@ -1,7 +1,8 @@
 //! Output check: detects that the first outputs of a model contradict its description, and reports once which key to change.
 //!
 //! A model with a wrong description usually finds nothing, which is not an error by itself. So the first runs of a stage are examined
-//! ([`Survey`]): four runs completely, more runs by their boxes above the threshold. After that the check costs one atomic load.
+//! ([`Survey`]). All values of four runs are examined; of further runs, only the boxes above the threshold. After that the check costs one
+//! atomic load.
 //!
 //! If the description was deduced from the ports alone, a contradiction is an error of every run instead of a warning.
 
@@ -18,7 +19,7 @@ use crate::vision::decode::{Coordinates, Finding, Output, Results, Survey};
 const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
 /// Number of runs that are examined in total.
 const MAX_RUNS: u32 = 200;
-/// Number of boxes above the threshold that is sufficient.
+/// Number of boxes above the threshold that is sufficient to end the check early.
 const MAX_CANDIDATES: usize = 500;
 
 /// The output check of one stage; see the module.

@@ -17,7 +17,7 @@ impl ResultSpace {
     /// Maps a point from input to frame coordinates.
     fn point(&self, point: Point) -> Point {
         match self.alignment {
-            // The alignment has pixel centers at integer coordinates.
+            // In the coordinates of the alignment, pixel centers are integers.
             Some(alignment) => {
                 let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
                 Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }

@@ -1,4 +1,5 @@
-//! Lines of results follow `assets/results.schema.json`, by the validator of another crate. Here, because the schema of descriptions uses it, too.
+//! Tests that lines of results follow `assets/results.schema.json`. The tests are in this crate because the tests of the description schema
+//! use the same validator crate.
 
 use std::time::UNIX_EPOCH;
 

@@ -1,8 +1,11 @@
 //! Model descriptions (`model.toml`): parsed, completed, and checked against the model's ports.
 //!
-//! This is the only reader of the format. `input` reads the part about preprocessing, `output` the part about decoders. `description` finds
-//! the description of a model. `known` has built-in descriptions. `deduce` creates one from a model's metadata and ports, `model_proc` from
-//! a DL Streamer file, and `draft` writes it as text.
+//! This module is the only reader of the format:
+//!
+//! - `input` reads the part about preprocessing, `output` the part about decoders.
+//! - `description` finds the description of a model. `known` contains the built-in descriptions.
+//! - `deduce` creates a description from a model's metadata and ports, `model_proc` from a DL Streamer file.
+//! - `draft` writes a description as text.
 //!
 //! Preprocessing and decoding of a model are never guessed. Without a description, an error names the file to write.
 
@@ -47,15 +50,15 @@ pub struct StageOptions {
     pub model_proc: Option<PathBuf>,
     /// The device. Default: [`DEFAULT_DEVICE`].
     pub device: Option<String>,
-    /// Labels, which replace those of the description.
+    /// Labels, which replace the labels of the description.
     pub labels: Option<Vec<String>>,
-    /// A file with labels, which replace those of the description.
+    /// A file with labels, which replace the labels of the description.
     pub labels_file: Option<PathBuf>,
-    /// The threshold, which replaces that of the description.
+    /// The threshold, which replaces the threshold of the description.
     pub threshold: Option<f32>,
     /// Thresholds of single classes of a detector, as text: `person=0.6,car=0.4`.
     pub class_thresholds: Option<String>,
-    /// The IoU threshold, which replaces that of the description.
+    /// The IoU threshold, which replaces the IoU threshold of the description.
     pub iou_threshold: Option<f32>,
     /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. The fields below take
     /// precedence.
@@ -88,11 +91,11 @@ pub struct ModelSpec {
     pub model_name: Arc<str>,
     /// Task of the model.
     pub task: Task,
-    /// Decoders of its outputs; at least one.
+    /// Decoders of the model's outputs; at least one.
     pub heads: Vec<Head>,
-    /// Preprocessing of its input.
+    /// Preprocessing of the model's input.
     pub preprocess: Preprocess,
-    /// How a detection's region is derived. Default for detectors.
+    /// How a region is derived from a detection. The default value for detectors.
     pub crop: Crop,
     /// Width and height of the input.
     pub input_size: Size,
@@ -251,7 +254,7 @@ pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     ModelSpec::load(options, model.info()).map(|spec| spec.labels)
 }
 
-/// Sets dynamic width and height of the only input to the values of the description. Some models know their output shapes only then.
+/// Sets dynamic width and height of the only input to the values of the description. Only then are the output shapes of some models known.
 /// Returns the model unchanged if it is static or has no description yet.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Creates a detector of frames or regions. Loads and compiles the model, or shares a compiled one.
+    /// Creates a detector of frames or regions. Loads and compiles the model, or shares a compiled model.
     ///
     /// # Errors
     /// If a file is missing or invalid, or the model is not a detector.
@@ -35,7 +35,7 @@ impl Stage {
         Self::new(options, Role::Detector)
     }
 
-    /// Creates a classifier of regions. Its runs have priority over those of detectors.
+    /// Creates a classifier of regions. Its runs have priority over the runs of detectors.
     ///
     /// # Errors
     /// If a file is missing or invalid, or the model is not a classifier.
@@ -91,7 +91,7 @@ impl Stage {
         self.instance.queue.submit([Job::new(JobInput::whole(frame), runs)], alone);
     }
 
-    /// As [`Stage::submit`], for regions of `frame`.
+    /// Like [`Stage::submit`], for regions of `frame`.
     ///
     /// Calls `done` when the last region is complete; immediately if there are no regions. Regions whose guard is canceled before they
     /// start fail. [`ModelSpec::crop`] defines the part of the frame that belongs to a region, clipped to the frame. A region outside the
@@ -112,7 +112,7 @@ impl Stage {
                 Err(error) => results.fail(error, true),
             }
         }
-        // From here on, only the regions keep the memory.
+        // From here on, only the regions hold the frame's memory.
         drop(frame);
         if inputs.is_empty() {
             return done(results);
@@ -154,7 +154,7 @@ impl Stage {
         receiver.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// As [`Stage::run`]. Returns the detections in descending order of confidence.
+    /// Like [`Stage::run`]. Returns the detections in descending order of confidence.
     ///
     /// # Errors
     /// As [`Stage::run`].
@@ -162,7 +162,7 @@ impl Stage {
         Ok(self.run(frame)?.detections)
     }
 
-    /// As [`Stage::run`]. Returns a classification for each head whose confidence reaches its threshold.
+    /// Like [`Stage::run`]. Returns a classification for each head whose confidence reaches its threshold.
     ///
     /// # Errors
     /// As [`Stage::run`].
@@ -192,8 +192,8 @@ impl Stage {
         Ok(*warmed_up.insert(took))
     }
 
-    /// As [`Stage::warm_up`]. Returns `None` if it failed for a reason other than the model: the model has run before, or a flush canceled
-    /// it.
+    /// Like [`Stage::warm_up`]. Returns `None` if the warm-up failed for a reason other than the model: the model has run before, or a
+    /// flush canceled the warm-up.
     ///
     /// # Errors
     /// As [`Stage::warm_up`], for a model that has never run.
@@ -210,12 +210,12 @@ impl Stage {
         self.instance.queue.has_run.load(Ordering::Acquire)
     }
 
-    /// Discards frames and regions whose run has not started. They fail.
+    /// Discards frames and regions whose run has not started. Discarded frames and regions fail.
     pub fn discard_pending(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client));
     }
 
-    /// Discards frames and regions whose guard was canceled before their run started. They fail.
+    /// Discards frames and regions whose guard was canceled before their run started. Discarded frames and regions fail.
     pub fn discard_canceled(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
     }
@@ -245,7 +245,7 @@ impl Stage {
         self.instance.queue.n_frames_to_remove()
     }
 
-    /// Returns a contradiction between outputs and description as a message, once. See the module `output_check`.
+    /// Returns a contradiction between outputs and description as a message, if there is one; at most once. See the module `output_check`.
     pub fn take_warning(&self) -> Option<String> {
         self.client.check.take_warning()
     }
@@ -273,7 +273,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Before the instance is released.
+        // Remove the client before the instance is released.
         self.instance.queue.remove_client(&self.client);
     }
 }

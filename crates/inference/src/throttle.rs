@@ -1,8 +1,8 @@
 //! Reduces the number of in-flight frames while requests wait for CPU threads.
 //!
 //! A full in-flight queue keeps the engine busy. If classifiers run on the same cores, a full queue of the detector only increases latency,
-//! because classifiers have priority. So the number of frames is reduced while runs wait longer than they take, and raised when they hardly
-//! wait.
+//! because classifiers have priority. So the number of frames is reduced while the waiting time of runs exceeds their duration, and raised
+//! when runs hardly wait.
 //!
 //! The waiting time of a run is the time from its assignment to a request to the start of its first step. Later delays in a device do not
 //! count. With a configured number of requests (`nireq`) there is no reduction.

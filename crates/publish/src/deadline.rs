@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Limits how long writes wait for a reader or a server. Clones share it. A new deadline is open: writes wait without limit.
+/// Limits how long writes wait for a reader or a server. Clones share the deadline. By default no time is set: writes wait without limit.
 #[derive(Debug, Clone, Default)]
 pub struct Deadline(Arc<Shared>);
 

@@ -8,10 +8,10 @@
 //! ([`WhenFull`]), retries after failures ([`Retry`]), and counts the outcome of each message ([`Counts`]). A destination only connects,
 //! accepts messages, and reports how many it has stored.
 //!
-//! [`LineFile`] is the destination for files, FIFOs, devices and standard output: each message is one line. It writes to an [`OutputFile`],
-//! which other writers use, too. To add a destination, add a file that implements [`Destination`].
+//! [`LineFile`] is the destination for files, FIFOs, devices and standard output: each message is one line. A `LineFile` writes to an
+//! [`OutputFile`], which other writers use, too. To add a destination, add a file that implements [`Destination`].
 //!
-//! Knows no GStreamer and no message format.
+//! Uses no GStreamer and no message format.
 
 mod deadline;
 mod line_file;
@@ -70,7 +70,7 @@ impl Failure {
 /// order. A destination may accept any number of messages before it acknowledges the first.
 ///
 /// After a failure of any method, the destination discards the messages after [`Destination::committed`]. The publisher connects again and
-/// passes them again, or drops them. In both cases the next message has the number after the committed messages.
+/// passes the discarded messages again, or drops them. In both cases the next message has the number after the committed messages.
 pub trait Destination: Send + 'static {
     /// Connects, also after a failure.
     ///
@@ -96,8 +96,8 @@ pub trait Destination: Send + 'static {
     /// Number of messages that the destination has stored permanently, from the first. Never decreases.
     fn acknowledged(&self) -> u64;
 
-    /// As [`Destination::acknowledged`], plus messages that cannot be undone because a part of the last one is written. The publisher does
-    /// not pass these again; the destination completes them in the next flush.
+    /// Like [`Destination::acknowledged`], plus messages that cannot be undone because a part of the last message is written. The publisher
+    /// does not pass these messages again; the destination completes them in the next flush.
     fn committed(&self) -> u64 {
         self.acknowledged()
     }

@@ -1,7 +1,7 @@
 //! Writes messages as lines to a file, FIFO, device or standard output.
 //!
-//! Lines are buffered and written together. If the destination fails within a line, the next write to the same file completes it, even from
-//! another writer. So lines are never torn or mixed.
+//! Lines are buffered and written together. If the destination fails within a line, the next write to the same file completes the line,
+//! even if another writer makes this write. So lines are never torn or mixed.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -18,7 +18,7 @@ const MAX_PENDING_BYTES: usize = 64 * 1024;
 /// Interval of attempts while another writer writes to the same file.
 const TURN_TICK: Duration = Duration::from_millis(2);
 
-/// A destination that writes each message as a line. Connecting opens the file and replaces an existing one.
+/// A destination that writes each message as a line. Connecting opens the file and handles an existing file as [`IfExists`] specifies.
 #[derive(Debug)]
 pub struct LineFile {
     path: PathBuf,
@@ -33,7 +33,7 @@ pub struct LineFile {
     /// End positions of the pending lines.
     ends: VecDeque<usize>,
     n_acknowledged: u64,
-    /// Committed lines: the acknowledged ones, plus one if a part of the next line is written. Its rest is in [`LineEnd`].
+    /// Committed lines: the acknowledged lines, plus one if a part of the next line is written. [`LineEnd`] holds the rest of that line.
     n_committed: u64,
 }
 

@@ -49,7 +49,7 @@ struct Opened {
     max_bytes: usize,
     /// Shared by all line writers of this file.
     line_end: SharedLineEnd,
-    /// Whether several streams of this process may write to it.
+    /// Whether several streams of this process may write to the file.
     is_shared: bool,
 }
 
@@ -96,12 +96,12 @@ impl OutputFile {
         Self { path, if_exists, deadline, opened: None }
     }
 
-    /// Whether it is standard output.
+    /// Whether the output is standard output.
     pub fn is_stdout(&self) -> bool {
         self.path.is_none()
     }
 
-    /// Whether a muxer can seek in it.
+    /// Whether a muxer can seek in the output.
     pub fn is_seekable(&self) -> bool {
         if self.opened.as_ref().is_some_and(|opened| opened.is_shared) {
             return false;
@@ -113,7 +113,7 @@ impl OutputFile {
     /// Checks that the output can be opened, without changing anything.
     ///
     /// # Errors
-    /// The reason why it cannot be opened.
+    /// The reason why the output cannot be opened.
     pub fn check(&self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         if path.as_os_str().is_empty() {
@@ -284,7 +284,8 @@ fn open_stdout() -> io::Result<Opened> {
     if metadata.is_file() {
         return Ok(Opened { file, can_wait: false, max_bytes: usize::MAX, line_end, is_shared: true });
     }
-    // Opened again, so that non-blocking mode affects this process only. Other processes may share the original file description.
+    // Open standard output again, so that non-blocking mode affects this process only. Other processes may share the original file
+    // description.
     let own = OpenOptions::new().write(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open("/proc/self/fd/1");
     let (file, max_bytes) = own.map_or((file, PIPE_BYTES), |own| (own, usize::MAX));
     Ok(Opened { file, can_wait: true, max_bytes, line_end, is_shared: true })

@@ -1,10 +1,10 @@
 //! The bounded queue before a destination, and its worker thread.
 //!
 //! A message is queued, then in flight (passed to the destination, not acknowledged), then acknowledged or lost. The bounds of the queue
-//! count queued and in-flight messages. The worker passes queued messages when [`Options::linger`] has passed since the oldest one arrived.
-//! It does so earlier if a batch is full or a flush is requested. The very first message does not wait.
+//! count queued and in-flight messages. The worker passes queued messages when [`Options::linger`] has passed since the oldest message
+//! arrived, or earlier if a batch is full or a flush is requested. The very first message does not wait.
 //!
-//! One lock protects the state. It is not held while the destination is called or a loss is reported.
+//! One lock protects the state. The lock is not held while the destination is called or a loss is reported.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +23,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Maximum number of queued and in-flight messages; at least 1.
     pub max_messages: usize,
-    /// Maximum number of their bytes. A single message may be larger.
+    /// Maximum number of bytes of these messages. A single message may be larger.
     pub max_bytes: usize,
     /// What to do when the queue is full.
     pub when_full: WhenFull,
@@ -51,7 +51,7 @@ pub enum WhenFull {
     /// [`Publisher::publish`] blocks until the queue has space.
     #[default]
     Wait,
-    /// Drop the oldest queued message. If all messages are in flight, drop the new one.
+    /// Drop the oldest queued message. If all messages are in flight, drop the new message.
     DropOldest,
     /// Drop the new message.
     DropNewest,
@@ -109,7 +109,7 @@ pub enum Refused {
     Closed,
 }
 
-/// A message queue with a worker thread for one destination. Dropping it closes it without waiting for a reader.
+/// A message queue with a worker thread for one destination. Dropping the publisher closes it without waiting for a reader.
 pub struct Publisher {
     shared: Arc<Shared>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -148,7 +148,7 @@ enum Phase {
     Idle,
     /// Messages are passed to the destination.
     Running,
-    /// The queue accepts no more messages; the remaining ones are passed.
+    /// The queue accepts no more messages; the remaining messages are passed.
     Closing,
     /// The destination failed permanently, and the worker ends.
     Failed,
@@ -234,7 +234,8 @@ impl Publisher {
         self.shared.request_flush(&mut self.shared.lock());
     }
 
-    /// Connects and blocks until all published messages are acknowledged, lost or dropped. Returns early if it is interrupted.
+    /// Connects and blocks until all published messages are acknowledged, lost or dropped. Returns early if
+    /// [`Publisher::interrupt`] is called.
     pub fn flush(&self) {
         let mut state = self.shared.lock();
         let flush = self.shared.request_flush(&mut state);
@@ -282,7 +283,7 @@ impl Publisher {
         let counts = state.counts;
         drop(state);
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The worker has nothing left to do. It must not wait for itself if it drops its own publisher.
+        // The worker has nothing left to do. If the worker thread itself drops the publisher, it must not join itself.
         if let Some(worker) = worker.filter(|worker| worker.thread().id() != std::thread::current().id()) {
             let _ended = worker.join();
         }
@@ -375,7 +376,7 @@ impl State {
         self.counts.lost += messages.len() as u64;
     }
 
-    /// Loses all messages and returns their number.
+    /// Counts all messages as lost and returns their number.
     fn fail(&mut self) -> u64 {
         self.phase = Phase::Failed;
         self.queue.clear();
@@ -476,7 +477,7 @@ impl Worker {
         self.shared.progress.notify_all();
     }
 
-    /// Counts messages as lost and reports it.
+    /// Counts messages as lost and reports the loss.
     fn give_up(&mut self, failure: &Failure, messages: &VecDeque<Arc<Message>>) {
         if messages.is_empty() {
             return;

@@ -14,8 +14,8 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 pub struct ObjectId(pub i32);
 
 impl ObjectId {
-    /// Smallest ID of [`ObjectId::next`]. Other detectors number the regions of a frame from 0 or 1, and trackers number tracks from 1. Smaller
-    /// IDs would collide with these.
+    /// Smallest ID of [`ObjectId::next`]. Other detectors number the regions of a frame from 0 or 1, and trackers number tracks from 1.
+    /// Smaller object IDs would collide with these numbers.
     const FIRST: u32 = 1 << 16;
 
     /// Creates an ID. IDs wrap around after about 2^31 objects.
@@ -53,7 +53,7 @@ pub struct Detection {
     /// The box in frame pixels; real-valued, may extend beyond the frame.
     pub rect: Rect,
     /// Keypoints in frame pixels, in the order of the model. Faces: left eye, right eye, nose, left and right mouth corner, as seen in the
-    /// image. Empty if the model has none. They may be outside the box.
+    /// image. Empty if the model has no keypoints. Keypoints may be outside the box.
     pub keypoints: Vec<Point>,
     /// Confidence of the detector, 0..=1.
     pub confidence: f32,
@@ -100,7 +100,7 @@ pub enum TrackState {
 /// An attribute of one object or of the whole frame, from one head of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification {
-    /// Name of the attribute, such as "gender". It is the key in the JSON.
+    /// Name of the attribute, such as "gender". The name is the key in the JSON.
     pub name: Arc<str>,
     /// Name of the model.
     pub model: Arc<str>,

@@ -1,5 +1,5 @@
-//! Shapes other than boxes: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Coordinates are pixels of a named space. They
-//! can be mapped to another space.
+//! Shapes other than boxes: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Coordinates are pixels of a
+//! coordinate space, and can be mapped to another space.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub struct Keypoints {
 pub struct Keypoint {
     /// Position; may be outside the frame.
     pub point: Point,
-    /// Confidence, 0..=1, if the model outputs it.
+    /// Confidence, 0..=1, if the model outputs a confidence.
     pub confidence: Option<f32>,
 }
 
@@ -124,7 +124,7 @@ impl<T> Grid<T> {
 
 impl Geometry {
     /// Maps all coordinates with `to`, for example from input to frame space. `to` must map lines to lines. Values of masks and maps stay the
-    /// same; their grid is moved.
+    /// same; the grid of these values is mapped.
     pub fn map(&mut self, to: impl Fn(Point) -> Point) {
         match self {
             Self::Keypoints(keypoints) => keypoints.points.iter_mut().for_each(|of| of.point = to(of.point)),

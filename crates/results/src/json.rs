@@ -13,15 +13,16 @@
 //!
 //! `timestamp` is the stream time, as in `gvametaconvert`. `pts` is the presentation timestamp of the buffer. Both are in nanoseconds.
 //!
-//! - `id` is the track ID, the same in every frame. It is null without a tracker and for tentative tracks.
+//! - `id` is the track ID, which is the same in every frame. `id` is null without a tracker and for tentative tracks.
 //! - `track_state` exists if the object is tracked: tentative, confirmed, or held on a frame without inference.
-//! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in whose region this one was detected.
+//! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in whose region this object was
+//!   detected.
 //!
 //! The same stream gives the same lines in every run, except for `time`.
 //!
 //! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are fractions
 //!   of the frame size, not clipped.
-//! - `classifications` has the attributes of the whole frame. It is omitted if there are none.
+//! - `classifications` has the attributes of the whole frame. The key is omitted if the frame has no attributes.
 //! - Objects outside the frame are omitted. NaN and infinite numbers are null.
 //! - The module `geometry` has the keys of masks, polygons and other shapes, whose coordinates are fractions of the frame size.
 
@@ -62,7 +63,7 @@ pub struct Context<'a> {
 /// Appends one line of JSON with a line feed to `line`.
 ///
 /// # Errors
-/// None in practice: every value has a JSON representation.
+/// No errors occur in practice: every value has a JSON representation.
 pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
     let begin = line.len();
     let frame = Frame {

@@ -3,7 +3,7 @@
 //! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]. [`json`] writes the results of a frame as one line of
 //! JSON. [`redaction`] hides credentials in text.
 //!
-//! Knows no pixels, models, threads or GStreamer.
+//! Uses no pixels, models, threads or GStreamer.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Rectangles and sizes.
 //!
 //! Conventions: coordinates grow right and down from the top left corner of the top left pixel. A rectangle covers `x <= px < x + width`. Areas
-//! and overlaps are those of real-valued rectangles (no "+ 1").
+//! and overlaps are computed for real-valued rectangles (no "+ 1").
 
 use std::fmt;
 
@@ -51,7 +51,7 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// Creates a rectangle from its corners; the second is exclusive.
+    /// Creates a rectangle from its corners; the second corner is exclusive.
     pub const fn from_corners(x_min: f32, y_min: f32, x_max: f32, y_max: f32) -> Self {
         Self { x: x_min, y: y_min, width: x_max - x_min, height: y_max - y_min }
     }

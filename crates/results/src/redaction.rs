@@ -4,7 +4,7 @@
 //! input and hides them in other text, such as an error that quotes the address.
 //!
 //! In doubtful cases more is hidden, because users write passwords with unencoded `/`, `?`, `#` and `@`. A URI parser (the crate `url`) is not
-//! sufficient: it rejects such addresses, or takes a part of the password as host or path. Knows no files and no GStreamer.
+//! sufficient: it rejects such addresses, or interprets a part of the password as host or path. Uses no files and no GStreamer.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -63,7 +63,7 @@ const AFTER_UNDERSCORE: [&str; 8] = ["user=", "usr=", "password=", "passwd=", "p
 
 /// Hides credentials in the address of an input: `rtsp://***@host/path?token=***`. Text without credentials is unchanged.
 ///
-/// Do not use it for names of local files, which are not addresses.
+/// Do not use this function for names of local files: these are not addresses.
 pub fn redact(address: &str) -> Cow<'_, str> {
     let hidden = hidden(address);
     if hidden.is_empty() {
@@ -88,9 +88,9 @@ pub struct Secrets {
     secrets: Vec<Vec<u8>>,
 }
 
-/// Shorter secrets are hidden only as whole words. As parts of words they would match everywhere.
+/// Secrets with fewer bytes are hidden only as whole words. Inside words, short secrets would match too often.
 const ANYWHERE_BYTES_MIN: usize = 6;
-/// Shorter secrets are hidden in addresses only.
+/// Secrets with fewer bytes are hidden in addresses only.
 const ALONE_BYTES_MIN: usize = 3;
 
 impl Secrets {
@@ -138,7 +138,8 @@ impl Secrets {
         self.addresses.is_empty() && self.secrets.is_empty()
     }
 
-    /// Hides these credentials in `text`, also in percent-encoded form. If there are any, other addresses in `text` are redacted, too.
+    /// Hides these credentials in `text`, also in percent-encoded form. If there are credentials, other addresses in `text` are
+    /// also redacted.
     pub fn scrub<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_empty() {
             return Cow::Borrowed(text);
@@ -268,7 +269,7 @@ fn scheme(address: &str) -> Option<(&'static str, usize)> {
 fn user_end(scheme: &str, rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())];
     if let Some((user, host)) = authority.rsplit_once('@') {
-        // Only a host looks like an IP address, so the text after it is not part of a password.
+        // Text that looks like an IP address is a host, so the text after the host is not part of a password.
         return if is_ip_address(host) || scheme == "file" { Some(user.len()) } else { rest.rfind('@') };
     }
     let may_be_user = match scheme {
@@ -370,7 +371,7 @@ fn is_harmless(value: &str) -> bool {
     }
 }
 
-/// Adds path segments that are tokens: the segment after one named like a token, and long ones of mixed letters and digits.
+/// Adds path segments that are tokens: the segment after a segment named like a token, and long segments of mixed letters and digits.
 fn hide_segments(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let end = tail + address[tail..].find(['?', '#']).unwrap_or(address.len() - tail);
     let (mut begin, mut is_token) = (tail, false);

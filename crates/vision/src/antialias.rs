@@ -1,7 +1,7 @@
-//! Triangle filter for antialiased downscaling: its support grows with the scale.
+//! Triangle filter for antialiased downscaling. The filter support grows with the scale.
 //!
-//! Computes which source samples each output pixel uses, with which weights, and applies them to columns and rows. Knows no pixel formats
-//! and no tensors.
+//! Computes the source samples and weights of each output pixel, and applies the weights to columns and rows. Uses no pixel formats and no
+//! tensors.
 
 use std::ops::Range;
 
@@ -116,7 +116,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for FilterExact<'_, S, T, C
     }
 }
 
-/// As [`FilterExact`] with integers, for 8-bit pixels.
+/// Like [`FilterExact`], but with integers, for 8-bit pixels.
 pub(super) struct FilterInteger<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
@@ -197,7 +197,7 @@ impl Kernel for FilterRowsExact<'_> {
     }
 }
 
-/// As [`FilterRowsExact`] with integers.
+/// Like [`FilterRowsExact`], but with integers.
 pub(super) struct FilterRowsInteger<'a> {
     pub(super) rows: RingRows<'a, u16, i32>,
     pub(super) target: &'a mut [f32],

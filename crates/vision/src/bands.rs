@@ -1,4 +1,4 @@
-//! Fills the lines of an input. The lines of a large image are divided into bands, which run on several threads. Knows no colors and no
+//! Fills the lines of an input. The lines of a large image are divided into bands, which run on several threads. Uses no colors and no
 //! samples.
 
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub(super) struct Fill<'a> {
     pub(super) preprocess: &'a Preprocess,
     pub(super) image: &'a Image,
     pub(super) placement: Placement,
-    /// Before rotation.
+    /// Size of the input before rotation.
     pub(super) input_size: Size,
     /// Whether the filter of `antialias` is used.
     pub(super) is_filtered: bool,

@@ -1,6 +1,6 @@
 //! Color conversion: samples of one pixel to RGB or gray, with clamping and rounding.
 //!
-//! Conversion of Y'CbCr follows ITU-R BT.601, BT.709 and BT.2020. Knows no rows, scaling, normalization or tensors.
+//! Conversion of Y'CbCr follows ITU-R BT.601, BT.709 and BT.2020. Does not handle rows, scaling, normalization or tensors.
 
 use super::sample::Sample;
 use super::simd::{Arithmetic, Separate};
@@ -8,10 +8,10 @@ use crate::frame::format::YuvCoefficients;
 
 /// Converts the samples of a pixel to `C` channels: red, green and blue, or gray.
 pub(super) trait Colors<const C: usize>: Copy {
-    /// Without rounding.
+    /// Converts without rounding.
     fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; C];
 
-    /// Rounded to integers, half up, after each step.
+    /// Converts with rounding to integers, half up, after each step.
     fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; C];
 }
 

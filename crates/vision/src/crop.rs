@@ -1,5 +1,5 @@
-//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. Geometry
-//! only.
+//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. Contains only
+//! geometry, no pixels.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl From<(ObjectId, PixelRect)> for Region {
     }
 }
 
-/// How a region is derived from a detection. Default: its box.
+/// How a region is derived from a detection. Default: the detection's box.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Crop {
     /// Margin on each side, as a fraction of the box's width or height; at least 0. Applied after `square`.
@@ -43,7 +43,7 @@ impl fmt::Display for Crop {
 }
 
 impl Crop {
-    /// The region of a detection. Has keypoints only if alignment needs them.
+    /// The region of a detection. Contains keypoints only if the crop uses alignment.
     pub fn region(&self, detection: &Detection) -> Region {
         let keypoints = if self.align.is_empty() { Vec::new() } else { detection.keypoints.clone() };
         Region { id: detection.id, rect: detection.rect, keypoints }
@@ -54,7 +54,7 @@ impl Crop {
         if !self.square && self.margin == 0.0 {
             return rect.to_pixels(frame);
         }
-        // Double precision, so that only the result is rounded.
+        // Computed in double precision, so that only the result is rounded.
         let Rect { x, y, width, height } = rect;
         let [x, y, width, height] = [x, y, width, height].map(f64::from);
         let (center_x, center_y) = (x + width / 2.0, y + height / 2.0);
@@ -91,7 +91,7 @@ mod tests {
         crop.rect(rect, FRAME).map(|rect| [rect.x, rect.y, rect.x + rect.width, rect.y + rect.height])
     }
 
-    /// Expected crops are those of the reference implementation of the model's author.
+    /// The expected crops come from the reference implementation of the model's author.
     #[test]
     fn square_with_margin_matches_the_reference() {
         let square_10 = Crop { margin: 0.1, square: true, ..Crop::default() };

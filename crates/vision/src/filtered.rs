@@ -1,5 +1,5 @@
 //! Lines of an image scaled with the filter of `antialias`. Source rows are sampled, converted and filtered horizontally. Buffered rows are
-//! then filtered vertically. Knows no input tensors.
+//! then filtered vertically. Does not write input tensors.
 
 use std::ops::Range;
 
@@ -21,11 +21,12 @@ pub(super) struct FilteredRows {
     lines: Taps,
     /// Sampling plan of the columns, for pairs of taps.
     samples: Samples,
-    /// Ring buffers with one row per channel. Row `n` is at index `n` modulo the number of rows. One of the two is used.
+    /// Ring buffers with one row per channel. Row `n` is at index `n` modulo the number of rows. Either `exact` or
+    /// `integer` is used.
     exact: Aligned<f32>,
     integer: Aligned<u16>,
     row_len: usize,
-    /// Rows below this number are in the ring, if a line needed them.
+    /// Rows below this number are in the ring, if a line has used them.
     end: u32,
     line: Aligned<f32>,
     normalizers: [Normalizer; 3],

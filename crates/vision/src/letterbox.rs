@@ -17,7 +17,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Computes the placement of an image in an input; both at least 1x1.
+    /// Computes the placement of an image in an input. Both sizes must be at least 1x1.
     pub(super) fn new(resize: Resize, image: Size, input: Size) -> Self {
         let (width, height) = (f64::from(image.width), f64::from(image.height));
         let ratio_x = f64::from(input.width) / width;

@@ -49,7 +49,8 @@ pub struct Preprocess {
     pub scale: [f32; 3],
     /// Rounding of intermediate values. Default: [`Rounding::Exact`].
     pub rounding: Rounding,
-    /// Whether downscaling uses all source pixels instead of the two nearest per axis. For models trained on such images. Default: false.
+    /// Whether downscaling uses all source pixels instead of the two nearest per axis. For models trained on antialiased images. Default:
+    /// false.
     pub antialias: bool,
 }
 
@@ -137,8 +138,8 @@ pub enum Rounding {
     /// Colors are rounded to integers, half up, after the conversion to RGB and to gray.
     ///
     /// Resizing is bit-exact with OpenCV's `INTER_LINEAR` on 8-bit images, or with Pillow's `BILINEAR` (up to version 12) if
-    /// [`Preprocess::antialias`] is set. Use it to reproduce the results of such programs. Values are slightly smaller than the exact
-    /// result.
+    /// [`Preprocess::antialias`] is set. Use `U8` to reproduce the results of programs that use these libraries. Values are slightly
+    /// smaller than the exact result.
     U8,
 }
 
@@ -258,11 +259,11 @@ impl Preprocess {
         self.fill_from(&Image::of_frame(frame)?, input, row, scratch)
     }
 
-    /// As [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
+    /// Like [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
     ///
     /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as set by `layout`. It has one to four channels, any strides, and `f32` or
-    /// `u8` elements. The values are RGB pixels in any range; `mean` and `scale` apply to them. Images with one or two channels are gray
-    /// (the first channel). A fourth channel is ignored.
+    /// `u8` elements. The values are RGB pixels in any range; `mean` and `scale` apply to these values. Images with one or two channels
+    /// are gray: the first channel is used. A fourth channel is ignored.
     ///
     /// # Errors
     /// As [`Preprocess::fill`]. [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form. [`ErrorKind::Unsupported`]
@@ -337,7 +338,7 @@ impl Preprocess {
         Ok(placement.frame_from_input)
     }
 
-    /// Whether the antialiasing filter is used. When upscaling it is not needed, except for rounding like Pillow.
+    /// Whether the antialiasing filter is used. For upscaling the filter is not needed, except for rounding like Pillow.
     fn is_filtered(&self, image: Size, scaled: Size) -> bool {
         let shrinks = image.width > scaled.width || image.height > scaled.height;
         self.antialias && (shrinks || self.rounding == Rounding::U8)

@@ -1,4 +1,4 @@
-//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. Knows no formats and
+//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. Uses no formats and
 //! no tensors.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::simd::{Arithmetic, Kernel};
 pub(super) struct Tap {
     pub(super) first: u32,
     pub(super) second: u32,
-    /// In `0..=1`. If the weight is certainly 0, `second` equals `first`, so that it is not fetched.
+    /// In `0..=1`. If the weight is certainly 0, `second` equals `first`, so that no further sample is fetched.
     pub(super) weight: f32,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Columns {
     pub(super) weights: Aligned<f32>,
     /// The weights, in units of 1/[`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
-    /// Whether any column interpolates. Not the case when scaling to exactly a third.
+    /// Whether any column interpolates. False when scaling to exactly a third, for example.
     pub(super) is_interpolated: bool,
 }
 
@@ -156,7 +156,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateExact<'_, S,
     }
 }
 
-/// As [`InterpolateExact`], for two source rows that differ in the first component only. The contribution of the shared components is
+/// Like [`InterpolateExact`], for two source rows that differ in the first component only. The contribution of the shared components is
 /// computed once.
 pub(super) struct InterpolateTwo<'a, S, T, const C: usize> {
     pub(super) colors: T,
@@ -176,7 +176,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateTwo<'_, S, T
             let (next_firsts, next_seconds) = (next.block(0, block_idx), next.block(1, block_idx));
             let weights = &weights[block_idx];
             let (mut block, mut next_block) = ([[0.0; LANES]; C], [[0.0; LANES]; C]);
-            // Separate loops, because only these are vectorized. The compiler removes the common computations afterwards.
+            // Separate loops, because the compiler vectorizes only separate loops. It then removes the common computations.
             for lane in 0..LANES {
                 let first = colors.exact(arithmetic, firsts.map(|samples| samples[lane]));
                 let second = colors.exact(arithmetic, seconds.map(|samples| samples[lane]));
@@ -197,7 +197,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateTwo<'_, S, T
     }
 }
 
-/// As [`InterpolateExact`] with integers; sums have seven fraction bits.
+/// Like [`InterpolateExact`], but with integers; sums have seven fraction bits.
 pub(super) struct InterpolateInteger<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,

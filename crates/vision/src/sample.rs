@@ -1,4 +1,4 @@
-//! Sampling of rows: loads the two source samples of each input column, unconverted, in an order that suits vector instructions. Knows no
+//! Sampling of rows: loads the two source samples of each input column, unconverted, in an order that suits vector instructions. Uses no
 //! colors and no weights.
 
 use super::aligned::Aligned;
@@ -53,22 +53,22 @@ impl Sample for [u8; 4] {
 
 /// Byte positions of the samples of a component group, for the columns of an input.
 ///
-/// Picked samples are stored in blocks of [`LANES`] columns. A block has the first samples of a component, its second samples, then those
-/// of the next component. Interleaved components are picked together.
+/// Picked samples are stored in blocks of [`LANES`] columns. A block has the first samples of a component, then the second samples of this
+/// component, then the samples of the next component. Interleaved components are picked together.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
     /// Byte offsets of the two samples of each column, from the first sample of the row. Ascending.
     positions: Vec<[usize; 2]>,
     group: Group,
     windows: Windows,
-    /// Whether `windows` is used. Not if samples are too far apart.
+    /// Whether `windows` is used. False if samples are too far apart.
     is_windowed: bool,
     /// Copy of a row with padding, if loads would exceed the end of the row.
     padded: Vec<u8>,
 }
 
 impl Grid {
-    /// Prepares for samples of `sample_bytes` at these positions. Their number is a multiple of [`GROUP`].
+    /// Prepares for samples of `sample_bytes` at these positions. The number of positions is a multiple of [`GROUP`].
     pub(super) fn set(&mut self, group: Group, positions: impl Iterator<Item = [usize; 2]>, sample_bytes: usize, simd: Simd) {
         self.group = group;
         self.positions.clear();
@@ -136,7 +136,7 @@ pub(super) struct Picked<'a, S> {
 }
 
 impl<'a, S> Picked<'a, S> {
-    /// The samples of a block. Even tap indexes are the first samples of a pair, odd ones the second.
+    /// The samples of a block. Even tap indexes are the first samples of a pair, odd tap indexes the second samples.
     #[inline(always)]
     pub(super) fn block(&self, tap_idx: usize, block_idx: usize) -> [&'a [S; LANES]; 3] {
         std::array::from_fn(|component| {
@@ -161,7 +161,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// The byte is taken from another window.
+    /// Control value for a byte that is taken from another window.
     const ELSEWHERE: u8 = 0x80;
     /// Above this number of windows per register, sampling byte by byte is faster.
     const PER_REGISTER_MAX: usize = 8;

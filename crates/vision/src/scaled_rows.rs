@@ -1,5 +1,5 @@
 //! Source rows scaled to the width of the input: sampled, converted and interpolated horizontally. Rows are buffered as long as a later
-//! line may use them. Knows no tensors.
+//! line may use them. Does not access tensors.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use super::simd::Simd;
 use super::store::{Blend, Line, Normalizer};
 use super::yuv::YuvBytes;
 
-/// Number of buffered rows. A line needs two rows, and one more may have been computed together with one of them. With four slots the slot
-/// index is the row number modulo 4.
+/// Number of buffered rows. A line needs two rows. A third row may have been computed together with one of these rows. With four slots, the
+/// slot index is the row number modulo 4.
 const N_SLOTS: usize = 4;
 
 /// Prefetch distance in lines. A row of a large image exceeds a memory page, and hardware prefetchers stop at page boundaries. So rows are
@@ -142,7 +142,7 @@ impl ScaledRows {
         Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel, normalizers: self.normalizers }
     }
 
-    /// Prefetches the rows of a tap, unless that was done before. Must be called in the order of lines.
+    /// Prefetches the rows of a tap, unless they have been prefetched before. Must be called in the order of lines.
     fn prefetch(&mut self, tap: Tap, source: Rows<'_>, simd: Simd) {
         let (Some([first, _]), Some([_, last])) = (self.columns.pairs.first(), self.columns.pairs.last()) else { return };
         for row in tap.first.max(self.prefetch_begin)..=tap.second {

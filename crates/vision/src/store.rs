@@ -1,5 +1,5 @@
 //! Writes lines of the input tensor: interpolates two rows vertically, normalizes, and encodes values as the element type of the input, for
-//! any strides. Knows no pixel formats and no colors.
+//! any strides. Uses no pixel formats and no colors.
 
 use std::ops::Range;
 
@@ -72,7 +72,7 @@ pub(super) struct Line<'a> {
     pub(super) normalizers: [Normalizer; 3],
 }
 
-/// The two rows to interpolate, for each color, and the weight of the second.
+/// The two rows to interpolate, for each color, and the weight of the second row.
 #[derive(Debug)]
 pub(super) enum Blend<'a> {
     /// Pixel values, or values in steps if the normalizers are made for steps.
@@ -91,7 +91,7 @@ pub(super) struct InputRow<'a> {
     n_channels: usize,
     /// Offset of the first value of the first channel.
     offset_bytes: usize,
-    /// Distance of channels in a plane that contains all of them.
+    /// Distance of channels in a plane that contains all channels.
     channel_stride_bytes: usize,
     has_plane_per_channel: bool,
     line_stride_bytes: isize,
@@ -104,7 +104,7 @@ pub(super) struct InputRow<'a> {
 }
 
 impl<'a> InputRow<'a> {
-    /// Batch item `row` of `input` with the axes `axes`. Lines and columns are those of the unrotated image.
+    /// Batch item `row` of `input` with the axes `axes`. Lines and columns refer to the unrotated image.
     ///
     /// # Errors
     /// [`ErrorKind::ElementType`] for unsupported element types.
@@ -279,7 +279,7 @@ fn scatter<'a, const N: usize>(bytes: &mut [u8], offset_bytes: usize, stride_byt
     let mut at = offset_bytes;
     for cell in cells {
         bytes[at..at + N].copy_from_slice(cell);
-        // After the last cell the offset may be negative. It is not used.
+        // After the last cell the offset may be negative, but it is not used.
         at = at.wrapping_add_signed(stride_bytes);
     }
 }

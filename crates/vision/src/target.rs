@@ -1,4 +1,4 @@
-//! Destination of preprocessing: an input in host memory, or in device memory that the device fills itself.
+//! Destination of preprocessing: an input in host memory, or in device memory. The device itself fills device memory.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::tensor::{BytesMut, Error, ErrorKind, Result, Tensor};
 pub enum Target<'a> {
     /// Host memory, written by [`Preprocess::fill`].
     Host(&'a mut BytesMut),
-    /// Device memory ([`Tensor::is_remote`]), with the function that fills it, if there is one.
+    /// Device memory ([`Tensor::is_remote`]), with the function that fills this memory, if the device has one.
     Device(&'a Tensor, Option<&'a dyn DeviceFill>),
 }
 
@@ -28,7 +28,7 @@ pub trait DeviceFill: Send + Sync {
 }
 
 impl Preprocess {
-    /// As [`Preprocess::fill`], for host or device memory.
+    /// Like [`Preprocess::fill`], for host or device memory.
     ///
     /// # Errors
     /// As [`Preprocess::fill`] and [`DeviceFill::fill`]. [`ErrorKind::Unsupported`] if the input is in device memory without a function

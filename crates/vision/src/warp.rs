@@ -1,5 +1,5 @@
 //! Lines of an input that is aligned by a similarity transform. Interpolates bilinearly between the four samples around each source
-//! position, and blends with the border color at image edges. Knows no keypoints and no tensors.
+//! position, and blends with the border color at image edges. Uses no keypoints and no tensors.
 
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
@@ -118,8 +118,8 @@ impl WarpedLine {
     }
 }
 
-/// The two samples around a position, the weight of the second, and the fraction of the total weight that is inside the image. Integer
-/// positions are sample centers. The fraction is 0 for positions outside the image.
+/// The two samples around a position, the weight of the second sample, and the fraction of the total weight that is inside the image.
+/// Integer positions are sample centers. The fraction is 0 for positions outside the image.
 fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
     let last = f64::from(extent - 1);
     let place = if place.is_nan() { -1.0 } else { place.clamp(-1.0, last + 1.0) };

@@ -1,5 +1,5 @@
-//! Fast conversion and horizontal interpolation of 8-bit luma and chroma: samples are loaded into registers, converted and interpolated
-//! there. Handles no other formats.
+//! Fast conversion and horizontal interpolation of 8-bit luma and chroma. Samples are loaded into registers, and converted and interpolated
+//! in these registers. Handles no other formats.
 
 use super::aligned::Aligned;
 use super::color::{ColorModel, YuvFactors};
@@ -78,7 +78,7 @@ pub(super) struct YuvWindows {
     /// Length of a window: 64 or 128 bytes.
     pub(super) window_bytes: usize,
     pub(super) luma: SampleWindows,
-    /// For U and V.
+    /// Windows for U and V.
     pub(super) chroma: SampleWindows,
 }
 

@@ -1,7 +1,7 @@
 //! With the feature `ittapi`: a layer that marks each step as an ITT task of its thread.
 //!
-//! Only while a profiler collects data: it sets the environment variable with the path of its library, which ITT reads as well.
-//! Otherwise, the layer has no cost.
+//! The layer is active only while a profiler collects data. The profiler sets an environment variable to the path of its library; ITT reads
+//! the same variable. Without a profiler, the layer has no cost.
 
 use std::cell::RefCell;
 

@@ -17,8 +17,8 @@
 //!     ! roiclassify model=scene.onnx inference-region=full-frame ! roipublish ! fakesink
 //! ```
 //!
-//! If the run of a region fails, the frame passes without that result, marked `failed`. More than `max-failures` frames in a row in which
-//! all regions failed end the stream with an error. Frames without regions are not counted.
+//! If the run of a region fails, the frame passes without the result of that region and is marked `failed`. The stream ends with an error
+//! after more than `max-failures` frames in a row in which all regions failed. Frames without regions are not counted.
 //!
 //! Tracked objects need not be classified in every frame. Here an object is classified when it is new, every ten frames, and when its box
 //! has grown by a fifth. Its label is a vote of the last five results, its age their mean:
@@ -42,9 +42,10 @@
 //! - `min-object-width`, `-height`, `max-object-width`, `-height`: only objects of this size, in pixels of the frame, are classified. An
 //!   object that becomes too small keeps its earlier results.
 //!
-//! All but the size limits need track IDs. Objects without one are classified in every frame, their frames wait, and one warning is posted. A
-//! flush and a stop discard all results; at most 1024 objects are remembered. `stats` counts `objects-classified`, `objects-recalled`,
-//! `objects-nameless`, `objects-passed-over` and `objects-unaligned`.
+//! All these properties except the size limits need track IDs. Objects without a track ID are classified in every frame, their frames wait
+//! for the results, and one warning is posted. A flush and a stop discard all results. Results of at most 1024 objects are stored.
+//!
+//! `stats` counts `objects-classified`, `objects-recalled`, `objects-nameless`, `objects-passed-over` and `objects-unaligned`.
 
 mod imp;
 mod work;

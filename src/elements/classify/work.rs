@@ -1,6 +1,6 @@
 //! Work of the classifier: the regions of a frame to classify, or the frame itself, and the handling of the results.
 //!
-//! Knows no pads and no properties.
+//! Uses no pads and no properties.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(super) struct ClassifyWork {
     /// Filter for the objects to classify; `None` = the whole frame.
     pub(super) objects: Option<ObjectFilter>,
     pub(super) reuse: Arc<ResultReuse>,
-    /// Number of objects without usable keypoints that was last reported.
+    /// The last reported number of objects without usable keypoints.
     pub(super) n_unaligned: AtomicU64,
     pub(super) class_check: ClassCheck,
     /// The element, for warnings on the bus.
@@ -97,8 +97,8 @@ impl Work for ClassifyWork {
         self.reuse.reset();
     }
 
-    /// The results of this classifier: of the frame, or of objects with a track ID. A tracker, or a detector with `carry-results`, gives
-    /// the IDs.
+    /// The results of this classifier: of the frame, or of objects with a track ID. A tracker, or a detector with `carry-results`, sets
+    /// the track IDs.
     fn own_results(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
         let spec = self.classifier.spec();
         if self.objects.is_none() {

@@ -8,8 +8,8 @@
 //! The model's description is found automatically, or set with `description=`. Frames leave in order. Several are in flight at once, so no
 //! `queue` is needed around the element. Other elements find the boxes as `GstVideoRegionOfInterestMeta`.
 //!
-//! A detector can run on the objects of another one, here to find the plates of cars and trucks. The `parent_id` of a plate is that of its
-//! vehicle:
+//! A detector can run on the objects of another detector, here to find the plates of cars and trucks. The `parent_id` of a plate is the ID
+//! of the vehicle:
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! A frame whose run fails passes without results. More than `max-failures` failed frames in a row end the stream with an error; here the
-//! first one does:
+//! the first failure does:
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx max-failures=0
@@ -61,7 +61,7 @@ glib::wrapper! {
 }
 
 impl RoiDetect {
-    /// The labels of its objects; empty if the model has none, `None` if the model is not loaded.
+    /// The labels of the detected objects; empty if the model has no labels, `None` if the model is not loaded.
     pub(super) fn labels(&self) -> Option<Labels> {
         self.upcast_ref::<Inference>().work().map(|work| work.stage().spec().labels.clone())
     }

@@ -1,6 +1,6 @@
 //! Work of the detector: the regions to run on, and the results that skipped frames carry.
 //!
-//! Knows no pads and no properties.
+//! Uses no pads and no properties.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Draws rectangles and text on a frame in any supported format. Pure functions on bytes.
 //!
 //! Converts colors to pixel values of a format, and blends chroma samples that are partially covered. Everything is clipped to the frame.
-//! Knows no GStreamer and no results.
+//! Uses neither GStreamer nor results.
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 
@@ -60,7 +60,7 @@ impl Area {
         Self { x_min: x, y_min: y, x_max: x + width, y_max: y + height }
     }
 
-    /// The number of pixels that lie in both.
+    /// The number of pixels that lie in both areas.
     pub fn overlap(&self, other: &Self) -> i64 {
         let width = self.x_max.min(other.x_max) - self.x_min.max(other.x_min);
         let height = self.y_max.min(other.y_max) - self.y_min.max(other.y_min);
@@ -86,7 +86,7 @@ struct Inside {
 
 /// A size of the monospaced font.
 ///
-/// Glyphs are stored at four heights. Larger ones are scaled by a whole factor, with bilinear interpolation.
+/// Glyphs are stored at four heights. Larger glyphs are scaled by a whole factor, with bilinear interpolation.
 #[derive(Debug, Clone, Copy)]
 pub struct Font {
     raster: RasterHeight,
@@ -100,7 +100,7 @@ impl Font {
     /// The factor that enlarges the largest stored letters to [`Font::MAX_HEIGHT`].
     const MAX_SCALE: usize = 8;
 
-    /// The size nearest to `height` pixels: 16, 20, 24, 32, 40, 48, 64, ..., 256. Of equally near ones the least enlarged.
+    /// The size nearest to `height` pixels: 16, 20, 24, 32, 40, 48, 64, ..., 256. Of equally near sizes, the least enlarged.
     pub fn nearest(height: u32) -> Self {
         let fonts = (1..=Self::MAX_SCALE).flat_map(|scale| Self::RASTERS.map(|raster| Self { raster, scale }));
         // Only the largest raster is worth enlarging by more than two: it has the most detail.
@@ -124,7 +124,7 @@ impl Font {
         text.chars().count() as i64 * self.advance()
     }
 
-    /// From one letter to the next.
+    /// Distance from one letter to the next, in pixels.
     fn advance(self) -> i64 {
         (get_raster_width(FontWeight::Regular, self.raster) * self.scale) as i64
     }
@@ -289,7 +289,7 @@ impl<'a> Canvas<'a> {
         self.blend_chroma(inside, ink, covered);
     }
 
-    /// Blends chroma in; each sample by the mean coverage of its pixels.
+    /// Blends chroma. Each sample is weighted by the mean coverage of its pixels.
     fn blend_chroma(&mut self, inside: Inside, ink: Ink, coverage: impl Fn(usize, usize) -> u8) {
         if !self.format.is_subsampled() {
             return;
@@ -320,7 +320,7 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// Moves samples `part`/255 of the way to `target`, which has at least as many.
+/// Moves samples `part`/255 of the way to `target`, which has at least as many samples.
 fn blend_samples(samples: &mut [u8], target: &[u8], part: u32, format: PixelFormat) {
     if format.depth() == 8 {
         samples.iter_mut().zip(target).for_each(|(value, target)| *value = blend(u32::from(*value), u32::from(*target), part) as u8);

@@ -39,7 +39,7 @@ impl Default for Settings {
     }
 }
 
-/// Exists between caps and stop.
+/// State of the element between caps and stop.
 struct State {
     info: gst_video::VideoInfo,
     format: PixelFormat,
@@ -299,7 +299,8 @@ fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, setting
     }
 }
 
-/// Captions are kept off so many others. A frame with more is not readable in any case, and the time grows with the square.
+/// Maximum number of captions that are placed without overlap. The time grows with the square of the number, and a frame with more
+/// captions is not readable.
 const MAX_COMPARED: usize = 200;
 
 /// A place for a caption near its box, where it covers as few pixels of earlier captions as possible.

@@ -55,7 +55,7 @@ impl Default for Settings {
     }
 }
 
-/// Exists between start and stop.
+/// State of the element between start and stop.
 struct State {
     publisher: Arc<Publisher>,
     /// Name of the destination in messages.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Frames pass unchanged. Lines are queued and written by a separate thread ([`crate::publish`]). The queue holds at most 256 lines or
-//! 1 MiB. The first line is written at once, later ones within 100 ms.
+//! 1 MiB. The first line is written at once, later lines within 100 ms.
 //!
 //! If the queue is full, `when-full` decides: `wait` (the default) blocks the stream, so that no result is lost. `drop-oldest` and
 //! `drop-newest` drop lines, for live sources. EOS waits until the queue is empty. A stop writes only what the destination takes at once.

@@ -50,7 +50,8 @@ struct State {
 /// Allocates track IDs 1, 2, 3, ..., so that the same stream has the same IDs in every run. Numbering continues after resets, so that an
 /// ID never means two objects.
 ///
-/// Trackers in a row do not know each other's IDs, so each has its own range: the first from 1, the second from 2^24 + 1, and so on.
+/// Several trackers in one stream must not allocate the same ID. So each has its own range: the first from 1, the second from 2^24 + 1,
+/// and so on.
 #[derive(Debug, Default)]
 struct Names {
     last: i32,
@@ -64,7 +65,7 @@ impl Names {
         ObjectId(self.last)
     }
 
-    /// Continues in this range, or stays in a later one.
+    /// Continues in this range, or stays in the current range if that is later.
     fn skip_to_range(&mut self, range: i32) {
         if self.last / Self::RANGE < range {
             self.last = range.saturating_mul(Self::RANGE);

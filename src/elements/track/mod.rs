@@ -14,8 +14,9 @@
 //! every run; a second tracker in the same stream counts from 2^24 + 1. `track_state` in the JSON is `tentative` (no ID yet), `confirmed`,
 //! or `held` (carried over to a frame without inference).
 //!
-//! - `tracking-type=iou`: an object continues the track whose predicted box overlaps it enough (`iou-threshold`), or else whose last box
-//!   does. Objects of different classes never match. `object-class`: tracks only objects with one of these labels.
+//! - `tracking-type=iou`: an object continues the track whose predicted box overlaps the object by at least `iou-threshold`. Without such a
+//!   track, the last boxes of the tracks are compared. Objects of different classes never match.
+//! - `object-class`: tracks only objects with one of these labels.
 //! - `max-age`: inferred frames in a row without the object until its track ends. `min-hits`: frames in a row with the object until it gets
 //!   an ID. Frames without inference do not age tracks.
 //! - `max-tracks`: maximum number of tracks; the track that has been lost longest is evicted.

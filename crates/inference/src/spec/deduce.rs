@@ -56,7 +56,7 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
     found
 }
 
-/// As [`of`], with a decoder that the user names: adds the preprocessing of its family.
+/// Like [`of`], with a decoder that the user names. Adds the preprocessing of the decoder's model family.
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
     let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));
@@ -94,7 +94,7 @@ fn leaves_size_open(port: &Port, layout: &str) -> bool {
     axes.iter().any(|&axis| port.shape.dims().get(axis).is_none_or(Dim::is_open))
 }
 
-/// The extents of a port; `None` for dynamic ones.
+/// The extents of a port; `None` for dynamic extents.
 fn extents(port: &Port) -> Vec<Option<usize>> {
     let extent = |dim: &Dim| match dim {
         Dim::Fixed(extent) => Some(*extent),

@@ -6,7 +6,7 @@
 //! 4. the model's metadata and ports.
 //!
 //! A description is always text in the format of `model.toml`, even if it was converted or deduced. So there is one reader, and `roiflow
-//! describe` prints the description in use. Knows no keys of the format.
+//! describe` prints the description in use. Does not interpret keys of the format.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub enum Source {
     Known {
         /// File name in `assets/models`, without extension.
         name: &'static str,
-        /// How it was found.
+        /// How the description was found.
         found: KnownBy,
     },
     /// The model's metadata or ports.
@@ -50,7 +50,7 @@ impl Source {
     /// The [`Source::Model`] of a description that was deduced from ports only.
     pub const PORTS: &'static str = "its ports";
 
-    /// The file, if it is one.
+    /// The path of the description, if the source is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Named(path) | Self::NextToModel(path) => Some(path),
@@ -125,8 +125,8 @@ impl Description {
         Err(Error::new(ErrorKind::Config, message))
     }
 
-    /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If there are
-    /// none, the result equals that of [`Description::find`] without files.
+    /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If no part
+    /// is missing, the result equals that of [`Description::find`] without files.
     ///
     /// # Errors
     /// As [`Description::find`], except for missing parts.
@@ -172,7 +172,7 @@ impl Description {
         Ok((Self { source, text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
     }
 
-    /// As [`Description::draft`], with a given decoder. Preprocessing is that of the model family, if all its models use the same.
+    /// Like [`Description::draft`], with a given decoder. Uses the preprocessing of the decoder's model family if all its models share it.
     ///
     /// # Errors
     /// `Config` if there is no decoder of this name.
@@ -204,7 +204,7 @@ impl Description {
         Ok(Self { text, ..self.clone() })
     }
 
-    /// Replaces the labels by those of a file with one label per line.
+    /// Replaces the labels by the labels in a file with one label per line.
     ///
     /// # Errors
     /// If the file cannot be read, or the model has several heads.

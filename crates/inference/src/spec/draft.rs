@@ -1,4 +1,4 @@
-//! Draft of a description: known values, assumed values with reasons, and missing values. Formats them as `model.toml`. Knows no models.
+//! Draft of a description: known values, assumed values with reasons, and missing values. Formats these values as `model.toml`.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
 //! Built-in descriptions of known models. They are found by the checksum or the name of the model file.
 //!
-//! Knows no ports. The caller checks whether a model with a known name has the expected ports.
+//! Does not check ports. The caller checks whether a model with a known name has the expected ports.
 
 use std::io::Read;
 use std::path::Path;
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// `roiflow describe` writes the labels into the file, because it does not know its folder.
+    /// `roiflow describe` writes the labels into its output, because the folder of the output file is unknown.
     #[test]
     fn description_with_inlined_labels_is_equivalent() {
         use super::super::{Description, KnownBy, Source};

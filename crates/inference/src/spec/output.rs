@@ -25,7 +25,7 @@ pub struct Head {
     pub decoder_name: Arc<str>,
     /// The decoder.
     pub decoder: Arc<dyn Decoder>,
-    /// Index of the only output that it reads; `None`: all outputs.
+    /// Index of the only output that the decoder reads; `None`: all outputs.
     pub output_idx: Option<usize>,
     /// Names of outputs by index, which replace the port names for the decoder.
     pub roles: Vec<(usize, Arc<str>)>,
@@ -52,7 +52,7 @@ impl Head {
     }
 }
 
-/// Keys of every head, in addition to those of its decoder.
+/// Keys of every head, in addition to the keys of the head's decoder.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct HeadKeys {
@@ -76,7 +76,7 @@ pub(super) struct LabelKeys {
     labels_file: Option<PathBuf>,
 }
 
-/// Key of each of several heads.
+/// Additional key of each head, if there are several heads.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct NameKeys {
@@ -134,8 +134,8 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
 }
 
 impl Context<'_> {
-    /// Reads the heads of a section: one, or one per remaining output for decoders that read each output separately. Also returns the
-    /// number of classes. Options of the user take precedence if there is one head.
+    /// Reads the heads of a section: a single head, or one head per remaining output if the decoder reads each output separately. Also
+    /// returns the number of classes. Options of the user take precedence if there is one head.
     fn read_head(
         &self,
         mut section: Section<'_>,
@@ -313,7 +313,7 @@ fn output_names(info: &ModelInfo) -> String {
     info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// The extents of a port; `usize::MAX` for dynamic ones.
+/// The extents of a port; `usize::MAX` for dynamic extents.
 pub(super) fn extents(port: &Port) -> Vec<usize> {
     port.shape
         .dims()
@@ -325,8 +325,8 @@ pub(super) fn extents(port: &Port) -> Vec<usize> {
         .collect()
 }
 
-/// Checks that a decoder reads these outputs, and returns the number of classes. Dynamic extents are replaced by suitable ones; actual
-/// outputs are checked in each run.
+/// Checks that a decoder reads these outputs, and returns the number of classes. Dynamic extents are replaced by suitable extents. The
+/// actual outputs are checked in each run.
 fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) -> tensor::Result<u32> {
     /// Candidate numbers of columns of box tables.
     const COLUMNS: [usize; 9] = [4, 7, 6, 5, 1, 2, 10, 15, 16];

@@ -29,7 +29,7 @@ fn schema() -> Value {
     schema
 }
 
-/// The schema of `[output]`: the keys of all decoders, and which decoder has which. Registered decoders may have any keys.
+/// The schema of `[output]`: the keys of all decoders, and the decoders that accept each key. Registered decoders may have any keys.
 pub(super) fn output(_: &mut SchemaGenerator) -> Schema {
     let heads = json!({"description": "Classifiers: several heads, instead of the other keys.", "items": section(&[Subject::Attributes, Subject::Anything], &keys::<NameKeys>()), "type": "array"});
     let mut schema = section(&[Subject::Objects, Subject::Attributes, Subject::Anything], &BTreeMap::new());

@@ -1,4 +1,4 @@
-//! Geometry in JSON. Coordinates are fractions of the frame size, like those of bounding boxes.
+//! Geometry in JSON. Coordinates are fractions of the frame size, like the coordinates of bounding boxes.
 //!
 //! | geometry | keys |
 //! |---|---|

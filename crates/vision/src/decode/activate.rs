@@ -17,7 +17,7 @@ pub struct ScoreRange {
     pub end: usize,
 }
 
-/// Applies the activation to the scores. Returns the outputs; changed ones are copied to `changed`.
+/// Applies the activation to the scores. Returns the outputs; changed outputs are copied to `changed`.
 pub(super) fn activated<'a>(
     outputs: &'a [Output<'a>],
     places: &[ScoreRange],

@@ -1,7 +1,7 @@
 //! Box decoding: the common part of all detectors.
 //!
-//! A [`BoxScheme`] turns rows of outputs into candidates. This file validates, suppresses and counts them. Whatever a model writes,
-//! resulting boxes are finite, touch the input, and have scores from 0 to 1. Knows no output layouts.
+//! A [`BoxScheme`] turns rows of outputs into candidates. This file validates, suppresses and counts the candidates. For any output values,
+//! the resulting boxes are finite, touch the input, and have scores from 0 to 1. Does not handle output layouts.
 
 use std::fmt;
 
@@ -54,8 +54,8 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
 
     /// Appends the boxes whose score exceeds `score_min` to [`Results::boxes`], with their keypoints.
     ///
-    /// If a row can have several classes, it gives one box per class. Boxes may contain any values: boxes that are not finite or have no
-    /// area are dropped later.
+    /// If a row can have several classes, the scheme appends one box per class. Boxes may contain any values: boxes that are not finite or
+    /// have no area are dropped later.
     ///
     /// # Errors
     /// As [`BoxScheme::check`].
@@ -162,7 +162,7 @@ pub struct BoxDecoder<S> {
     thresholds: BoxThresholds,
     /// Thresholds by class index, which replace the common threshold.
     class_scores: Vec<f32>,
-    /// Overrides the unit of the scheme.
+    /// Unit of the boxes, which overrides the unit of the scheme.
     coordinates: Option<Coordinates>,
     /// Applied to scores before decoding.
     activation: Activation,

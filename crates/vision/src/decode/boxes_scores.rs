@@ -1,4 +1,4 @@
-//! SSD detectors without NMS: per prior, decoded corners in 0..=1 and a score per class. A prior can give boxes of several classes.
+//! SSD detectors without NMS: per prior, decoded corners in 0..=1 and a score per class. A prior can result in boxes of several classes.
 
 use serde::Deserialize;
 
@@ -61,7 +61,7 @@ impl BoxScheme for BoxesScores {
     }
 }
 
-/// Indexes of the outputs with boxes and with scores. If both have four columns, names identify them.
+/// Indexes of the outputs with boxes and with scores. If both outputs have four columns, they are identified by name.
 fn find<P: Port>(outputs: &[P]) -> Result<(usize, usize)> {
     let is_table = |shape: &[usize]| shape.len() == 3 && shape[2] > 0;
     let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);

@@ -1,4 +1,4 @@
-//! Class scores: activation, best class, multi-label, and top-k. Knows no labels.
+//! Class scores: activation, best class, multi-label, and top-k. Does not handle labels.
 
 use std::fmt;
 
@@ -40,7 +40,8 @@ impl fmt::Display for Activation {
 
 /// Writes the `k` best classes of one batch item to `best`, best first, as `(class, value after activation)`.
 ///
-/// Of equal classes, the one with the smaller index is better. NaN values are ignored, so the result can have fewer than `k` classes.
+/// Of classes with equal values, the class with the smaller index is better. NaN values are ignored, so the result can have fewer than
+/// `k` classes.
 /// Allocates only to grow `best`.
 ///
 /// # Errors
@@ -80,14 +81,14 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// Reports the best class; of equal ones, the first.
+    /// Reports the best class; of classes with equal scores, the first.
     pub(super) fn best(section: &mut Section<'_>) -> Result<Self> {
         let ClassKeys { threshold, activation } = section.keys()?;
         let threshold = section.threshold.or(threshold).unwrap_or(0.0);
         Ok(Self { is_multi: false, activation: activation.unwrap_or_default(), threshold: fraction("threshold", threshold)? })
     }
 
-    /// Reports all classes above the threshold, best first; equal ones in index order.
+    /// Reports all classes above the threshold, best first; classes with equal scores in index order.
     pub(super) fn multi(section: &mut Section<'_>) -> Result<Self> {
         let ClassKeys { threshold, activation } = section.keys()?;
         let threshold = section.threshold.or(threshold).unwrap_or_else(|| {
@@ -164,7 +165,7 @@ pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
     Ok(if n_classes == usize::MAX { 0 } else { n_classes as u32 })
 }
 
-/// The activation, with statistics of the row.
+/// The activation, with the statistics of the row that it needs.
 enum Normalizer {
     None,
     /// The maximum, and the sum of exponentials relative to it, which avoids overflow.

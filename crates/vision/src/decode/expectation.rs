@@ -59,7 +59,7 @@ impl Decoder for Expectation {
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Probabilities);
-        // In f64: the sum of a hundred terms of different magnitude would lose significant digits in f32.
+        // Computed in f64: the sum of a hundred terms of different magnitude would lose significant digits in f32.
         let sum: f64 = output.data.iter().zip(&self.weights).map(|(&p, &weight)| f64::from(p) * f64::from(weight)).sum();
         let mean = sum as f32;
         if !mean.is_finite() {

@@ -1,4 +1,4 @@
-//! Grids of cells over the input, for detectors with output rows per cell. Knows no scores and no boxes.
+//! Grids of cells over the input, for detectors with output rows per cell. Does not handle scores or boxes.
 
 use super::Port;
 use crate::frame::{Point, Size};
@@ -53,7 +53,7 @@ pub(super) fn tables<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) ->
     (0..outputs.len()).filter(move |&port_idx| is_table(&outputs[port_idx]))
 }
 
-/// Index of the output with this number of rows and columns; `None` if there are none or several.
+/// Index of the output with this number of rows and columns; `None` if there is no such output, or several.
 pub(super) fn only_table<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> Option<usize> {
     let mut tables = tables(outputs, n_rows, n_columns);
     tables.next().filter(|_| tables.next().is_none())

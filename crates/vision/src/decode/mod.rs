@@ -1,13 +1,13 @@
 //! Postprocessing: output tensors to typed results.
 //!
 //! A [`Decoder`] reads the outputs of one image and writes [`Results`] in input space. Each file implements one output format and its
-//! description keys. [`DecoderRegistry`] finds decoders by name. [`boxes`] has the common part of box decoders; this file has access to
-//! outputs.
+//! description keys. [`DecoderRegistry`] finds decoders by name. [`boxes`] has the common part of box decoders; this file has functions
+//! that access outputs.
 //!
-//! Knows no requests and no frames. The caller maps results with `frame_from_input`.
+//! Does not use requests or frames. The caller maps results with `frame_from_input`.
 //!
-//! To add a decoder: write a file that implements [`Decoder`], or [`BoxScheme`] for boxes in rows. Then add its line in
-//! `registry::BUILT_IN`, its row in `docs/model-descriptions.md`, and golden data.
+//! To add a decoder: write a file that implements [`Decoder`], or [`BoxScheme`] for boxes in rows. Then add a line in
+//! `registry::BUILT_IN`, a row in `docs/model-descriptions.md`, and golden data.
 
 mod activate;
 pub mod boxes;
@@ -49,12 +49,12 @@ pub use survey::{Finding, Survey};
 
 /// Reads the outputs of a model, with the options of one description.
 ///
-/// Built-in decoders implement it. Programs can add decoders to a [`DecoderRegistry`].
+/// Built-in decoders implement this trait. Programs can add decoders to a [`DecoderRegistry`].
 pub trait Decoder: fmt::Debug + Send + Sync {
     /// Checks that this decoder can read these outputs, given as names and shapes, for an input of this size.
     ///
-    /// Returns the number of classes; 0 if there are none or the shapes do not determine it. The first axis may have any extent.
-    /// `usize::MAX` is a dynamic extent, which matches any other.
+    /// Returns the number of classes; 0 if there are no classes or the shapes do not determine the number. The first axis may have any
+    /// extent. `usize::MAX` is a dynamic extent, which matches any other extent.
     ///
     /// # Errors
     /// `Shape` with expected and actual outputs.
@@ -77,7 +77,7 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         &[]
     }
 
-    /// Minimum score of results; `None` if they have no scores. Default: `None`.
+    /// Minimum score of results; `None` if results have no scores. Default: `None`.
     fn threshold(&self) -> Option<f32> {
         None
     }
@@ -87,7 +87,7 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Readable summary of its options, without the threshold. Default: empty.
+    /// Readable summary of the decoder's options, without the threshold. Default: empty.
     fn summary(&self) -> String {
         String::new()
     }
@@ -127,12 +127,12 @@ pub struct Output<'a> {
 
 impl Output<'_> {
     /// # Errors
-    /// [`ErrorKind::Shape`] if it is not one batch item, or the number of values does not match the shape.
+    /// [`ErrorKind::Shape`] if the output is not one batch item, or the number of values does not match the shape.
     pub fn check(&self) -> Result<()> {
         if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 
-    /// As [`Output::check`], also for outputs without batch axis: `[n, columns]` or `[n]`.
+    /// Like [`Output::check`], also for outputs without batch axis: `[n, columns]` or `[n]`.
     fn check_table(&self) -> Result<()> {
         let is_table = matches!(self.shape, [1, ..] | [_, _] | [_]);
         if is_table && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
@@ -156,14 +156,14 @@ impl Output<'_> {
     }
 }
 
-/// The output of a decoder that reads one. Checks that it is one batch item and complete.
+/// The output of a decoder that reads one output. Checks that the output is complete and contains one batch item.
 fn one<'a>(outputs: &[Output<'a>]) -> Result<Output<'a>> {
     let output = *outputs.first().ok_or_else(no_output)?;
     output.check()?;
     Ok(output)
 }
 
-/// As [`one`], for names and shapes.
+/// Like [`one`], for names and shapes.
 fn one_port<'a>(outputs: &[(&'a str, &'a [usize])]) -> Result<(&'a str, &'a [usize])> {
     outputs.first().copied().ok_or_else(no_output)
 }
@@ -203,13 +203,13 @@ fn differs(extent: usize, expected: usize) -> bool {
     extent != expected && extent != usize::MAX
 }
 
-/// Index of the only port that fits; `None` if there are none or several.
+/// Index of the only port that fits; `None` if no port or several ports fit.
 fn only<P: Port>(ports: &[P], fits: impl Fn(&[usize]) -> bool) -> Option<usize> {
     let mut fitting = (0..ports.len()).filter(|&port_idx| fits(ports[port_idx].shape()));
     fitting.next().filter(|_| fitting.next().is_none())
 }
 
-/// Index of the port that is named `role`, or else of the only port whose name contains it, if its shape fits.
+/// Index of the port that is named `role`, or else of the only port whose name contains `role`. `None` if the shape does not fit.
 fn named<P: Port>(ports: &[P], role: &str, fits: impl Fn(&[usize]) -> bool) -> Option<usize> {
     let only_name = |is_it: &dyn Fn(&str) -> bool| {
         let mut fitting = (0..ports.len()).filter(|&port_idx| is_it(ports[port_idx].name()) && fits(ports[port_idx].shape()));
@@ -230,10 +230,10 @@ fn unexpected<P: Port>(decoder: &str, expected: impl fmt::Display, ports: &[P]) 
     Error::new(ErrorKind::Shape, format!("decoder `{decoder}`: expected {expected}, got {list}"))
 }
 
-/// Index and value of the best score; of equal ones the first. NaN is ignored. Negative infinity if there are no other scores.
+/// Index and value of the best score; of equal scores, the first. Ignores NaN. The value is negative infinity if there is no other score.
 fn best_class(scores: &[f32]) -> (u32, f32) {
     let larger = |one: f32, other: f32| if other > one { other } else { one };
-    // Lane-wise maximum first, which is vectorized. The order does not matter for a maximum.
+    // Compute the maximum of each lane first: the compiler vectorizes this loop. The order does not matter for a maximum.
     let (blocks, rest) = scores.as_chunks::<16>();
     let mut best = [f32::NEG_INFINITY; 16];
     for block in blocks {

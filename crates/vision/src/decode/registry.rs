@@ -1,4 +1,4 @@
-//! Registry of decoders: the built-in ones, one line each, and decoders of the program.
+//! Registry of decoders: built-in decoders, one line each, and decoders of the program.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -23,7 +23,7 @@ pub enum Subject {
 /// Creates a decoder from its section of a description.
 type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 
-/// As [`Make`], for built-in decoders.
+/// Like [`Make`], for built-in decoders.
 type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
 /// The built-in decoders, in the order in which messages list them.
@@ -70,7 +70,7 @@ impl Default for DecoderRegistry {
 }
 
 impl PartialEq for DecoderRegistry {
-    /// Whether both are clones of one registry.
+    /// Whether both values are clones of one registry.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -92,8 +92,8 @@ impl DecoderRegistry {
         &BUILT_IN_REGISTRY
     }
 
-    /// Adds a decoder; replaces an earlier one of this name. `make` creates it from its keys in a description. The model is not known at
-    /// this point.
+    /// Adds a decoder, or replaces the earlier decoder of this name. `make` creates the decoder from its keys in a description, before the
+    /// model is known.
     pub fn register<D: Decoder + 'static>(
         &mut self,
         name: &str,
@@ -111,7 +111,7 @@ impl DecoderRegistry {
         self.0.iter().map(|entry| &*entry.name)
     }
 
-    /// Names of the decoders for this subject, followed by those of [`Subject::Anything`].
+    /// Names of the decoders for this subject, followed by the decoders for [`Subject::Anything`].
     pub fn names_of(&self, subject: Subject) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |entry| entry.subject == subject || entry.subject == Subject::Anything).map(|entry| &*entry.name)
     }
@@ -130,7 +130,7 @@ impl DecoderRegistry {
         (self.entry(name).ok_or_else(unknown)?.make)(section)
     }
 
-    /// As [`DecoderRegistry::make`], from text that contains only keys of the decoder, such as `threshold = 0.5`.
+    /// Like [`DecoderRegistry::make`], from text that contains only keys of the decoder, such as `threshold = 0.5`.
     ///
     /// # Errors
     /// As [`DecoderRegistry::make`], and for unknown keys.
@@ -144,7 +144,7 @@ impl DecoderRegistry {
     /// The keys of a decoder.
     pub fn keys(&self, name: &str) -> Vec<&'static str> {
         let mut section = Section::parse("").expect("no text is an empty table");
-        // Creation without keys may fail. The keys are recorded before.
+        // Creation without keys may fail, but only after the keys have been recorded.
         let _made = self.make(name, &mut section);
         section.known().to_vec()
     }

@@ -70,7 +70,7 @@ impl Results {
         self.points_of_rows.push((row, begin, self.points.len() as u32));
     }
 
-    /// Keypoints of a box; empty if there are none or one of them is not finite.
+    /// Keypoints of a box; empty if the box has no keypoints or a keypoint is not finite.
     pub fn keypoints(&self, found: &RawDetection) -> &[Point] {
         let Ok(place) = self.points_of_rows.binary_search_by_key(&found.row, |(row, ..)| *row) else { return &[] };
         let (_, begin, end) = self.points_of_rows[place];

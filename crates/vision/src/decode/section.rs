@@ -100,7 +100,7 @@ impl<'a> Section<'a> {
         T::deserialize(deserializer).map_err(|error| self.located(error))
     }
 
-    /// As [`Section::read`], for built-in decoders.
+    /// Like [`Section::read`], for built-in decoders.
     pub(crate) fn keys<T: Keys>(&mut self) -> Result<T> {
         #[cfg(feature = "schema")]
         self.schemas.push(
@@ -120,7 +120,7 @@ impl<'a> Section<'a> {
     /// Checks that each key of the table was read. `message` creates the error text for the first unknown key.
     ///
     /// # Errors
-    /// `Unsupported` with the line and this text.
+    /// `Unsupported` with the line and the text of `message`.
     pub fn check_keys(&self, message: impl Fn(&str) -> String) -> Result<()> {
         let Some(key) = self.table.get_ref().keys().find(|key| !self.known.contains(&&**key.get_ref())) else { return Ok(()) };
         let line = 1 + self.text[..key.span().start].matches('\n').count();

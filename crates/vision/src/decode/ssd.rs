@@ -1,4 +1,4 @@
-//! The list format of the `DetectionOutput` operation: final boxes after NMS. Knows no priors.
+//! The list format of the `DetectionOutput` operation: final boxes after NMS.
 
 use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected};
 use crate::frame::{Rect, Size};

@@ -1,15 +1,15 @@
 //! Plausibility statistics: whether the first outputs of a model match its decoder.
 //!
-//! A model with a wrong description usually finds nothing and reports no error. Its numbers show the reason. Boxes smaller than a pixel are
-//! fractions of the input. Corners in the wrong order are offsets from priors. Scores outside 0 to 1 are logits. A survey counts such
-//! values over several frames. It knows no descriptions; the caller suggests corrections.
+//! A model with a wrong description usually finds nothing and reports no error. The output values indicate the reason. Boxes smaller than a
+//! pixel are fractions of the input. Corners in the wrong order are offsets from priors. Scores outside 0 to 1 are logits. A survey counts
+//! such values over several frames. The caller compares the counts with the description and suggests corrections.
 
 use super::{Output, RawDetection};
 use crate::frame::{Rect, Size};
 
 /// Tolerance of scores around 0..=1, for quantized models.
 const SCORE_TOLERANCE: f32 = 0.02;
-/// Coordinates up to this value are fractions of the input, if it has at least [`MIN_INPUT`] pixels per axis.
+/// Coordinates up to this value are fractions of the input, if the input has at least [`MIN_INPUT`] pixels per axis.
 const MAX_PART: f32 = 4.0;
 const MIN_INPUT: u32 = 16;
 /// A box larger than this multiple of the input is implausible.
@@ -26,15 +26,15 @@ const MANY_ROWS: usize = 1000;
 pub enum Finding {
     /// Boxes or scores that are not finite.
     NotFinite,
-    /// Scores outside 0 to 1. Has the smallest and the largest score.
+    /// Scores outside 0 to 1. Contains the smallest and the largest score.
     Scores { min: f32, max: f32 },
     /// Softmax applied to values that are probabilities already.
     SoftmaxTwice,
-    /// Boxes smaller than a pixel. Has the largest coordinate.
+    /// Boxes smaller than a pixel. Contains the largest coordinate.
     Parts { max: f32 },
-    /// Corners in the wrong order, or negative sizes. Has the number of such boxes, and of all boxes.
+    /// Corners in the wrong order, or negative sizes. Contains the number of such boxes, and of all boxes.
     Inverted { n: usize, of: usize },
-    /// Boxes outside the input or much larger than it. Has the largest coordinate.
+    /// Boxes outside the input, or much larger than the input. Contains the largest coordinate.
     Beyond { max: f32 },
     /// More than half of all rows are above the threshold.
     Crowded { n: usize, of: usize },
@@ -80,7 +80,7 @@ impl Tally {
 /// The statistics of one decoder; see the module.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
-    /// Whether all rows of the next outputs are counted instead of boxes above the threshold only. Takes several times as long.
+    /// Whether all rows of the next outputs are counted, not only boxes above the threshold. Counting all rows takes several times as long.
     pub in_whole: bool,
     /// Boxes above the threshold.
     candidates: Tally,
@@ -114,8 +114,8 @@ impl Survey {
         self.found = self.found.or(finding);
     }
 
-    /// Adds all output rows of one frame. `are_cells`: every row is a candidate, as in grids and priors. Otherwise rows can be padding, as
-    /// in lists.
+    /// Adds all output rows of one frame. If `are_cells` is true, every row is a candidate, as in grids and priors. Otherwise rows can be
+    /// padding, as in lists.
     pub(super) fn add_rows(&mut self, rows: &[RawDetection], outputs: &[Output<'_>], input: Size, are_cells: bool, threshold: f32) {
         let mut tally = Tally::default();
         let (mut min, mut max, mut n_above) = (0.0_f32, 0.0_f32, 0);

@@ -58,7 +58,7 @@ fn find<P: Port>(outputs: &[P]) -> Result<Found> {
     let is_list = |shape: &[usize]| shape.len() == 2;
     let find = || {
         let boxes = only(outputs, |shape| shape.len() == 3 && shape[2] == 4)?;
-        // Names of the TensorFlow Lite converter: it numbers the outputs of the last operation.
+        // Names of the TensorFlow Lite converter, which numbers the outputs of the last operation.
         let lite = |end: &str| (0..outputs.len()).find(|&idx| outputs[idx].name().ends_with(end) && is_list(outputs[idx].shape()));
         let classes = named(outputs, "class", is_list).or_else(|| lite("PostProcess:1"))?;
         let scores = named(outputs, "score", is_list).or_else(|| lite("PostProcess:2"))?;

@@ -97,7 +97,7 @@ impl Decoder for Embedding {
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Numbers);
-        // In f64, because squares of finite f32 values can overflow in f32.
+        // Computed in f64, because squares of finite f32 values can overflow in f32.
         let length = output.data.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt();
         if !length.is_finite() {
             return Err(Error::new(ErrorKind::Unsupported, format!("output `{}`: expected a vector of finite numbers", output.name)));

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Size;
 use crate::tensor::{ElementType, Shape};
 
-/// Arrangement of pixels in memory. Names and byte orders are those of GStreamer.
+/// Arrangement of pixels in memory. Uses the names and byte orders of GStreamer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PixelFormat {
@@ -175,7 +175,7 @@ pub enum ColorRange {
     Full,
 }
 
-/// Color matrix and range of a frame. RGB formats ignore it.
+/// Color matrix and range of a frame. No effect for RGB formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Colorimetry {
     pub matrix: ColorMatrix,

@@ -1,11 +1,11 @@
 //! Frames: images with their planes, pixel format and colorimetry.
 //!
-//! The planes of a [`Frame`] are tensors over existing memory. A region of a frame is also a `Frame`: it shares the memory and has another
-//! offset and size. Creating it copies and allocates nothing.
+//! The planes of a [`Frame`] are tensors over existing memory. A region of a frame is also a `Frame`: it shares the memory and has a
+//! different offset and size. Creating a region copies and allocates nothing.
 //!
 //! Reading order: [`mod@format`], [`region`].
 //!
-//! Knows tensors. Knows no models, threads or GStreamer.
+//! Uses tensors, but no models, threads or GStreamer.
 
 pub mod format;
 pub mod region;
@@ -23,7 +23,7 @@ use crate::tensor::{Error, ErrorKind, Layout, Memory, Result, Tensor};
 /// Maximum number of planes of a format.
 pub const MAX_PLANES: usize = 3;
 
-/// An image, or a region of one. Clones share the memory.
+/// An image, or a region of an image. Clones share the memory.
 ///
 /// Planes are tensors with the element type [`PixelFormat::element`]. Luma, chroma and gray planes have the shape `[rows, columns]`,
 /// interleaved planes `[rows, columns, channels]`.
@@ -146,7 +146,7 @@ impl Frame {
         self.planes.iter().flatten()
     }
 
-    /// Kind of memory that holds the planes. If they differ, the kind that is least accessible to the host.
+    /// Kind of memory that holds the planes. If planes are in different kinds, the kind that is least accessible to the host.
     pub fn memory_kind(&self) -> MemoryKind {
         self.planes().map(Tensor::memory_kind).max().unwrap_or(MemoryKind::Host)
     }

@@ -4,7 +4,7 @@ use super::{Frame, MAX_PLANES, PixelRect};
 use crate::tensor::{Error, ErrorKind, Result};
 
 impl Frame {
-    /// Creates a region of this frame. It shares the memory; nothing is copied or allocated.
+    /// Creates a region of this frame. The region shares the frame's memory; nothing is copied or allocated.
     ///
     /// `rect` is kept exactly, even at odd positions of a subsampled format. The chroma planes then contain whole samples, and
     /// [`Frame::chroma_phase`] is the offset of the region in the first sample.

@@ -1,7 +1,7 @@
-//! SIMD backends of preprocessing, selected at run time. Contains all `unsafe` code of `vision`. Knows no pixels.
+//! SIMD backends of preprocessing, selected at run time. Contains all `unsafe` code of `vision`.
 //!
 //! A kernel is written once in portable Rust and compiled for each backend. Two kinds of code are written by hand per backend: sampling
-//! with permute instructions, and interpolation of samples in registers. Compilers do not generate these.
+//! with permute instructions, and interpolation of samples in registers. Compilers do not generate such code.
 //!
 //! All backends give the same bits:
 //!
@@ -131,8 +131,8 @@ impl Simd {
         self.0
     }
 
-    /// Samples a row with permute instructions. `windows` was prepared for this backend. `offsets` are those of the components; `target`
-    /// has blocks of `block_bytes`.
+    /// Samples a row with permute instructions. `windows` was prepared for this backend. `offsets` are the offsets of the components;
+    /// `target` has blocks of `block_bytes`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn pick_windows(self, windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
         match self.0 {
@@ -157,7 +157,7 @@ impl Simd {
         }
     }
 
-    /// As [`Simd::interpolate_windows`], pixel by pixel. AVX2 and AVX-512 only.
+    /// Like [`Simd::interpolate_windows`], but pixel by pixel. AVX2 and AVX-512 only.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn interpolate_pixels(self, pixels: &PixelPairs, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {

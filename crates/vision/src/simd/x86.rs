@@ -29,8 +29,8 @@ pub(super) fn run_avx512(kernel: impl Kernel) {
     kernel.run(Fused);
 }
 
-/// Samples with `pshufb`: registers and windows of 16 bytes. `pshufb` gives zero where the highest bit of the control is set. `offsets` are
-/// those of the components. Each component has two pieces in a block of `block_bytes`.
+/// Samples with `pshufb`: registers and windows of 16 bytes. `pshufb` writes zero where the highest bit of the control is set.
+/// `offsets` are the offsets of the components. Each component has two pieces in a block of `block_bytes`.
 #[target_feature(enable = "avx2")]
 pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
     // Each register has 8 bytes of both pieces of a component.
@@ -42,7 +42,7 @@ pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target
     }
 }
 
-/// With `P` registers per pair of pieces.
+/// Samples with `P` registers per pair of pieces.
 #[target_feature(enable = "avx2")]
 fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
     match windows.n_per_register() {
@@ -58,7 +58,7 @@ fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u
     }
 }
 
-/// With `W` windows per register.
+/// Samples with `W` windows per register.
 #[target_feature(enable = "avx2")]
 fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
     let pieces: &mut [[[u8; 8]; P]] = target.as_chunks_mut().0.as_chunks_mut().0;

@@ -10,7 +10,7 @@
 //! | `ultraface` | the same network with undecoded priors | the first outputs, see `output_check` |
 //! | `boxes-scores` | DETR, SSD with undecoded priors, `ultraface`, `retinaface` | nothing; the user decides |
 //! | `retinaface` | variants with other priors | the number of priors, and the third output |
-//! | `nanodet` | `nanodet-plus`, `picodet` | three strides; the others have four |
+//! | `nanodet` | `nanodet-plus`, `picodet` | three strides; `nanodet-plus` and `picodet` have four |
 //! | `nanodet-plus`, `picodet` | each other | nothing; the user decides |
 //! | `yunet`, `scrfd`, `centerface` | none known | every output is used |
 

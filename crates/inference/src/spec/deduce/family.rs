@@ -1,5 +1,5 @@
-//! Model families with characteristic ports. If all models of a family use the same preprocessing, it is known too. For other models, ports
-//! determine at most the decoder, and the rest is missing.
+//! Model families with characteristic ports. If all models of a family use the same preprocessing, the preprocessing is known too. For
+//! other models, ports determine at most the decoder, and all other values are missing.
 
 use super::super::description::Source;
 use super::super::draft::{Draft, Value};
@@ -160,12 +160,12 @@ static FAMILIES: [Family; 12] = [
     },
 ];
 
-/// Other families have such ports too, so the user must decide.
+/// For decoders whose ports also occur in other families, so that the user must decide.
 fn is_never(_: &ModelInfo, _: Size) -> bool {
     false
 }
 
-/// Decoders that read one or two outputs and ignore others, which makes a match weak evidence.
+/// Decoders that read one or two outputs and ignore all others. A match of such a decoder is weak evidence.
 const PASSES_OVER: [&str; 7] = ["yolov5", "yolov8", "yolov10", "yolox", "ssd", "ultraface", "boxes-labels"];
 
 /// The model has several outputs, and no other decoder uses all of them.

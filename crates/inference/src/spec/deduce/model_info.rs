@@ -1,8 +1,8 @@
 //! Metadata `model_info` of OpenVINO Model API, Geti, the Training Extensions and Ultralytics. It is in `rt_info` of an OpenVINO IR, or in
 //! the metadata of an ONNX file with keys such as `model_info labels`.
 //!
-//! Meanings and defaults are those of the model wrappers in Model API, and of the same section in DL Streamer. Lists are separated by
-//! spaces.
+//! Keys have the meanings and defaults of the model wrappers in Model API, and of the same section in DL Streamer. List entries are
+//! separated by spaces.
 
 use super::super::config;
 use super::super::draft::{Draft, Value};
@@ -58,7 +58,7 @@ const YOLO: Defaults =
 const YOLOX: Defaults =
     Defaults { resize: "letterbox-top-left", color: "bgr", scale: None, pad: 114.0, threshold: 0.5, iou_threshold: Some(0.65) };
 
-/// Converts `model_info` to a draft; `None` if the model has none.
+/// Converts `model_info` to a draft; `None` if the model has no `model_info`.
 ///
 /// # Errors
 /// `Config` if the model type is unsupported, or a value is invalid.
