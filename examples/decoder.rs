@@ -1,5 +1,5 @@
 //! Custom decoders of an application: one for boxes with a keypoint, one for the output of a classifier. Descriptions use them by name,
-//! like built-in decoders. The two tiny models are part of the project.
+//! like built-in decoders. Both tiny models are part of the project.
 //!
 //! ```text
 //! cargo run --no-default-features --example decoder
