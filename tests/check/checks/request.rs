@@ -319,7 +319,7 @@ fn runs_that_an_engine_computes() -> usize {
         for restarts in [false, true] {
             let scene = Scene { is_on: true, restarts, fails: true, n_workers: 1, has_engine: true, programs: programs.clone() };
             let drawn = scene.clone();
-            n += explore(Search::Pct { depth: 4, n: 200 }, move || drawn.play());
+            n += explore(Search::Pct { depth: 4, n: 1000 }, move || drawn.play());
             if !restarts {
                 n += explore(Search::Preemptions(1), move || scene.play());
             }
