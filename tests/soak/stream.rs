@@ -498,7 +498,7 @@ impl Stream {
     }
 
     fn is_provoked(&self, error: &str) -> bool {
-        error.contains(SCRIPTED) || (self.was_parted && error.contains("downstream answered NotLinked"))
+        error.contains(SCRIPTED) || (self.was_parted && error.contains("downstream returned NotLinked"))
     }
 
     /// Changes to this state and waits for it, regardless of provoked errors.
