@@ -49,6 +49,14 @@ fn second_parser_reads_the_same_reshaped_onnx_file() {
 }
 
 #[test]
+fn weights_that_are_not_numbers_are_compared_by_their_bytes() {
+    // A graph (field 7) with a tensor (field 5) that has one f64 (field 10).
+    let tensor = [&[0x52, 8][..], &f64::NAN.to_le_bytes()].concat();
+    let graph = [&[0x2a, tensor.len() as u8][..], &tensor].concat();
+    assert!(try_onnx(&[&[0x3a, graph.len() as u8][..], &graph].concat()), "it is a model");
+}
+
+#[test]
 fn ir_names_and_metadata_are_read_correctly() {
     const N_CASES: usize = 3000;
     let file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/descriptions/ssd.xml")).unwrap();
