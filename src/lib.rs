@@ -22,6 +22,7 @@
 //! | `roiflow-analytics` | object tracking, motion detection, result reuse ([`stages`]) | models, GStreamer |
 //! | `roiflow-inference` | inference stages: frame in, results out ([`stages`]) | GStreamer |
 //! | `roiflow-publish` | messages to files and standard output, through a bounded queue | GStreamer, formats |
+//! | `roiflow-images` | image files; drawing of results on frames | models, GStreamer |
 //! | `elements` | GStreamer elements: buffers to frames, results to metas | requests |
 //! | `pipeline` | pipeline descriptions and running pipelines | requests, pixels |
 //! | `cli` | the command line | pads, pixels |

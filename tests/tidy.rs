@@ -13,11 +13,12 @@ const CRATES: &[(&str, &[&str])] = &[
     ("results", &[]),
     ("publish", &[]),
     ("vision", &["tensor", "results"]),
+    ("images", &["vision"]),
     ("runtime", &["tensor"]),
     ("devices", &["tensor", "runtime"]),
     ("analytics", &["tensor", "results", "vision"]),
     ("inference", &["tensor", "results", "vision", "runtime", "devices"]),
-    ("python", &["tensor", "runtime", "devices"]),
+    ("python", &["tensor", "results", "vision", "images", "runtime", "devices", "inference"]),
 ];
 
 /// Folders inside a crate, and the paths that they must not use. The compiler does not enforce these rules.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use gstreamer as gst;
 use gstreamer_app as gst_app;
+use roiflow_images::file::{self, DecodedImage};
 
-use super::image_file::{self, DecodedImage};
 use super::{Error, Result};
 use crate::elements::origin;
 
@@ -46,7 +46,7 @@ impl Feed {
     fn take(&self, path: &Path, error: String, is_first_turn: bool) -> String {
         let mut account = self.0.lock().unwrap();
         account.n_skipped += u64::from(is_first_turn);
-        let shown = image_file::shown(path);
+        let shown = file::shown(path);
         account.reason.get_or_insert_with(|| Error::failed(format!("cannot read image `{shown}`: {error}")));
         format!("image `{shown}` is skipped: {error}")
     }
@@ -74,8 +74,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
             let n_before = of_thread.0.lock().unwrap().n_pushed;
             for (image_idx, path) in paths.iter().enumerate() {
                 // A panic of a decoder skips only its image.
-                let read =
-                    catch_unwind(AssertUnwindSafe(|| image_file::read(path))).unwrap_or_else(|_| Err("its decoder panicked".to_owned()));
+                let read = catch_unwind(AssertUnwindSafe(|| file::read(path))).unwrap_or_else(|_| Err("its decoder panicked".to_owned()));
                 let sentence = match read {
                     Ok(image) => {
                         let n_pushed = of_thread.0.lock().unwrap().n_pushed;
@@ -87,7 +86,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
                                 return;
                             }
                         }
-                        image.note.map(|note| format!("image `{}`: {note}", image_file::shown(path)))
+                        image.note.map(|note| format!("image `{}`: {note}", file::shown(path)))
                     }
                     // A single unreadable image is the error of the whole input.
                     Err(error) => Some(of_thread.take(path, error, is_first_turn)).filter(|_| !is_one),
@@ -121,9 +120,9 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
 pub(super) fn size(paths: &[PathBuf]) -> Result<(u32, u32)> {
     let mut reason = None;
     for path in paths {
-        match image_file::size(path) {
+        match file::size(path) {
             Ok(size) => return Ok(size),
-            Err(error) => drop(reason.get_or_insert_with(|| format!("cannot read image `{}`: {error}", image_file::shown(path)))),
+            Err(error) => drop(reason.get_or_insert_with(|| format!("cannot read image `{}`: {error}", file::shown(path)))),
         }
     }
     Err(Error::failed(reason.unwrap_or_else(|| "there are no images".to_owned())))

@@ -5,9 +5,11 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
+use roiflow_images::file::{self, IMAGE_EXTENSIONS, has_image_extension};
+
 use super::credentials::Credentials;
 use super::uri::Uri;
-use super::{Error, Result, image_file};
+use super::{Error, Result};
 use crate::redaction::{self, Secrets};
 
 /// Source of the frames.
@@ -24,8 +26,6 @@ pub enum Input {
     /// Frames that the application pushes.
     Application,
 }
-
-const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
 
 /// Default number of frames of `test:`.
 const N_TEST_FRAMES: u32 = 300;
@@ -136,7 +136,7 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
     match fs::metadata(path) {
         // A pipe can be opened only once, by its reader; devices are not read here.
         Ok(metadata) if !metadata.is_file() => Ok(Input::File(path.to_owned())),
-        Ok(_) => match image_file::is_image(path) {
+        Ok(_) => match file::is_image(path) {
             Ok(true) => Ok(Input::Images(vec![path.to_owned()])),
             Ok(false) => Ok(Input::File(path.to_owned())),
             Err(error) => Err(failed(&error)),
@@ -153,12 +153,6 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
         }
         Err(error) => Err(failed(&error)),
     }
-}
-
-/// Whether the file has an extension of image formats.
-pub(super) fn has_image_extension(path: &Path) -> bool {
-    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
-    IMAGE_EXTENSIONS.contains(&&*ending)
 }
 
 /// A visible file, or a broken link: the broken link is later reported as an unreadable image.
@@ -209,7 +203,7 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, String> {
         };
         found = found.into_iter().flat_map(matching).collect();
     }
-    let is_image = |path: &PathBuf| has_image_extension(path) || image_file::is_image(path).unwrap_or(false);
+    let is_image = |path: &PathBuf| has_image_extension(path) || file::is_image(path).unwrap_or(false);
     let is_file = |path: &PathBuf| fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file());
     found.retain(|path| is_file(path) && is_image(path));
     found.sort();

@@ -11,7 +11,7 @@
 //!   loads the libraries of a decoder.
 //! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results.
 //!
-//! [`input`] parses inputs: [`uri`] for addresses, with [`credentials`]; `image_file` and `images` for images.
+//! [`input`] parses inputs: [`uri`] for addresses, with [`credentials`]; `images` for images.
 //!
 //! Uses the elements only by name and property. Uses no inference requests. Reads pixels only to pass them on.
 
@@ -26,7 +26,6 @@ mod display;
 pub mod error;
 pub mod graph;
 pub mod handle;
-mod image_file;
 mod images;
 pub mod images_out;
 pub mod input;

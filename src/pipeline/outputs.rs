@@ -274,7 +274,7 @@ fn is_in_same_folder(image: &Path, file: &Path) -> bool {
             Some((folder.dev(), folder.ino()))
         }
     };
-    super::input::has_image_extension(file) && folder(image).is_some_and(|of_image| folder(file) == Some(of_image))
+    roiflow_images::file::has_image_extension(file) && folder(image).is_some_and(|of_image| folder(file) == Some(of_image))
 }
 
 fn metadata(path: &Path) -> Option<Metadata> {

@@ -7,9 +7,8 @@
 //! Draws in the frame's own format, in place and without conversion. Frames without results, and all frames with `draw=false`, pass
 //! unchanged. Runs no model: it reads metas only.
 //!
-//! [`draw`] contains the drawing code, without GStreamer.
+//! The drawing code, without GStreamer, is in `roiflow_images`.
 
-pub mod draw;
 mod imp;
 
 use gst::glib;

@@ -7,8 +7,8 @@ use std::path::Path;
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
-use super::input::has_image_extension;
-
+/// Extensions of image files.
+pub const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
 /// Maximum number of pixels: more than the largest cameras have; at 16 bits with alpha, 1 GiB.
 const PIXELS_MAX: u64 = 128 << 20;
 /// Allocation limit for decoders.
@@ -19,13 +19,19 @@ const FILE_BYTES_MAX: u64 = 512 << 20;
 const MAGIC_BYTES: u64 = 32;
 
 /// A decoded image, with an optional note for the user.
-pub(super) struct DecodedImage {
+pub struct DecodedImage {
     pub pixels: RgbImage,
     pub note: Option<&'static str>,
 }
 
+/// Whether the file has an extension of image formats.
+pub fn has_image_extension(path: &Path) -> bool {
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
+    IMAGE_EXTENSIONS.contains(&&*ending)
+}
+
 /// Whether a file is an image by its content, or for unknown content by its extension.
-pub(super) fn is_image(path: &Path) -> io::Result<bool> {
+pub fn is_image(path: &Path) -> io::Result<bool> {
     let mut magic = Vec::new();
     File::open(path)?.take(MAGIC_BYTES).read_to_end(&mut magic)?;
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
@@ -52,7 +58,7 @@ fn is_bitmap_header(magic: &[u8]) -> bool {
 }
 
 /// Reads an image. Fails with the reason if it cannot be read completely.
-pub(super) fn read(path: &Path) -> Result<DecodedImage, String> {
+pub fn read(path: &Path) -> Result<DecodedImage, String> {
     let bytes = bytes_of(path)?;
     if let Some(reason) = is_cut(&bytes) {
         return Err(reason.to_owned());
@@ -66,7 +72,7 @@ pub(super) fn read(path: &Path) -> Result<DecodedImage, String> {
 }
 
 /// Width and height of the upright image, from its header.
-pub(super) fn size(path: &Path) -> Result<(u32, u32), String> {
+pub fn size(path: &Path) -> Result<(u32, u32), String> {
     let bytes = bytes_of(path)?;
     let mut decoder = decoder_of(&bytes)?;
     let (width, height) = decoder.dimensions();
@@ -112,7 +118,7 @@ fn one_line(error: &image::ImageError) -> String {
 }
 
 /// A path as one line; control characters are escaped as in Rust.
-pub(super) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect::<String>() } else { c.to_string() };
     path.to_string_lossy().chars().map(escaped).collect()
 }
