@@ -1,9 +1,12 @@
-"""roiflow: inference requests with OpenVINO's Python API, on the embedded engine, OpenVINO or ONNX Runtime.
+"""roiflow: models that take images, on the embedded engine, OpenVINO or ONNX Runtime.
 
-    import roiflow as ov
+    import roiflow
 
-    compiled = ov.compile_model("model.onnx")
-    results = compiled(image)
+    faces, age = roiflow.load("face.onnx"), roiflow.load("age.onnx")
+    results = age(image, rois=faces(image))
+    print(results.boxes.xyxy, results[0].attributes)
+
+Below it, inference requests with OpenVINO's Python API: `compile_model`, `InferRequest`, `AsyncInferQueue`.
 """
 
 from roiflow._api import AsyncInferQueue, CompiledModel, Core, InferRequest, compile_model, get_version
@@ -36,9 +39,22 @@ from roiflow._roiflow import (
     __version__,
 )
 from roiflow._shapes import Coordinate, Dimension, PartialShape, Shape, Strides
+from roiflow._vision import (
+    Attribute,
+    Boxes,
+    Detection,
+    ImageModel,
+    Pending,
+    Results,
+    load,
+    register_decoder,
+    register_preprocess,
+)
 
 __all__ = [
     "AsyncInferQueue",
+    "Attribute",
+    "Boxes",
     "Busy",
     "Canceled",
     "CompiledModel",
@@ -46,9 +62,11 @@ __all__ = [
     "ConstOutput",
     "Coordinate",
     "Core",
+    "Detection",
     "DeviceError",
     "Dimension",
     "Error",
+    "ImageModel",
     "InferRequest",
     "Model",
     "ModelError",
@@ -59,10 +77,12 @@ __all__ = [
     "OwnedByQueue",
     "Panicked",
     "PartialShape",
+    "Pending",
     "ProfilingInfo",
     "ReadError",
     "RemoteContext",
     "RemoteTensor",
+    "Results",
     "Shape",
     "Stopped",
     "Strides",
@@ -75,4 +95,7 @@ __all__ = [
     "__version__",
     "compile_model",
     "get_version",
+    "load",
+    "register_decoder",
+    "register_preprocess",
 ]

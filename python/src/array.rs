@@ -211,6 +211,27 @@ pub fn shared(array: &Bound<'_, PyUntypedArray>, element: ElementType, shape: &[
     Tensor::foreign_whole(Box::new(memory), layout).or_raise()
 }
 
+/// A tensor of this layout over the memory of an array of bytes, which it keeps. The strides of the layout must be those of the array, except for
+/// axes of length 1.
+pub fn strided(array: &Bound<'_, PyUntypedArray>, layout: Layout) -> PyResult<Tensor> {
+    let memory = NumpyMemory {
+        _array: array.clone().into_any().unbind(),
+        first: NonNull::new(data(array)).unwrap_or(NonNull::dangling()),
+        n_bytes: layout.extent_bytes(),
+        is_writable: is_writable(array),
+    };
+    Tensor::foreign(Box::new(memory), layout, 0).or_raise()
+}
+
+/// Writes to the bytes of a plain array that was just made: no other code has a reference to it.
+pub fn with_bytes_mut(array: &Bound<'_, PyUntypedArray>, write: impl FnOnce(&mut [u8])) {
+    let n_bytes = array.len() * array.dtype().itemsize();
+    if n_bytes > 0 {
+        // SAFETY: a contiguous array has this many bytes, and the caller has the only reference.
+        write(unsafe { std::slice::from_raw_parts_mut(data(array), n_bytes) });
+    }
+}
+
 /// The shape, if a tensor can have as many axes.
 pub fn checked_shape(shape: &[usize]) -> PyResult<Shape> {
     if shape.len() > MAX_RANK {

@@ -1,8 +1,9 @@
-//! The compiled part of the Python package `roiflow`: inference requests with OpenVINO's Python API, on roiflow's runtime.
+//! The compiled part of the Python package `roiflow`: models that take images, and inference requests with OpenVINO's Python API, on roiflow's
+//! runtime.
 //!
 //! The package's Python files hold the classes that need no speed, and those that programs may derive from. Reading order: `core`, `model`,
 //! `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and gives its results),
-//! `tensor_class`, `array`, `types` (memory), `interpreter` (threads, signals, the end of the process), `errors`, `properties`, `package`,
+//! `stage`, `image`, `results`, `decoder` (models that take images), `tensor_class`, `array`, `types` (memory), `interpreter` (threads, signals, the end of the process), `errors`, `properties`, `package`,
 //! `arguments`, `remote`, `variable`.
 //!
 //! Rules. No mutex is held while Python code may run: what a mutex guards is cloned or taken out first, and dropped after it. A thread that waits, or
@@ -12,7 +13,9 @@ mod arguments;
 mod array;
 mod compiled;
 mod core;
+mod decoder;
 mod errors;
+mod image;
 mod inputs;
 mod interpreter;
 mod model;
@@ -22,7 +25,9 @@ mod properties;
 mod queue;
 mod remote;
 mod request;
+mod results;
 mod run;
+mod stage;
 mod tensor_class;
 mod types;
 mod variable;
@@ -41,10 +46,14 @@ mod _roiflow {
     #[pymodule_export]
     use crate::core::Core;
     #[pymodule_export]
+    use crate::decoder::_register_decoder;
+    #[pymodule_export]
     use crate::errors::{
         Busy, Canceled, ConfigError, DeviceError, Error, ModelError, NotFound, OutOfMemory, OwnedByQueue, Panicked, ReadError, Stopped,
         TensorError, Unsupported, WouldDeadlock,
     };
+    #[pymodule_export]
+    use crate::image::{_plot, _read_image};
     #[pymodule_export]
     use crate::interpreter::_end;
     #[pymodule_export]
@@ -57,6 +66,10 @@ mod _roiflow {
     use crate::remote::RemoteContext;
     #[pymodule_export]
     use crate::request::InferRequest;
+    #[pymodule_export]
+    use crate::results::PyResults;
+    #[pymodule_export]
+    use crate::stage::{PyRun, PyStage};
     #[pymodule_export]
     use crate::tensor_class::{RemoteTensor, Tensor};
     #[pymodule_export]

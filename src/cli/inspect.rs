@@ -117,7 +117,7 @@ pub(super) fn compiled_info(model: &Model) -> Result<ModelInfo, Error> {
 /// Describes where the description was found.
 fn how_found(source: &Source) -> &'static str {
     match source {
-        Source::Named(_) => ", from --description",
+        Source::Named(_) | Source::Text => ", from --description",
         Source::NextToModel(_) => ", next to the model",
         Source::Known { found: KnownBy::Checksum, .. } => ", by the checksum of the model",
         Source::Known { found: KnownBy::FileName, .. } => ", by the name of the model",

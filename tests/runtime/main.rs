@@ -19,6 +19,7 @@ mod golden_align;
 mod golden_antialias;
 mod golden_decoders;
 mod golden_fill;
+mod image_results;
 mod images;
 #[path = "../support/model_files.rs"]
 mod model_files;

@@ -110,6 +110,7 @@ impl OutputCheck {
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
         Source::Named(path) | Source::NextToModel(path) => format!("its description `{}`", path.display()),
+        Source::Text => "its description".to_owned(),
         Source::Known { .. } | Source::Model(_) => "a description, created with `roiflow describe MODEL --decoder NAME`".to_owned(),
     }
 }

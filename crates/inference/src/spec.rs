@@ -46,6 +46,8 @@ pub struct StageOptions {
     pub model: PathBuf,
     /// The description file. Default: the file next to the model, a built-in description, or the model's metadata.
     pub description: Option<PathBuf>,
+    /// The text of a description, instead of a file. Its `labels-file` is relative to the working folder.
+    pub description_text: Option<String>,
     /// A model-proc file of DL Streamer, instead of a description.
     pub model_proc: Option<PathBuf>,
     /// The device. Default: [`DEFAULT_DEVICE`].
@@ -252,6 +254,23 @@ pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
     ModelSpec::load(options, model.info()).map(|spec| spec.labels)
+}
+
+/// The task of a model by its description. The model is read, but not compiled.
+///
+/// # Errors
+/// As [`Description::find`], and the errors of reading. `Config` if the description has no valid `task`.
+pub fn described_task(options: &StageOptions) -> Result<Task> {
+    #[derive(Deserialize)]
+    struct WithTask {
+        task: Task,
+    }
+    let (core, _) = options.engine.core_for(options.device.as_deref());
+    let model = with_described_size(&core.read_model(&options.model)?, options)?;
+    let found = Description::find(options, model.info())?;
+    let WithTask { task } =
+        toml::from_str(&found.text).map_err(|error| config(with_hint(&error)).context(format!("model description {}", found.source)))?;
+    Ok(task)
 }
 
 /// Sets dynamic width and height of the only input to the values of the description. Only then are the output shapes of some models known.

@@ -22,6 +22,8 @@ use crate::runtime::{Error, ErrorKind, ModelInfo, Result, files};
 pub enum Source {
     /// A file that the user names.
     Named(PathBuf),
+    /// Text of the program, see [`StageOptions::description_text`].
+    Text,
     /// The file with the model's name, next to the model.
     NextToModel(PathBuf),
     /// A built-in description.
@@ -54,7 +56,7 @@ impl Source {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Named(path) | Self::NextToModel(path) => Some(path),
-            Self::Known { .. } | Self::Model(_) => None,
+            Self::Text | Self::Known { .. } | Self::Model(_) => None,
         }
     }
 
@@ -65,7 +67,7 @@ impl Source {
                 Labels::read(&outside::file_of(path, "labels-file", file, engine.allows_outside_files())?)
             }
             Self::Known { .. } => known::labels(file),
-            Self::Model(_) => Labels::read(file),
+            Self::Text | Self::Model(_) => Labels::read(file),
         }
     }
 }
@@ -74,6 +76,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Named(path) | Self::NextToModel(path) => write!(f, "`{}`", path.display()),
+            Self::Text => f.write_str("of the program"),
             Self::Known { name, .. } => write!(f, "`{name}`, built in"),
             Self::Model(what) => write!(f, "of {what}"),
         }
@@ -102,6 +105,14 @@ impl Description {
             (Some(_), Some(_)) => return Err(config("both `description` and `model-proc` are set: expected one of them".to_owned())),
             (description, model_proc) => description.as_ref().or(model_proc.as_ref()),
         };
+        if let Some(text) = &options.description_text {
+            if named.is_some() {
+                return Err(config(
+                    "both a description as text and `description` or `model-proc` are set: expected one of them".to_owned(),
+                ));
+            }
+            return Ok(Self { source: Source::Text, text: text.clone(), assumed: Vec::new() });
+        }
         if let Some(known) = options.description.as_deref().filter(|path| !path.exists()).and_then(known::of_own_name) {
             return Ok(Self::known(known, KnownBy::User));
         }

@@ -66,6 +66,12 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Whether [`BoxScheme::candidates`] appends every row of the outputs if `score_min` is negative infinity, as for grids and priors. The output
+    /// check then expects rows. Default: as [`BoxScheme::overlaps`].
+    fn appends_all_rows(&self) -> bool {
+        self.overlaps()
+    }
+
     /// Unit of the boxes in the outputs, which [`BoxScheme::candidates`] converts to pixels. Default: `None`, for boxes computed from cells
     /// or priors, which have a fixed unit.
     fn coordinates(&self) -> Option<Coordinates> {
@@ -277,7 +283,7 @@ impl<S: BoxScheme> Decoder for BoxDecoder<S> {
             if survey.in_whole {
                 let mut all = Results::default();
                 self.find_candidates(&outputs, input, f32::NEG_INFINITY, &mut all)?;
-                survey.add_rows(&all.boxes, &outputs, input, self.scheme.overlaps(), score_min);
+                survey.add_rows(&all.boxes, &outputs, input, self.scheme.appends_all_rows(), score_min);
             }
             survey.add_candidates(&results.boxes, input);
         }

@@ -1,0 +1,623 @@
+"""Models that take images, and their results."""
+
+from __future__ import annotations
+
+import collections
+import errno
+import json
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, Union, cast, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from roiflow import _roiflow
+
+__all__ = ["Attribute", "Boxes", "Detection", "ImageModel", "Pending", "Results", "load", "register_decoder", "register_preprocess"]
+
+
+class _ArrayLike(Protocol):
+    """An object that numpy converts without a copy, such as an image of Pillow."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+
+Array = npt.NDArray[Any]
+ImageSource = Union[Array, _ArrayLike, str, "os.PathLike[str]"]
+Outputs = dict[str, npt.NDArray[np.float32]]
+Decode = Callable[[Outputs, tuple[int, int]], Any]
+Preprocess = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]
+
+if TYPE_CHECKING:
+    # Not in a running program: stubtest takes such an alias for a class.
+    _Color = Literal["bgr", "rgb"]
+
+_PREPROCESSING: dict[str, Preprocess] = {}
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """What a classifier said about an object or an image.
+
+    `kind` is `label`, `labels`, `value`, `text`, `tensor`, or a shape: `keypoints`, `rotated-box`, `polygons`, `mask`, `class-map`,
+    `value-map`. `value` depends on the kind:
+
+    - label, text: the name of the class (its number as text if it has no name), or the text.
+    - labels: pairs of name and confidence, most confident first.
+    - value: a number. tensor: an array of float32.
+    - keypoints: points [K, 2] in pixels. rotated-box: corners [4, 2]. polygons: arrays [P, 2].
+    - mask: cells [rows, columns] of uint8, 128 or more belong to the object. class-map: class numbers. value-map: float32.
+    """
+
+    name: str
+    model: str
+    kind: str
+    value: Any
+    confidence: float | None = None
+    class_id: int | None = None
+    corners: npt.NDArray[np.float32] | None = None
+    """Of masks and maps: top left, top right and bottom left corner [3, 2] of the cells, in pixels."""
+    labels: tuple[str, ...] = ()
+    """Of class maps: names of the classes. Of keypoints: names of the points."""
+    edges: tuple[tuple[int, int], ...] = ()
+    """Of keypoints: pairs of points that are connected."""
+
+
+def _attribute(name: str, model: str, kind: str, value: Any) -> Attribute:
+    def named(class_id: int, label: str | None) -> str:
+        return str(class_id) if label is None else label
+
+    if kind == "label":
+        class_id, label, confidence = value
+        return Attribute(name, model, kind, named(class_id, label), confidence, class_id)
+    if kind == "labels":
+        return Attribute(name, model, kind, [(named(class_id, label), confidence) for class_id, label, confidence in value])
+    if kind == "text":
+        return Attribute(name, model, kind, *value)
+    if kind == "keypoints":
+        points, _, names, edges = value
+        return Attribute(name, model, kind, points, labels=tuple(names), edges=tuple(edges))
+    if kind == "rotated-box":
+        return Attribute(name, model, kind, value[1])
+    if kind in ("mask", "value-map"):
+        return Attribute(name, model, kind, value[0], corners=value[1])
+    if kind == "class-map":
+        return Attribute(name, model, kind, value[0], corners=value[1], labels=tuple(value[2]))
+    return Attribute(name, model, kind, value)
+
+
+class Boxes:
+    """The boxes of an image, most confident first. The arrays belong to the caller.
+
+    - `xyxy` [N, 4], float32: x_min, y_min, x_max, y_max in pixels, not clipped to the image.
+    - `confidence` [N], float32, from 0 to 1.
+    - `class_id` [N], int64.
+    - `labels`: names of the classes; the number as text for a class without name.
+    """
+
+    __slots__ = ("_size", "class_id", "confidence", "labels", "xyxy")
+
+    def __init__(self, results: _roiflow._Results) -> None:
+        xyxy, confidence, class_id = results.boxes()
+        self._size = results.size
+        self.xyxy: npt.NDArray[np.float32] = xyxy
+        self.confidence: npt.NDArray[np.float32] = confidence
+        self.class_id: npt.NDArray[np.int64] = class_id
+        names = zip(results.labels(), class_id.tolist(), strict=True)
+        self.labels: list[str] = [str(number) if label is None else label for label, number in names]
+
+    @property
+    def xywh(self) -> npt.NDArray[np.float32]:
+        """Centers and sizes [N, 4], float32: x, y, width, height in pixels."""
+        corners, sizes = self.xyxy[:, :2], self.xyxy[:, 2:] - self.xyxy[:, :2]
+        boxes = np.empty_like(self.xyxy)
+        boxes[:, :2], boxes[:, 2:] = corners + sizes / 2, sizes
+        return boxes
+
+    @property
+    def xyxyn(self) -> npt.NDArray[np.float32]:
+        """As `xyxy`, in fractions of the width and height of the image."""
+        boxes = np.empty_like(self.xyxy)
+        boxes[:, 0::2], boxes[:, 1::2] = self.xyxy[:, 0::2] / np.float32(self._size[0]), self.xyxy[:, 1::2] / np.float32(self._size[1])
+        return boxes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"<Boxes: {len(self)} in {self._size[0]}x{self._size[1]}>"
+
+
+class Detection:
+    """One object in an image: `results[0]`."""
+
+    __slots__ = ("_index", "_owner")
+
+    def __init__(self, owner: Results, index: int) -> None:
+        self._owner, self._index = owner, index
+
+    @property
+    def xyxy(self) -> npt.NDArray[np.float32]:
+        """x_min, y_min, x_max, y_max in pixels, [4], float32; not clipped to the image."""
+        xyxy: npt.NDArray[np.float32] = self._owner.boxes.xyxy[self._index]
+        return xyxy
+
+    @property
+    def confidence(self) -> float:
+        """Confidence of the detector, from 0 to 1."""
+        return float(self._owner.boxes.confidence[self._index])
+
+    @property
+    def class_id(self) -> int:
+        """Number of the class."""
+        return int(self._owner.boxes.class_id[self._index])
+
+    @property
+    def label(self) -> str:
+        """Name of the class; its number as text if it has no name."""
+        return self._owner.boxes.labels[self._index]
+
+    @property
+    def keypoints(self) -> npt.NDArray[np.float32]:
+        """Points [K, 2] in pixels, in the order of the model; [0, 2] if the model has none."""
+        return self._owner._raw.keypoints(self._index)
+
+    @property
+    def attributes(self) -> dict[str, Attribute]:
+        """What classifiers said, by the name of the attribute."""
+        return {name: _attribute(name, *rest) for name, *rest in self._owner._raw.attributes(self._index)}
+
+    @property
+    def parent(self) -> int | None:
+        """Index of the object in whose region this one was found."""
+        return self._owner._raw.parents()[self._index]
+
+    def crop(self, image: ImageSource) -> npt.NDArray[np.uint8]:
+        """The pixels of the box: a view of the array, not a copy.
+
+        The edges are rounded to whole pixels and clipped to the image. The result has no pixels if the box is outside.
+        Raises ValueError if the image has another size than the one of the results.
+        """
+        array, _ = _array_of(image, "bgr")
+        height, width = array.shape[:2]
+        if (width, height) != self._owner.size:
+            raise ValueError(f"expected the image of these results, of {self._owner.size}, got an image of {(width, height)}")
+        x_min, y_min, x_max, y_max = self._owner._raw.pixels(self._index) or (0, 0, 0, 0)
+        return array[y_min:y_max, x_min:x_max]
+
+    def __repr__(self) -> str:
+        values = {name: attribute.value for name, attribute in self.attributes.items()}
+        return f"<Detection: {self.label} {self.confidence:.2f} at {[round(float(value), 1) for value in self.xyxy]}{f' {values}' if values else ''}>"
+
+
+class Results(Sequence[Detection]):
+    """The results of one image: a sequence of `Detection`, and attributes of the whole image.
+
+    They do not change: a classifier that gets `rois=results` returns new ones with its attributes.
+    An index gives a `Detection`. A slice, a list of indices or a mask of booleans gives `Results` with these detections.
+    """
+
+    __slots__ = ("_boxes", "_color", "_raw")
+
+    def __init__(self, raw: _roiflow._Results, color: _Color = "bgr") -> None:
+        self._raw, self._color, self._boxes = raw, color, cast("Boxes | None", None)
+
+    @property
+    def boxes(self) -> Boxes:
+        """All boxes as arrays."""
+        if self._boxes is None:
+            self._boxes = Boxes(self._raw)
+        return self._boxes
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the image."""
+        return self._raw.size
+
+    @property
+    def attributes(self) -> dict[str, Attribute]:
+        """What classifiers said about the whole image, by the name of the attribute."""
+        return {name: _attribute(name, *rest) for name, *rest in self._raw.attributes()}
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Detection: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Results: ...
+    def __getitem__(self, index: SupportsIndex | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Detection | Results:
+        if isinstance(index, SupportsIndex) and not (isinstance(index, np.ndarray) and index.ndim > 0):
+            number = operator.index(index)
+            if not -len(self) <= number < len(self):
+                raise IndexError(f"no detection {number}: there are {len(self)}")
+            return Detection(self, number % len(self))
+        chosen = np.arange(len(self))[np.asarray(index, int) if isinstance(index, list) and not index else index]
+        return Results(self._raw.select(chosen.tolist()), self._color)
+
+    def __iter__(self) -> Iterator[Detection]:
+        return (Detection(self, index) for index in range(len(self)))
+
+    def plot(
+        self,
+        image: ImageSource,
+        *,
+        color: _Color | None = None,
+        labels: bool = True,
+        confidence: bool = True,
+        thickness: int = 0,
+        font_size: int = 0,
+    ) -> npt.NDArray[np.uint8]:
+        """Draw boxes, keypoints, labels and attributes on a copy of the image, as the element `roioverlay`.
+
+        The copy has the channels of an array as it was given, and RGB for Pillow images and paths.
+
+        - `color`: order of the channels of an array; default: that of the call that gave these results.
+        - `thickness`, `font_size`: in pixels; 0: by the size of the image.
+
+        Raises ValueError if the image has another size than the one of the results.
+        """
+        array, color = _array_of(image, color or self._color)
+        style = (bool(labels), bool(confidence), operator.index(thickness), operator.index(font_size))
+        return _roiflow._plot(array, color, self._raw, style)
+
+    def to_json(self, *, frame: int = 0, stream: str | None = None, source: str | None = None) -> str:
+        """One line of JSON in the schema of `roiflow run --json`, without a line end.
+
+        Boxes are fractions of the image; `frame`, `stream` and `source` are copied to the line.
+        """
+        return self._raw.json(frame, stream, source)
+
+    def to_dict(self, *, frame: int = 0, stream: str | None = None, source: str | None = None) -> dict[str, Any]:
+        """`to_json` as a dictionary."""
+        return cast("dict[str, Any]", json.loads(self.to_json(frame=frame, stream=stream, source=source)))
+
+    def to_supervision(self) -> Any:
+        """`supervision.Detections` of these boxes, with `class_name` in `data`. Raises ImportError if supervision is not installed."""
+        import supervision  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        boxes = self.boxes
+        names = np.array(boxes.labels, dtype=str)
+        return supervision.Detections(
+            xyxy=boxes.xyxy, confidence=boxes.confidence, class_id=boxes.class_id.astype(int), data={"class_name": names}
+        )
+
+    def __repr__(self) -> str:
+        counts = collections.Counter(self.boxes.labels)
+        said = [f"{count} {label}" for label, count in counts.items()]
+        said += [f"{name} {attribute.value}" for name, attribute in self.attributes.items() if attribute.kind != "tensor"]
+        return f"<Results: {', '.join(said) or 'nothing'} in {self.size[0]}x{self.size[1]}>"
+
+
+Rois = Union[Results, npt.NDArray[Any], Sequence[Sequence[float]]]
+
+
+class Pending:
+    """An image that runs: `model.submit(image)`. Dropping it cancels a run that has not begun."""
+
+    __slots__ = ("_color", "_resized", "_run")
+
+    def __init__(self, run: _roiflow._Run, color: _Color, resized: tuple[int, int] | None) -> None:
+        self._run, self._color, self._resized = run, color, resized
+
+    def done(self) -> bool:
+        """Whether the results, or an error, are there."""
+        return self._run.done()
+
+    def cancel(self) -> None:
+        """Cancel the run if it has not begun: `result` then raises."""
+        self._run.cancel()
+
+    def result(self, timeout: float | None = None) -> Results:
+        """Wait for the results, without the interpreter's lock. Any thread may wait, and more than once.
+
+        Raises the error of the run, and TimeoutError after `timeout` seconds.
+        """
+        raw = self._run.wait(timeout)
+        return Results(raw if self._resized is None else raw.resized(*self._resized), self._color)
+
+
+class ImageModel:
+    """A detector or a classifier: images in, results out. Made by `load`; safe to be called from any number of threads."""
+
+    def __init__(self, make: Callable[[str | None, int | None], _roiflow._Stage], options: _Options) -> None:
+        self._make, self._options = make, options
+        # Single images run with all cores, several ones side by side. The second form is compiled with its first use.
+        single = options.performance or "latency"
+        self._single = make(single, options.batch if options.performance else None)
+        self._several: _roiflow._Stage | None = self._single if options.performance else None
+        self._lock = threading.Lock()
+
+    @property
+    def task(self) -> str:
+        """`detection` or `classification`."""
+        return self._single.task
+
+    @property
+    def name(self) -> str:
+        """Name of the results: of a classifier, the attribute."""
+        return self._single.name
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes, in order; empty if there are none."""
+        return self._single.labels
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Width and height of the model's input. Images may have any size."""
+        return self._single.input_size
+
+    @property
+    def device(self) -> str:
+        """The device that runs the model."""
+        return self._single.device
+
+    @property
+    def description(self) -> str:
+        """Where the description comes from."""
+        return self._single.source
+
+    @property
+    def assumed(self) -> list[str]:
+        """What the description does not say and is assumed, one sentence each."""
+        return self._single.assumed
+
+    @overload
+    def __call__(self, image: ImageSource, *, rois: Rois | None = None, color: _Color | None = None) -> Results: ...
+    @overload
+    def __call__(
+        self,
+        image: list[ImageSource] | list[str] | list[Array] | tuple[ImageSource, ...],
+        *,
+        rois: Sequence[Rois | None] | None = None,
+        color: _Color | None = None,
+    ) -> list[Results]: ...
+    def __call__(
+        self,
+        image: ImageSource | list[Any] | tuple[Any, ...],
+        *,
+        rois: Rois | Sequence[Rois | None] | None = None,
+        color: _Color | None = None,
+    ) -> Results | list[Results]:
+        """Run one image, or the images of a list side by side, and wait for the results.
+
+        - `image`: an array of uint8, [H, W], [H, W, 3] or [H, W, 4], read in place; an image of Pillow; the path of an image
+          file; or a list of these, which gives a list of `Results`.
+        - `rois`: `Results` of this image, or boxes [N, 4] of x_min, y_min, x_max, y_max: the model runs on the region of each
+          box, without a copy of pixels. The results have these boxes with the new attributes; of a detector, also the objects
+          that it found in them. Of a list of images: one for each.
+        - `color`: order of the channels of arrays, `bgr` or `rgb`; default: that of `load`. Pillow's images and files are RGB.
+
+        Do not write an array while it runs. Raises TypeError for other types and element types, ValueError for other shapes,
+        empty lists and negative strides, FileNotFoundError for files, and errors of roiflow.
+        """
+        if not isinstance(image, (list, tuple)):
+            return self._submit(self._single, image, cast("Rois | None", rois), color).result()
+        if not image:
+            raise ValueError("expected at least one image, got an empty list")
+        if rois is None:
+            return [results for _, results in self._stream(image, None, color)]
+        if isinstance(rois, Results) or len(rois) != len(image):
+            raise ValueError(f"expected one `rois` for each of {len(image)} images, got {rois if isinstance(rois, Results) else len(rois)}")
+        return [results for _, results in self._stream(image, cast("Sequence[Rois | None]", rois), color)]
+
+    def submit(self, image: ImageSource, *, rois: Rois | None = None, color: _Color | None = None) -> Pending:
+        """Start one image, and return without waiting. As many images run side by side as the device can; others wait.
+
+        The array is kept until its run ended: do not write it before. Arguments and errors as of a call.
+        """
+        return self._submit(self._for_several(), image, rois, color)
+
+    def stream(
+        self, images: Iterable[ImageSource | tuple[ImageSource, Results]], *, color: _Color | None = None
+    ) -> Iterator[tuple[ImageSource, Results]]:
+        """Run the images of any iterable side by side, and yield pairs of image and results in their order.
+
+        Takes only as many images ahead as keep the device busy, so that an endless video is fine. A pair of image and results is
+        an image with `rois`: `age.stream(faces.stream(video))` is a cascade. An iterable that writes all frames into one array
+        must yield copies.
+        """
+        return self._stream(images, None, color)
+
+    def _stream(
+        self, images: Iterable[Any], rois: Sequence[Rois | None] | None, color: _Color | None
+    ) -> Iterator[tuple[ImageSource, Results]]:
+        stage = self._for_several()
+        ahead: collections.deque[tuple[ImageSource, Pending]] = collections.deque()
+        # One image more than run at once, so that the next one is ready when a run ends.
+        limit = stage.n_images_at_once + 1
+        for index, item in enumerate(images):
+            image, of_image = item if isinstance(item, tuple) and rois is None else (item, rois[index] if rois else None)
+            ahead.append((image, self._submit(stage, image, of_image, color)))
+            if len(ahead) > limit:
+                first, pending = ahead.popleft()
+                yield first, pending.result()
+        while ahead:
+            first, pending = ahead.popleft()
+            yield first, pending.result()
+
+    def _for_several(self) -> _roiflow._Stage:
+        with self._lock:
+            if self._several is None:
+                self._several = self._make("throughput", self._options.batch)
+            return self._several
+
+    def _submit(self, stage: _roiflow._Stage, image: ImageSource, rois: Rois | None, color: _Color | None) -> Pending:
+        array, color = _array_of(image, color or self._options.color)
+        size = (array.shape[1], array.shape[0]) if array.ndim > 1 else (0, 0)
+        regions = None if rois is None else _rois_of(rois, size)
+        resized = None
+        preprocess = self._options.preprocess
+        if preprocess is not None:
+            array = np.asarray(preprocess(array))
+            now = (array.shape[1], array.shape[0]) if array.ndim > 1 else (0, 0)
+            if now != size and min(*now, *size) > 0:
+                regions, resized = None if regions is None else regions.resized(*now), size
+        return Pending(stage.submit(array, color, regions), color, resized)
+
+    def __repr__(self) -> str:
+        width, height = self.input_size
+        return f"<ImageModel: {self.name}, {self.task} at {width}x{height} on {self.device}, description {self.description}>"
+
+
+@dataclass(frozen=True)
+class _Options:
+    color: _Color
+    batch: int | None
+    performance: str | None
+    preprocess: Preprocess | None
+
+
+def _array_of(image: ImageSource, color: _Color) -> tuple[npt.NDArray[Any], _Color]:
+    """The image as an array, and the order of its channels."""
+    if isinstance(image, np.ndarray):
+        return image, color
+    if isinstance(image, (str, os.PathLike)):
+        return _roiflow._read_image(image), "rgb"
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and isinstance(image, pillow.Image):
+        # Other modes have palettes, other colors or more than 8 bits.
+        plain = image if image.mode in ("RGB", "RGBA", "L") else image.convert("RGB")
+        return np.asarray(plain), "rgb"
+    if not isinstance(image, (type, np.generic)) and (hasattr(image, "__array__") or hasattr(image, "__array_interface__")):
+        return np.asarray(image), color
+    raise TypeError(f"image: expected an array, an image of Pillow, a path, or a list of these, got {type(image)}")
+
+
+def _rois_of(rois: Rois, size: tuple[int, int]) -> _roiflow._Results:
+    if isinstance(rois, Results):
+        return rois._raw
+    try:
+        boxes = np.ascontiguousarray(rois, np.float32)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"rois: expected results or boxes [N, 4], got {type(rois)}") from error
+    if boxes.size == 0:
+        boxes = boxes.reshape(0, 4)
+    if boxes.ndim != 2:
+        raise ValueError(f"rois: expected boxes of shape [N, 4], got {list(boxes.shape)}")
+    return _roiflow._Results.of_boxes(*size, boxes)
+
+
+def _toml(value: Any) -> str:
+    """A value of a description, on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float, str)):
+        # Strings of JSON are strings of TOML, except for DEL, which needs no name in a description.
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(of)}" for key, of in value.items()) + " }"
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return "[" + ", ".join(_toml(of) for of in value) + "]"
+    if isinstance(value, np.generic):
+        return _toml(value.item())
+    raise TypeError(f"description: expected numbers, texts, lists and dictionaries, got {type(value)}")
+
+
+def _description_text(description: Mapping[str, Any]) -> str:
+    values = {"version": 1, **description}
+    return "".join(f"{json.dumps(str(key))} = {_toml(value)}\n" for key, value in values.items())
+
+
+def load(
+    model: str | os.PathLike[str],
+    *,
+    description: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    device: str = "AUTO",
+    confidence: float | None = None,
+    iou: float | None = None,
+    classes: Iterable[str | int] | None = None,
+    labels: Sequence[str] | None = None,
+    color: _Color = "bgr",
+    preprocess: str | Preprocess | None = None,
+    batch: int | None = None,
+    performance: Literal["latency", "throughput"] | None = None,
+    config: Mapping[str, str | int | float | bool] | None = None,
+) -> ImageModel:
+    """Load a detector or a classifier from an ONNX file or an OpenVINO IR.
+
+    - `description`: how an image becomes the input, and what the outputs mean: a file, the name of a known model, or a
+      dictionary with the tables of such a file. Default: the file next to the model, a built-in one, or the model's metadata.
+    - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on; `AUTO`: the fastest one that runs the model.
+    - `confidence`: objects below this are left out; default: that of the description.
+    - `iou`: boxes that overlap a better one by more than this are left out.
+    - `classes`: labels or numbers of the classes to report; default: all.
+    - `labels`: names of the classes, in place of those of the description.
+    - `color`: order of the channels of arrays: `bgr` as OpenCV reads images, or `rgb`.
+    - `preprocess`: a function from an image to an image, or the name of a registered one, that runs before the preprocessing of
+      the description. Its image may have another size, and shows the same.
+    - `batch`: images and regions per call of the engine, for models with an open batch axis.
+    - `performance`: `latency` uses all cores for one image, `throughput` runs several images side by side. Default: the first for
+      single images, the second for lists, `submit` and `stream`; the model is then compiled for each on its first use.
+    - `config`: options of the device, such as `{"threads": 2}`.
+
+    Raises FileNotFoundError if there is no such file; ConfigError, a RuntimeError, if there is no description or an option is
+    wrong; ModelError if the file is not a model that a device runs; ValueError for wrong arguments.
+    """
+    path = os.fspath(model)
+    if not isinstance(path, str):
+        raise TypeError(f"expected the path of a model, got {type(model)}")
+    if not os.path.exists(path):
+        raise FileNotFoundError(errno.ENOENT, "no model file", path)
+    if color not in ("bgr", "rgb"):
+        raise ValueError(f'color: expected "bgr" or "rgb", got {color!r}')
+    if performance not in (None, "latency", "throughput"):
+        raise ValueError(f'performance: expected "latency", "throughput" or None, got {performance!r}')
+    for name, fraction in (("confidence", confidence), ("iou", iou)):
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise ValueError(f"{name}: expected a number from 0 to 1, got {fraction}")
+    if batch is not None and operator.index(batch) < 1:
+        raise ValueError(f"batch: expected a number of 1 or more, got {batch}")
+    if isinstance(preprocess, str):
+        if preprocess not in _PREPROCESSING:
+            raise ValueError(f"preprocess: expected a registered name, one of {', '.join(_PREPROCESSING) or 'none'}, got {preprocess!r}")
+        preprocess = _PREPROCESSING[preprocess]
+    elif preprocess is not None and not callable(preprocess):
+        raise TypeError(f"preprocess: expected a function or its name, got {type(preprocess)}")
+    if isinstance(classes, str):
+        raise TypeError(f"classes: expected a list of labels or numbers, got the text {classes!r}")
+    chosen = None if classes is None else list(classes)
+    text = _description_text(description) if isinstance(description, Mapping) else None
+    file = None if description is None or isinstance(description, Mapping) else os.fspath(description)
+    options = {str(key): ("true" if value else "false") if isinstance(value, bool) else str(value) for key, value in (config or {}).items()}
+
+    def make(hint: str | None, batch_size: int | None) -> _roiflow._Stage:
+        merged = ",".join(f"{key}={value}" for key, value in {"performance": hint, **options}.items())
+        names = None if labels is None else list(labels)
+        return _roiflow._Stage(path, file, text, device, confidence, iou, names, chosen, batch_size, merged)
+
+    return ImageModel(make, _Options(color, batch, performance, preprocess))
+
+
+def register_decoder(name: str, function: Decode, *, task: Literal["detection", "classification"] = "detection") -> None:
+    """Register a function as a decoder, which descriptions name by `decoder = "..."`, for models that are loaded later.
+
+    The function is called as `function(outputs, (width, height))`: the outputs by name as arrays of float32 with a first axis of
+    1, which belong to it, and the size of the model's input. It is called from several threads, and must not run models.
+
+    - For `detection` it returns rows [N, 6 + 2 K]: x_min, y_min, x_max, y_max in pixels of the input, confidence, class, and the
+      coordinates of K keypoints. roiflow then drops rows below the threshold, suppresses overlaps, and maps the rest to the image. The
+      description has the keys `threshold`, `iou-threshold` and so on.
+    - For `classification` it returns a number, a text, a pair of class number and confidence, a pair of text and confidence, an
+      array, or a dictionary of these by the name of the attribute.
+
+    What the function raises comes out of the call of the model. Raises TypeError and ValueError for wrong arguments.
+    """
+    _roiflow._register_decoder(name, function, task)
+
+
+def register_preprocess(name: str, function: Preprocess) -> None:
+    """Register a function from an image to an image by a name, for `load(..., preprocess=name)`.
+
+    The function gets the array of uint8 as it was given, and must not change it. Raises TypeError if it is not a function.
+    """
+    if not callable(function):
+        raise TypeError(f"preprocess `{name}`: expected a function, got {type(function)}")
+    _PREPROCESSING[name] = function

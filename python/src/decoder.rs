@@ -1,0 +1,237 @@
+//! Decoders that are Python functions.
+//!
+//! A decoder runs on a thread of the runtime, which enters the interpreter for the call. While the function runs, this thread must not wait for
+//! another run: [`is_decoding`] tells.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use numpy::{PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
+use roiflow_inference::Engine;
+use roiflow_results::{Outcome, Point, Rect, Size};
+use roiflow_vision::decode::{BoxDecoder, BoxScheme, Decoder, Output, RawAttribute, RawDetection, Results, Subject};
+
+use crate::array;
+use crate::interpreter::{called, detached};
+use crate::runtime;
+use crate::tensor::{Error, ErrorKind, Result};
+
+thread_local! {
+    static IS_DECODING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The exceptions that decoders raised last, by the name of the decoder.
+static RAISED: Mutex<Vec<(Arc<str>, PyErr)>> = Mutex::new(Vec::new());
+
+/// Whether this thread is inside a decoder's function.
+pub fn is_decoding() -> bool {
+    IS_DECODING.get()
+}
+
+/// The exception of the decoder that caused this error.
+pub fn raised(py: Python<'_>, error: &runtime::Error) -> Option<PyErr> {
+    let message = error.to_string();
+    let found =
+        RAISED.lock().unwrap().iter().find(|(name, _)| message.contains(&begin_of_message(name))).map(|(_, error)| error.clone_ref(py));
+    found
+}
+
+fn begin_of_message(name: &str) -> String {
+    format!("decoder `{name}` raised ")
+}
+
+/// Registers a function as a decoder, for models that are loaded later.
+///
+/// Raises TypeError if it cannot be called, ValueError for other tasks.
+#[pyfunction]
+pub fn _register_decoder(py: Python<'_>, name: &str, function: Bound<'_, PyAny>, task: &str) -> PyResult<()> {
+    static REGISTERING: Mutex<()> = Mutex::new(());
+    if !function.is_callable() {
+        return Err(PyTypeError::new_err(format!("decoder `{name}`: expected a function, got {}", function.get_type())));
+    }
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')) {
+        return Err(PyValueError::new_err(format!("expected a name of letters, digits, `-`, `_` and `.`, got {name:?}")));
+    }
+    let is_detection = match task {
+        "detection" => true,
+        "classification" => false,
+        other => return Err(PyValueError::new_err(format!("task: expected \"detection\" or \"classification\", got {other:?}"))),
+    };
+    let function = Arc::new(Function { name: name.into(), function: function.unbind() });
+    detached(py, || {
+        let _one_at_a_time = REGISTERING.lock().unwrap();
+        let mut decoders = Engine::of_process().decoders();
+        if is_detection {
+            decoders.register(name, Subject::Objects, move |section| BoxDecoder::new(Boxes(function.clone()), section));
+        } else {
+            decoders.register(name, Subject::Attributes, move |_| Ok(Attributes(function.clone())));
+        }
+        Engine::of_process().set_decoders(decoders);
+    });
+    Ok(())
+}
+
+/// A function with the name of its decoder.
+struct Function {
+    name: Arc<str>,
+    function: Py<PyAny>,
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Function({})", self.name)
+    }
+}
+
+impl Function {
+    /// Calls the function with the outputs and the size of the input. `take` reads its value.
+    fn call(&self, outputs: &[Output<'_>], input: Size, take: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) -> Result<()> {
+        let fail = |message: String| Err(Error::new(ErrorKind::Unsupported, message));
+        let ended = called(|py| {
+            let is_decoding = IS_DECODING.replace(true);
+            let ended = self.call_attached(py, outputs, input).and_then(|value| take(&value));
+            IS_DECODING.set(is_decoding);
+            ended.map_err(|error| {
+                let text = format!("{}{error}", begin_of_message(&self.name));
+                // Dropped without the lock: an exception may run any code when it is dropped.
+                let before = {
+                    let mut raised = RAISED.lock().unwrap();
+                    let before = raised.iter().position(|(name, _)| *name == self.name).map(|idx| raised.swap_remove(idx));
+                    raised.push((self.name.clone(), error));
+                    before
+                };
+                drop(before);
+                text
+            })
+        });
+        match ended {
+            Some(Ok(())) => Ok(()),
+            Some(Err(message)) => fail(message),
+            None => fail(format!("decoder `{}` was not called: the interpreter ends", self.name)),
+        }
+    }
+
+    fn call_attached<'py>(&self, py: Python<'py>, outputs: &[Output<'_>], input: Size) -> PyResult<Bound<'py, PyAny>> {
+        let arrays = PyDict::new(py);
+        for Output { name, shape, data } in outputs {
+            arrays.set_item(name, PyArray1::from_slice(py, data).reshape(numpy::ndarray::IxDyn(shape))?)?;
+        }
+        self.function.bind(py).call1((arrays, (input.width, input.height)))
+    }
+}
+
+/// A function that returns boxes.
+#[derive(Debug)]
+struct Boxes(Arc<Function>);
+
+impl BoxScheme for Boxes {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        Ok(0)
+    }
+
+    /// A function may leave rows out.
+    fn appends_all_rows(&self) -> bool {
+        false
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
+        self.0.call(outputs, input, |value| {
+            let Some(rows) = rows_of(value)? else { return Ok(()) };
+            let rows = rows.try_readonly()?;
+            for (row_idx, row) in (0..).zip(rows.as_array().rows()) {
+                let values = row.to_vec();
+                let [x_min, y_min, x_max, y_max, score, class] = values[..6] else { continue };
+                if score > score_min {
+                    let class_id = if (0.0..65536.0).contains(&class) {
+                        class as u32
+                    } else {
+                        return Err(PyValueError::new_err(format!(
+                            "expected the number of a class, 0 or more, in row {row_idx}, got {class}"
+                        )));
+                    };
+                    let rect = Rect::from_corners(x_min, y_min, x_max, y_max);
+                    results.boxes.push(RawDetection { rect, score, class_id, row: row_idx });
+                    if values.len() > 6 {
+                        results.add_keypoints(row_idx, values[6..].as_chunks().0.iter().map(|&[x, y]| Point { x, y }));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The rows that a function returned; `None` without any.
+fn rows_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyArray2<f32>>>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let array = array::numpy_function(value.py(), "ascontiguousarray")?.call1((value, "float32"))?;
+    let array = array.cast_into::<PyArrayDyn<f32>>()?;
+    match *array.shape() {
+        _ if array.len() == 0 => Ok(None),
+        [_, n_columns] if n_columns >= 6 && n_columns % 2 == 0 => Ok(Some(array.into_any().cast_into()?)),
+        _ => Err(PyValueError::new_err(format!(
+            "expected rows of x_min, y_min, x_max, y_max, confidence, class and pairs of keypoint coordinates, [N, 6 + 2 K], got shape {:?}",
+            array.shape()
+        ))),
+    }
+}
+
+/// A function that returns attributes.
+#[derive(Debug)]
+struct Attributes(Arc<Function>);
+
+impl Decoder for Attributes {
+    fn check(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        Ok(0)
+    }
+
+    fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        self.0.call(outputs, input, |value| {
+            if let Ok(named) = value.cast::<PyDict>() {
+                for (name, value) in named.iter() {
+                    let name: String = name.extract()?;
+                    results.attributes.push(RawAttribute { of: None, name: Some(name.into()), outcome: outcome_of(&value)? });
+                }
+            } else if !value.is_none() {
+                results.say(outcome_of(value)?);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A value of an attribute: a number, a text, a class with its confidence, or an array.
+fn outcome_of(value: &Bound<'_, PyAny>) -> PyResult<Outcome> {
+    let is_number = value.is_instance_of::<PyFloat>() || (value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>());
+    let is_scalar = is_number || value.is_instance(&array::numpy_function(value.py(), "number")?)?;
+    if is_scalar {
+        return Ok(Outcome::Value(value.extract()?));
+    }
+    if let Ok(text) = value.cast::<PyString>() {
+        return Ok(Outcome::Text { text: text.to_string().into(), confidence: 1.0 });
+    }
+    if let Ok(pair) = value.cast::<PyTuple>()
+        && pair.len() == 2
+    {
+        let (class, confidence) = (pair.get_item(0)?, pair.get_item(1)?.extract::<f32>()?);
+        return match class.cast::<PyString>() {
+            Ok(text) => Ok(Outcome::Text { text: text.to_string().into(), confidence }),
+            Err(_) => Ok(Outcome::Label { label_id: class.extract()?, label: None, confidence }),
+        };
+    }
+    let Some(array) = array::as_array(value)? else {
+        return Err(PyTypeError::new_err(format!(
+            "expected a number, a text, a class number with its confidence, an array, or a dictionary of these, got {}",
+            value.get_type()
+        )));
+    };
+    let array = array::numpy_function(value.py(), "ascontiguousarray")?.call1((array, "float32"))?.cast_into::<PyArrayDyn<f32>>()?;
+    let (shape, array) = (array.shape().to_vec(), array.try_readonly()?);
+    Ok(Outcome::Tensor { shape, data: array.as_slice()?.into() })
+}

@@ -1,0 +1,145 @@
+//! Images: numpy arrays as frames over the same memory, image files as arrays, and results drawn on arrays.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyFileNotFoundError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use roiflow_images::draw::{Canvas, Plane};
+use roiflow_images::{file, overlay};
+use roiflow_vision::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, Size};
+
+use crate::array;
+use crate::errors::{OrRaise, Panicked, ReadError};
+use crate::interpreter::detached;
+use crate::results::PyResults;
+use crate::tensor::{ElementType, Layout};
+
+/// Gray arrays have values from 0 to 255.
+const COLORIMETRY: Colorimetry = Colorimetry { matrix: ColorMatrix::Bt601, range: ColorRange::Full };
+
+/// The pixel format of an array with this number of channels.
+fn format_of(n_channels: usize, color: &str) -> PyResult<PixelFormat> {
+    let is_bgr = match color {
+        "bgr" => true,
+        "rgb" => false,
+        other => return Err(PyValueError::new_err(format!("color: expected \"bgr\" or \"rgb\", got {other:?}"))),
+    };
+    Ok(match (n_channels, is_bgr) {
+        (1, _) => PixelFormat::Gray8,
+        (3, true) => PixelFormat::Bgr,
+        (3, false) => PixelFormat::Rgb,
+        (4, true) => PixelFormat::Bgra,
+        (4, false) => PixelFormat::Rgba,
+        (other, _) => return Err(PyValueError::new_err(format!("image: expected 1, 3 or 4 channels, got {other}"))),
+    })
+}
+
+/// The format and size of an image.
+///
+/// Raises TypeError for other element types than uint8, ValueError for other shapes than [H, W] and [H, W, 1, 3 or 4].
+fn checked(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<(PixelFormat, Size)> {
+    let dtype = image.dtype();
+    if array::element_of(image).ok() != Some(ElementType::U8) {
+        return Err(PyTypeError::new_err(format!(
+            "image: expected an array of uint8 with values from 0 to 255, got {dtype}. Convert it first: numbers from 0 to 1 by (image * 255).astype(\"uint8\")"
+        )));
+    }
+    let shape = image.shape();
+    let (height, width, n_channels) = match *shape {
+        [height, width] => (height, width, 1),
+        [height, width, n_channels] if matches!(n_channels, 1 | 3 | 4) => (height, width, n_channels),
+        [n_channels @ (1 | 3), height, width] => {
+            return Err(PyValueError::new_err(format!(
+                "image: expected channels last, [height, width, channels], got [{n_channels}, {height}, {width}]. Use np.moveaxis(image, 0, -1)"
+            )));
+        }
+        [_, _, _, _] => {
+            return Err(PyValueError::new_err(format!(
+                "image: expected one image, got shape {shape:?}. Pass a batch as a list: list(images)"
+            )));
+        }
+        _ => return Err(PyValueError::new_err(format!("image: expected shape [H, W], [H, W, 3] or [H, W, 4], got {shape:?}"))),
+    };
+    let format = format_of(n_channels, color)?;
+    match (u32::try_from(width), u32::try_from(height)) {
+        (Ok(width @ 1..), Ok(height @ 1..)) => Ok((format, Size::new(width, height))),
+        _ => Err(PyValueError::new_err(format!("image: expected at least 1x1 pixels, got {width}x{height}"))),
+    }
+}
+
+/// A frame over the memory of an array, which it keeps. The pixels of a row must be side by side; other arrays are copied.
+///
+/// Raises as [`checked`], and ValueError for negative strides.
+pub fn frame_of(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<Frame> {
+    let (format, size) = checked(image, color)?;
+    let (shape, strides) = (image.shape(), image.strides());
+    if let Some(axis) = (0..shape.len()).find(|&axis| strides[axis] < 0 && shape[axis] > 1) {
+        let advice = match axis {
+            2 => "Pass the array as it was before the channels were reversed, with color=\"bgr\" or color=\"rgb\"",
+            _ => "Use np.ascontiguousarray(image)",
+        };
+        return Err(PyValueError::new_err(format!(
+            "image: expected strides of 0 or more, got {} for axis {axis}. {advice}",
+            strides[axis]
+        )));
+    }
+    let plane_shape = format.plane_shape(0, size);
+    let dense = Layout::dense(format.element(), plane_shape).or_raise()?;
+    // The stride of an axis of length 1 has no meaning, and may be any number.
+    let used: Vec<usize> = (0..plane_shape.len())
+        .map(|axis| if shape[axis] > 1 { strides[axis].unsigned_abs() } else { dense.stride_bytes()[axis] })
+        .collect();
+    let is_in_place = used[1..] == dense.stride_bytes()[1..] && used[0] >= dense.stride_bytes()[0];
+    let tensor = if is_in_place {
+        let layout = Layout::strided(format.element(), plane_shape, &used).or_raise()?;
+        array::strided(image, layout)?
+    } else {
+        let copy = array::cast(image, ElementType::U8)?;
+        array::shared(&copy, ElementType::U8, &plane_shape)?
+    };
+    Frame::from_planes(format, size, &[tensor], COLORIMETRY).or_raise()
+}
+
+/// Reads an image file as an array [H, W, 3] of RGB: upright, complete, at most 128 million pixels.
+///
+/// Raises FileNotFoundError, or ReadError with the reason.
+#[pyfunction]
+pub fn _read_image<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyAny>> {
+    if !path.exists() {
+        return Err(PyFileNotFoundError::new_err(format!("no image `{}`", file::shown(&path))));
+    }
+    let decoded = detached(py, || catch_unwind(AssertUnwindSafe(|| file::read(&path))));
+    let image = match decoded {
+        Ok(Ok(image)) => image.pixels,
+        Ok(Err(reason)) => return Err(ReadError::new_err(format!("cannot read image `{}`: {reason}", file::shown(&path)))),
+        Err(_) => return Err(Panicked::new_err(format!("the decoder of image `{}` panicked", file::shown(&path)))),
+    };
+    let shape = [image.height() as usize, image.width() as usize, 3];
+    Ok(numpy::PyArray1::from_vec(py, image.into_raw()).reshape(shape)?.into_any())
+}
+
+/// A copy of the image with the results drawn on it, as `roioverlay` draws.
+///
+/// Raises as [`frame_of`], and ValueError if the results are of an image of another size.
+#[pyfunction]
+pub fn _plot<'py>(
+    image: &Bound<'py, PyUntypedArray>,
+    color: &str,
+    results: &PyResults,
+    style: (bool, bool, u32, u32),
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let (format, size) = checked(image, color)?;
+    results.check_size(size)?;
+    let copy = array::cast(image, ElementType::U8)?;
+    let (labels, confidence, thickness, font_size) = style;
+    let style = overlay::Style { labels, confidence, thickness, font_size };
+    array::with_bytes_mut(&copy, |bytes| {
+        let row_stride_bytes = size.width as usize * format.pixel_bytes();
+        let planes = [Plane { bytes, row_stride_bytes }, Plane::default(), Plane::default()];
+        let mut canvas = Canvas::new(format, size, COLORIMETRY, planes).expect("the array has the bytes of its shape");
+        overlay::draw_results(&mut canvas, size, &results.results, style, &mut String::new());
+    });
+    Ok(copy)
+}

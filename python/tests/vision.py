@@ -1,0 +1,34 @@
+"""Models and images of the tests of `roiflow.load`: the project's tiny models, with answers that can be worked out by hand."""
+
+import os
+import pathlib
+
+import numpy as np
+
+from api import ov
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TINY = ROOT / "assets" / "tiny"
+MODELS = pathlib.Path(os.environ.get("ROIFLOW_MODELS", "/nonexistent"))
+
+RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+
+
+def load(name, **options):
+    """A tiny model on the built-in engine; arrays are RGB unless the test says otherwise."""
+    return ov.load(TINY / f"{name}.onnx", **{"device": "CPU", "color": "rgb", **options})
+
+
+def scene(box=(16, 8, 40, 24), color=RED, size=(64, 64)):
+    """A black RGB image of width and height `size` with a box of one color: x_min, y_min, x_max, y_max."""
+    image = np.zeros((size[1], size[0], 3), np.uint8)
+    image[box[1] : box[3], box[0] : box[2]] = color
+    return image
+
+
+def pattern(width=100, height=75):
+    """The RGB image of tests/golden/image_results.json: a gray pattern, and a red box in it."""
+    y, x = np.mgrid[0:height, 0:width]
+    image = np.repeat(((x + y) % 200).astype(np.uint8)[..., None], 3, axis=2)
+    image[10:41, 20:53] = (250, 20, 30)
+    return image
