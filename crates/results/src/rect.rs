@@ -122,8 +122,8 @@ impl Rect {
         Rect { x: self.x * sx, y: self.y * sy, width: self.width * sx, height: self.height * sy }
     }
 
-    /// Moves the rectangle with another rectangle that changes from `was` to `is`, so that its relative position stays the same. If `was` is
-    /// empty, the rectangle is only translated.
+    /// Moves and scales this rectangle in the same way as a second rectangle that changes from `was` to `is`. The position of this
+    /// rectangle relative to the second one stays the same. If `was` is empty, this rectangle is only moved.
     pub fn moved_with(&self, was: Rect, is: Rect) -> Rect {
         let scale = |was: f32, is: f32| if was > 0.0 { is / was } else { 1.0 };
         let (sx, sy) = (scale(was.width, is.width), scale(was.height, is.height));

@@ -1,16 +1,18 @@
-//! Batching: combines runs of several requests into one call of the engine, as [`Config::batch_size`] says.
+//! Batching: combines runs of several requests into one call of the engine. [`Config::batch_size`] sets the maximum number of runs in a
+//! call.
 //!
-//! Each request has one batch item, its own tensors, steps and callback. Behind the requests are two compiled models, or one that is used
-//! twice: `alone` is the model as the caller compiled it, for single runs. `together` has a dynamic first axis up to the batch size, for
-//! calls of several batch items. A run joins the [`collector`](super::collector), which decides. A batched run copies its item out of the
-//! call's outputs and skips the device's steps; a single run executes them as without batching.
+//! Each request contributes one batch item, and has its own tensors, steps and callback. Two compiled models execute the runs. `alone` is
+//! the model as the caller compiled it, for single runs. `together` has a dynamic first axis up to the batch size, for calls of several
+//! batch items. If the model already has such an axis, both are the same model. A run joins the [`collector`](super::collector), which
+//! decides whether the run is batched. A batched run copies its item out of the outputs of the call and skips the steps of the device. A
+//! single run executes these steps as without batching.
 //!
-//! Batch items are copied from the tensors of the requests in one pass when a call starts. The tensors keep their values, for callbacks and
-//! steps, and for a single run if the call fails. A run cannot write its item into the call's tensor directly: until the call starts, it is
-//! not known whether there is a call.
+//! When a call starts, the batch items are copied from the tensors of the requests in one pass. The tensors of the requests keep their
+//! values, for callbacks and steps, and for a single run if the call fails. A run cannot write its item into the tensor of the call
+//! directly, because the collector decides later whether there is a call.
 //!
-//! Runs with a batch of their own, and runs with a tensor in device memory, are not batched. Synchronous runs are not batched either: they
-//! compute on the calling thread, which need not wait for others.
+//! Three kinds of runs are not batched: runs whose own inputs have a batch size above 1, runs with a tensor in device memory, and
+//! synchronous runs. A synchronous run computes on the calling thread, which should not wait for other runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +26,7 @@ use super::steps::{Step, StepTask};
 use super::{CompiledModel, Config, Dim, Error, ErrorKind, Ignored, Model, ModelInfo, NodeTime, Port, Precision, Result};
 use crate::tensor::{Element, ElementType, MAX_RANK, Shape, Tensor, Values, bf16, f16};
 
-/// Checks the range of the batch size.
+/// Checks that the batch size is in range.
 pub(super) fn check(config: &Config) -> Result<()> {
     match config.batch_size {
         1..=MAX_BATCH_SIZE => Ok(()),
@@ -32,7 +34,7 @@ pub(super) fn check(config: &Config) -> Result<()> {
     }
 }
 
-/// The model with batched runs. `alone` is the model as it was compiled.
+/// Adds batching to a compiled model. `alone` is the model as the caller compiled it.
 pub(super) fn gathering(
     device: &dyn Device,
     name: &str,
@@ -41,7 +43,7 @@ pub(super) fn gathering(
     config: &Config,
     executors: &Executors,
 ) -> Result<Arc<dyn DeviceModel>> {
-    // The requests of the calls have no callbacks.
+    // The requests for batched calls have no callbacks.
     let of_calls = Config { callback_thread: false, callback_executor: None, ..config.clone() };
     let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
     let first = alone.steps().into_iter().next().ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
@@ -55,13 +57,14 @@ pub(super) fn gathering(
     Ok(Arc::new(BatchingModel { alone: alone.clone(), gathering }))
 }
 
-/// A model that takes several batch items in a call.
+/// A compiled model that accepts several batch items in a call.
 pub(super) struct Opened {
     pub(super) device_model: Arc<dyn DeviceModel>,
     pub(super) model: CompiledModel,
 }
 
-/// The model with a dynamic first axis up to `max_rows`, recompiled if necessary. Its batch items are independent.
+/// A model whose first axis is dynamic up to `max_rows`. Recompiles the model if its first axis is fixed. Fails if the batch items depend
+/// on each other.
 pub(super) fn open_rows(
     device: &dyn Device,
     name: &str,
@@ -94,7 +97,7 @@ pub(super) fn open_rows(
     Ok(Opened { device_model: together, model: calls })
 }
 
-/// Checks that a model takes up to `max_rows` independent batch items without a second compilation.
+/// Checks that a model accepts up to `max_rows` independent batch items without a second compilation.
 pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
     if check_ports(model.info(), model.info(), max_rows)? {
         return Err(refused("it fixes its first axis at 1"));
@@ -118,7 +121,8 @@ fn mixes_rows(how: &str) -> String {
     format!("its rows are not independent, so what one run gets would depend on the others ({how}); use batch size 1")
 }
 
-/// Whether the first axis of an input is fixed at 1, so that the model must be recompiled; an error if it cannot be the batch.
+/// Checks that the first axis of all ports can be the batch. Returns whether the first axis of an input is fixed at 1, so that the model
+/// must be recompiled.
 fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
         return Err(refused("it has no inputs that could be gathered; use batch size 1"));
@@ -150,18 +154,18 @@ fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> 
     Ok(info.inputs.iter().any(|port| port.shape.dims()[0] == Dim::Fixed(1)))
 }
 
-/// A compiled model that batches the runs of its requests: the device's model, and the collector of the runtime.
+/// A compiled model that batches the runs of its requests. It combines the compiled model of the device with the collector of the runtime.
 struct BatchingModel {
     alone: Arc<dyn DeviceModel>,
     gathering: Gathering,
 }
 
-/// The batching of a compiled model, see [`Config::batch_size`]. Only the runtime creates it.
+/// The batching of a compiled model, see [`Config::batch_size`]. Only the runtime creates this type.
 pub struct Gathering {
     collector: Arc<Collector>,
     /// The executor on which runs continue.
     resume: Arc<dyn Executor>,
-    /// Number of batch items in all calls that the engine runs at a time.
+    /// The number of batch items in all calls that the engine runs concurrently.
     n_rows: usize,
 }
 
@@ -196,7 +200,7 @@ impl DeviceModel for BatchingModel {
 }
 
 impl Gathering {
-    /// A seat for a new request.
+    /// Registers a new request with the collector.
     pub(super) fn take_seat(&self, info: &ModelInfo) -> Seat {
         Seat {
             seat_idx: self.collector.take_seat(),
@@ -212,24 +216,25 @@ impl Gathering {
     }
 }
 
-/// The seat of a request whose runs may be batched.
+/// The registration of a request with the collector. The runs of such a request may be batched.
 pub(super) struct Seat {
     collector: Arc<Collector>,
     seat_idx: usize,
     resume: Arc<dyn Executor>,
     n_inputs: usize,
     n_outputs: usize,
-    /// The list in which inputs are passed to the collector; empty between runs.
+    /// The list that passes the inputs to the collector. Empty between runs.
     inputs: Vec<Tensor>,
     /// Whether the latest run was batched.
     is_gathered: bool,
-    /// The step times of its call.
+    /// The durations of the steps in the call that included the latest run.
     times: Vec<Duration>,
     profile: Option<Arc<[NodeTime]>>,
 }
 
 impl Seat {
-    /// The steps before those of the device: one offers the inputs, one takes the batch item.
+    /// The two steps before the steps of the device: `join` offers the inputs to the collector, `batch` takes the batch item of the
+    /// outputs.
     pub(super) fn steps(&self) -> [Step; 2] {
         let step = |name: &str, executor, task| Step { name: name.into(), executor, task, duration: Duration::ZERO };
         let waiting_room = self.collector.waiting_room(self.seat_idx);
@@ -261,7 +266,7 @@ impl Seat {
         Ok(row.elements()?.copy_to(io.output(output_idx, &row.shape())?)?)
     }
 
-    /// The run no longer needs the engine.
+    /// Tells the collector that the run no longer needs the engine.
     pub(super) fn leave(&mut self) {
         if let Some(mut inputs) = self.collector.leave(self.seat_idx) {
             inputs.clear();
@@ -269,12 +274,12 @@ impl Seat {
         }
     }
 
-    /// The times of the device's steps, if the latest run was batched.
+    /// The durations of the device's steps, if the latest run was batched.
     pub(super) fn times(&self) -> Option<&[Duration]> {
         self.is_gathered.then_some(&*self.times)
     }
 
-    /// The node times of the call, if the latest run was batched and they are known.
+    /// The execution times of the nodes in the call, if the latest run was batched and the device reported them.
     pub(super) fn profile(&self) -> Option<Vec<NodeTime>> {
         self.profile.as_ref().filter(|_| self.is_gathered).map(|profile| profile.to_vec())
     }
@@ -287,7 +292,7 @@ impl Drop for Seat {
     }
 }
 
-/// The region of one batch item.
+/// The region of one batch item in a tensor.
 fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
     let shape = batch.shape();
     let (mut begin, mut end) = ([0; MAX_RANK], [0; MAX_RANK]);
@@ -296,7 +301,7 @@ fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
     Ok(batch.roi(&begin[..shape.len()], &end[..shape.len()])?)
 }
 
-/// Runs a few batch items of random numbers together and each alone, and compares the outputs.
+/// Runs a few random batch items in one call and each item alone, and compares the outputs.
 fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> Result<()> {
     let precision = together.properties().config.precision;
     let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
@@ -321,7 +326,7 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> R
     Ok(())
 }
 
-/// Different batch items. Integers are 0 or 1, because an index must be in range.
+/// A tensor of different random batch items. Integers are 0 or 1, because an integer may be an index, which must be in range.
 fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     let mut is_batch = true;
     let mut extents = port.shape.dims().iter().map(|dim| match dim {
@@ -350,7 +355,7 @@ fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     Ok(tensor)
 }
 
-/// The difference of two outputs beyond rounding; `None` if there is none.
+/// Describes the first difference of two outputs that is larger than rounding; `None` if there is none.
 fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Option<String>> {
     if one.shape() != of_all.shape() {
         return Ok(Some(format!("alone it has the shape {}, in a batch {}", one.shape(), of_all.shape())));
@@ -369,7 +374,7 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
             return Ok((a != b).then(|| "its bytes differ".to_owned()));
         }
     };
-    // Infinite numbers are close only if they are equal: their difference is not a number.
+    // Infinite values are close only if they are equal, because the difference of infinite values is NaN.
     let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs());
     let is_close = |a: f32, b: f32| a == b || is_near(a, b) || (a.is_nan() && b.is_nan());
     let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));
@@ -440,7 +445,7 @@ mod tests {
             let range = match element {
                 ElementType::F32 | ElementType::F16 => 0.0..=1.0,
                 ElementType::U8 => 0.0..=255.0,
-                // An index must be in range.
+                // An integer may be an index, which must be in range.
                 _ => 0.0..=1.0,
             };
             assert!(values.iter().all(|value| range.contains(value)), "{element}: {values:?}");

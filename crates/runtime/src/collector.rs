@@ -1,12 +1,13 @@
-//! Combines the runs of a model's requests into calls of its engine, and returns each run its batch item of the results.
+//! Combines the runs of a model's requests into batched calls of the engine, and gives each run its batch item of the outputs.
 //!
-//! Knows seats (one per request), calls (requests of the batched model, a fixed number) and the executor on which runs continue. Knows no
-//! ports and no shapes; `batching` does.
+//! The collector handles seats (one per request), calls (a fixed number of requests of the batched model) and the executor on which runs
+//! continue. It does not use ports or shapes; the module `batching` does.
 //!
 //! # A seat
 //!
-//! A run that cannot be batched (with a batch of its own, or device memory) stays away. A synchronous run offers and never arrives: it
-//! computes on the calling thread, and leaves.
+//! Each request has a seat. The diagram shows the state of a seat during a run. A run that cannot be batched (its inputs have a batch size
+//! above 1, or are in device memory) stays `Away`. A synchronous run offers its inputs but never arrives: it computes on the calling thread
+//! and leaves.
 //!
 //! ```text
 //!                                           lone and due, or recalled by a cancel
@@ -26,24 +27,27 @@
 //! | the watcher, one thread per model | sleeps until the time limit of the oldest run, then does the same |
 //! | the end of a call | lands the seats aboard and continues their runs |
 //!
-//! A move is due when an engine is free and the waiting runs are a full batch, or are all requests of the model, or the oldest has reached
-//! its time limit. Engines are counted: a call takes one from its start until its last batch item is copied, a single run until its last
-//! step. So runs gather while all engines compute, and no run waits for others while an engine is free for it. Runs that stay away, that
-//! are synchronous, or that run alone after a failed call or a cancel are not counted: they wait at the executor as without batching.
+//! A move is due when an engine is free and one of these holds: the waiting runs fill a batch, all requests of the model wait, or the
+//! oldest waiting run has reached its time limit. The collector counts engines. A call occupies one engine from its start until its last
+//! batch item is copied. A single run occupies one engine until its last step. So runs gather while all engines compute, and a run that
+//! waits has at most its time limit of delay while an engine is free. Some runs are not counted: runs that stay away, synchronous runs, and
+//! runs that continue alone after a failed call or a cancel. They wait at the executor as without batching.
 //!
-//! With a time limit of 0, a run that arrives is considered only after the runs in the executor's queue. On a CPU these wait for the same
-//! threads on which the engine computes, and would never be combined.
+//! With a time limit of 0, the collector considers a new run only after the tasks that are already in the queue of the executor. On a CPU,
+//! these tasks need the same threads that the engine computes on. Without this delay, their runs would never be combined.
 //!
 //! # Why nothing is lost, and which sizes are bounded
 //!
-//! - All of this state is under one lock, and `pump` follows each change that may make a move due. The watcher sleeps without a limit only
-//!   while no run waits for a time limit, and sets `sleeps` under the lock; `pump` wakes it.
-//! - Time limits are equal, so the oldest waiting run is the first to be due.
-//! - The lock is held only to read and change the state. Calls are started, runs continued, and tensors of the user dropped without it.
-//! - A seat waits once, so the queue is at most as long as the number of requests. A call has at most `size` seats. There are as many calls
-//!   as engines, and one [`Look`]. A seat holds clones of its inputs only from `offer` to the start of its call.
-//! - A run that leaves early, because its request is dropped, gives up its batch item. The call continues for the others, and is canceled
-//!   when no run is left.
+//! - All of this state is under one lock. `pump` follows each change that may make a move due. The watcher sleeps without a limit only
+//!   while no run waits for a time limit. It sets `sleeps` under the lock, and `pump` wakes it.
+//! - All time limits are equal, so the run that has waited longest reaches its limit first.
+//! - The lock is held only to read and change the state. The collector starts calls, continues runs, and drops tensors of the user without
+//!   the lock.
+//! - A seat waits at most once at a time, so the queue is at most as long as the number of requests. A call has at most `size` seats. There
+//!   are as many calls as engines, and at most one queued [`Look`]. A seat holds clones of its inputs only from `offer` to the start of its
+//!   call.
+//! - A run that leaves early, because its request is dropped, releases its batch item. The call continues for the other runs, and is
+//!   canceled when no run is left.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -55,7 +59,7 @@ use super::{Error, ErrorKind, InferRequest, Input, NodeTime, PortKey, Result};
 use crate::sync::{Condvar, Deadline, Mutex, spawn};
 use crate::tensor::Tensor;
 
-/// Combines runs into calls; see the module. Lives as long as the model or a seat.
+/// Combines runs into batched calls; see the module documentation. Exists as long as the model or a seat.
 pub(super) struct Collector {
     shared: Arc<Shared>,
 }
@@ -64,7 +68,7 @@ struct Shared {
     size: usize,
     timeout: Duration,
     resume: Arc<dyn Executor>,
-    /// Calls end on that executor, so one of their runs can continue without a hop.
+    /// Whether calls end on `resume`, so that one run of the call can continue on the same thread.
     lands_there: bool,
     profiles: bool,
     state: Mutex<State>,
@@ -79,12 +83,12 @@ struct State {
     calls: Vec<Call>,
     idle_calls: Vec<usize>,
     n_engines_free: usize,
-    /// The watcher waits without a time limit.
+    /// Whether the watcher waits without a time limit.
     sleeps: bool,
-    /// A [`Look`] is queued.
+    /// Whether a [`Look`] is queued.
     looks: bool,
     closed: bool,
-    /// An empty list, to be reused.
+    /// An empty list, kept so that the end of a call allocates nothing.
     tasks: Vec<Arc<dyn Task>>,
 }
 
@@ -98,11 +102,11 @@ struct Seat {
 
 struct Waiting {
     seat_idx: usize,
-    /// `None` for no time limit.
+    /// The time limit of the run; `None` if there is no limit.
     until: Option<Deadline>,
 }
 
-/// The position of a run; see the module.
+/// The state of a seat during a run; see the diagram in the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Place {
     #[default]
@@ -118,19 +122,19 @@ enum Place {
         row_idx: usize,
     },
     Alone {
-        /// Whether it has one of the counted engines.
+        /// Whether the run occupies one of the counted engines.
         has_engine: bool,
     },
 }
 
-/// A request of the batched model, and the seats aboard.
+/// A request of the batched model, and the seats whose runs are in its current call.
 struct Call {
     request: InferRequest,
     is_on: bool,
-    /// By batch item; `None` if the run has left.
+    /// The seat of each batch item; `None` if the run has left.
     seats: Vec<Option<usize>>,
     n_aboard: usize,
-    /// Empty lists for the inputs, one per port.
+    /// Empty lists for the inputs, one per port. They are kept so that a start allocates nothing.
     lists: Vec<Vec<Tensor>>,
     /// The results of the latest call.
     results: Results,
@@ -139,18 +143,18 @@ struct Call {
 #[derive(Default)]
 struct Results {
     outputs: Vec<Tensor>,
-    /// The times of the device's steps.
+    /// The durations of the device's steps.
     times: Vec<Duration>,
     profile: Option<Arc<[NodeTime]>>,
 }
 
-/// A move that is due.
+/// A change of the state that is due, with the part that must be done without the lock.
 enum Move {
     Alone {
         seat_idx: usize,
         task: Arc<dyn Task>,
     },
-    /// With the inputs by port and batch item.
+    /// Start a call. `slices` contains the inputs by port and batch item.
     Start {
         call_idx: usize,
         request: InferRequest,
@@ -158,7 +162,7 @@ enum Move {
     },
 }
 
-/// The single run that may continue on this thread, because the thread belongs to its executor.
+/// The single run that may continue on the current thread, if the thread belongs to the executor `resume`.
 #[derive(Clone, Copy)]
 enum Here {
     Nobody,
@@ -166,7 +170,7 @@ enum Here {
     AnyRun,
 }
 
-/// Makes moves that are due, after the tasks that are in the executor's queue already.
+/// A task that makes all moves that are due. It runs after the tasks that are already in the queue of the executor.
 struct Look(Arc<Shared>);
 
 impl Task for Look {
@@ -176,26 +180,26 @@ impl Task for Look {
     }
 }
 
-/// A batch item of a call that ended.
+/// A batch item of a completed call.
 pub(super) struct Row {
     pub(super) call_idx: usize,
     pub(super) row_idx: usize,
 }
 
-/// Parameters of a collector.
+/// The parameters of a collector.
 pub(super) struct Terms {
     pub(super) size: usize,
     pub(super) timeout: Duration,
     /// The executor on which runs continue.
     pub(super) resume: Arc<dyn Executor>,
-    /// Calls end on that executor, too.
+    /// Whether calls end on the same executor.
     pub(super) lands_there: bool,
-    /// The times of nodes are wanted.
+    /// Whether to collect the execution times of nodes.
     pub(super) profiles: bool,
 }
 
 impl Collector {
-    /// `calls` are as many requests of the batched model as the engine can run at once.
+    /// Creates a collector. `calls` are requests of the batched model, as many as the engine can run concurrently.
     pub(super) fn new(terms: Terms, calls: Vec<InferRequest>) -> Result<Self> {
         let Terms { size, timeout, resume, lands_there, profiles } = terms;
         let n_calls = calls.len();
@@ -228,7 +232,7 @@ impl Collector {
         Ok(Self { shared })
     }
 
-    /// A seat for a new request.
+    /// Reserves a seat for a new request and returns its index.
     pub(super) fn take_seat(&self) -> usize {
         let mut state = self.shared.state.lock().unwrap();
         state.n_seats_taken += 1;
@@ -240,23 +244,23 @@ impl Collector {
         seat_idx
     }
 
-    /// The request was dropped after its run ended.
+    /// Frees the seat of a request that was dropped after its run ended.
     pub(super) fn give_seat_back(&self, seat_idx: usize) {
         let mut state = self.shared.state.lock().unwrap();
         debug_assert_eq!(state.seats[seat_idx].place, Place::Away);
         state.n_seats_taken -= 1;
         state.seats[seat_idx].is_taken = false;
         drop(state);
-        // The waiting runs may now be all requests of the model.
+        // With one seat fewer, the waiting runs may now be all requests of the model.
         self.shared.pump(Here::Nobody);
     }
 
-    /// The executor on which the run of this seat waits.
+    /// The executor on which the run of this seat waits for other runs.
     pub(super) fn waiting_room(&self, seat_idx: usize) -> Arc<dyn Executor> {
         Arc::new(WaitingRoom { shared: self.shared.clone(), seat_idx })
     }
 
-    /// A run begins with these inputs, in the order of the ports.
+    /// Registers the inputs of a new run, in the order of the ports.
     pub(super) fn offer(&self, seat_idx: usize, inputs: Vec<Tensor>) {
         let mut state = self.shared.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
@@ -264,7 +268,7 @@ impl Collector {
         (seat.inputs, seat.place) = (inputs, Place::Offered);
     }
 
-    /// After the wait: the batch item of the run, returned by [`Collector::leave`]; `None` for a single run.
+    /// The batch item of the run in a completed call; `None` for a single run. [`Collector::leave`] releases the item.
     pub(super) fn row(&self, seat_idx: usize) -> Option<Row> {
         match self.shared.state.lock().unwrap().seats[seat_idx].place {
             Place::Landed { call_idx, row_idx } => Some(Row { call_idx, row_idx }),
@@ -272,12 +276,12 @@ impl Collector {
         }
     }
 
-    /// An output of a call that ended.
+    /// An output of a completed call, with all batch items.
     pub(super) fn output(&self, row: &Row, output_idx: usize) -> Tensor {
         self.shared.state.lock().unwrap().calls[row.call_idx].results.outputs[output_idx].clone()
     }
 
-    /// The times of the device's steps in a call that ended, and those of its nodes.
+    /// Copies the durations of the device's steps in a completed call into `times`. Returns the execution times of its nodes.
     pub(super) fn times(&self, row: &Row, times: &mut Vec<Duration>) -> Option<Arc<[NodeTime]>> {
         let state = self.shared.state.lock().unwrap();
         let results = &state.calls[row.call_idx].results;
@@ -285,8 +289,8 @@ impl Collector {
         results.profile.clone()
     }
 
-    /// The run no longer needs its engine, its batch item or its slot in the queue. Returns the list of its inputs, to be emptied; `None`
-    /// if it had left before.
+    /// Called when the run no longer needs its engine, its batch item or its entry in the queue. Returns the list of its inputs, which the
+    /// caller must empty. Returns `None` if the run had left before.
     pub(super) fn leave(&self, seat_idx: usize) -> Option<Vec<Tensor>> {
         let mut state = self.shared.state.lock().unwrap();
         let place = std::mem::take(&mut state.seats[seat_idx].place);
@@ -311,7 +315,7 @@ impl Collector {
         drop(state);
         drop(task);
         if let Some(call) = abandoned {
-            // If other runs use the call by now, they run one by one.
+            // If the call has started again for other runs, these runs continue alone after the cancel.
             call.cancel();
         }
         self.shared.pump(Here::Nobody);
@@ -326,12 +330,12 @@ impl Drop for Collector {
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         self.shared.changed.notify_all();
-        drop(calls); // Waits for running calls.
+        drop(calls); // Blocks until running calls have ended.
     }
 }
 
 impl State {
-    /// Makes the next move if one is due, except for the part that must be done without the lock.
+    /// Makes the next move if one is due. Returns the part of the move that must be done without the lock.
     fn next_move(&mut self, size: usize) -> Option<Move> {
         let oldest = self.waiting.front()?;
         let n_waiting = self.waiting.len();
@@ -352,7 +356,7 @@ impl State {
         call.is_on = true;
         call.seats.clear();
         let mut slices = std::mem::take(&mut call.lists);
-        // The previous start may not have returned them yet.
+        // The lists may be missing if the previous start has not returned them yet.
         slices.resize_with(call.request.model_inputs().len(), Vec::new);
         for (row_idx, Waiting { seat_idx, .. }) in self.waiting.drain(..n_waiting.min(size)).enumerate() {
             let seat = &mut self.seats[seat_idx];
@@ -364,7 +368,7 @@ impl State {
         Some(Move::Start { call_idx, request: call.request.clone(), slices })
     }
 
-    /// Frees a call that is over, if no run needs its batch item any more.
+    /// Frees a call that has ended, if all its runs have copied their batch items.
     fn settle(&mut self, call_idx: usize) {
         if !self.calls[call_idx].is_on && self.calls[call_idx].n_aboard == 0 {
             self.idle_calls.push(call_idx);
@@ -410,7 +414,7 @@ impl Shared {
 
     fn start(&self, call_idx: usize, request: &InferRequest, mut slices: Vec<Vec<Tensor>>) {
         let started = request.start_async(Gathered(&slices));
-        // The call has its own clones.
+        // The started call holds its own clones of the tensors.
         slices.iter_mut().for_each(Vec::clear);
         if let Some(call) = self.state.lock().unwrap().calls.get_mut(call_idx) {
             std::mem::swap(&mut call.lists, &mut slices);
@@ -420,7 +424,7 @@ impl Shared {
         }
     }
 
-    /// The call is over: the runs aboard continue, with their batch items or alone.
+    /// Ends a call: its runs continue with their batch items, or alone if the call failed.
     fn landed(&self, call_idx: usize, ended: Result<Results>) {
         let mut state = self.state.lock().unwrap();
         let mut tasks = std::mem::take(&mut state.tasks);
@@ -469,7 +473,7 @@ impl Shared {
         }
     }
 
-    /// A run arrives and waits for others.
+    /// Called when a run begins to wait for other runs.
     fn arrive(self: &Arc<Self>, seat_idx: usize, task: Arc<dyn Task>) {
         let until = Deadline::after(self.timeout);
         let mut state = self.state.lock().unwrap();
@@ -485,7 +489,7 @@ impl Shared {
             drop(state);
             return self.pump(Here::Run(seat_idx));
         }
-        // Others may be in the executor's queue, about to arrive: checked again after them.
+        // Other runs may already be in the queue of the executor and are about to arrive. Look again after them.
         let looks = std::mem::replace(&mut state.looks, true);
         drop(state);
         if !looks {
@@ -493,7 +497,7 @@ impl Shared {
         }
     }
 
-    /// Continues a waiting run alone.
+    /// Continues a waiting run alone, after a cancel.
     fn recall(&self, seat_idx: usize) {
         let mut state = self.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
@@ -530,7 +534,7 @@ impl Shared {
     }
 }
 
-/// The end of a call, after its request became idle.
+/// Collects the results of a call. Called when its request has become idle.
 fn land(shared: &Weak<Shared>, call_idx: usize) {
     let Some(shared) = shared.upgrade() else { return };
     let (request, before, n_rows) = {
@@ -547,7 +551,7 @@ fn land(shared: &Weak<Shared>, call_idx: usize) {
             outputs.push(request.output_tensor(output_idx)?);
         }
         check_rows(&outputs, n_rows)?;
-        // Its first step is the gather.
+        // Skip the first step, which gathers the inputs and is not a step of the device.
         let mut is_first = true;
         request.visit_step_times(|_name, time| {
             if !std::mem::replace(&mut is_first, false) {
@@ -562,7 +566,7 @@ fn land(shared: &Weak<Shared>, call_idx: usize) {
     shared.landed(call_idx, forgotten.and(results));
 }
 
-/// Checks that each output has a batch item for each run.
+/// Checks that each output has one batch item per run.
 fn check_rows(outputs: &[Tensor], n_rows: usize) -> Result<()> {
     match outputs.iter().enumerate().find(|(_, output)| output.shape().first() != Some(&n_rows)) {
         None => Ok(()),
@@ -573,7 +577,7 @@ fn check_rows(outputs: &[Tensor], n_rows: usize) -> Result<()> {
     }
 }
 
-/// The tensors of all inputs, by port and batch item.
+/// The tensors of all inputs, by port and batch item, as [`Inputs`].
 struct Gathered<'a>(&'a [Vec<Tensor>]);
 
 impl Inputs for Gathered<'_> {
@@ -582,7 +586,7 @@ impl Inputs for Gathered<'_> {
     }
 }
 
-/// The executor on which the run of one seat waits.
+/// The executor on which the run of one seat waits for other runs.
 struct WaitingRoom {
     shared: Arc<Shared>,
     seat_idx: usize,

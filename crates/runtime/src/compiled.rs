@@ -13,23 +13,23 @@ use super::steps::{Body, Step, StepTask};
 use super::{Config, Error, ErrorKind, InferFuture, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results, batching};
 use crate::tensor::Tensor;
 
-/// The executor of [`Config::callback_thread`].
+/// The name of the thread that runs callbacks with [`Config::callback_thread`].
 const CALLBACKS: &str = "roiflow-callbacks";
 
-/// A compiled model, which creates any number of independent requests. Clones share it.
+/// A compiled model. It creates any number of independent requests. Clones share the model.
 #[derive(Clone)]
 pub struct CompiledModel {
     shared: Arc<CompiledShared>,
-    /// The requests of [`CompiledModel::infer`]. They hold `shared`, so they cannot be part of it.
+    /// The requests for [`CompiledModel::infer`]. They hold `shared`, so they cannot be part of `shared`.
     direct: Arc<OnceLock<RequestPool>>,
 }
 
 pub(crate) struct CompiledShared {
     pub(crate) model: Arc<dyn DeviceModel>,
     pub(crate) info: ModelInfo,
-    /// The outputs of `info`, for results that outlive the model.
+    /// A copy of `info.outputs` that results share. Results may outlive the model.
     pub(crate) outputs: Arc<[Port]>,
-    /// The inputs of variables, in their order.
+    /// The input ports of the variables, in the order of the variables.
     pub(crate) variables: Vec<Port>,
     places: Arc<Places>,
     pub(crate) executors: Executors,
@@ -43,9 +43,9 @@ pub(crate) struct CompiledShared {
 impl CompiledModel {
     pub(crate) fn new(device: &str, model: &Model, compiled: Arc<dyn DeviceModel>, config: Config, executors: Executors) -> Self {
         let (mut info, steps) = (compiled.info().clone(), compiled.steps());
-        // Devices do not know the axes that the caller declared.
+        // Devices do not know the axes that the caller declared, so take them from the model.
         info.inputs.iter_mut().zip(&model.info().inputs).for_each(|(port, said)| port.axes.clone_from(&said.axes));
-        // Metadata are those of the file: not all engines report them of a compiled model.
+        // Take the metadata from the file, because some engines do not report the metadata of a compiled model.
         info.metadata.clone_from(&model.info().metadata);
         let places = Arc::new(Places::new(info.inputs.len(), info.outputs.len(), model.variables()));
         let variables = model.variables().iter().map(|variable| info.inputs[variable.input_idx].clone()).collect();
@@ -80,36 +80,36 @@ impl CompiledModel {
         &self.shared.info.outputs
     }
 
-    /// Ports and metadata.
+    /// The ports and metadata of the model.
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
     }
 
-    /// The device that it was compiled for.
+    /// The device for which the model was compiled.
     pub fn device(&self) -> &str {
         &self.shared.device
     }
 
-    /// The model's name in messages.
+    /// The name of the model in messages.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The optimal number of concurrent requests: [`Config::n_requests`] if set, otherwise as many as keep the device busy.
+    /// The optimal number of concurrent requests. This is [`Config::n_requests`] if set, otherwise the number that keeps the device busy.
     pub fn optimal_number_of_requests(&self) -> usize {
         self.shared.config.n_requests.unwrap_or_else(|| self.shared.model.optimal_number_of_requests()).max(1)
     }
 
-    /// Whether batch items run sequentially, so that batching does not save time.
+    /// Whether the device computes batch items sequentially, so that batching does not save time.
     pub fn computes_rows_in_turn(&self) -> bool {
         self.shared.model.computes_rows_in_turn()
     }
 
-    /// Checks that the model takes up to `max_rows` independent batch items: the first axis of every input is dynamic, and the device
-    /// reports independence, or runs on random inputs confirm it.
+    /// Checks that the model accepts up to `max_rows` independent batch items. The first axis of every input must be dynamic. If the device
+    /// does not report whether items are independent, test runs with random inputs check it.
     ///
     /// # Errors
-    /// `Unsupported` with the reason, if not; errors of the test runs.
+    /// Returns `Unsupported` if the items are not independent, with the reason; and the errors of the test runs.
     pub fn check_rows(&self, max_rows: usize) -> Result<()> {
         if !self.shared.variables.is_empty() {
             return Err(Error::new(ErrorKind::Unsupported, "a stateful model keeps one state, not one for each row"));
@@ -120,7 +120,8 @@ impl CompiledModel {
     /// Creates a request with its own tensors.
     ///
     /// # Errors
-    /// `Device` if there are too many requests; `OutOfMemory`, with the number of bytes, if its tensors cannot be allocated.
+    /// Returns `Device` if too many requests exist; `OutOfMemory`, with the number of bytes, if the tensors of the request cannot be
+    /// allocated.
     pub fn create_infer_request(&self) -> Result<InferRequest> {
         let shared = &self.shared;
         let ticket = shared.executors.admit()?;
@@ -129,7 +130,7 @@ impl CompiledModel {
         let empty = |port: &Port| port.shape.with_dynamic(|_| Some(0)).expect("no extent is left open");
         let mut inputs = Vec::with_capacity(places.inputs.len());
         for (device_idx, port) in device_info.inputs.iter().enumerate() {
-            // Inputs of dynamic shape are empty until a tensor is set or filled.
+            // Inputs of dynamic shape have no elements until a tensor is set or a filler runs.
             let tensor = device.allocate_input(device_idx, empty(port))?;
             let port = Port { axes: shared.info.inputs.get(places.inputs[device_idx]).and_then(|port| port.axes.clone()), ..port.clone() };
             inputs.push((places.inputs[device_idx], InputSlot::new(port, device_idx, tensor)));
@@ -147,9 +148,9 @@ impl CompiledModel {
             frame: None,
         };
         let first: Arc<dyn Executor> = match shared.steps.first() {
-            // The fill step runs on the CPU pool, together with the device's first step if that also runs there.
+            // The step `fill` runs on the CPU pool. If the first step of the device also runs there, both run as one task.
             Some(step) if step.executor.is_inline() => Arc::new(Inline),
-            // On another executor, the fill of a later start could overtake it.
+            // On another executor, the `fill` of a later start could overtake the `fill` of this run.
             Some(step) if shared.config.exclusive_requests => step.executor.clone(),
             _ => shared.executors.for_steps(&shared.config)?,
         };
@@ -186,7 +187,7 @@ impl CompiledModel {
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }
 
-    /// The model's name, device and options.
+    /// The name of the model, its device and its options.
     pub fn properties(&self) -> Properties {
         Properties {
             model_name: self.name().to_owned(),
@@ -197,9 +198,9 @@ impl CompiledModel {
         }
     }
 
-    /// Runs once on the calling thread, with a request that is reused by later calls. May be called from several threads at once.
+    /// Runs the model once on the calling thread. Later calls reuse the request. May be called concurrently from several threads.
     ///
-    /// All inputs must be given. Tensors are shared during the call, not copied. The results are independent of later calls. Variables are
+    /// All inputs must be passed. Tensors are shared during the call, not copied. Later calls do not change the results. Variables are
     /// reset before each call.
     ///
     /// ```
@@ -215,7 +216,7 @@ impl CompiledModel {
     /// ```
     ///
     /// # Errors
-    /// As [`InferRequest::infer`], and `Tensor` if an input is missing.
+    /// The errors of [`InferRequest::infer`]; and `Tensor` if an input is missing.
     pub fn infer(&self, inputs: impl Inputs) -> Result<Results> {
         self.check_complete(&inputs)?;
         let request = self.direct_request()?;
@@ -223,8 +224,8 @@ impl CompiledModel {
         request.end_of_direct_run(ran)
     }
 
-    /// As [`CompiledModel::infer`], without blocking the thread: starts immediately, and returns a future of the results. Dropping the future
-    /// cancels the run. The future also gives the errors of the start.
+    /// Same as [`CompiledModel::infer`], but does not block the thread: starts the run immediately and returns a future of the results.
+    /// Dropping the future cancels the run. If the start fails, the future returns that error.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -250,7 +251,7 @@ impl CompiledModel {
         self.direct.get_or_init(|| RequestPool::new(self.optimal_number_of_requests())).take_or_create(self)
     }
 
-    /// The request is reused: an input that is not given would be that of an earlier call.
+    /// Fails if an input is missing. The request is reused, so a missing input would silently keep the value of an earlier call.
     fn check_complete(&self, inputs: &impl Inputs) -> Result<()> {
         let ports = self.inputs();
         let mut given = vec![false; ports.len()];
@@ -272,7 +273,7 @@ impl CompiledModel {
         &self.shared.model
     }
 
-    /// Frees the requests of [`CompiledModel::infer`].
+    /// Frees the requests that [`CompiledModel::infer`] keeps for later calls.
     pub fn release(&self) {
         if let Some(direct) = self.direct.get() {
             direct.clear();
@@ -281,7 +282,7 @@ impl CompiledModel {
 }
 
 impl CompiledShared {
-    /// The executor of user steps for which the caller chose none.
+    /// The executor of user steps, if the caller did not choose one.
     pub(super) fn step_executor(&self) -> Result<Arc<dyn Executor>> {
         self.executors.for_steps(&self.config)
     }

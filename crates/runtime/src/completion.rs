@@ -1,8 +1,8 @@
-//! Asynchronous completion: a device reports that its work is complete, and the run continues. No thread waits.
+//! Asynchronous completion: a device reports that its work is complete, and then the run continues. No thread blocks in between.
 //!
-//! A device with an asynchronous engine makes one [`Completion`] per request and returns it from
-//! [`DeviceRequest::completion`](super::device::DeviceRequest::completion). One step starts the work; the next one, on a CPU executor,
-//! takes the results:
+//! A device with an asynchronous engine creates one [`Completion`] per request and returns it from
+//! [`DeviceRequest::completion`](super::device::DeviceRequest::completion). One step starts the work. The next step, on a CPU executor,
+//! reads the results:
 //!
 //! ```text
 //!         start                         complete                  the run goes on
@@ -11,14 +11,14 @@
 //!   └─────────────────┘ the engine refused to start
 //! ```
 //!
-//! The runtime hands over the run, and the engine completes its work, in either order. The later of both queues the run on the executor of
-//! its next step. Nothing else happens on the engine's thread, so an engine may call [`Completion::complete`] in a callback in which its
-//! requests must not be freed.
+//! Two events happen in any order: the runtime hands over the run, and the engine completes its work. The later event queues the run on the
+//! executor of its next step. The engine's thread does nothing else, so [`Completion::complete`] may be called in a callback of the engine
+//! in which the engine's requests must not be freed.
 //!
-//! While work is pending, the engine uses the tensors of the run, so the run cannot end. Cancel and drop of the request interrupt the
-//! engine ([`CancelToken::interrupt_with`](super::CancelToken::interrupt_with)) and leave the run pending. A synchronous run waits on the
-//! calling thread. Work that never completes keeps the memory of its run; `wait_for` and the drop of the request return after their time
-//! limit.
+//! While work is pending, the engine uses the tensors of the run, so the run cannot end. A cancel or the drop of the request interrupts the
+//! engine ([`CancelToken::interrupt_with`](super::CancelToken::interrupt_with)) and leaves the run pending. A synchronous run waits on the
+//! calling thread. Work that never completes keeps the memory of its run. `wait_for` and the drop of the request still return after their
+//! time limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,23 +28,23 @@ use super::executor::Executor;
 use super::run::RunTask;
 use crate::sync::{Condvar, Mutex};
 
-/// Reports the completion of work that a step started; see the module.
+/// Reports the completion of work that a step started; see the module documentation.
 #[derive(Default)]
 pub struct Completion {
-    /// Locked for single accesses only.
+    /// The lock is held only to read or change the state.
     state: Mutex<State>,
-    /// Notifies a synchronous run.
+    /// Notifies a thread that executes a synchronous run.
     changed: Condvar,
 }
 
 #[derive(Default)]
 enum State {
-    /// No work was started, or its completion was consumed.
+    /// No work is in progress: none was started, or the run has taken its result.
     #[default]
     Idle,
-    /// The engine uses the tensors of the run. Holds the run once it was handed over.
+    /// The engine uses the tensors of the run. Contains the run after the runtime has handed it over.
     Pending(Option<Waiting>),
-    /// The work is complete; the run has not continued yet.
+    /// The work is complete, but the run has not continued yet.
     Complete(Result<()>),
 }
 
@@ -52,16 +52,16 @@ enum State {
 type Waiting = (Arc<RunTask>, Arc<dyn Executor>);
 
 impl Completion {
-    /// Makes an idle completion.
+    /// Creates a completion without pending work.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Starts work with `start`, which hands it to the engine. The step is complete when [`Completion::complete`] is called, possibly
-    /// before `start` returns. Called in [`DeviceRequest::run_step`](super::device::DeviceRequest::run_step), at most once per run.
+    /// Calls `start`, which hands the work to the engine. The step is complete when [`Completion::complete`] is called, which may happen
+    /// before `start` returns. Call this in [`DeviceRequest::run_step`](super::device::DeviceRequest::run_step), at most once per run.
     ///
     /// # Errors
-    /// The errors of `start`. After an error or a panic no work is pending: the engine must not use the tensors.
+    /// The errors of `start`. After an error or a panic, no work is pending, so the engine must not use the tensors.
     pub fn start<T, E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         struct Withdraw<'a>(&'a Completion);
         impl Drop for Withdraw<'_> {
@@ -76,8 +76,8 @@ impl Completion {
         Ok(started)
     }
 
-    /// Reports that the engine no longer uses the tensors of the run. An error usually becomes the error of the run. May be called from any
-    /// thread; never blocks. No effect without pending work.
+    /// Reports that the engine no longer uses the tensors of the run. An error becomes the error of the run, unless the run has another
+    /// error or was canceled. May be called on any thread and never blocks. Has no effect if no work is pending.
     pub fn complete(&self, result: Result<()>) {
         let waiting = {
             let mut state = self.state.lock().unwrap();
@@ -97,12 +97,12 @@ impl Completion {
         matches!(*self.state.lock().unwrap(), State::Pending(_))
     }
 
-    /// Continues the run when the work is complete; immediately if none is pending.
+    /// Continues the run when the work is complete, or immediately if no work is pending.
     pub(super) fn queue(&self, task: Arc<RunTask>, executor: Arc<dyn Executor>) {
         {
             let mut state = self.state.lock().unwrap();
             if let State::Pending(waiting) = &mut *state {
-                // The task of a run that was canceled earlier must not replace the task of the next run.
+                // The task of an earlier, canceled run must not replace the task of the next run.
                 if waiting.as_ref().is_none_or(|(known, _)| known.n_queued < task.n_queued) {
                     *waiting = Some((task, executor));
                 }
@@ -120,7 +120,7 @@ impl Completion {
         }
     }
 
-    /// Takes the result of the work; `Ok` if there was none.
+    /// Takes the result of the work. Returns `Ok` if there was no work.
     pub(super) fn take(&self) -> Result<()> {
         let mut state = self.state.lock().unwrap();
         match std::mem::take(&mut *state) {

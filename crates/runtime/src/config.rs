@@ -11,56 +11,59 @@ use super::{Error, ErrorKind, Result};
 /// The largest [`Config::batch_size`].
 pub const MAX_BATCH_SIZE: usize = 1024;
 
-/// Options of compilation. [`Config::default`] suits a single pipeline.
+/// Options of compilation. The defaults of [`Config::default`] suit a single pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Config {
-    /// Number of concurrent requests; `None`: the device's optimal number. Default: `None`.
+    /// Number of concurrent requests. `None`, the default, selects the device's optimal number.
     pub n_requests: Option<usize>,
     /// Optimization goal: throughput or latency.
     pub performance: Performance,
-    /// CPU threads of one run; `None`: cores divided by requests.
+    /// CPU threads of one run. `None`, the default, divides the cores by the number of requests.
     pub n_threads: Option<usize>,
-    /// Precision in which an engine computes `f32` models. If the engine has no choice, [`Properties::ignored`] reports it.
+    /// Precision in which an engine computes `f32` models. If the engine cannot change its precision, [`Properties::ignored`] reports it.
     pub precision: Precision,
-    /// Folder in which engines cache compiled models (OpenVINO, ONNX Runtime on the CPU).
+    /// Folder in which engines cache compiled models. OpenVINO, and ONNX Runtime on the CPU, support it.
     pub cache_folder: Option<PathBuf>,
-    /// Measure the time of each node, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default, at no
-    /// cost; on, it costs some tenths of a microsecond per node.
+    /// Whether to measure the time of each node, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default,
+    /// which has no cost. When on, it costs a few tenths of a microsecond per node.
     pub profiling: bool,
-    /// All models of the device with this option run one at a time, in the order of their starts. While a callback or step of one of them
-    /// waits for another request, the next one runs. Off by default.
+    /// Whether this model runs exclusively: all models of the device with this option run one at a time, in the order of their starts.
+    /// While a callback or step of one run waits for another request, the next run starts. Off by default.
     pub exclusive_requests: bool,
-    /// Callbacks run on a separate thread, one for the process, so that long callbacks do not block an engine. Runs without a callback do
-    /// not use it. Off by default: callbacks run on the thread that completed the run, which saves 5 to 25 microseconds.
+    /// Whether callbacks run on a separate thread, so that long callbacks do not block an engine. The process has one such thread. Runs
+    /// without a callback do not use it. Off by default: callbacks then run on the thread that completed the run, which saves 5 to 25
+    /// microseconds.
     pub callback_thread: bool,
-    /// The executor of preprocessing, of user steps without an executor of their own, and of engines that compute on the calling thread;
-    /// for example a [`Pool`](super::executor::Pool) for some models. `None`: the pool that all models share. Default: `None`.
+    /// The executor of preprocessing, of engines that compute on the calling thread, and of user steps that have no executor of their own.
+    /// Use it, for example, to give some models a separate [`Pool`](super::executor::Pool). `None`, the default, selects the pool that all
+    /// models share.
     ///
-    /// If a callback or step waits, a `Pool` runs other tasks on a further worker meanwhile. Other executors need one more thread for each
-    /// such wait.
+    /// If a callback or step waits, a `Pool` runs other tasks on an additional worker. Other executors need one more thread for each such
+    /// wait.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub executor: Option<Arc<dyn Executor>>,
-    /// The executor of callbacks, instead of [`Config::callback_thread`]. Default: `None`.
+    /// The executor of callbacks, as an alternative to [`Config::callback_thread`]. Default: `None`.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub callback_executor: Option<Arc<dyn Executor>>,
-    /// Maximum number of runs that are combined into one call of the engine, 1 to [`MAX_BATCH_SIZE`]. Default: 1, no batching.
+    /// Maximum number of runs that are combined into one call of the engine, from 1 to [`MAX_BATCH_SIZE`]. The default, 1, disables
+    /// batching.
     ///
-    /// Batching is faster if a call has a fixed cost, or the engine computes several batch items more efficiently than one. The embedded
-    /// engine runs batch items sequentially and gains nothing. Batch items must be independent, see
+    /// Batching is faster if a call has a fixed cost, or if the engine computes several batch items more efficiently than one. The embedded
+    /// engine runs batch items sequentially, so batching does not make it faster. Batch items must be independent, see
     /// [`Core::compile_model`](super::Core::compile_model).
     pub batch_size: usize,
-    /// Longest time that a run waits for others, by default 5 ms. With 0, only runs that wait for the engine anyway are combined. A run
-    /// does not wait if all requests of the model wait already.
+    /// Longest time that a run waits for other runs to form a batch; 5 ms by default. With 0, only runs that wait for the engine anyway are
+    /// combined. A run does not wait if all requests of the model already wait.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub batch_timeout: Duration,
-    /// Longest time that dropping the last handle of a running request waits for its run, by default 5 s. After that, the run keeps its
-    /// memory and frees it when it ends.
+    /// Longest time that dropping the last handle of a running request blocks; 5 s by default. After that time, the run keeps its memory
+    /// and frees it when it ends.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub drop_patience: Duration,
-    /// Options of a single engine, with its prefix: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. They override the other
-    /// options; options of other engines are ignored. OpenVINO refuses unknown names, ONNX Runtime does not check them.
+    /// Options of one engine, with the prefix of the engine: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. They override
+    /// the other options. A device ignores the options of other engines. OpenVINO rejects unknown names; ONNX Runtime does not check names.
     pub engine_options: BTreeMap<String, String>,
 }
 
@@ -90,10 +93,10 @@ impl Default for Config {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Performance {
-    /// Most results per second: many requests with few threads.
+    /// Maximizes results per second: many requests with few threads each.
     #[default]
     Throughput,
-    /// Shortest time to each result: one request on all cores.
+    /// Minimizes the time to each result: one request on all cores.
     Latency,
 }
 
@@ -102,17 +105,17 @@ pub enum Performance {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Precision {
-    /// 32 bits: all devices give the same results.
+    /// 32 bits. All devices give the same results, up to rounding.
     #[default]
     F32,
-    /// 16 bits with the exponent of `f32`, on processors with support: faster, probabilities change in the third digit.
+    /// 16 bits with the exponent range of `f32`, on processors that support it. Faster, but probabilities may change in the third digit.
     Bf16,
-    /// 16 bits, on devices with support.
+    /// 16 bits (IEEE half precision), on devices that support it.
     F16,
 }
 
 impl Config {
-    /// Checks the ranges of the numbers.
+    /// Checks that the numbers are in range.
     pub(super) fn check_numbers(&self) -> Result<()> {
         for (option, number) in [("n_requests", self.n_requests), ("n_threads", self.n_threads)] {
             if number == Some(0) {
@@ -123,7 +126,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that at most one option decides where steps and callbacks run.
+    /// Checks that at most one option selects the executor of steps, and at most one selects the executor of callbacks.
     pub(super) fn check_executors(&self) -> Result<()> {
         let pairs = [
             (self.executor.is_some() && self.exclusive_requests, "executor", "exclusive_requests"),
@@ -137,8 +140,8 @@ impl Config {
         }
     }
 
-    /// Number of concurrent engine calls and threads per call, for this number of cores. Both are at least 1; their product exceeds the
-    /// cores only if the caller asked for it. Batched requests share a call.
+    /// Number of concurrent engine calls, and threads per call, for this number of cores. Both are at least 1. Their product exceeds the
+    /// number of cores only if the caller set them so. Batched requests share a call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
         let one_request = match self.performance {
             Performance::Throughput => self.n_threads.unwrap_or(1),
@@ -153,14 +156,15 @@ impl Config {
 /// An option that has no effect, see [`Properties::ignored`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ignored {
-    /// The field of [`Config`].
+    /// The name of the field in [`Config`].
     pub option: &'static str,
-    /// Why it has no effect on this device.
+    /// The reason why the option has no effect on this device.
     pub why: String,
 }
 
 impl Ignored {
-    /// The options that were set, of triples of: whether it was set, its name, and why it has no effect.
+    /// The options that were set but have no effect. Each element of `options` contains whether the option was set, its name, and the
+    /// reason why it has no effect.
     pub fn of<'a>(options: impl IntoIterator<Item = (bool, &'static str, &'a str)>) -> Vec<Self> {
         let given = options.into_iter().filter(|(is_given, ..)| *is_given);
         given.map(|(_, option, why)| Self { option, why: why.to_owned() }).collect()
@@ -171,15 +175,15 @@ impl Ignored {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
-    /// The model's name in messages: the path of its file.
+    /// The name of the model in messages: the path of its file.
     pub model_name: String,
-    /// The device that it was compiled for.
+    /// The device for which the model was compiled.
     pub device: String,
-    /// The optimal number of requests.
+    /// The optimal number of concurrent requests.
     pub optimal_number_of_requests: usize,
-    /// The options that it was compiled with.
+    /// The options with which the model was compiled.
     pub config: Config,
-    /// The options that were set and have no effect on this device. Options at their default are not included.
+    /// The options that were set but have no effect on this device. Options that have their default value are not included.
     pub ignored: Vec<Ignored>,
 }
 

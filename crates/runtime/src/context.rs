@@ -1,4 +1,4 @@
-//! A run, as a user step sees it.
+//! The interface of a run for user steps.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::steps::CancelToken;
 use super::{Error, ErrorKind, Port, PortKey, Result};
 use crate::tensor::{Element, Shape, Tensor};
 
-/// A run, as a user step sees it: its inputs and outputs.
+/// The inputs and outputs of a run, for user steps.
 pub struct RunContext<'a> {
     pub(super) io: &'a RunIo,
     pub(super) cancel: &'a CancelToken,
@@ -15,12 +15,12 @@ pub struct RunContext<'a> {
 }
 
 impl RunContext<'_> {
-    /// The number of the run, from 1.
+    /// The number of the run, counted from 1.
     pub fn run(&self) -> u64 {
         self.run
     }
 
-    /// To be checked by steps that take long.
+    /// The cancel token of the run. Steps that take long should check it.
     pub fn cancel(&self) -> &CancelToken {
         self.cancel
     }
@@ -35,27 +35,27 @@ impl RunContext<'_> {
         self.io.visible_outputs().len()
     }
 
-    /// The port of an input, by name, index, port, or `()` for the only one.
+    /// The port of an input. The key is a name, an index, a port, or `()` for the only input.
     ///
     /// # Errors
-    /// `NotFound` if there is no such input.
+    /// Returns `NotFound` if there is no such input.
     pub fn input_port<'k>(&self, key: impl Into<PortKey<'k>>) -> Result<&Port> {
         self.input_slot(key.into()).map(|slot| &slot.port)
     }
 
-    /// The port of an output, by name, index, port, or `()` for the only one.
+    /// The port of an output. The key is a name, an index, a port, or `()` for the only output.
     ///
     /// # Errors
-    /// `NotFound` if there is no such output.
+    /// Returns `NotFound` if there is no such output.
     pub fn output_port<'k>(&self, key: impl Into<PortKey<'k>>) -> Result<&Port> {
         self.output_slot(key.into()).map(|slot| &slot.port)
     }
 
-    /// The values of an input, last axis fastest, and their shape: `run.input::<f32>("x")?`.
+    /// The shape and values of an input, in row-major order: `run.input::<f32>("x")?`.
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if the element type is not `T`, the caller's own tensor has gaps, or the step runs
-    /// before the input is filled.
+    /// Returns `NotFound` if there is no such input; `Tensor` if the element type is not `T`, if a tensor that the user set has gaps, or if
+    /// the step runs before the input is filled.
     pub fn input<'k, T: Element>(&self, key: impl Into<PortKey<'k>>) -> Result<(Shape, &[T])> {
         let slot = self.input_slot(key.into())?;
         match &slot.lease {
@@ -65,11 +65,11 @@ impl RunContext<'_> {
         }
     }
 
-    /// The values of an output, last axis fastest, and their shape: `run.output::<f32>("scores")?`.
+    /// The shape and values of an output, in row-major order: `run.output::<f32>("scores")?`.
     ///
     /// # Errors
-    /// `NotFound` if there is no such output; `Tensor` if the element type is not `T`, the step runs before the device's, or the caller's
-    /// own output tensor has gaps or lies in a device's memory.
+    /// Returns `NotFound` if there is no such output; `Tensor` if the element type is not `T`, if the step runs before the steps of the
+    /// device, or if an output tensor that the user set has gaps or is in device memory.
     pub fn output<'k, T: Element>(&self, key: impl Into<PortKey<'k>>) -> Result<(Shape, &[T])> {
         let slot = self.output_slot(key.into())?;
         let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
@@ -98,7 +98,7 @@ impl fmt::Debug for RunContext<'_> {
     }
 }
 
-/// The error for values in a device's memory.
+/// The error for values in device memory.
 pub(super) fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
     let place = tensor.remote_place().unwrap_or_default();
     Error::new(ErrorKind::Tensor, format!("{kind} {port}: it lies in {place}, which the host can't see")).with_port(port.name())

@@ -1,4 +1,4 @@
-//! The entry point: registers devices, reads and compiles models.
+//! The entry point of the runtime: registers devices, and reads and compiles models.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{
     CompiledModel, Config, ContextParams, Dim, Error, ErrorKind, Model, ModelInfo, ModelSource, RemoteContext, Result, batching, files,
 };
 
-/// The devices of a process and the executors that they share. Clones share them.
+/// The devices of a process, and the executors that these devices share. Clones refer to the same devices and executors.
 #[derive(Clone, Default)]
 pub struct Core {
     devices: Vec<Arc<dyn Device>>,
@@ -17,35 +17,36 @@ pub struct Core {
 }
 
 impl Core {
-    /// Makes a core without devices; `devices::core()` has all built-in devices.
+    /// Creates a core without devices. `devices::core()` creates a core with all built-in devices.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a device, and replaces one of the same name.
+    /// Adds a device. Replaces a device with the same name.
     pub fn register(&mut self, device: Arc<dyn Device>) {
         self.devices.retain(|known| known.name() != device.name());
         self.devices.push(device);
     }
 
-    /// Adds the devices of an engine, and replaces a family with the same prefix.
+    /// Adds the devices of an engine. Replaces a family with the same prefix.
     pub fn register_family(&mut self, family: Arc<dyn DeviceFamily>) {
         self.families.retain(|known| known.prefix() != family.prefix());
         self.families.push(family);
     }
 
-    /// Names and descriptions of all devices, including those that are missing on this machine. Searches for their engines.
+    /// The names and descriptions of all devices, including devices that are missing on this machine. Searches for the engines of these
+    /// devices.
     pub fn devices(&self) -> Vec<(String, DeviceInfo)> {
         let of_families = self.families.iter().flat_map(|family| family.devices());
         self.devices.iter().cloned().chain(of_families).map(|device| (device.name().to_owned(), device.info())).collect()
     }
 
-    /// Reads ports and metadata of a model with the first device that knows its format. The source is a file, bytes
+    /// Reads the ports and metadata of a model with the first device that knows its format. The source is a file, bytes
     /// ([`ModelBytes`](super::ModelBytes)), or a name that a device knows ([`ModelSource::Remote`]).
     ///
     /// # Errors
-    /// `Io` if the file cannot be read; `Model` if no device knows the format, or bytes refer to external files; `NotFound` if no device
-    /// knows a remote source.
+    /// Returns `Io` if the file cannot be read; `Model` if no device knows the format, or if bytes refer to external files; `NotFound` if
+    /// no device knows a remote source.
     pub fn read_model(&self, source: impl Into<ModelSource>) -> Result<Model> {
         let source = source.into();
         let cannot = |kind, why: &dyn std::fmt::Display| Error::new(kind, format!("cannot read model `{source}`: {why}"));
@@ -62,7 +63,7 @@ impl Core {
         if let Some(model) = self.devices.iter().find_map(|device| read(device.read_model(&source))) {
             return Ok(model);
         }
-        // Once a device that knows the format has failed, no further engine is loaded.
+        // If a device knew the format but failed, loading further engines would not help.
         if let Some(refused) = refused {
             return Err(refused);
         }
@@ -97,30 +98,30 @@ impl Core {
     /// ```
     ///
     /// # Errors
-    /// As [`Core::read_model`] and [`Core::compile_model`].
+    /// The errors of [`Core::read_model`] and [`Core::compile_model`].
     pub fn compile(&self, source: impl Into<ModelSource>, device: &str) -> Result<CompiledModel> {
         self.compile_model(&self.read_model(source)?, device, &Config::default())
     }
 
     /// Compiles a model for the device with this name.
     ///
-    /// With [`Config::batch_size`] above 1, the first axis of every input must be the batch: 1 or dynamic, with known other extents. If it
-    /// is dynamic, single and batched runs use one compiled model. If it is 1, the model is compiled a second time with a dynamic first
-    /// axis, which doubles the memory; single runs then take as long as without batching. Unless the device knows it, runs on random inputs
-    /// test whether batch items are independent.
+    /// With [`Config::batch_size`] above 1, the first axis of every input must be the batch. Its extent must be 1 or dynamic, and all other
+    /// extents must be known. If it is dynamic, single and batched runs use one compiled model. If it is 1, the model is compiled a second
+    /// time with a dynamic first axis, which doubles the memory. Single runs then take as long as without batching. If the device does not
+    /// know whether batch items are independent, test runs with random inputs check it.
     ///
     /// # Errors
-    /// `NotFound` if there is no such device; `Unsupported` if it is missing on this machine, or the model cannot be batched; `Config` for
-    /// options out of range; the device's error if it cannot run the model.
+    /// Returns `NotFound` if there is no such device; `Unsupported` if the device is missing on this machine, or if the model cannot be
+    /// batched; `Config` if an option is out of range; the device's error if it cannot run the model.
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
         self.compile_accepted(model, device, config, &|_| Ok(()))
     }
 
-    /// As [`Core::compile_model`], with a check of the compiled ports. If `accept` fails, `AUTO` tries its next device: engines differ in
-    /// what they report of output shapes.
+    /// Same as [`Core::compile_model`], but calls `accept` to check the compiled ports. If `accept` fails, `AUTO` tries its next device,
+    /// because engines report different output shapes.
     ///
     /// # Errors
-    /// As [`Core::compile_model`], and the errors of `accept`.
+    /// The errors of [`Core::compile_model`] and of `accept`.
     pub fn compile_accepted(
         &self,
         model: &Model,
@@ -128,7 +129,7 @@ impl Core {
         config: &Config,
         accept: &dyn Fn(&ModelInfo) -> Result<()>,
     ) -> Result<CompiledModel> {
-        // Metadata are those of the file: not all engines report them of a compiled model.
+        // Take the metadata from the file, because some engines do not report the metadata of a compiled model.
         let accept = |info: &ModelInfo| accept(&ModelInfo { metadata: model.info().metadata.clone(), ..info.clone() });
         let compiled = self.compile_device_model(model, device, config, &accept)?;
         let device = compiled.device().unwrap_or(device).to_owned();
@@ -138,29 +139,30 @@ impl Core {
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
-    /// Loads the engine of this device ahead of the first model; see [`Device::prepare`].
+    /// Loads the engine of this device before the first model is compiled; see [`Device::prepare`].
     pub fn prepare(&self, device: &str) -> bool {
         self.device(device).is_ok_and(|device| device.prepare())
     }
 
-    /// Why the device with this name would change results of the model, see [`Device::inexact`]; `None` if it does not, or is unknown.
+    /// The reason why results of the model differ on the device with this name, see [`Device::inexact`]. `None` if they do not differ, or
+    /// if there is no such device.
     pub fn inexact(&self, model: &Model, device: &str) -> Option<String> {
         self.device(device).ok()?.inexact(model)
     }
 
-    /// The memory of a further compiled model, see [`Device::copy_bytes`].
+    /// The approximate memory of a further compiled model, in bytes; see [`Device::copy_bytes`].
     pub fn copy_bytes(&self, model: &Model, device: &str) -> Option<u64> {
         self.device(device).ok()?.copy_bytes(model)
     }
 
-    /// Makes a model that is compiled for the device, `alone`, ready to run on up to `max_rows` rows in each call: it is the same
-    /// where its first axis is open, and compiled once more with that axis open where it is 1. Unlike with
-    /// [`Config::batch_size`], which gathers the runs of several requests, it is the caller who puts several rows into an input.
+    /// Prepares a model for calls with up to `max_rows` batch items. `alone` is the model as compiled for the device. If its first axis is
+    /// dynamic, returns the same model. If its first axis is 1, compiles the model again with a dynamic first axis. In contrast to
+    /// [`Config::batch_size`], which combines the runs of several requests, the caller puts several batch items into an input.
     ///
-    /// The model must be one of independent rows, as for [`Core::compile_model`] with a batch size.
+    /// The batch items must be independent, as for [`Core::compile_model`] with a batch size above 1.
     ///
     /// # Errors
-    /// As [`Core::compile_model`] with a batch size.
+    /// The errors of [`Core::compile_model`] with a batch size above 1.
     pub fn open_rows(&self, model: &Model, device: &str, alone: &CompiledModel, max_rows: usize) -> Result<CompiledModel> {
         let config = &alone.properties().config;
         batching::check(&Config { batch_size: max_rows, ..config.clone() })?;
@@ -170,26 +172,26 @@ impl Core {
         Ok(opened.model)
     }
 
-    /// The memory context of the device with this name.
+    /// The context of the own memory of the device with this name.
     ///
     /// # Errors
-    /// `NotFound` if there is no such device; `Unsupported` if it has no memory of its own.
+    /// Returns `NotFound` if there is no such device; `Unsupported` if the device has no memory of its own.
     pub fn default_context(&self, device: &str) -> Result<RemoteContext> {
         self.device(device)?.default_context()
     }
 
-    /// A memory context with these parameters, for the device with this name.
+    /// Creates a memory context with these parameters, for the device with this name.
     ///
     /// # Errors
-    /// `NotFound` if there is no such device; `Unsupported` if it cannot use such memory.
+    /// Returns `NotFound` if there is no such device; `Unsupported` if the device cannot use such memory.
     pub fn create_context(&self, device: &str, params: &ContextParams) -> Result<RemoteContext> {
         self.device(device)?.create_context(params)
     }
 
-    /// As [`Core::compile_accepted`], for devices that delegate to others.
+    /// Same as [`Core::compile_accepted`], for devices that delegate to other devices.
     ///
     /// # Errors
-    /// As [`Core::compile_accepted`].
+    /// The errors of [`Core::compile_accepted`].
     pub fn compile_device_model(
         &self,
         model: &Model,
@@ -206,7 +208,7 @@ impl Core {
         config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;
-        // A device that delegates to others batches already.
+        // A device that delegates to other devices has already enabled batching.
         if config.batch_size == 1 || alone.gathering().is_some() {
             return Ok(alone);
         }
@@ -228,7 +230,7 @@ impl Core {
 
     fn names(&self) -> String {
         let names = self.devices.iter().map(|device| device.name().to_owned());
-        // Only the first device of each family, which always exists: listing the others would load the engines.
+        // Lists only the first device of each family, which always exists. Listing all devices would load the engines.
         let names: Vec<_> = names.chain(self.families.iter().map(|family| format!("{}.CPU", family.prefix()))).collect();
         names.join(", ")
     }
@@ -239,7 +241,7 @@ impl Core {
     }
 }
 
-/// Maximum size of an input: larger than any image, and small enough to be allocated.
+/// Maximum size of an input. It is larger than any usual image, and small enough to be allocated.
 const MAX_INPUT_BYTES: usize = 1 << 30;
 
 /// Checks a source before it is read.
@@ -268,7 +270,7 @@ fn check_source(source: &ModelSource) -> Result<()> {
 }
 
 /// # Errors
-/// `Model` if an input exceeds the maximum size.
+/// Returns `Model` if an input exceeds the maximum size.
 fn check_inputs(source: &ModelSource, info: &ModelInfo) -> Result<()> {
     for port in &info.inputs {
         let fixed = port.shape.dims().iter().map(|dim| if let Dim::Fixed(extent) = dim { *extent } else { 1 });

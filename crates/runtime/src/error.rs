@@ -1,4 +1,4 @@
-//! Errors of the runtime: a kind for programs, and a message for people.
+//! Errors of the runtime. Each has a kind for programs and a message for people.
 
 use std::any::Any;
 use std::fmt;
@@ -11,31 +11,31 @@ use crate::tensor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request, or a tensor that it needs, is in use.
+    /// The request, or a tensor that the request needs, is in use.
     Busy,
     /// The run was canceled.
     Canceled,
-    /// The request was stopped: its last handle is gone.
+    /// The request was stopped, because its last handle was dropped.
     Stopped,
-    /// The request belongs to a queue, which alone starts it and is called back by it.
+    /// The request belongs to a queue. Only the queue may start it and set its callback.
     OwnedByQueue,
-    /// The wait could never end: a callback waits for its own request.
+    /// The wait would never end, for example because a callback waits for its own request.
     WouldDeadlock,
-    /// No such port, device or property.
+    /// There is no such port, device or property.
     NotFound,
-    /// Element type, shape or tensor do not match the port.
+    /// The element type or shape of a tensor does not match the port.
     Tensor,
-    /// Tensors of one request share memory in a way that no run can use: waiting does not help, unlike [`ErrorKind::Busy`].
+    /// Tensors of one request share memory in a way that no run allows. In contrast to [`ErrorKind::Busy`], waiting does not help.
     Conflict,
-    /// Out of memory; the message names the number of bytes.
+    /// The system is out of memory. The message contains the number of bytes.
     OutOfMemory,
-    /// An invalid property or option.
+    /// A property or option is invalid.
     Config,
     /// A file cannot be read.
     Io,
-    /// The file is not a model, or the device cannot run it.
+    /// The file is not a model, or the device cannot run the model.
     Model,
-    /// The device does not support it.
+    /// The device does not support the operation.
     Unsupported,
     /// The device failed during a run.
     Device,
@@ -44,16 +44,16 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later, when another run or lease has ended: true for [`ErrorKind::Busy`] alone.
+    /// Whether the same call may succeed later, when another run or lease has ended. True only for [`ErrorKind::Busy`].
     pub fn is_transient(self) -> bool {
         self == Self::Busy
     }
 }
 
-/// An error of the runtime or a device. Every waiter of a failed run gets a clone.
+/// An error of the runtime or a device. Every thread that waits for a failed run gets a clone.
 ///
-/// Programs read the fields: [`Error::kind`], and where it is about a port, [`Error::port`], [`Error::expected`] and [`Error::got`]. People
-/// read the message, which has all of them.
+/// Programs use [`Error::kind`]. If the error concerns a port, they also use [`Error::port`], [`Error::expected`] and [`Error::got`].
+/// People read the message, which contains all of these.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::ErrorKind, tensor::Tensor};
@@ -82,35 +82,35 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Makes an error; the message says what was expected, what came, and what to do.
+    /// Creates an error. The message should say what was expected, what was found, and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Inner { kind, message: message.into(), source: None, port: None, expected_and_got: None }))
     }
 
-    /// Adds the name of the port that the error is about. The message stays.
+    /// Adds the name of the port that the error concerns. The message is unchanged.
     pub fn with_port(self, name: &str) -> Self {
         Self(Arc::new(Inner { port: Some(name.into()), ..self.into_inner() }))
     }
 
-    /// Adds what was expected, and what came instead. The message stays.
+    /// Adds the expected and the actual value. The message is unchanged.
     pub fn with_expected(self, expected: impl fmt::Display, got: impl fmt::Display) -> Self {
         let expected_and_got = Some((expected.to_string().into(), got.to_string().into()));
         Self(Arc::new(Inner { expected_and_got, ..self.into_inner() }))
     }
 
-    /// The same with the error that caused it.
+    /// Creates an error with the underlying error that caused it.
     pub fn with_source(kind: ErrorKind, message: impl Into<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         let source: Box<dyn std::error::Error + Send + Sync> = source.into();
         Self(Arc::new(Inner { source: Some(source.into()), ..Self::new(kind, message).into_inner() }))
     }
 
-    /// What a panic said that was caught at this place; of the kind [`ErrorKind::Panic`].
+    /// Creates an error of the kind [`ErrorKind::Panic`] from a caught panic. `place` names the code that panicked.
     pub fn of_panic(place: &str, panic: &(dyn Any + Send)) -> Self {
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         Self::new(ErrorKind::Panic, format!("{place} panicked: {}", said.unwrap_or("(no message)")))
     }
 
-    /// The reason.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -120,17 +120,17 @@ impl Error {
         self.0.kind.is_transient()
     }
 
-    /// The name of the input, output or variable that the error is about, if it is about one.
+    /// The name of the input, output or variable that the error concerns; `None` if it concerns none.
     pub fn port(&self) -> Option<&str> {
         self.0.port.as_deref()
     }
 
-    /// What was expected, if the error compares two things: `[1, 4] f32`.
+    /// The expected value, for example `[1, 4] f32`; `None` if the error does not compare two values.
     pub fn expected(&self) -> Option<&str> {
         self.0.expected_and_got.as_ref().map(|(expected, _)| &**expected)
     }
 
-    /// What came instead of [`Error::expected`].
+    /// The actual value, in contrast to [`Error::expected`].
     pub fn got(&self) -> Option<&str> {
         self.0.expected_and_got.as_ref().map(|(_, got)| &**got)
     }
@@ -145,14 +145,14 @@ impl Error {
         })
     }
 
-    /// The same error, saying first what it happened to: "input `data`", a path, a device.
+    /// Prefixes the message with the object that the error concerns, for example "input `data`", a path or a device.
     pub fn context(self, what: impl fmt::Display) -> Self {
         let message = format!("{what}: {}", self.0.message);
         Self(Arc::new(Inner { message, ..self.into_inner() }))
     }
 }
 
-/// Runs code of the user's or of a device; its panic becomes an error that names `place`.
+/// Runs code of the user or of a device. A panic becomes an error that names `place`.
 pub(crate) fn catch<R>(place: fmt::Arguments<'_>, action: impl FnOnce() -> R) -> Result<R> {
     catch_unwind(AssertUnwindSafe(action)).map_err(|panic| {
         let error = Error::of_panic(&place.to_string(), &*panic);
@@ -161,12 +161,12 @@ pub(crate) fn catch<R>(place: fmt::Arguments<'_>, action: impl FnOnce() -> R) ->
     })
 }
 
-/// Drops what a panic carried. That may be any value, and its drop may panic, too.
+/// Drops the payload of a panic. The payload may be any value, so its drop may panic again.
 pub(crate) fn drop_panic(panic: Box<dyn Any + Send>) {
     let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) else { return };
     let is_text = again.is::<&'static str>() || again.is::<String>();
     if !is_text {
-        // Its drop may panic as well, and so on without end.
+        // The drop of this second payload may also panic, and so on without end. So it is leaked.
         std::mem::forget(again);
     }
 }

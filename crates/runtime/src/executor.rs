@@ -1,6 +1,6 @@
-//! Executors of steps: the calling thread, a thread pool ([`Pool`]), or a manual executor for tests.
+//! Executors of steps: the calling thread ([`Inline`]), a thread pool ([`Pool`]), or an executor that a test drives ([`Manual`]).
 //!
-//! A request is queued at most once at a time, on one executor, and a process has at most [`MAX_REQUESTS`] of them.
+//! A request is queued at most once at a time, on one executor. A process has at most [`MAX_REQUESTS`] requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -17,17 +17,18 @@ use crate::tensor::process::ProcessToken;
 /// Maximum number of requests on the executors of one process.
 pub const MAX_REQUESTS: usize = 4096;
 
-/// A task. Requests implement it, so queueing a run clones an `Arc` and does not allocate.
+/// A task for an executor. A request implements this trait, so that queueing a run clones an `Arc` and does not allocate.
 pub trait Task: Send + Sync {
-    /// Runs the task. A pool survives a panic and logs it.
+    /// Runs the task. A pool catches a panic and logs it.
     fn run(self: Arc<Self>);
 
-    /// Whether a pool runs it before tasks that are not urgent; read when it is queued.
+    /// Whether a pool runs this task before tasks that are not urgent. A pool reads it when the task is queued.
     fn is_urgent(&self) -> bool {
         false
     }
 
-    /// The group of the task, such as its model. Groups take turns on a pool; read when it is queued.
+    /// The group of the task, for example its model. A pool interleaves tasks of different groups. A pool reads the group when the task is
+    /// queued.
     fn group(&self) -> u64 {
         0
     }
@@ -35,30 +36,31 @@ pub trait Task: Send + Sync {
 
 /// Runs tasks.
 pub trait Executor: Send + Sync + fmt::Debug {
-    /// Queues a task, or runs it immediately. Must not block for long. A panic here becomes the error of the run.
+    /// Queues a task, or runs it immediately. Must not block for long. A panic in this method becomes the error of the run.
     fn execute(&self, task: Arc<dyn Task>);
 
-    /// Whether tasks run within `execute`, on the calling thread. Such a step is merged with the previous one.
+    /// Whether `execute` runs tasks on the calling thread. A step on such an executor is merged with the previous step.
     fn is_inline(&self) -> bool {
         false
     }
 
-    /// The executor that finally runs the tasks, if this one only delays them. Steps on that executor are merged with them.
+    /// The executor that finally runs the tasks, if this executor only delays them. Steps on that executor are merged with such tasks.
     fn goes_on_at(&self) -> Option<Arc<dyn Executor>> {
         None
     }
 
-    /// A run whose task waits here was canceled: release the task if it waits for something other than a thread.
+    /// Called when a run whose task waits here was canceled. An executor that holds tasks for a reason other than a busy thread must then
+    /// release the task.
     fn recall(&self) {}
 
-    /// Number of tasks that it runs at a time, from which devices derive the optimal number of requests. Default: the number of cores that
-    /// the process may use.
+    /// The number of tasks that run concurrently on this executor. Devices derive the optimal number of requests from it. Default: the
+    /// number of cores that the process may use.
     fn n_threads(&self) -> usize {
         n_cores()
     }
 }
 
-/// Executors are equal if they are the same one.
+/// Two executors are equal if they are the same object.
 impl PartialEq for dyn Executor {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::addr_eq(self, other)
@@ -93,7 +95,7 @@ pub struct Manual {
 }
 
 impl Manual {
-    /// Runs the oldest task on the calling thread; false if there is none.
+    /// Runs the oldest task on the calling thread. Returns false if there is none.
     pub fn run_one(&self) -> bool {
         let task = self.tasks.lock().unwrap().pop_front();
         task.map(Task::run).is_some()
@@ -119,26 +121,26 @@ impl fmt::Debug for Manual {
 
 /// The executors that all devices of a process share, and the number of requests on them.
 ///
-/// Preprocessing, decoding and CPU engines share one pool, and so one budget of cores, for all models and requests.
+/// Preprocessing, decoding and CPU engines share one pool for all models and requests, and so use the cores of the process only once.
 #[derive(Debug, Clone, Default)]
 pub struct Executors(Arc<ExecutorsInner>);
 
 #[derive(Debug, Default)]
 struct ExecutorsInner {
-    /// Named pools. A pool exists only while it is in use.
+    /// The named pools. A pool exists only while it is in use.
     named: Mutex<BTreeMap<String, Weak<Pool>>>,
     cpu: OnceLock<Arc<Pool>>,
     n_requests: AtomicUsize,
-    /// The process with the threads of the pools.
+    /// The process that owns the threads of the pools. A forked process does not have these threads.
     process: OnceLock<ProcessToken>,
     registry: Registry,
 }
 
 impl Executors {
-    /// The CPU pool: one worker per core that the process may use. Started by the first call.
+    /// The CPU pool, with one worker per core that the process may use. The first call starts it.
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// Fails if the system cannot start a thread.
     pub fn cpu(&self) -> Result<Arc<Pool>> {
         if let Some(pool) = self.0.cpu.get() {
             return Ok(pool.clone());
@@ -148,11 +150,11 @@ impl Executors {
         Ok(self.0.cpu.get_or_init(|| pool).clone())
     }
 
-    /// The pool with this name, started with `n_threads` if there is none: for waiting on a device, for callbacks. Equal names return the
-    /// same pool while it is in use.
+    /// The pool with this name, for example for callbacks or for waiting on a device. If there is none, starts a pool with `n_threads`
+    /// threads. While a pool is in use, its name returns the same pool.
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// Fails if the system cannot start a thread.
     pub fn named(&self, name: &str, n_threads: usize) -> Result<Arc<Pool>> {
         self.named_or(name, || Pool::new(name, n_threads))
     }
@@ -168,10 +170,10 @@ impl Executors {
         Ok(pool)
     }
 
-    /// The executor of a model's CPU steps: [`Config::executor`] if set, otherwise the CPU pool.
+    /// The executor of the CPU steps of a model: [`Config::executor`] if set, otherwise the CPU pool.
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// Fails if the system cannot start a thread.
     pub fn for_steps(&self, config: &Config) -> Result<Arc<dyn Executor>> {
         match &config.executor {
             Some(executor) => Ok(executor.clone()),
@@ -179,11 +181,11 @@ impl Executors {
         }
     }
 
-    /// The executor of a device's CPU steps: that of [`Executors::for_steps`], or, with [`Config::exclusive_requests`], the single worker
-    /// that all such models of the device share.
+    /// The executor of the CPU steps of a device. With [`Config::exclusive_requests`], this is one worker that all such models of the
+    /// device share. Otherwise it is the executor of [`Executors::for_steps`].
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// Fails if the system cannot start a thread.
     pub fn for_model(&self, device: &str, config: &Config) -> Result<Arc<dyn Executor>> {
         if !config.exclusive_requests {
             return self.for_steps(config);
@@ -197,7 +199,7 @@ impl Executors {
         self.0.named.lock().unwrap().values().filter(|pool| pool.strong_count() > 0).count()
     }
 
-    /// The process in which the first pool was started or the first request was created. Forked processes do not have its threads.
+    /// The process that started the first pool or created the first request. A forked process does not have the threads of this process.
     fn process(&self) -> ProcessToken {
         *self.0.process.get_or_init(ProcessToken::current)
     }
@@ -207,12 +209,12 @@ impl Executors {
         self.process().is_current()
     }
 
-    /// The registry of threads that wait inside callbacks and steps.
+    /// The registry of threads that block inside callbacks and steps.
     pub(crate) fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// Counts a request until the ticket is dropped.
+    /// Counts a request until the returned ticket is dropped. Fails if [`MAX_REQUESTS`] exist.
     pub(crate) fn admit(&self) -> Result<Ticket> {
         let admitted = self.0.n_requests.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_REQUESTS).then_some(n + 1));
         match admitted {
@@ -222,7 +224,7 @@ impl Executors {
     }
 }
 
-/// The slot of one request among [`MAX_REQUESTS`].
+/// One of the [`MAX_REQUESTS`] requests that may exist.
 #[derive(Debug)]
 pub(crate) struct Ticket(Executors);
 

@@ -1,7 +1,7 @@
-//! Reading whole files: only regular files, up to a limit.
+//! Reads whole files, only regular ones, up to a size limit.
 //!
-//! A path may name an endless device, a FIFO without a writer, or a file larger than memory. [`read_limited`] and [`read_text`] read files
-//! into memory; [`open_regular`] opens files that are read in parts.
+//! A path may name an endless device, a FIFO without a writer, or a file larger than memory. [`read_limited`] and [`read_text`] read a file
+//! into memory. [`open_regular`] opens a file that the caller reads in parts.
 
 use std::fmt;
 use std::fs::{File, FileType};
@@ -10,28 +10,28 @@ use std::path::Path;
 
 use super::{Error, ErrorKind, Result};
 
-/// Descriptions of models and pipelines, model-proc files, and metadata alongside a model.
+/// Maximum size of descriptions of models and pipelines, of model-proc files, and of metadata files alongside a model.
 pub const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
-/// Text files with labels.
+/// Maximum size of text files with labels.
 pub const MAX_LABELS_BYTES: u64 = 16 << 20;
-/// Model files; protocol buffers are limited to half of it.
+/// Maximum size of model files. The protocol buffers format is limited to half of it.
 pub const MAX_MODEL_BYTES: u64 = 4 << 30;
-/// The XML file of an OpenVINO IR, without its weights.
+/// Maximum size of the XML file of an OpenVINO IR, without its weights.
 pub const MAX_XML_BYTES: u64 = 256 << 20;
 
-/// Opens a file for reading; never waits for a FIFO. `what` names the kind of file in messages, such as "labels file".
+/// Opens a regular file for reading. Never blocks, not even for a FIFO. `what` names the kind of file in messages, such as "labels file".
 ///
 /// # Errors
-/// `Io` if it cannot be opened, or is not a regular file.
+/// Returns `Io` if the file cannot be opened, or is not a regular file.
 pub fn open_regular(path: &Path, what: &str) -> Result<File> {
     let failed = |why: &dyn fmt::Display| cannot_read(path, what, why, "check the path");
     let check = |kind: FileType| {
         if kind.is_file() { Ok(()) } else { Err(failed(&format_args!("expected a regular file, got {}", kind_name(kind)))) }
     };
-    // Checked before opening, because opening a FIFO waits for a writer.
+    // Check the type before opening, because opening a FIFO blocks until there is a writer.
     check(std::fs::metadata(path).map_err(|error| failed(&error))?.file_type())?;
     let file = File::open(path).map_err(|error| failed(&error))?;
-    // The file may have been replaced meanwhile.
+    // Check again, because the file may have been replaced after the first check.
     check(file.metadata().map_err(|error| failed(&error))?.file_type())?;
     Ok(file)
 }
@@ -39,7 +39,7 @@ pub fn open_regular(path: &Path, what: &str) -> Result<File> {
 /// Reads a file of at most `max_bytes`.
 ///
 /// # Errors
-/// As [`open_regular`]; `Io` if it cannot be read or is larger.
+/// The errors of [`open_regular`]; and `Io` if the file cannot be read or is larger.
 pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> {
     let file = open_regular(path, what)?;
     let too_large = |n_bytes: &dyn fmt::Display| {
@@ -50,7 +50,7 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
         return Err(too_large(&n_bytes));
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
-    // The file may grow, and files of the system have no size.
+    // Read at most one byte more than the limit: the file may grow, and the size of files in `/proc` is 0.
     file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
     if bytes.len() as u64 > max_bytes {
         return Err(too_large(&"more"));
@@ -58,10 +58,10 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// As [`read_limited`], for text in UTF-8.
+/// Same as [`read_limited`], but for text in UTF-8.
 ///
 /// # Errors
-/// As [`read_limited`], and if the text is not UTF-8.
+/// The errors of [`read_limited`]; and `Io` if the text is not UTF-8.
 pub fn read_text(path: &Path, max_bytes: u64, what: &str) -> Result<String> {
     String::from_utf8(read_limited(path, max_bytes, what)?).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
@@ -125,7 +125,7 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// Their size is 0.
+    /// Files in `/proc` report a size of 0.
     #[test]
     #[cfg(target_os = "linux")]
     fn files_of_the_system_are_read_to_their_end() {

@@ -1,6 +1,6 @@
-//! How ports, options and times are written to files, with the feature `serde`.
+//! How ports, options and durations are written to files with serde. Enabled by the feature `serde`.
 //!
-//! An extent is a number, `"1..8"` or `"?"`; axes are text; durations are seconds as a number.
+//! An extent is a number, a range such as `"1..8"`, or `"?"` if it is unknown. Axes are text. A duration is a number of seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Axes {
     }
 }
 
-/// Shared text.
+/// Formats a shared text (`Arc<str>`) as a string.
 pub(super) mod text {
     use super::{Arc, Deserialize, Deserializer, Serializer};
 
@@ -77,7 +77,7 @@ pub(super) mod text {
     }
 }
 
-/// A list of shared texts.
+/// Formats a list of shared texts (`Arc<str>`) as a list of strings.
 pub(super) mod texts {
     use super::{Arc, Deserialize, Deserializer, Serializer};
 
@@ -90,7 +90,7 @@ pub(super) mod texts {
     }
 }
 
-/// Seconds.
+/// Formats a duration as a number of seconds.
 pub(super) mod seconds {
     use super::{Deserialize, Deserializer, Duration, Serializer};
     use serde::de::Error as _;
@@ -104,7 +104,7 @@ pub(super) mod seconds {
     }
 }
 
-/// Seconds, if there are any.
+/// Formats an optional duration as a number of seconds.
 pub(super) mod maybe_seconds {
     use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
     use serde::de::Error as _;

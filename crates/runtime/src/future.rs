@@ -10,25 +10,25 @@ use super::request_pool::PooledRequest;
 use super::run::Expected;
 use super::{Error, InferRequest, Result, Results};
 
-/// Ready when a run is complete and its callback has returned, as [`InferRequest::wait`].
+/// A future that is ready when a run is complete and its callback has returned, as with [`InferRequest::wait`].
 ///
-/// The future of [`InferRequest::run`] gives the [`Results`] of the request; dropping it before its end cancels the run, as
-/// [`InferRequest::cancel`]. The future of [`InferRequest::completed`] or of `request.await` gives `()`; dropping it has no effect on the run.
+/// The future of [`InferRequest::run`] returns the [`Results`] of the request. Dropping it before the run is complete cancels the run. The
+/// future of [`InferRequest::completed`] or of `request.await` returns `()`. Dropping it has no effect on the run.
 #[must_use = "a future does nothing unless it is awaited, and dropping that of `run` cancels the run"]
 pub struct RunFuture<T = ()> {
     request: InferRequest,
     state: State,
-    /// The run is canceled if the future is dropped before its end.
+    /// Whether the run is canceled if the future is dropped before the run is complete.
     owns_run: bool,
     output: PhantomData<fn() -> T>,
 }
 
-/// What a [`RunFuture`] gives.
+/// The value that a [`RunFuture`] returns after a successful run.
 pub trait RunOutput: Sized {
-    /// The value after a successful run.
+    /// Reads the value from a request whose run succeeded.
     ///
     /// # Errors
-    /// `Busy` if the request was started again meanwhile.
+    /// Returns `Busy` if the request was started again before the value was read.
     fn of(request: &InferRequest) -> Result<Self>;
 }
 
@@ -38,7 +38,7 @@ impl RunOutput for () {
     }
 }
 
-/// All outputs, without a copy: [`InferRequest::results`].
+/// Returns all outputs, without a copy: [`InferRequest::results`].
 impl RunOutput for Results {
     fn of(request: &InferRequest) -> Result<Self> {
         request.results()
@@ -52,7 +52,7 @@ enum State {
 }
 
 impl<T> RunFuture<T> {
-    /// That cancels the run if it is dropped.
+    /// A future that cancels the run if it is dropped.
     pub(super) fn owning(request: InferRequest, run: Expected) -> Self {
         Self { request, state: State::Running(run), owns_run: true, output: PhantomData }
     }
@@ -66,13 +66,13 @@ impl<T> RunFuture<T> {
         Self { request, state: State::Failed(error), owns_run: false, output: PhantomData }
     }
 
-    /// The same without the results: ready with `()` when the run is complete.
+    /// Discards the results: the future returns `()` when the run is complete.
     pub fn without_results(mut self) -> RunFuture {
         let state = std::mem::replace(&mut self.state, State::Over);
         RunFuture { request: self.request.clone(), state, owns_run: self.owns_run, output: PhantomData }
     }
 
-    /// The request that runs.
+    /// The request of this run.
     pub fn request(&self) -> &InferRequest {
         &self.request
     }
@@ -82,7 +82,7 @@ impl<T: RunOutput> Future for RunFuture<T> {
     type Output = Result<T>;
 
     /// # Panics
-    /// If it is polled after it was ready.
+    /// Panics if the future is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let outcome = match std::mem::replace(&mut self.state, State::Over) {
             State::Running(Expected { run: 0, .. }) => Ok(()),
@@ -114,14 +114,14 @@ impl<T> fmt::Debug for RunFuture<T> {
     }
 }
 
-/// The future of [`CompiledModel::infer_async`](super::CompiledModel::infer_async). Dropping it before its end cancels the run.
+/// The future of [`CompiledModel::infer_async`](super::CompiledModel::infer_async). Dropping it before the run is complete cancels the run.
 #[must_use = "a future does nothing unless it is awaited, and dropping it cancels the run"]
 #[derive(Debug)]
 pub struct InferFuture(InferState);
 
 #[derive(Debug)]
 enum InferState {
-    /// The request goes back to the model with its end. The run is dropped first, and canceled.
+    /// When the run is complete, the request returns to the model. Field order matters: dropping the future first cancels the run.
     Running(RunFuture, PooledRequest),
     Failed(Option<Error>),
 }
@@ -140,7 +140,7 @@ impl Future for InferFuture {
     type Output = Result<Results>;
 
     /// # Panics
-    /// If it is polled after it was ready.
+    /// Panics if the future is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Results>> {
         let outcome = match &mut self.0 {
             InferState::Failed(error) => Err(error.take().expect("a future must not be polled after it was ready")),
@@ -154,7 +154,7 @@ impl Future for InferFuture {
     }
 }
 
-/// As [`InferRequest::completed`].
+/// Same as [`InferRequest::completed`].
 impl IntoFuture for InferRequest {
     type Output = Result<()>;
     type IntoFuture = RunFuture;
@@ -164,7 +164,7 @@ impl IntoFuture for InferRequest {
     }
 }
 
-/// As for the request itself.
+/// Same as [`InferRequest::completed`].
 impl IntoFuture for &InferRequest {
     type Output = Result<()>;
     type IntoFuture = RunFuture;

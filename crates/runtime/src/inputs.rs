@@ -1,4 +1,4 @@
-//! Inputs of a request: one value, a list, pairs or a map. Each value is shared, copied, or a batch.
+//! Values for the inputs of a request: one value, a list, pairs or a map. Each value is a shared tensor, copied values, or a batch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,16 +8,16 @@ use crate::tensor::{Element, Tensor, Values, bf16, f16};
 
 /// A value for one input.
 ///
-/// A tensor converts to `Share`, an `ndarray` to `Copy`: `request.infer([("a", &tensor)])`, `request.infer(&array)`. Name the variant only
-/// to mix them.
+/// A tensor converts to `Share`, and an `ndarray` to `Copy`: `request.infer([("a", &tensor)])`, `request.infer(&array)`. Write the variant
+/// explicitly only to mix both kinds in one call.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 pub enum Input<'a> {
-    /// No copy: later runs lease the tensor's memory, which cannot be written meanwhile.
+    /// A tensor that is shared without a copy. Later runs lease its memory, so it cannot be written while they run.
     Share(Tensor),
-    /// Copied immediately into the request's own tensor, also by a synchronous call: a run must own all memory that the engine reads. To pass
-    /// an array without a copy, move it into a tensor ([`Tensor::from_owned`], [`Tensor::from_vec`]). A tensor of dynamic shape takes the shape
-    /// of the values. Values of another type are cast, see [`Values::copy_to`].
+    /// Values that are copied immediately into the request's own tensor. Synchronous calls copy them as well, because a run must own all
+    /// memory that the engine reads. To pass an array without a copy, move it into a tensor ([`Tensor::from_owned`], [`Tensor::from_vec`]).
+    /// A tensor of dynamic shape takes the shape of the values. Values of another element type are cast, see [`Values::copy_to`].
     Copy(&'a dyn Values),
     /// The slices of a batch, see [`InferRequest::set_tensors`](super::InferRequest::set_tensors).
     Batch(&'a [Tensor]),
@@ -33,15 +33,15 @@ impl std::fmt::Debug for Input<'_> {
     }
 }
 
-/// A value of one input.
+/// A type whose value can be the value of one input.
 pub trait AsInput {
     /// The value.
     fn as_input(&self) -> Input<'_>;
 
-    /// Calls `see` for a list of such values: each is an input, in order. A list of scalars is one input.
+    /// Calls `see` for each value of a list. The values belong to the first inputs, in order. A list of scalars is the value of one input.
     ///
     /// # Errors
-    /// Those of `see`.
+    /// The errors of `see`.
     fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>
     where
         Self: Sized,
@@ -50,21 +50,22 @@ pub trait AsInput {
     }
 }
 
-/// Flat values in row-major order, which are copied. Their number is that of the input's elements; the input may have one dynamic extent.
+/// Values in row-major order without a shape, which are copied. Their number must be the number of elements of the input. At most one
+/// extent of the input may be dynamic.
 impl<T: Element> AsInput for Vec<T> {
     fn as_input(&self) -> Input<'_> {
         Input::Copy(self)
     }
 }
 
-/// As for `Vec`.
+/// Copies the values; see the implementation for `Vec`.
 impl<T: Element> AsInput for &[T] {
     fn as_input(&self) -> Input<'_> {
         Input::Copy(self)
     }
 }
 
-/// As for `Vec`.
+/// Copies the values; see the implementation for `Vec`.
 impl<T: Element, const N: usize> AsInput for [T; N] {
     fn as_input(&self) -> Input<'_> {
         Input::Copy(self)
@@ -85,7 +86,7 @@ impl<'a, T: Element, const N: usize> From<&'a [T; N]> for Input<'a> {
 
 macro_rules! scalars {
     ($($scalar:ty),+) => {$(
-        /// A value for an input of one element.
+        /// The value of an input that has one element.
         impl AsInput for $scalar {
             fn as_input(&self) -> Input<'_> {
                 Input::Copy(self)
@@ -160,17 +161,17 @@ impl<'a, T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> From<&'a
     }
 }
 
-/// Inputs of [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and the queue:
+/// The inputs that [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and the queue accept:
 ///
-/// - `()`: all inputs keep their tensors;
-/// - one value: for the only input. A value is a [`Tensor`], which is shared; an `ndarray`, which is copied; or flat values, which are copied
-///   and take the input's shape: a `Vec`, slice or array of numbers, or a number for an input of one element;
-/// - a list: for the first inputs, in order;
-/// - pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map; [`inputs!`](macro@crate::inputs) mixes kinds
-///   of keys and values;
-/// - the [`Results`] of another run, each to the input of the same name.
+/// - `()`: all inputs keep their tensors.
+/// - One value: for the only input. A [`Tensor`] is shared. An `ndarray` is copied. A `Vec`, slice or array of numbers is copied and takes
+///   the shape of the input. A single number is the value of an input with one element.
+/// - A list: for the first inputs, in order.
+/// - Pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map. [`inputs!`](macro@crate::inputs) mixes kinds of keys
+///   and values.
+/// - The [`Results`] of another run: each output becomes the input of the same name.
 ///
-/// All values are checked before the first one is set. Other inputs keep their tensors.
+/// All values are checked before the first one is set. Inputs that are not named keep their tensors.
 pub trait Inputs {
     /// Calls `see` with each value and its key. May be called more than once.
     ///
@@ -179,7 +180,7 @@ pub trait Inputs {
     fn visit(&self, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>;
 }
 
-/// Inputs whose keys and values are of different kinds: `inputs!["image" => &tensor, 1 => &array, &port => Input::Batch(&slices)]`.
+/// Creates inputs whose keys and values have different types: `inputs!["image" => &tensor, 1 => &array, &port => Input::Batch(&slices)]`.
 #[macro_export]
 macro_rules! inputs {
     ($($key:expr => $value:expr),* $(,)?) => {
@@ -217,18 +218,18 @@ impl<I: Inputs + ?Sized> Inputs for &I {
     }
 }
 
-/// An element of a list of inputs: a value, whose key is its index, or a pair of key and value.
+/// An element of a list of inputs: a value whose key is its index in the list, or a pair of key and value.
 pub trait AsEntry {
-    /// Calls `see` with the value and its key, for an element at `index`.
+    /// Calls `see` with the value and key of the element at `index`.
     ///
     /// # Errors
-    /// Those of `see`.
+    /// The errors of `see`.
     fn visit(&self, index: usize, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>;
 
-    /// Calls `see` for a list of such elements.
+    /// Calls `see` with the value and key of each element of a list.
     ///
     /// # Errors
-    /// Those of `see`.
+    /// The errors of `see`.
     fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>
     where
         Self: Sized,

@@ -1,8 +1,8 @@
-//! The tensors of a request: the source of each input, the destination of each output, and the leases of a run on them.
+//! The tensors of a request: the source of each input, the destination of each output, and the leases that a run holds on them.
 //!
-//! Each input has a tensor that belongs to the request, in memory that the device can use. Its `Source` says what the next run reads: that
-//! tensor, a tensor of the user, the slices of a batch, or the values of a filler. Slices and the values of fillers are written into the
-//! request's tensor in one pass, in the step `fill` of the run.
+//! Each input has a tensor that belongs to the request, in memory that the device can use. The `Source` of an input says what the next run
+//! reads: that tensor, a tensor of the user, the slices of a batch, or the values of a filler. The step `fill` of a run writes slices and
+//! the values of fillers into the request's tensor in one pass.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -16,27 +16,27 @@ use super::port::{Dim, PartialShape, Port, PortKey};
 use super::{Error, ErrorKind, Input, Inputs, Result};
 use crate::tensor::{Bytes, BytesMut, DeviceLease, ElementType, MAX_RANK, MemoryKind, Shape, Tensor, Values};
 
-/// Writes an input directly before the device reads it. `stages` implements it for frames.
+/// Writes an input directly before the device reads it. The module `stages` implements this trait for video frames.
 pub trait FillInput: Send {
-    /// The shape that the input has in the next run. The port must admit it.
+    /// The shape of the input in the next run. The port must admit this shape.
     ///
     /// # Errors
-    /// If there is no source.
+    /// Any error, for example if there is no source. The start then fails with this error.
     fn shape(&mut self, port: &Port) -> Result<Shape>;
 
-    /// The number of the frame that the input is made from, for traces. Called after [`FillInput::shape`].
+    /// The number of the frame from which the input is made, for traces. Called after [`FillInput::shape`].
     fn frame(&mut self) -> Option<u64> {
         None
     }
 
-    /// Writes all of `input`, which has the shape that [`FillInput::shape`] returned.
+    /// Writes all elements of `input`. Its shape is the result of [`FillInput::shape`].
     ///
     /// # Errors
-    /// If the source does not fit. The run ends with this error.
+    /// Any error, for example if the source does not fit. The run then ends with this error.
     fn fill(&mut self, input: &mut BytesMut) -> Result<()>;
 }
 
-/// The source of an input in the next run.
+/// The data that an input reads in the next run.
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 pub(super) enum Source {
     /// The request's own tensor.
@@ -52,29 +52,29 @@ pub(super) enum Source {
 /// An input of a request.
 pub(super) struct InputSlot {
     pub(super) port: Port,
-    /// The index among the device's inputs.
+    /// The index of this input among the inputs of the device.
     device_idx: usize,
     own: Tensor,
     source: Source,
     pub(super) lease: Option<InputLease>,
-    /// The leased memory and layout as a tensor, for devices that need one. The tensor that was set can have other memory by now: an output
-    /// that grows leaves its old memory to its readers.
+    /// The leased memory and layout as a tensor, for devices that need a tensor. It can differ from the tensor that was set: an output that
+    /// grows moves to new memory, and its readers keep the old memory.
     leased: OnceCell<Tensor>,
-    /// The leases on tensors whose values are copied into `own`: the slices of a batch, or indices in shared memory.
+    /// The leases on tensors whose values are copied into `own`: slices of a batch, or indices in shared memory.
     slices: Vec<Bytes>,
-    /// The value that a call sets once all of its values are checked.
+    /// The new value for this input. It is set once all values of the same call are checked.
     staged: Option<Staged>,
-    /// The list of an earlier batch, empty. It is reused, so a stream of batches allocates nothing.
+    /// The emptied list of an earlier batch. It is reused so that a stream of batches allocates nothing.
     list: Vec<Tensor>,
-    /// Whether something was set or copied. If so, an empty input is intended.
+    /// Whether a value was set or copied. If so, an input without elements is intended.
     is_given: bool,
 }
 
-/// The value that a call sets once all of its inputs are known to fit.
+/// A checked value for an input. It is set once all values of the same call are checked.
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 enum Staged {
     Source(Source),
-    /// Values to copy in place: the lease on the request's own tensor, and its new shape.
+    /// Values that will be copied in place: the lease on the request's own tensor, and its new shape.
     Place(BytesMut, Shape),
     /// Values that were copied into a new tensor.
     Copied(Tensor),
@@ -83,7 +83,7 @@ enum Staged {
 pub(super) enum InputLease {
     Fill(BytesMut),
     Read(Bytes),
-    /// In device memory, without host addresses.
+    /// A lease on device memory, which has no host addresses.
     Remote(#[allow(dead_code, reason = "held for its drop")] DeviceLease),
 }
 
@@ -91,13 +91,13 @@ pub(super) enum InputLease {
 pub(super) struct OutputSlot {
     pub(super) port: Port,
     pub(super) tensor: Tensor,
-    /// Whether the tensor belongs to the request. Otherwise the user set it.
+    /// Whether the tensor belongs to the request. If not, the user set it.
     own: bool,
-    /// The second tensor of the request for this output. The two alternate when the output is fed back as an input.
+    /// The second tensor that the request owns for this output. The two tensors alternate when the output is also an input.
     spare: Option<Tensor>,
-    /// `None` in a run whose output was being read at the start: it gets new memory when its shape is known.
+    /// `None` if another reader held the output when the run started. The output then gets new memory when its shape is known.
     pub(super) lease: Option<BytesMut>,
-    /// Instead of `lease`, for device memory.
+    /// The lease on device memory. If it is set, `lease` is `None`.
     pub(super) remote: Option<DeviceLease>,
 }
 
@@ -120,7 +120,7 @@ impl InputSlot {
     /// The tensor that the next run reads.
     ///
     /// # Errors
-    /// `Tensor` if it reads the slices of a batch.
+    /// Returns `Tensor` if the next run reads the slices of a batch.
     pub(super) fn tensor(&self) -> Result<&Tensor> {
         match &self.source {
             Source::Own | Source::Fill(_) => Ok(&self.own),
@@ -132,14 +132,14 @@ impl InputSlot {
         }
     }
 
-    /// Sets the source of the next run. Returns the previous one, to be dropped without a lock.
+    /// Sets the source of the next run. Returns the previous source: the caller must drop it without a lock.
     #[must_use]
     pub(super) fn replace_source(&mut self, source: Source) -> Source {
         self.is_given |= !matches!(source, Source::Own);
         std::mem::replace(&mut self.source, source)
     }
 
-    /// Checks a value and stages it in [`InputSlot::staged`]. Everything that can fail happens here, except a copy in place.
+    /// Checks a value and stores it in [`InputSlot::staged`]. Everything that can fail happens here, except a copy in place.
     fn stage(&mut self, device: &mut dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         if self.staged.is_some() {
             let message = format!("input {}: expected one value, got two in one call; name each input once", self.port);
@@ -170,7 +170,7 @@ impl InputSlot {
         Ok(())
     }
 
-    /// Copies values that are staged for a copy in place.
+    /// Copies the values of a staged copy in place.
     fn copy_staged(&mut self, input: &Input<'_>) -> Result<()> {
         let (Input::Copy(values), Some(Staged::Place(..))) = (input, &self.staged) else { return Ok(()) };
         let Some(Staged::Place(bytes, shape)) = self.staged.take() else { return Ok(()) };
@@ -200,7 +200,7 @@ impl InputSlot {
             }
         };
         self.is_given = true;
-        // Two lists alternate. The second one is allocated together with the first.
+        // Two lists alternate. The second list is allocated together with the first.
         let n_slices = if let Source::Batch(list) = &source { list.len() } else { 0 };
         self.list = match self.replace_source(source) {
             Source::Batch(mut list) => {
@@ -212,7 +212,7 @@ impl InputSlot {
         };
     }
 
-    /// Releases the slices of a batch. The list keeps its capacity.
+    /// Releases the slices of a batch. The list keeps its capacity for the next batch.
     pub(super) fn forget_slices(&mut self) {
         if let Source::Batch(slices) = &mut self.source {
             slices.clear();
@@ -228,7 +228,7 @@ impl InputSlot {
         }
     }
 
-    /// Whether the run that holds the leases reads an element of this tensor.
+    /// Whether the run that holds the leases reads any element of this tensor.
     fn reads_elements_of(&self, tensor: &Tensor) -> bool {
         let reads = match &self.lease {
             Some(InputLease::Read(bytes)) => bytes.overlaps(tensor),
@@ -238,7 +238,7 @@ impl InputSlot {
         reads || self.slices.iter().any(|slice| slice.overlaps(tensor))
     }
 
-    /// Checks that the value fits the port and that the device can use its memory. Sets nothing.
+    /// Checks that the value fits the port and that the device can use its memory. Changes nothing.
     pub(super) fn check(&self, device: &dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         match input {
             Input::Share(tensor) => {
@@ -260,7 +260,7 @@ impl InputSlot {
         }
     }
 
-    /// The shape that the input gets from these values.
+    /// The shape that the input gets if it is set to these values.
     fn shape_of(&self, values: &dyn Values) -> Result<Shape> {
         let Some(n_values) = values.flat_len() else {
             check_fits("input", &self.port, self.port.element, values.shape())?;
@@ -282,7 +282,7 @@ impl InputSlot {
         }
     }
 
-    /// The shape of the batch of these slices.
+    /// The shape of the batch that these slices form.
     fn check_slices(&self, slices: &[Tensor]) -> Result<Shape> {
         let port = &self.port;
         let fail = |message: String| Err(Error::new(ErrorKind::Tensor, format!("input {port}: {message}")).with_port(port.name()));
@@ -320,7 +320,7 @@ impl InputSlot {
         error.context(format!("input {}", self.port)).with_port(self.port.name())
     }
 
-    /// Gives the request's own tensor this shape, in the same memory if that is large enough.
+    /// Sets the shape of the request's own tensor. Keeps its memory if that is large enough.
     fn place_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<()> {
         if self.own.shape() == shape {
             return Ok(());
@@ -336,12 +336,12 @@ impl InputSlot {
         }
     }
 
-    /// Leases the request's own tensor for writing, with this shape. It keeps its memory if that is large enough.
+    /// Leases the request's own tensor for writing, with this shape. Keeps its memory if that is large enough.
     fn lease_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<BytesMut> {
         check_fits("input", &self.port, self.port.element, &shape)?;
         let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
         if needed_bytes.is_none_or(|needed| needed > self.own.capacity_bytes()) {
-            // Handles of the smaller tensor keep it.
+            // Handles of the previous, smaller tensor keep its memory.
             let own = device.allocate_input(self.device_idx, shape)?;
             let lease = own.bytes_mut().map_err(|error| self.named(error.into()))?;
             self.own = own;
@@ -391,7 +391,8 @@ impl InputSlot {
                 let bytes = tensor.elements().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
                 if is_index(self.port.element) && tensor.memory_kind() == MemoryKind::Shared {
-                    // Engines check an index and use it later. Another process could change it in between, so they get a copy.
+                    // Engines check an index first and use it later. Another process could change the shared memory in between, so engines
+                    // get a copy.
                     let mut own = self.lease_own(device, *bytes.layout().shape())?;
                     bytes.copy_to(&mut own).map_err(|error| self.named(error.into()))?;
                     self.slices.push(bytes);
@@ -404,7 +405,7 @@ impl InputSlot {
         Ok(())
     }
 
-    /// Writes the request's own tensor from the slices or by the filler, if the source is one of these.
+    /// Writes the request's own tensor, if the source is a batch or a filler.
     fn fill(&mut self) -> Result<()> {
         let Some(InputLease::Fill(mut bytes)) = self.lease.take_if(|lease| matches!(lease, InputLease::Fill(_))) else { return Ok(()) };
         match &mut self.source {
@@ -420,7 +421,7 @@ impl InputSlot {
     }
 }
 
-/// The expected shape of a slice, for messages: that of the port, and that of the first slice where the port is open.
+/// The expected shape of a slice, for messages. Open axes of the port take their extent from the first slice.
 fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     let dims = port.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
         (0, _) => Dim::Fixed(1),
@@ -430,12 +431,12 @@ fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     PartialShape::new(dims.collect()).expect("as many axes as the port has")
 }
 
-/// Whether engines use such values as positions in memory, as in ONNX's `Gather`.
+/// Whether engines use values of this type as positions in memory, as ONNX's `Gather` does.
 fn is_index(element: ElementType) -> bool {
     matches!(element, ElementType::I32 | ElementType::I64 | ElementType::U32 | ElementType::U64)
 }
 
-/// The shape with another extent of its first axis, which it must have.
+/// The shape with another extent of its first axis. The shape must have at least one axis.
 fn with_first(shape: &Shape, extent: usize) -> Shape {
     let mut dims = [0; MAX_RANK];
     dims[..shape.len()].copy_from_slice(shape);
@@ -448,13 +449,14 @@ impl OutputSlot {
         Self { port, tensor, own: true, spare: None, lease: None, remote: None }
     }
 
-    /// Sets a tensor of the user as the output. Returns the previous one, to be dropped without a lock.
+    /// Sets a tensor of the user as the output. Returns the previous tensor: the caller must drop it without a lock.
     pub(super) fn replace(&mut self, tensor: Tensor) -> Tensor {
         self.own = false;
         std::mem::replace(&mut self.tensor, tensor)
     }
 
-    /// Returns the tensor and replaces it with a new one if it belongs to the request. Returns a copy of a tensor of the user.
+    /// Takes the tensor out and replaces it with a new one, if the tensor belongs to the request. Returns a copy of a tensor that the user
+    /// set.
     pub(super) fn give_away(&mut self) -> Result<Tensor> {
         let other = Tensor::new(self.tensor.element(), self.tensor.shape())?;
         if self.own {
@@ -480,7 +482,7 @@ impl OutputSlot {
                 );
                 return Err(Error::new(ErrorKind::Conflict, message).with_port(self.port.name()));
             }
-            // The spare tensor can be an input as well, or be leased by a reader.
+            // Allocate a new tensor if the spare tensor is an input as well, or is leased by a reader.
             let other = match self.spare.take().filter(|spare| spare.elements_mut().is_ok()) {
                 Some(spare) => spare,
                 None => Tensor::new(self.tensor.element(), self.tensor.shape())?,
@@ -493,7 +495,7 @@ impl OutputSlot {
         } else {
             match self.tensor.elements_mut() {
                 Ok(lease) => self.lease = Some(lease),
-                // It gets new memory once its shape is known; the readers keep the present memory.
+                // The output gets new memory once its shape is known. The readers keep the present memory.
                 Err(_) if expected.is_none() && self.own && self.tensor.may_leave_its_readers() => {}
                 Err(error) => return Err(self.named(error)),
             }
@@ -504,7 +506,7 @@ impl OutputSlot {
         }
     }
 
-    /// Gives the output the computed shape. Shape and lease change in one step, so no other thread sees one without the other.
+    /// Gives the output the computed shape. Shape and lease change in one step, so no other thread sees only one of the changes.
     fn reshape(&mut self, shape: &[usize]) -> Result<()> {
         self.check_computed(shape)?;
         let shape = Shape::new(shape);
@@ -520,29 +522,29 @@ impl OutputSlot {
     }
 }
 
-/// The tensors of a request, and the leases of a run on them. The model's ports come first, then those of its variables.
+/// The tensors of a request, and the leases of a run on them. Slots of the model's ports come first, then slots of its variables.
 pub(super) struct RunIo {
     pub(super) inputs: Vec<InputSlot>,
     pub(super) outputs: Vec<OutputSlot>,
     pub(super) places: Arc<Places>,
-    /// The frame that the run's input is made from, for traces.
+    /// The number of the frame from which the input of the run is made, for traces.
     pub(super) frame: Option<u64>,
 }
 
-/// The slots of a device's ports.
+/// Maps the ports of a device to the slots of a request.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// The slot of each of the device's inputs.
+    /// For each input of the device, the index of its slot.
     pub(super) inputs: Vec<usize>,
-    /// The slot of each of the device's outputs.
+    /// For each output of the device, the index of its slot.
     pub(super) outputs: Vec<usize>,
-    /// Input and output slot of each variable.
+    /// For each variable, the indices of its input slot and its output slot.
     pub(super) variables: Vec<(usize, usize)>,
 }
 
 impl Places {
     pub(super) fn new(n_inputs: usize, n_outputs: usize, variables: &[VariablePorts]) -> Self {
-        // The model's ports keep their order. Those of variables follow, in the order of the variables.
+        // The ports of the model keep their order. The ports of variables follow, in the order of the variables.
         let place = |n_ports: usize, variable_ports: Vec<usize>| {
             let visible = (0..n_ports).filter(|port_idx| !variable_ports.contains(port_idx));
             let order: Vec<usize> = visible.chain(variable_ports.iter().copied()).collect();
@@ -571,19 +573,19 @@ impl RunIo {
         &self.outputs[..self.places.n_visible().1]
     }
 
-    /// As [`RunIo::visible_outputs`], mutable.
+    /// Same as [`RunIo::visible_outputs`], but mutable.
     pub(super) fn visible_outputs_mut(&mut self) -> &mut [OutputSlot] {
         &mut self.outputs[..self.places.n_visible().1]
     }
 
-    /// Makes the values that the run wrote those that the next run reads: swaps the two tensors of each variable, without a copy.
+    /// Passes the variables that the run wrote to the next run: swaps the input and output tensor of each variable, without a copy.
     pub(super) fn commit_variables(&mut self) {
         for (input_idx, output_idx) in &self.places.variables {
             std::mem::swap(&mut self.inputs[*input_idx].own, &mut self.outputs[*output_idx].tensor);
         }
     }
 
-    /// A copy of a variable.
+    /// A copy of the current value of a variable.
     pub(super) fn variable(&self, variable_idx: usize) -> Result<Tensor> {
         let own = &self.inputs[self.places.variables[variable_idx].0].own;
         let copy = Tensor::new(own.element(), own.shape())?;
@@ -591,7 +593,7 @@ impl RunIo {
         Ok(copy)
     }
 
-    /// Sets a variable to the values of `state`. `None`: zeros, with an extent of 0 on each open axis.
+    /// Sets a variable to the values of `state`. `None` sets it to zeros, with an extent of 0 on each open axis.
     pub(super) fn set_variable(&mut self, device: &mut dyn DeviceRequest, variable_idx: usize, state: Option<&Tensor>) -> Result<()> {
         let slot = &mut self.inputs[self.places.variables[variable_idx].0];
         match state {
@@ -601,7 +603,7 @@ impl RunIo {
                     slot.place_own(device, state.shape())?;
                     return Ok(state.copy_to(&slot.own)?);
                 }
-                // Leased first: if that fails, the variable is unchanged.
+                // `state` is leased first, so that the variable is unchanged if the lease fails.
                 let state = state.elements()?;
                 Ok(state.copy_to(&mut slot.lease_own(device, *state.layout().shape())?)?)
             }
@@ -616,9 +618,9 @@ impl RunIo {
         }
     }
 
-    /// Sets the inputs. If one does not fit or can't be copied, sets none of them.
+    /// Sets several inputs. If one value does not fit or cannot be copied, no input changes.
     pub(super) fn set_inputs(&mut self, device: &mut dyn DeviceRequest, ports: &[Port], inputs: &impl Inputs) -> Result<()> {
-        /// Discards the staged values if a later input does not fit, or panics.
+        /// Discards the staged values if a later input does not fit or the caller's code panics.
         struct Unstage<'a>(&'a mut [InputSlot]);
         impl Drop for Unstage<'_> {
             fn drop(&mut self) {
@@ -634,7 +636,7 @@ impl RunIo {
         Ok(())
     }
 
-    /// Checks that a tensor for this output has no element in common with another output, or with the request's own tensor of an input.
+    /// Checks that a new output tensor shares no element with another output, or with the request's own tensor of an input.
     pub(super) fn check_new_output(&self, output_idx: usize, tensor: &Tensor, others: &[(usize, Tensor)]) -> Result<()> {
         let port = &self.outputs[output_idx].port;
         let will_be = |idx: usize| others.iter().rfind(|(of, _)| *of == idx).map_or(&self.outputs[idx].tensor, |(_, tensor)| tensor);
@@ -678,7 +680,8 @@ impl RunIo {
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
     }
 
-    /// The conflict, if an input could not be leased because another input of the same request uses its memory: no wait would end it.
+    /// The error for an input that cannot be leased because another input of the same request uses its memory. This error is not `Busy`,
+    /// because the conflict would never end.
     fn own_conflict(&self, input_idx: usize) -> Option<Error> {
         let slot = &self.inputs[input_idx];
         let wanted = match &slot.source {
@@ -713,7 +716,7 @@ impl RunIo {
     }
 }
 
-/// The inputs and outputs of a run, for a device.
+/// The inputs and outputs of a run, as a device sees them.
 pub struct DeviceIo<'a> {
     pub(super) io: &'a mut RunIo,
 }
@@ -741,20 +744,21 @@ impl DeviceIo<'_> {
             && self.io.outputs.iter().all(|slot| slot.remote.is_none())
     }
 
-    /// Whether a tensor, values or a filler were set as this input. Otherwise, an input of open shape is empty.
+    /// Whether a tensor, values or a filler were set for this input. If not, an input of open shape has no elements.
     pub fn is_given(&self, input_idx: usize) -> bool {
         self.io.inputs[self.io.places.inputs[input_idx]].is_given
     }
 
-    /// The tensor of an input, with the memory and layout that it had when the run began.
+    /// The tensor of an input, with the memory and layout that it had when the run started.
     pub fn input_tensor(&self, input_idx: usize) -> &Tensor {
         self.io.inputs[self.io.places.inputs[input_idx]].read()
     }
 
-    /// The bytes of an input, leased for the whole run. Any strides; the gaps between rows are not leased, see [`Tensor::elements`].
+    /// The bytes of an input, leased for the whole run. The strides are arbitrary. The gaps between rows are not leased, see
+    /// [`Tensor::elements`].
     ///
     /// # Panics
-    /// If the input is in device memory. A device that accepts such tensors checks [`DeviceIo::input_tensor`] first.
+    /// Panics if the input is in device memory. A device that accepts such tensors must check [`DeviceIo::input_tensor`] first.
     pub fn input(&self, input_idx: usize) -> &Bytes {
         match &self.io.inputs[self.io.places.inputs[input_idx]].lease {
             Some(InputLease::Read(bytes)) => bytes,
@@ -763,11 +767,11 @@ impl DeviceIo<'_> {
         }
     }
 
-    /// The bytes of an output of this shape. A tensor that is too small grows. The gaps between rows are not leased, see
+    /// The bytes of an output, which gets this shape. A tensor that is too small grows. The gaps between rows are not leased, see
     /// [`Tensor::elements_mut`].
     ///
     /// # Errors
-    /// `Device` if the port does not admit the shape; `Tensor` if a tensor of the user can't have it.
+    /// Returns `Device` if the port does not admit the shape; `Tensor` if a tensor of the user cannot have this shape.
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
         let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
@@ -776,10 +780,10 @@ impl DeviceIo<'_> {
         slot.lease.as_mut().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))
     }
 
-    /// The tensor of an output of this shape, for devices that write into their own memory.
+    /// The tensor of an output, which gets this shape. For devices that write into their own memory.
     ///
     /// # Errors
-    /// As [`DeviceIo::output`].
+    /// The errors of [`DeviceIo::output`].
     pub fn output_tensor(&mut self, output_idx: usize, shape: &[usize]) -> Result<&Tensor> {
         let slot_idx = self.io.places.outputs[output_idx];
         if self.io.outputs[slot_idx].remote.is_none() {
@@ -807,7 +811,7 @@ pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dy
     }
 }
 
-/// A tensor of this type and shape fits the port.
+/// Checks that a tensor of this type and shape fits the port.
 pub(super) fn check_fits(kind: &str, port: &Port, element: ElementType, shape: &[usize]) -> Result<()> {
     if element == port.element && port.shape.admits(shape) { Ok(()) } else { Err(mismatch(kind, port, element, shape)) }
 }

@@ -1,4 +1,4 @@
-//! Inference requests: models are compiled for devices, and requests run them, with the semantics of OpenVINO's infer request.
+//! Inference requests with the semantics of OpenVINO: a model is compiled for a device, and requests run the compiled model.
 //!
 //! # Life of a request
 //!
@@ -10,26 +10,28 @@
 //!      └── errors of start leave it idle  └─ cancel: the run ends at the next step boundary
 //! ```
 //!
-//! - A run is a list of steps, each a task for an executor: steps that the user prepended, fill the inputs, the device's own
-//!   steps, steps that the user appended (decoders). Neighbors with the same executor run as one task. See [`steps`].
+//! - A run is a list of steps. Each step is a task for an executor. The order is: steps that the user prepended, the step that fills the
+//!   inputs, the steps of the device, and steps that the user appended, such as decoders. Consecutive steps with the same executor run as
+//!   one task. See [`steps`].
 //! - While a request runs, its tensors, steps and device state *belong to the run*: they are moved out of the request, so every accessor
-//!   fails with [`ErrorKind::Busy`] by construction. The run holds leases on the memory of its tensors, so a tensor that is also set
-//!   elsewhere cannot be changed either.
-//! - Completion, in this order: the request becomes idle; the callback runs with the result or the error, without any lock; then waiting
-//!   threads continue. A run that ends during the callback of an earlier run stays unfinished until that callback returns. Meanwhile only
-//!   the thread of the callback may start the request. So a callback never sees the outputs of a later run.
+//!   fails with [`ErrorKind::Busy`]. The run also leases the memory of its tensors, so a tensor that is also set on another request cannot
+//!   be changed during the run.
+//! - Completion has a fixed order. First the request becomes idle. Then the callback gets the result or the error, while no lock is held.
+//!   Then waiting threads continue. A run that ends during the callback of an earlier run stays unfinished until that callback returns.
+//!   Meanwhile only the thread of the callback may start the request. So a callback never sees the outputs of a later run.
 //! - A panic in a step or a callback becomes an error of that run.
-//! - Dropping the last handle prevents new work, cancels the run, and waits for a bounded time. Memory that a device still uses is owned by
-//!   the run and freed when the device returns.
+//! - Dropping the last handle prevents new runs, cancels the current run, and waits for a bounded time. If the device still uses memory
+//!   after that time, the run owns the memory and frees it when the device returns.
 //!
-//! Reading order: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`] (what a caller does), [`mod@inputs`],
-//! [`results`], [`prepared`], `state`, `run` (how it is done), [`steps`], [`pipeline`], [`io`], [`executor`], `pool` and `waits` (blocked
-//! workers), [`future`], [`queue`], [`ordered`], [`request_pool`], [`variable`], [`device`], [`completion`] (asynchronous devices),
-//! [`config`] and `options` (as text), [`profile`], [`remote`], `batching` and `collector` (several runs in one call).
+//! Reading order for the source. The interface for callers: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`],
+//! [`mod@inputs`], [`results`], [`prepared`]. The execution: `state`, `run`, [`steps`], [`pipeline`], [`io`], [`executor`], `pool`, and
+//! `waits` (workers that block). Further interfaces: [`future`], [`queue`], [`ordered`], [`request_pool`], [`variable`]. Devices:
+//! [`device`], [`completion`] (asynchronous devices), [`config`], `options` (the configuration as text), [`profile`], [`remote`], and
+//! `batching` with `collector` (several runs in one call of the engine).
 //!
 //! The [`guide`] explains requests with examples.
 //!
-//! Knows tensors. Knows no engine, no image, no GStreamer.
+//! This crate depends on tensors only. It has no code for a specific engine, for images, or for GStreamer.
 
 #![forbid(unsafe_code)]
 

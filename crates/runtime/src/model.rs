@@ -1,24 +1,24 @@
-//! A model before it is compiled: its source and ports, and ways to change the ports.
+//! A model before compilation: its source, its ports, and methods that change the ports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Axes, Dim, Error, ErrorKind, ModelSource, PartialShape, Port, PortKey, Result};
 
-/// Ports and metadata of a model.
+/// The ports and metadata of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 pub struct ModelInfo {
-    /// Its inputs, in order.
+    /// The inputs, in order.
     pub inputs: Vec<Port>,
-    /// Its outputs, in order.
+    /// The outputs, in order.
     pub outputs: Vec<Port>,
-    /// Metadata of the file: key and value pairs.
+    /// The metadata of the file, as pairs of key and value.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A model that was read and is not compiled. Clones share it.
+/// A model that was read but not compiled. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Model {
     source: Arc<ModelSource>,
@@ -27,37 +27,37 @@ pub struct Model {
     is_reshaped: bool,
 }
 
-/// A variable: an output that is the input of the next run.
+/// The ports of a variable: a run writes the output, and the next run reads that value as the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VariablePorts {
-    /// Index among the inputs of [`ModelInfo`].
+    /// Index of the input in [`ModelInfo::inputs`].
     pub input_idx: usize,
-    /// Index among its outputs.
+    /// Index of the output in [`ModelInfo::outputs`].
     pub output_idx: usize,
 }
 
 impl Model {
-    /// A model that was read from `source`.
+    /// Creates a model that was read from `source`.
     pub(super) fn new(source: ModelSource, info: ModelInfo) -> Self {
         Self { source: Arc::new(source), info: Arc::new(info), variables: Arc::default(), is_reshaped: false }
     }
 
-    /// Makes a model of ports, without a source.
+    /// Creates a model that has ports but no source.
     pub fn from_ports(info: ModelInfo) -> Self {
         Self::new(ModelSource::Ports, info)
     }
 
-    /// Where it comes from.
+    /// The source of the model.
     pub fn source(&self) -> &ModelSource {
         &self.source
     }
 
-    /// Ports and metadata; the ports of variables are among them.
+    /// The ports and metadata, including the ports of variables.
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// Returns the model with other input shapes. Inputs that are not named keep theirs. Output shapes are dynamic until the model is
+    /// Returns the model with other input shapes. Inputs that are not named keep their shape. Output shapes are dynamic until the model is
     /// compiled.
     ///
     /// ```
@@ -73,8 +73,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if the number of axes differs, or bounds are empty. Compilation fails if the model
-    /// cannot be computed with these shapes.
+    /// Returns `NotFound` if there is no such input; `Tensor` if the number of axes differs, or if a range is empty. A later compilation
+    /// fails if the model cannot be computed with these shapes.
     pub fn reshape<'a, K: Into<PortKey<'a>>>(&self, shapes: impl IntoIterator<Item = (K, PartialShape)>) -> Result<Self> {
         let mut info = (*self.info).clone();
         for (key, shape) in shapes {
@@ -93,12 +93,12 @@ impl Model {
         Ok(Self { info: Arc::new(info), is_reshaped: true, ..self.clone() })
     }
 
-    /// Whether input shapes may differ from those of the file.
+    /// Whether the input shapes may differ from the shapes in the file.
     pub fn is_reshaped(&self) -> bool {
         self.is_reshaped
     }
 
-    /// Returns the model with a first axis of 1 to `max` for each input whose first axis is 1.
+    /// Returns the model with a new extent of 1 to `max` for each first axis of an input that is 1.
     pub(super) fn with_open_batch(&self, max: usize) -> Result<Self> {
         let open = |port: &Port| {
             let dims = port.shape.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
@@ -110,18 +110,18 @@ impl Model {
         let inputs = self.info.inputs.iter().enumerate().map(|(input_idx, port)| Ok((input_idx, open(port)?)));
         let mut model = self.reshape(inputs.collect::<Result<Vec<_>>>()?)?;
         if let ModelSource::Ports = *self.source {
-            // Output shapes are not inferred.
+            // The runtime does not infer output shapes, so they become dynamic.
             let info = Arc::make_mut(&mut model.info);
             info.outputs.iter_mut().try_for_each(|port| open(port).map(|shape| port.shape = shape))?;
         }
         Ok(model)
     }
 
-    /// Returns the model with declared axes of an input, for [`InferRequest::set_tensors`](super::InferRequest::set_tensors). Without them,
-    /// the first axis is the batch.
+    /// Returns the model with declared axes of an input, for [`InferRequest::set_tensors`](super::InferRequest::set_tensors). If no axes
+    /// are declared, the first axis is the batch.
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Tensor` if the number of axes differs.
+    /// Returns `NotFound` if there is no such input; `Tensor` if the number of axes differs.
     pub fn with_axes<'a>(&self, key: impl Into<PortKey<'a>>, axes: Axes) -> Result<Self> {
         let mut info = (*self.info).clone();
         let port_idx = key.into().find("input", &info.inputs)?;
@@ -131,11 +131,11 @@ impl Model {
         Ok(Self { info: Arc::new(info), ..self.clone() })
     }
 
-    /// Returns the model with pairs of an input and an output turned into variables: the output of a run is the input of the request's next
-    /// run. Both are removed from the ports of the compiled model; [`InferRequest::query_state`] reads, sets and resets them. For recurrent
-    /// models that were exported with their state as inputs and outputs.
+    /// Returns a model in which pairs of an input and an output are variables. The request keeps the output of a run and uses it as the
+    /// input of its next run. The compiled model no longer has these ports. [`InferRequest::query_state`] reads, sets and resets variables.
+    /// Use this method for recurrent models that were exported with their state as inputs and outputs.
     ///
-    /// The initial value of a variable is zero. A dynamic extent starts as 0, so reshape the model first or set the state.
+    /// The initial value of a variable is zero. A dynamic extent is initially 0, so reshape the model first, or set the state.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -156,8 +156,8 @@ impl Model {
     /// [`InferRequest::query_state`]: super::InferRequest::query_state
     ///
     /// # Errors
-    /// `NotFound` if there is no such port; `Tensor` if the ports of a pair differ in element type or number of axes, or a port is
-    /// already a variable.
+    /// Returns `NotFound` if there is no such port; `Tensor` if the two ports of a pair differ in element type or number of axes, or if a
+    /// port already belongs to a variable.
     pub fn make_stateful<'a, I: Into<PortKey<'a>>, O: Into<PortKey<'a>>>(&self, pairs: impl IntoIterator<Item = (I, O)>) -> Result<Self> {
         let mut variables = self.variables.to_vec();
         for (input, output) in pairs {
@@ -179,12 +179,12 @@ impl Model {
         Ok(Self { variables: variables.into(), ..self.clone() })
     }
 
-    /// The variables of [`Model::make_stateful`].
+    /// The variables that [`Model::make_stateful`] defined.
     pub fn variables(&self) -> &[VariablePorts] {
         &self.variables
     }
 
-    /// The model's name in messages: the path, or the name of its source.
+    /// The name of the model in messages: its path, or the name of its source.
     pub fn name(&self) -> String {
         self.source.to_string()
     }

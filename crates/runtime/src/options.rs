@@ -1,5 +1,5 @@
-//! Parses options such as `performance=latency,threads=2,OPENVINO.NUM_STREAMS=2`: names common to all devices, and an engine's own options
-//! after its prefix.
+//! Parses options such as `performance=latency,threads=2,OPENVINO.NUM_STREAMS=2`. The options of all devices have plain names. The options
+//! of one engine have the prefix of that engine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::config::MAX_BATCH_SIZE;
 use super::{Config, Error, ErrorKind, Performance, Precision, Result};
 
-/// The names and the expected values.
+/// The names of the options, and the values that each accepts.
 const OPTIONS: [(&str, &str); 10] = [
     ("performance", "`throughput` or `latency`"),
     ("requests", "a number from 1 to 4096"),
@@ -22,9 +22,9 @@ const OPTIONS: [(&str, &str); 10] = [
 ];
 
 impl Config {
-    /// Sets the option with this name: `performance`, `requests`, `threads`, `precision`, `cache-folder`, `profiling`,
-    /// `exclusive-requests`, `callback-thread`, `batch-size`, `batch-timeout` (in milliseconds), or an option of an engine with its prefix,
-    /// see [`Config::engine_options`].
+    /// Sets the option with this name. The names are `performance`, `requests`, `threads`, `precision`, `cache-folder`, `profiling`,
+    /// `exclusive-requests`, `callback-thread`, `batch-size`, `batch-timeout` (in milliseconds), and the options of an engine with its
+    /// prefix, see [`Config::engine_options`].
     ///
     /// ```
     /// # use roiflow::runtime::{Config, Performance};
@@ -37,7 +37,7 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// `Config` for an unknown name or an invalid value.
+    /// Returns `Config` if the name is unknown or the value is invalid.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let (name, value) = (name.trim(), value.trim());
         if name.contains('.') {
@@ -67,10 +67,10 @@ impl Config {
         if is_set { Ok(()) } else { Err(error(format!("option `{name}`: expected {expected}, got `{value}`"))) }
     }
 
-    /// Sets all options of a list such as `performance=latency,threads=2`; empty parts are skipped.
+    /// Sets all options of a list such as `performance=latency,threads=2`. Empty parts are skipped.
     ///
     /// # Errors
-    /// As [`Config::set`], and `Config` for a part without `=`. Options before it are set.
+    /// The errors of [`Config::set`]; and `Config` if a part has no `=`. After an error, the options before the invalid part are set.
     pub fn set_all(&mut self, list: &str) -> Result<()> {
         for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, value) =
@@ -80,13 +80,13 @@ impl Config {
         Ok(())
     }
 
-    /// The engine's own options among [`Config::engine_options`], without its prefix.
+    /// The options of this engine in [`Config::engine_options`], without the prefix.
     pub fn options_of(&self, engine: &str) -> impl Iterator<Item = (&str, &str)> {
         let own = self.engine_options.iter().filter_map(move |(name, value)| Some((name.split_once('.')?, value)));
         own.filter(move |((prefix, _), _)| *prefix == engine).map(|((_, name), value)| (name, value.as_str()))
     }
 
-    /// Checks that each engine with options here is one of `engines`.
+    /// Checks that all prefixes of engine options are in `engines`.
     pub(super) fn check_engines<'a>(&self, engines: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let is_known = |name: &str| name.split_once('.').is_some_and(|(prefix, _)| engines.clone().any(|engine| engine == prefix));
         match self.engine_options.keys().find(|name| !is_known(name)) {

@@ -1,7 +1,7 @@
-//! Results of a queue in the order of their inputs, as an `Iterator` and as a futures `Stream`.
+//! Runs inputs on a queue and returns the results in the order of the inputs, as an `Iterator` or as a futures `Stream`.
 //!
-//! At most twice as many jobs as requests are pending: one running job per request, and as many completed jobs that wait for earlier ones.
-//! The next input is pulled only when a request is idle.
+//! Each request can have one running job and one completed job that waits for earlier jobs. So the number of pending jobs is at most twice
+//! the number of requests. The next input is taken only when a request is idle.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,10 +17,10 @@ use super::{AsyncInferQueue, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex};
 
 impl<U: Send + 'static> AsyncInferQueue<U> {
-    /// Runs each of `inputs`, several at a time, and yields the values that `read` returns for the outputs, in the order of the inputs.
-    /// `read` is called on the thread that completed the run. A failed job yields an `Err`.
+    /// Runs all `inputs`, several at a time, and yields the values that `read` returns for the outputs, in the order of the inputs. `read`
+    /// is called on the thread that completed the run. A failed job yields an `Err`.
     ///
-    /// If the iterator is dropped early, running jobs complete and their results are discarded.
+    /// If the iterator is dropped early, running jobs still complete, and their results are discarded.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::{AsyncInferQueue, Config}};
@@ -43,7 +43,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         Ordered { queue: self, inputs: Some(inputs.into_iter()), pending: Pending::new(self.len(), read) }
     }
 
-    /// As [`AsyncInferQueue::ordered`], for a `Stream` of inputs: a `Stream` of results.
+    /// Same as [`AsyncInferQueue::ordered`], but takes a `Stream` of inputs and returns a `Stream` of results.
     pub fn ordered_stream<S, T, R>(&self, inputs: S, read: R) -> OrderedStream<'_, U, S, T>
     where
         S: Stream<Item: Inputs> + Unpin,
@@ -56,14 +56,14 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
 
 type Read<T> = Arc<dyn Fn(&InferRequest) -> Result<T> + Send + Sync>;
 
-/// Jobs whose results were not yielded yet, oldest first.
+/// The jobs whose results were not yielded yet, oldest first.
 struct Pending<T> {
     read: Read<T>,
     capacity: usize,
     jobs: VecDeque<Arc<Place<T>>>,
 }
 
-/// The result of one job, once it is complete.
+/// The storage for the result of one job.
 struct Place<T> {
     state: Mutex<(Option<Result<T>>, Option<Waker>)>,
     arrived: Condvar,
@@ -71,8 +71,8 @@ struct Place<T> {
 
 impl<T: Send + 'static> Pending<T> {
     fn new(n_requests: usize, read: impl Fn(&InferRequest) -> Result<T> + Send + Sync + 'static) -> Self {
-        let capacity = n_requests // one running on each
-            + n_requests; // and as many done, waiting for their turn
+        let capacity = n_requests // One running job per request.
+            + n_requests; // One completed job per request that waits for earlier jobs.
         Self { read: Arc::new(read), capacity, jobs: VecDeque::with_capacity(capacity) }
     }
 
@@ -85,7 +85,7 @@ impl<T: Send + 'static> Pending<T> {
         let (to, read) = (Delivery(Some(place.clone())), self.read.clone());
         let tell: Tell = Box::new(move |request, result| to.deliver(result.and_then(|()| read(request))));
         if let Err(error) = idle.start_telling(inputs, tell) {
-            // The delivery was dropped with the job; the error of the job is more specific.
+            // `start_telling` has dropped the delivery, which stored an error. Replace it by the more specific error of the job.
             place.put(Err(error));
         }
         self.jobs.push_back(place);
@@ -106,7 +106,7 @@ impl<T> Place<T> {
     }
 
     fn wait<U: Send + 'static>(&self, queue: &AsyncInferQueue<U>) -> Result<T> {
-        let mut _waits = Waits::none(); // Dropped after the lock.
+        let mut _waits = Waits::none(); // Must be dropped after the lock.
         let mut state = self.state.lock().unwrap();
         if state.0.is_none() && waits::must_report() {
             drop(state);
@@ -131,7 +131,8 @@ impl<T> Place<T> {
     }
 }
 
-/// Stores a result. If it is dropped first (the job was dropped, or `read` panicked), it stores an error, so that no thread waits forever.
+/// Stores the result of a job. If the delivery is dropped without a result (the job was dropped, or `read` panicked), it stores an error,
+/// so that no thread waits forever.
 struct Delivery<T>(Option<Arc<Place<T>>>);
 
 impl<T> Delivery<T> {
@@ -155,7 +156,7 @@ impl<T> Drop for Delivery<T> {
     }
 }
 
-/// See [`AsyncInferQueue::ordered`].
+/// The iterator that [`AsyncInferQueue::ordered`] returns.
 #[must_use = "nothing runs before the first result is asked for"]
 pub struct Ordered<'a, U, I, T> {
     queue: &'a AsyncInferQueue<U>,
@@ -195,17 +196,17 @@ impl<U, I, T> fmt::Debug for Ordered<'_, U, I, T> {
     }
 }
 
-/// See [`AsyncInferQueue::ordered_stream`].
+/// The stream that [`AsyncInferQueue::ordered_stream`] returns.
 #[must_use = "nothing runs before the first result is asked for"]
 pub struct OrderedStream<'a, U, S: Stream, T> {
     queue: &'a AsyncInferQueue<U>,
     inputs: Option<S>,
-    /// An input that was pulled before a request was idle.
+    /// An input that was taken from the stream while no request was idle.
     next_inputs: Option<S::Item>,
     pending: Pending<T>,
 }
 
-// Only `inputs` could be pinned, and it is `Unpin`.
+// The pinned field could only be `inputs`, and it is `Unpin`.
 impl<U, S: Stream, T> Unpin for OrderedStream<'_, U, S, T> {}
 
 impl<U: Send + 'static, S: Stream<Item: Inputs> + Unpin, T: Send + 'static> Stream for OrderedStream<'_, U, S, T> {

@@ -1,4 +1,4 @@
-//! The pipeline of a request: its steps as a list of executor and task, which the caller may replace as a whole.
+//! The pipeline of a request: a list of steps, each with an executor and a task. The caller can replace the list.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,18 +31,18 @@ enum BuiltIn {
 }
 
 impl PipelineStep {
-    /// A step of the caller's. It may read the inputs after the step `fill`, and the outputs after the last step of the device.
+    /// Creates a user step. It may read the inputs after the step `fill`, and the outputs after the last step of the device.
     pub fn new(name: &str, executor: Arc<dyn Executor>, task: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Self {
         Self { name: name.into(), executor, task: Task::Custom(Box::new(task)) }
     }
 
-    /// The same on another executor.
+    /// Returns the same step on another executor.
     #[must_use]
     pub fn on(self, executor: Arc<dyn Executor>) -> Self {
         Self { executor, ..self }
     }
 
-    /// The name, for profiles and traces: `fill`, those of the device, those of the caller.
+    /// The name of the step, for profiles and traces: `fill`, or the name that the device or the caller chose.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -52,12 +52,12 @@ impl PipelineStep {
         &self.executor
     }
 
-    /// Whether the step belongs to every run, and not to the caller.
+    /// Whether the step is built in: `fill` or a step of the device. False for a user step.
     pub fn is_built_in(&self) -> bool {
         matches!(self.task, Task::BuiltIn(_))
     }
 
-    /// A description of a built-in step; `None` for a step of the caller's, whose task cannot be copied.
+    /// A description of a built-in step. `None` for a user step, whose task cannot be copied.
     pub(super) fn of(step: &Step) -> Option<Self> {
         let task = built_in(&step.task)?;
         Some(Self { name: step.name.clone(), executor: step.executor.clone(), task: Task::BuiltIn(task) })
@@ -74,10 +74,10 @@ fn built_in(task: &StepTask) -> Option<BuiltIn> {
     }
 }
 
-/// The steps of a run, if they are a pipeline in place of `present`.
+/// Checks a new pipeline against the current steps (`present`), and returns the steps for it.
 ///
 /// # Errors
-/// `Config` unless all built-in steps are there once and in their order, with no step between those of the device.
+/// Returns `Config` unless each built-in step occurs exactly once and in order, with no user step between the steps of the device.
 pub(super) fn checked(steps: Vec<PipelineStep>, present: &[Step]) -> Result<Vec<Step>> {
     let expected: Vec<BuiltIn> = present.iter().filter_map(|step| built_in(&step.task)).collect();
     let tasks = || steps.iter().map(|step| if let Task::BuiltIn(task) = &step.task { Some(*task) } else { None });
@@ -87,7 +87,7 @@ pub(super) fn checked(steps: Vec<PipelineStep>, present: &[Step]) -> Result<Vec<
         let message = format!("pipeline: expected the built-in steps {} once and in this order, got {got}", names());
         return Err(Error::new(ErrorKind::Config, message).with_expected(names(), got));
     }
-    // The device's state between its steps is its own, and a run that was computed by another one's call skips them together.
+    // User steps may not come between these steps: the device keeps private state between them, and a batched run skips all of them.
     let is_inner = |task: &Option<BuiltIn>| !matches!(task, None | Some(BuiltIn::Inputs));
     let first = tasks().position(|task| is_inner(&task));
     let last = steps.len() - tasks().collect::<Vec<_>>().iter().rev().position(is_inner).unwrap_or(0);

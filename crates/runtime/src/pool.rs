@@ -1,15 +1,15 @@
-//! A thread pool whose blocked workers lend their places to other workers.
+//! A thread pool that starts or wakes another worker when a worker blocks.
 //!
 //! # Order of tasks
 //!
-//! Urgent tasks run before others, at most [`MAX_URGENT_IN_A_ROW`] of them while others wait. Within a level, the groups of tasks (one per
-//! model, see [`Task::group`]) take turns, so the backlog of one model does not delay the tasks of another. Tasks of one group run in the
-//! order in which they were queued. [`Pool::in_order`] makes a pool without groups.
+//! Urgent tasks run before other tasks, but at most [`MAX_URGENT_IN_A_ROW`] of them while others wait. Within each of the two levels, the
+//! groups of tasks are interleaved. A group is usually one model, see [`Task::group`], so the backlog of one model does not delay another
+//! model. Tasks of one group run in the order in which they were queued. [`Pool::in_order`] creates a pool without groups.
 //!
 //! # Blocked workers
 //!
-//! A task may block, for example in a callback that waits for another request. The runtime reports each blocking wait
-//! ([`super::waits`]), and another worker takes the place of the blocked one:
+//! A task may block, for example in a callback that waits for another request. The runtime reports each blocking wait ([`super::waits`]),
+//! and another worker replaces the blocked worker:
 //!
 //! ```text
 //!            takes a task                wait begins                 wait ends
@@ -19,10 +19,10 @@
 //!                                                 becomes active                   Reserve, or ends
 //! ```
 //!
-//! - `n_threads` workers are active. After a wait there may be more, until one of them looks for its next task.
-//! - At least one worker stays active: a wait that would block the last one fails with `WouldDeadlock` if no thread can be started. There
-//!   are at most [`MAX_SPARE_WORKERS`] more threads than `n_threads`.
-//! - The lock is a leaf: nothing is called while it is held, except to start a thread.
+//! - `n_threads` workers are active. When a wait ends, more workers may be active until one of them looks for its next task.
+//! - At least one worker stays active. If a wait would block the last active worker and no further thread can be started, the wait fails
+//!   with `WouldDeadlock`. There are at most `n_threads` + [`MAX_SPARE_WORKERS`] threads.
+//! - No other lock is taken while the pool's lock is held. Nothing is called under it, except to start a thread.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -37,29 +37,29 @@ use crate::tensor::process::ProcessToken;
 /// Maximum number of urgent tasks that run in a row while others wait.
 const MAX_URGENT_IN_A_ROW: usize = 16;
 
-/// Maximum number of workers that take the places of blocked ones.
+/// Maximum number of additional workers that replace blocked workers.
 pub const MAX_SPARE_WORKERS: usize = 256;
 
-/// A thread pool. Urgent tasks run first, and groups of tasks take turns ([`Task::group`]).
+/// A thread pool. Urgent tasks run first, and groups of tasks are interleaved ([`Task::group`]).
 ///
-/// A worker that blocks in a wait of the runtime, or in [`blocking`](super::executor::blocking), lends its place: another worker runs the
-/// pool's tasks meanwhile, at most [`MAX_SPARE_WORKERS`] of them.
+/// If a worker blocks in a wait of the runtime, or in [`blocking`](super::executor::blocking), another worker runs the tasks of the pool
+/// meanwhile. At most [`MAX_SPARE_WORKERS`] workers are added in this way.
 pub struct Pool {
     workers: Arc<Workers>,
-    /// The process of the workers: a forked process has none.
+    /// The process that owns the workers. A forked process has no workers.
     process: ProcessToken,
 }
 
-/// What the workers of a pool share.
+/// The state that the workers of a pool share.
 pub(crate) struct Workers {
     name: String,
-    /// Number of active workers, unless some of them return from a wait.
+    /// The number of active workers. It is exceeded for a short time when workers return from a wait.
     n_threads: usize,
     has_groups: bool,
     state: Mutex<State>,
-    /// Notifies active workers of tasks.
+    /// Notifies active workers that a task is queued.
     has_task: Condvar,
-    /// Notifies workers in reserve that one of them becomes active.
+    /// Notifies workers in reserve that one of them must become active.
     has_place: Condvar,
 }
 
@@ -68,23 +68,23 @@ struct State {
     urgent: Level,
     others: Level,
     n_urgent_in_a_row: usize,
-    /// Workers that run tasks or sleep until there is one; not the blocked ones, not those in reserve.
+    /// Number of workers that run tasks or wait for a task. Blocked workers and workers in reserve are not counted.
     n_active: usize,
     n_reserve: usize,
-    /// Workers in reserve that were made active and have not woken up yet.
+    /// Number of workers in reserve that were made active but have not woken up yet.
     n_called: usize,
     n_started: usize,
-    /// The workers that have not ended, by their number.
+    /// The workers that have not ended, with their numbers.
     threads: Vec<(usize, JoinHandle<()>)>,
     is_closed: bool,
 }
 
-/// The waiting tasks of one level.
+/// The waiting tasks of one level of urgency.
 #[derive(Default)]
 struct Level {
-    /// The groups with waiting tasks; the first has the next turn.
+    /// The groups with waiting tasks. The first group runs next.
     groups: VecDeque<Group>,
-    /// Empty lists, to be used again.
+    /// Empty lists, kept to avoid allocations.
     lists: Vec<VecDeque<Arc<dyn Task>>>,
 }
 
@@ -140,20 +140,21 @@ impl Pool {
     /// Starts `n_threads` workers.
     ///
     /// # Errors
-    /// `Device` if the system cannot start a thread.
+    /// Returns `Device` if the system cannot start a thread.
     pub fn new(name: &str, n_threads: usize) -> Result<Self> {
         Self::start(name, n_threads, true)
     }
 
-    /// As [`Pool::new`], for tasks that start in the order in which they were queued, whatever their group. Urgent tasks still run first.
+    /// Same as [`Pool::new`], but tasks start in the order in which they were queued, regardless of their group. Urgent tasks still run
+    /// first.
     ///
     /// # Errors
-    /// As [`Pool::new`].
+    /// The errors of [`Pool::new`].
     pub fn in_order(name: &str, n_threads: usize) -> Result<Self> {
         Self::start(name, n_threads, false)
     }
 
-    /// Number of tasks that run at a time.
+    /// Number of tasks that run concurrently.
     pub fn n_threads(&self) -> usize {
         self.workers.n_threads
     }
@@ -168,7 +169,7 @@ impl Pool {
             has_task: Condvar::new(),
             has_place: Condvar::new(),
         });
-        // If a worker cannot be started, dropping the pool ends the workers that were.
+        // If one worker cannot be started, dropping the pool ends the workers that were started before.
         let pool = Self { workers, process: ProcessToken::current() };
         let mut state = pool.workers.lock();
         for _ in 0..n_threads {
@@ -199,7 +200,7 @@ impl Workers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a worker, which is active.
+    /// Starts a worker and counts it as active.
     fn start_worker(self: &Arc<Self>, state: &mut State) -> Result<()> {
         let (workers, worker_idx) = (self.clone(), state.n_started);
         let thread = spawn_joinable(&format!("{}-{worker_idx}", self.name), move || workers.work(worker_idx)).map_err(|error| {
@@ -219,15 +220,15 @@ impl Workers {
         }
     }
 
-    /// Blocks until there is a task for this worker. `None` if the worker ends: the pool was dropped and no task is left, or enough workers
-    /// are in reserve.
+    /// Blocks until there is a task for this worker. Returns `None` if the worker must end, because the pool was dropped and no task is
+    /// left, or because enough workers are in reserve.
     fn next_task(&self, worker_idx: usize) -> Option<Arc<dyn Task>> {
         let mut state = self.lock();
         loop {
             if state.n_active > self.n_threads {
                 state.n_active -= 1;
                 if state.has_task() {
-                    // This worker may have taken the notification.
+                    // This worker may have consumed the notification, so pass it on.
                     self.has_task.notify_one();
                 }
                 if state.n_reserve == self.n_threads || state.is_closed {
@@ -254,16 +255,16 @@ impl Workers {
         }
     }
 
-    /// A worker that is no longer active ends.
+    /// Removes a worker that ends. The worker must no longer be counted as active.
     fn end<T>(&self, mut state: MutexGuard<'_, State>, worker_idx: usize) -> Option<T> {
         state.threads.retain(|(known_idx, _)| *known_idx != worker_idx);
         None
     }
 
-    /// The calling worker is about to block: another one takes its place.
+    /// Called when the current worker is about to block. Another worker replaces it.
     ///
     /// # Errors
-    /// `WouldDeadlock` if no active worker would be left.
+    /// Returns `WouldDeadlock` if no active worker would be left.
     pub(crate) fn begin_wait(self: &Arc<Self>) -> Result<()> {
         let mut state = self.lock();
         state.n_active -= 1;
@@ -290,18 +291,18 @@ impl Workers {
                 );
                 Err(Error::new(ErrorKind::WouldDeadlock, message))
             }
-            // The other active workers run the tasks.
+            // If no thread could be started, the remaining active workers run the tasks.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    /// The wait of the calling worker is over.
+    /// Called when the wait of the current worker has ended.
     pub(crate) fn end_wait(&self) {
         self.lock().n_active += 1;
     }
 }
 
-/// Runs a task; the worker survives a panic.
+/// Runs a task. Catches its panic, so that the worker continues.
 fn run(task: Arc<dyn Task>) {
     let _survived = catch(format_args!("the log"), || {
         if let Err(error) = catch(format_args!("a task"), || task.run()) {
@@ -319,20 +320,20 @@ impl fmt::Debug for Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The workers do not exist, and one of them may have held the lock.
+            // This process was forked: the workers do not exist here, and one of them may have held the lock during the fork.
             return;
         }
         self.workers.lock().is_closed = true;
         self.workers.has_task.notify_all();
         self.workers.has_place.notify_all();
-        // The last owner may be a task on one of the workers, which must not join its own thread.
+        // A task on one of the workers may own the last handle of the pool. That worker must not join its own thread.
         let own_idx = waits::worker_idx(&self.workers);
         loop {
             let threads = std::mem::take(&mut self.workers.lock().threads);
             if threads.is_empty() {
                 break;
             }
-            // Meanwhile a worker that blocks may start another one.
+            // While these threads end, a worker that blocks may start another worker, so check again afterwards.
             for (worker_idx, thread) in threads {
                 if own_idx != Some(worker_idx) {
                     let _ended = thread.join();

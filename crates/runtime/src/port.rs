@@ -1,4 +1,4 @@
-//! Ports of a model: names, element types, partial shapes, and the keys by which callers select a port.
+//! Ports of a model: names, element types, partial shapes, and the keys with which callers select a port.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,25 +13,25 @@ use crate::tensor::{ElementType, MAX_RANK, Shape};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Port {
-    /// Tensor names; the first one is displayed.
+    /// Tensor names. Messages show the first name.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::texts"))]
     pub names: Vec<Arc<str>>,
-    /// Element type of its tensors.
+    /// The element type of tensors for this port.
     pub element: ElementType,
-    /// Partial shape of its tensors.
+    /// The partial shape of tensors for this port.
     pub shape: PartialShape,
-    /// Declared meaning of the axes ([`Model::with_axes`](super::Model::with_axes)).
+    /// The declared meaning of the axes ([`Model::with_axes`](super::Model::with_axes)).
     #[cfg_attr(feature = "serde", serde(default))]
     pub axes: Option<Axes>,
 }
 
 impl Port {
-    /// Makes a port with one name.
+    /// Creates a port with one name.
     pub fn new(name: &str, element: ElementType, shape: impl Into<PartialShape>) -> Self {
         Self { names: vec![name.into()], element, shape: shape.into(), axes: None }
     }
 
-    /// The displayed name.
+    /// The first name, which messages show.
     pub fn name(&self) -> &str {
         self.names.first().map_or("(no name)", |name| name)
     }
@@ -46,21 +46,21 @@ impl fmt::Display for Port {
 /// One extent of a partial shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Fixed.
+    /// A fixed extent.
     Fixed(usize),
-    /// Dynamic within bounds: at least `min`, at most `max`.
+    /// A dynamic extent of at least `min` and at most `max`.
     Range {
         /// Smallest extent.
         min: usize,
         /// Largest extent.
         max: usize,
     },
-    /// Dynamic: known when a tensor is set.
+    /// A dynamic extent without bounds.
     Dynamic,
 }
 
 impl Dim {
-    /// Whether this extent matches.
+    /// Whether a tensor with this extent matches.
     pub fn admits(&self, extent: usize) -> bool {
         match *self {
             Self::Fixed(fixed) => extent == fixed,
@@ -103,15 +103,15 @@ impl fmt::Display for Dim {
     }
 }
 
-/// A shape whose extents may be dynamic.
+/// A shape in which some extents may be dynamic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PartialShape(Vec<Dim>);
 
 impl PartialShape {
-    /// Makes a partial shape of these extents.
+    /// Creates a partial shape with these extents.
     ///
     /// # Errors
-    /// If there are more than [`MAX_RANK`] axes, or bounds are empty.
+    /// Returns `Tensor` if there are more than [`MAX_RANK`] axes, or if a range is empty.
     pub fn new(dims: Vec<Dim>) -> Result<Self> {
         if dims.len() > MAX_RANK {
             return Err(Error::new(ErrorKind::Model, format!("a port with {} axes: at most {MAX_RANK} are supported", dims.len())));
@@ -121,10 +121,10 @@ impl PartialShape {
         Ok(shape)
     }
 
-    /// Checks the bounds.
+    /// Checks that no range is empty.
     ///
     /// # Errors
-    /// [`ErrorKind::Tensor`] if bounds are empty, as in `8..=2`.
+    /// Returns [`ErrorKind::Tensor`] if a range is empty, as in `8..=2`.
     pub fn check(&self) -> Result<()> {
         let is_empty = |dim: &Dim| matches!(dim, Dim::Range { min, max } if min > max);
         match self.0.iter().position(is_empty) {
@@ -141,17 +141,17 @@ impl PartialShape {
         &self.0
     }
 
-    /// Returns a shape of the same rank with dynamic extents.
+    /// Returns a partial shape with the same number of axes, in which all extents are dynamic.
     pub fn all_open(&self) -> Self {
         Self(vec![Dim::Dynamic; self.0.len()])
     }
 
-    /// The shape, if no extent is dynamic.
+    /// The shape, if no extent is dynamic; otherwise `None`.
     pub fn to_static(&self) -> Option<Shape> {
         self.with_dynamic(|_| None)
     }
 
-    /// The shape with dynamic extents replaced by `extent`; `None` if it returns `None`.
+    /// The shape in which the extent of each dynamic axis is the result of `extent`. `None` if `extent` returns `None`.
     pub fn with_dynamic(&self, mut extent: impl FnMut(usize) -> Option<usize>) -> Option<Shape> {
         let mut dims = [0; MAX_RANK];
         for (axis, dim) in self.0.iter().enumerate() {
@@ -175,7 +175,7 @@ impl From<Shape> for PartialShape {
     }
 }
 
-/// `PartialShape::from([Dim::from(1..=8), 3.into(), (..).into()])`, or all fixed: `PartialShape::from([1, 3, 224, 224])`.
+/// `PartialShape::from([Dim::from(1..=8), 3.into(), (..).into()])`, or with fixed extents only: `PartialShape::from([1, 3, 224, 224])`.
 impl<D: Into<Dim>, const N: usize> From<[D; N]> for PartialShape {
     fn from(dims: [D; N]) -> Self {
         const { assert!(N <= MAX_RANK, "a port has at most MAX_RANK axes") };
@@ -194,7 +194,7 @@ impl fmt::Display for PartialShape {
     }
 }
 
-/// The layout of a port: one letter for each axis, as in `NCHW`; `?` for an axis without meaning, `...` for any number of them.
+/// The layout of a port: one letter for each axis, as in `NCHW`. `?` is an axis without a meaning, and `...` is any number of such axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Axes(String);
 
@@ -202,7 +202,7 @@ impl Axes {
     /// The index of the batch axis `N`; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::Tensor`] if the layout does not match a shape of this rank.
+    /// Returns [`ErrorKind::Tensor`] if the layout does not fit this number of axes.
     pub fn batch_axis(&self, rank: usize) -> Result<Option<usize>> {
         let (front, back) = self.0.split_once("...").unwrap_or((&self.0, ""));
         let n_named = front.chars().count() + back.chars().count();
@@ -237,14 +237,14 @@ impl fmt::Display for Axes {
     }
 }
 
-/// Selects a port.
+/// Selects an input or output.
 #[derive(Debug, Clone, Copy)]
 pub enum PortKey<'a> {
-    /// By a tensor name.
+    /// The port with this tensor name.
     Name(&'a str),
-    /// By index.
+    /// The port at this index.
     Index(usize),
-    /// By port.
+    /// This port.
     Port(&'a Port),
     /// The only port.
     Only,
@@ -280,7 +280,7 @@ impl<'a> From<&'a String> for PortKey<'a> {
     }
 }
 
-/// A key in a list or map of inputs.
+/// A type that can be a key in a list or map of inputs.
 pub trait AsPortKey {
     /// The key.
     fn as_port_key(&self) -> PortKey<'_>;
@@ -323,12 +323,12 @@ impl AsPortKey for () {
 }
 
 impl PortKey<'_> {
-    /// The index of the port among `ports`, which are "input"s or "output"s.
+    /// The index of the selected port in `ports`. `kind` is "input" or "output", for messages.
     pub(crate) fn find(self, kind: &str, ports: &[Port]) -> Result<usize> {
         self.find_in(kind, ports.iter())
     }
 
-    /// As [`PortKey::find`], for ports that lie apart.
+    /// Same as [`PortKey::find`], but for ports that are not in one slice.
     pub(crate) fn find_in<'p>(self, kind: &str, mut ports: impl ExactSizeIterator<Item = &'p Port> + Clone) -> Result<usize> {
         let all = ports.clone();
         let names = || all.clone().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");

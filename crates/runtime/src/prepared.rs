@@ -1,7 +1,7 @@
-//! A run in parts, for bindings to other languages: prepare it, then start it, or run it here and read its outputs before the request is
-//! idle again.
+//! Splits a run into parts, for bindings to other languages. First prepare the run. Then either start it, or run it on the calling thread
+//! and read its outputs before the request becomes idle.
 //!
-//! Between the parts the request is running: its tensors belong to the run, and other callers get `Busy`.
+//! Between the parts the request is running: its tensors belong to the run, and accesses by other callers fail with `Busy`.
 
 use std::fmt;
 
@@ -10,26 +10,27 @@ use super::run::Shared;
 use super::steps::Body;
 use super::{InferRequest, Inputs, Result, Results};
 
-/// A run whose inputs are set and whose tensors are leased. It begins with [`PreparedRun::start`] or [`PreparedRun::run`]; a drop cancels it.
+/// A run whose inputs are set and whose tensors are leased. [`PreparedRun::start`] or [`PreparedRun::run`] continues it. Dropping it
+/// cancels the run.
 pub struct PreparedRun {
     request: InferRequest,
-    /// Taken when the run begins.
+    /// `None` after the run was started.
     body: Option<Box<Body>>,
 }
 
-/// A run whose steps are over. The request becomes idle when this is dropped.
+/// A run whose steps have ended. Dropping this value makes the request idle.
 pub struct EndedRun {
     request: InferRequest,
-    /// Taken by the drop.
+    /// Taken out by the drop.
     body: Option<Box<Body>>,
 }
 
 impl InferRequest {
-    /// Sets `inputs` and takes the leases of a run, without beginning it. After [`PreparedRun::start`], the callback is called if
-    /// `calls_back` is true.
+    /// Sets `inputs` and takes the leases of a run, but does not start the run. `calls_back` sets whether the callback is called after
+    /// [`PreparedRun::start`].
     ///
     /// # Errors
-    /// As [`InferRequest::start_async`].
+    /// The errors of [`InferRequest::start_async`].
     pub fn prepare(&self, inputs: impl Inputs, calls_back: bool) -> Result<PreparedRun> {
         let body = self.begin(&inputs, calls_back)?;
         Ok(PreparedRun { request: self.clone(), body: Some(body) })
@@ -37,14 +38,14 @@ impl InferRequest {
 }
 
 impl PreparedRun {
-    /// Starts the run and returns, as [`InferRequest::start_async`].
+    /// Starts the run and returns immediately, as [`InferRequest::start_async`] does.
     pub fn start(mut self) {
         if let Some(body) = self.body.take() {
             self.request.shared().pass_on(body);
         }
     }
 
-    /// Runs on the calling thread, as [`InferRequest::infer`], and keeps the request from others until the result is dropped.
+    /// Runs on the calling thread, as [`InferRequest::infer`] does. The request stays busy for other callers until the result is dropped.
     pub fn run(mut self) -> EndedRun {
         let body = self.body.take().map(|body| self.request.shared().run_held(body));
         EndedRun { request: self.request.clone(), body }
@@ -52,10 +53,10 @@ impl PreparedRun {
 }
 
 impl EndedRun {
-    /// Whether the run succeeded.
+    /// Returns `Ok` if the run succeeded.
     ///
     /// # Errors
-    /// Those of steps and of the device.
+    /// The errors of steps and of the device.
     pub fn outcome(&self) -> Result<()> {
         self.body.as_ref().map_or(Ok(()), |body| body.outcome.clone())
     }
@@ -69,7 +70,7 @@ impl EndedRun {
 }
 
 impl Shared {
-    /// Runs all steps on the caller's thread and ends the leases. [`Shared::end`] follows.
+    /// Runs all steps on the calling thread and releases the leases. The caller must call [`Shared::end`] afterwards.
     fn run_held(&self, mut body: Box<Body>) -> Box<Body> {
         self.run_steps(&mut body);
         let released = catch(format_args!("the end of a lease"), || body.io.release());

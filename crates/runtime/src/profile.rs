@@ -1,4 +1,4 @@
-//! Times of the steps of a run, always; times of the nodes of a model, if profiling is enabled.
+//! Measured times: the durations of the steps of a run, and, if profiling is enabled, the times of the model's nodes.
 //!
 //! ```
 //! use roiflow::devices;
@@ -21,33 +21,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Duration of one step of the latest run.
+/// The duration of one step in the latest run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StepTime {
-    /// Name of the step: `fill`, the device's steps, user steps.
+    /// The name of the step: `fill`, a step of the device, or a user step.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::text"))]
     pub name: Arc<str>,
-    /// Time in the step, without waiting for its executor.
+    /// The time inside the step, without the time that it waited for its executor.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub duration: Duration,
 }
 
-/// Times of one node in the latest run; `OPENVINO.CPU` reports the mean of all runs.
+/// The times of one node in the latest run. `OPENVINO.CPU` reports the mean of all runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeTime {
-    /// Name of the node in the model file, or a name of the device if the file has none (`Conv_12`). The engine may split a node into
-    /// several, named after it (`conv1.im2col`).
+    /// The name of the node in the model file. If the file has no name, a name that the device chose (`Conv_12`). An engine may split a
+    /// node into several parts, which it names after the node (`conv1.im2col`).
     pub name: String,
-    /// The engine's operator name.
+    /// The engine's name of the operator.
     pub kind: String,
     /// Whether the node was executed.
     pub status: NodeStatus,
-    /// Elapsed time, over all batch items.
+    /// Elapsed time in this node, for all batch items together.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub real: Duration,
-    /// CPU time; `None` if the engine does not report it (ONNX Runtime).
+    /// CPU time in this node. `None` if the engine does not report it, as ONNX Runtime.
     #[cfg_attr(feature = "serde", serde(default, with = "crate::formats::maybe_seconds"))]
     pub cpu: Option<Duration>,
 }
@@ -60,8 +60,8 @@ pub struct NodeTime {
 pub enum NodeStatus {
     /// Executed.
     Executed,
-    /// Not executed: there was no run, or the run ended before.
+    /// The node was not executed: there was no run, or the run ended before this node.
     NotRun,
-    /// Fused into another node, or folded into a constant, during compilation.
+    /// The node is not executed on its own: compilation fused it into another node, or folded it into a constant.
     OptimizedOut,
 }

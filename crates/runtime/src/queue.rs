@@ -1,10 +1,10 @@
-//! A pool of requests with one callback: a job starts as soon as a request is idle.
+//! A queue of jobs on a fixed number of requests with one callback. A job starts as soon as a request is idle.
 //!
-//! Lock order: `Shared::state`, then a request's own lock. Neither is held during a callback or a start. A request becomes idle when its
-//! callback has returned, so an idle request is never busy.
+//! Lock order: `Shared::state`, then the lock of a request. Neither lock is held during a callback or a start. A request becomes idle in
+//! the queue when its callback has returned, so a start of an idle request never fails with `Busy`.
 //!
-//! Every handle of a request can read it. Only the queue, or the owner of an [`IdleRequest`], can start it, and its callback belongs to the
-//! queue. So no job and no request is lost.
+//! Every handle of a request can read the request. Only the queue, or the owner of an [`IdleRequest`], can start it, and its callback
+//! belongs to the queue. So user code cannot make the queue lose a job or a request.
 
 use std::fmt;
 use std::ops::{Deref, Index};
@@ -19,10 +19,10 @@ use super::waits::{self, Target, Waits};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
-/// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns; further ones are counted.
+/// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns. Further errors are only counted.
 const MAX_ERRORS: usize = 16;
 
-/// A fixed number of requests of one model, and jobs on them. `U` is the user data of a job.
+/// A fixed number of requests of one model, and a queue of jobs that run on them. `U` is the type of the user data of a job.
 ///
 /// ```
 /// # use std::sync::{Arc, Mutex};
@@ -52,33 +52,33 @@ pub struct AsyncInferQueue<U = ()> {
     shared: Arc<Shared<U>>,
 }
 
-/// Its error is one of the job.
+/// The callback of the queue. The error that it returns becomes an error of the job.
 type Callback<U> = Arc<dyn Fn(&InferRequest, U, Result<()>) -> Result<()> + Send + Sync>;
 
 struct Shared<U> {
     requests: Vec<InferRequest>,
     state: Mutex<State<U>>,
-    /// A request became idle, or a job ended.
+    /// Notified when a request becomes idle or a job ends.
     changed: Condvar,
 }
 
 struct State<U> {
     slots: Vec<Slot<U>>,
-    /// Idle requests. The one used last is taken first, because its memory is in the caches.
+    /// The indices of idle requests. The request that was used last is taken first, because its memory is likely in the CPU caches.
     idle: Vec<usize>,
     callback: Option<Callback<U>>,
     n_started: u64,
     errors: Vec<JobError>,
     n_more_errors: u64,
-    /// Wakers of tasks that wait for an idle request.
+    /// The wakers of tasks that wait for an idle request.
     wakers: Vec<Waker>,
 }
 
 enum Slot<U> {
     Idle,
-    /// Owned by an [`IdleRequest`].
+    /// Taken out of the queue by an [`IdleRequest`].
     Taken,
-    /// Runs later than `after` belong to the queue; their completion makes the request idle.
+    /// Runs with a number above `after` belong to the queue. When such a run completes, the request becomes idle.
     Started {
         after: u64,
         job: Option<Job<U>>,
@@ -94,7 +94,7 @@ struct Job<U> {
 enum Then<U> {
     /// The queue's callback, with the caller's data.
     Callback(U),
-    /// The caller that started it.
+    /// The code that started the job, instead of the queue's callback.
     Tell(Tell),
 }
 
@@ -109,7 +109,7 @@ pub struct JobError {
     pub error: Error,
 }
 
-/// Failed jobs of a queue since the last call.
+/// The jobs of a queue that failed since the last call that returned errors.
 #[derive(Debug, Clone)]
 pub struct JobErrors {
     /// The first failures, in order; at least one.
@@ -118,7 +118,7 @@ pub struct JobErrors {
     pub n_more: u64,
 }
 
-/// A refused job with its user data.
+/// A job that could not be started, with its user data.
 #[derive(Debug)]
 pub struct RefusedJob<U> {
     /// The error.
@@ -127,20 +127,20 @@ pub struct RefusedJob<U> {
     pub user_data: U,
 }
 
-/// The error of [`AsyncInferQueue::try_start_async`].
+/// The reason why [`AsyncInferQueue::try_start_async`] did not start a job.
 #[derive(Debug)]
 pub enum TryStartError<U> {
-    /// All requests are busy. Holds the user data.
+    /// All requests are busy. Contains the user data.
     Full(U),
-    /// An input is invalid, or a tensor is in use. The user data is dropped; [`AsyncInferQueue::start_or_return`] returns it.
+    /// An input is invalid, or a tensor is in use. The user data is dropped. To get it back, use [`AsyncInferQueue::start_or_return`].
     Refused(Error),
 }
 
 impl<U: Send + 'static> AsyncInferQueue<U> {
-    /// Makes a queue of `n_requests` requests; 0: the device's optimal number.
+    /// Creates a queue with `n_requests` requests. 0 selects the device's optimal number of requests.
     ///
     /// # Errors
-    /// As [`CompiledModel::create_infer_request`].
+    /// The errors of [`CompiledModel::create_infer_request`].
     pub fn new(model: &CompiledModel, n_requests: usize) -> Result<Self> {
         let n_requests = if n_requests == 0 { model.optimal_number_of_requests() } else { n_requests };
         let requests = (0..n_requests).map(|_| model.create_infer_request()).collect::<Result<Vec<_>>>()?;
@@ -175,8 +175,9 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         Ok(Self { shared })
     }
 
-    /// Sets the callback of all jobs that complete from now on. It gets the request, the user data, and the result or the error. If it
-    /// starts a job while no request can become idle before it returns, the start fails with [`ErrorKind::WouldDeadlock`].
+    /// Sets the callback of all jobs that complete after this call. The callback gets the request, the user data, and the result or the
+    /// error. If the callback starts a job and no request can become idle before the callback returns, the start fails with
+    /// [`ErrorKind::WouldDeadlock`].
     pub fn set_callback(&self, callback: impl Fn(&InferRequest, U, Result<()>) + Send + Sync + 'static) {
         self.replace_callback(Arc::new(move |request, user_data, result| {
             callback(request, user_data, result);
@@ -184,9 +185,10 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         }));
     }
 
-    /// As [`AsyncInferQueue::set_callback`], for a callback that changes what it captured. Its calls are serialized, in the order in which they
-    /// come: while one runs, completed jobs wait for it on their threads. So it should be short, and must not wait for other jobs of
-    /// the queue. A job that it starts and that completes inside of it, on the same thread, has the error [`ErrorKind::WouldDeadlock`].
+    /// Same as [`AsyncInferQueue::set_callback`], but the callback may change captured variables. The calls are serialized in the order in
+    /// which jobs complete. While one call runs, other completed jobs block their threads. So the callback should be short, and must not
+    /// wait for other jobs of the queue. If the callback starts a job that completes inside the callback on the same thread, that job fails
+    /// with [`ErrorKind::WouldDeadlock`].
     ///
     /// ```
     /// # use roiflow::{devices, runtime::AsyncInferQueue};
@@ -228,22 +230,22 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
 
     fn replace_callback(&self, callback: Callback<U>) {
         let previous = self.shared.state.lock().unwrap().callback.replace(callback);
-        drop(previous); // Outside the lock: what it captured may be anything.
+        drop(previous); // Dropped outside the lock, because the closure may have captured any value.
     }
 
-    /// Starts a job as soon as a request is idle, and returns its number, counted from 0. A refused job gets no number. `inputs` as for
-    /// [`InferRequest::infer`]; other inputs keep the values of an earlier job.
+    /// Waits until a request is idle, starts a job on it, and returns the number of the job, counted from 0. A refused job gets no number.
+    /// `inputs` have the same forms as in [`InferRequest::infer`]. Inputs that are not set keep the values of an earlier job.
     ///
     /// # Errors
-    /// `Tensor` or `Busy` if the inputs cannot be set; `WouldDeadlock` in the queue's own callback if no request is idle.
+    /// Returns `Tensor` or `Busy` if the inputs cannot be set; `WouldDeadlock` inside the queue's own callback if no request is idle.
     pub fn start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.take_idle()?.start(inputs, user_data)
     }
 
-    /// As [`AsyncInferQueue::start_async`], and returns the user data of a refused job.
+    /// Same as [`AsyncInferQueue::start_async`], but returns the user data of a refused job.
     ///
     /// # Errors
-    /// As [`AsyncInferQueue::start_async`].
+    /// The errors of [`AsyncInferQueue::start_async`].
     pub fn start_or_return(&self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
         match self.take_idle() {
             Ok(idle) => idle.start_or_return(inputs, user_data),
@@ -251,10 +253,10 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         }
     }
 
-    /// As [`AsyncInferQueue::start_async`], without waiting.
+    /// Same as [`AsyncInferQueue::start_async`], but does not wait.
     ///
     /// # Errors
-    /// `Full` if no request is idle, otherwise as for [`AsyncInferQueue::start_async`].
+    /// Returns `Full` if no request is idle; otherwise the errors of [`AsyncInferQueue::start_async`].
     pub fn try_start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64, TryStartError<U>> {
         match self.try_take_idle() {
             Some(idle) => idle.start(inputs, user_data).map_err(TryStartError::Refused),
@@ -262,14 +264,14 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         }
     }
 
-    /// Takes an idle request out of the queue; waits for one if necessary. Prepare its inputs, then start a job with
-    /// [`IdleRequest::start`]. Dropping it returns it to the queue.
+    /// Takes an idle request out of the queue. Blocks until a request is idle. Set the inputs of the request, then start a job with
+    /// [`IdleRequest::start`]. Dropping the [`IdleRequest`] returns it to the queue.
     ///
     /// # Errors
-    /// `WouldDeadlock` in the queue's own callback if no request is idle.
+    /// Returns `WouldDeadlock` inside the queue's own callback if no request is idle.
     pub fn take_idle(&self) -> Result<IdleRequest<'_, U>> {
         let shared = &self.shared;
-        let mut _waits = Waits::none(); // Dropped after the lock.
+        let mut _waits = Waits::none(); // Must be dropped after the lock.
         let mut state = shared.state.lock().unwrap();
         if state.idle.is_empty() {
             shared.check_process()?;
@@ -285,24 +287,25 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         Ok(shared.take(&mut state).expect("one is idle"))
     }
 
-    /// As [`AsyncInferQueue::take_idle`], the request that was idle longest, waiting for at most `timeout`; `None` after that.
+    /// Same as [`AsyncInferQueue::take_idle`], but takes the request that has been idle longest, and waits for at most `timeout`. Returns
+    /// `None` if no request is idle after that time.
     ///
     /// # Errors
-    /// As [`AsyncInferQueue::take_idle`].
+    /// The errors of [`AsyncInferQueue::take_idle`].
     pub fn take_idle_for(&self, timeout: Duration) -> Result<Option<IdleRequest<'_, U>>> {
         let mut state = self.wait_for_idle(timeout)?;
         Ok((!state.idle.is_empty()).then(|| self.shared.take_at(&mut state, 0)))
     }
 
-    /// The index of the request that [`AsyncInferQueue::take_idle_for`] would take.
+    /// The index of the request that [`AsyncInferQueue::take_idle_for`] would take. Waits for an idle request for at most `timeout`.
     ///
     /// # Errors
-    /// As [`AsyncInferQueue::take_idle`].
+    /// The errors of [`AsyncInferQueue::take_idle`].
     pub fn longest_idle_for(&self, timeout: Duration) -> Result<Option<usize>> {
         Ok(self.wait_for_idle(timeout)?.idle.first().copied())
     }
 
-    /// As [`AsyncInferQueue::take_idle_for`], without waiting.
+    /// Same as [`AsyncInferQueue::take_idle_for`], but does not wait.
     pub fn try_take_longest_idle(&self) -> Option<IdleRequest<'_, U>> {
         let mut state = self.shared.state.lock().unwrap();
         (!state.idle.is_empty()).then(|| self.shared.take_at(&mut state, 0))
@@ -332,7 +335,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         Some(self.shared.take_at(&mut state, at))
     }
 
-    /// As [`AsyncInferQueue::start_async`], and waits for an idle request without blocking the thread: for producers in async code.
+    /// Same as [`AsyncInferQueue::start_async`], but waits for an idle request without blocking the thread. For producers in async code.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::AsyncInferQueue};
@@ -352,15 +355,15 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// ```
     ///
     /// # Errors
-    /// As [`AsyncInferQueue::start_async`].
+    /// The errors of [`AsyncInferQueue::start_async`].
     pub async fn push(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.idle().await?.start(inputs, user_data)
     }
 
-    /// As [`AsyncInferQueue::take_idle`], without blocking the thread.
+    /// Same as [`AsyncInferQueue::take_idle`], but does not block the thread.
     ///
     /// # Errors
-    /// `Unsupported` in a process that was forked from the queue's.
+    /// Returns `Unsupported` in a process that was forked from the process that created the queue.
     pub async fn idle(&self) -> Result<IdleRequest<'_, U>> {
         std::future::poll_fn(|context| match self.poll_idle(context.waker()) {
             Some(idle) => Poll::Ready(Ok(idle)),
@@ -382,14 +385,14 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         !self.shared.state.lock().unwrap().idle.is_empty()
     }
 
-    /// Blocks until all jobs and their callbacks are complete. Each error is returned once.
+    /// Blocks until all jobs and their callbacks are complete. Returns each error once.
     ///
     /// # Errors
-    /// Failed runs and panicked callbacks since the last call. `WouldDeadlock` in the queue's own callback.
+    /// The errors of runs and the panics of callbacks since the last call; `WouldDeadlock` inside the queue's own callback.
     pub fn wait_all(&self) -> Result<(), JobErrors> {
         let shared = &self.shared;
         let refused = |error| JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 };
-        let mut _waits = Waits::none(); // Dropped after the lock.
+        let mut _waits = Waits::none(); // Must be dropped after the lock.
         let mut state = shared.state.lock().unwrap();
         if shared.is_inside() {
             let message = "wait_all inside the queue's own callback would wait for itself; return instead";
@@ -410,10 +413,10 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         state.take_errors()
     }
 
-    /// As [`AsyncInferQueue::wait_all`], for at most `timeout`. Returns whether all jobs and their callbacks are complete.
+    /// Same as [`AsyncInferQueue::wait_all`], but blocks for at most `timeout`. Returns whether all jobs and their callbacks are complete.
     ///
     /// # Errors
-    /// As [`AsyncInferQueue::wait_all`], once all jobs are complete.
+    /// The errors of [`AsyncInferQueue::wait_all`], if all jobs are complete.
     pub fn wait_all_for(&self, timeout: Duration) -> Result<bool, JobErrors> {
         let shared = &self.shared;
         let mut state = shared.state.lock().unwrap();
@@ -429,19 +432,19 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         state.take_errors().map(|()| true)
     }
 
-    /// The requests, for their ports, tensors and times. Running requests are `Busy`.
+    /// The requests of the queue, to read their ports, tensors and times. A running request fails with `Busy`.
     pub fn iter(&self) -> impl Iterator<Item = &InferRequest> {
         self.shared.requests.iter()
     }
 
-    /// Reports a blocking wait for one of the queue's jobs.
+    /// Registers a blocking wait for one of the queue's jobs.
     pub(super) fn begin_wait(&self) -> Result<Waits<'_>> {
         self.shared.begin_wait(Target::Any)
     }
 
-    /// Takes an idle request, or registers the waker of a waiting task.
+    /// Takes an idle request. If there is none, stores the waker of the waiting task.
     pub(super) fn poll_idle(&self, waker: &Waker) -> Option<IdleRequest<'_, U>> {
-        let waker = waker.clone(); // Before the lock: its code is the user's.
+        let waker = waker.clone(); // Cloned before the lock is taken, because a waker runs user code.
         let mut state = self.shared.state.lock().unwrap();
         let idle = self.shared.take(&mut state);
         let unused = match idle.is_some() || state.wakers.iter().any(|known| known.will_wake(&waker)) {
@@ -470,12 +473,12 @@ impl<U> AsyncInferQueue<U> {
 }
 
 impl<U> Shared<U> {
-    /// Whether this thread is in a callback, step or filler of one of the requests.
+    /// Whether this thread is inside a callback, step or filler of one of the requests.
     fn is_inside(&self) -> bool {
         self.requests.iter().any(|request| request.shared().is_inside(&request.shared().guarded.lock().unwrap()))
     }
 
-    /// Reports a blocking wait for the requests.
+    /// Registers a blocking wait for the requests.
     fn begin_wait(&self, target: fn(Vec<Arc<run::Shared>>) -> Target) -> Result<Waits<'_>> {
         let requests = || self.requests.iter().map(|request| request.shared().clone()).collect();
         match self.requests.first() {
@@ -489,7 +492,7 @@ impl<U> Shared<U> {
         self.requests.first().map_or(Ok(()), |request| request.shared().check_process())
     }
 
-    /// A wait for an idle request can end.
+    /// Fails if a wait for an idle request would never end.
     fn check_wait_for_idle(&self) -> Result<()> {
         if self.is_inside() {
             let n_requests = self.requests.len();
@@ -501,7 +504,7 @@ impl<U> Shared<U> {
         self.check_process()
     }
 
-    /// A wait for all jobs can end.
+    /// Fails if a wait for all jobs would never end.
     fn check_wait_for_all(&self, state: &State<U>) -> Result<(), JobErrors> {
         let only = |error| JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 };
         if self.is_inside() {
@@ -523,12 +526,12 @@ impl<U> Shared<U> {
         IdleRequest { shared: self, request_idx }
     }
 
-    /// Completes a job, in the request's callback.
+    /// Completes a job. Called in the callback of the request.
     fn finish(&self, request_idx: usize, request: &InferRequest, result: Result<()>) {
         let mut state = self.state.lock().unwrap();
         let job = match &mut state.slots[request_idx] {
             Slot::Started { job, .. } => job.take(),
-            // The owner of an [`IdleRequest`] ran it without the queue.
+            // The owner of an [`IdleRequest`] started this run without the queue.
             Slot::Idle | Slot::Taken => None,
         };
         let Some(Job { number, then }) = job else { return };
@@ -553,12 +556,12 @@ impl<U> Shared<U> {
             Ok(Err(error)) => self.state.lock().unwrap().note(number, error),
             Err(panic) => {
                 self.state.lock().unwrap().note(number, Error::of_panic("the queue's callback", &*panic));
-                resume_unwind(panic); // The request reports it to the threads that wait for this run.
+                resume_unwind(panic); // The request reports the panic to the threads that wait for this run.
             }
         }
     }
 
-    /// Called when the request has no further work; `run` was its latest run.
+    /// Returns the request to the queue. Called when the request has no run and no callback in progress; `run` is its latest run.
     fn make_idle(&self, request_idx: usize, run: u64) {
         let state = self.state.lock().unwrap();
         let is_of_the_queue = matches!(state.slots[request_idx], Slot::Started { after, .. } if run > after);
@@ -570,7 +573,7 @@ impl<U> Shared<U> {
     fn put_back(&self, mut state: MutexGuard<'_, State<U>>, request_idx: usize) {
         let before = std::mem::replace(&mut state.slots[request_idx], Slot::Idle);
         state.idle.push(request_idx);
-        // All wakers: a woken task may not need a request any more.
+        // Wakes all tasks: a single woken task may no longer need a request.
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         self.changed.notify_all();
@@ -602,30 +605,30 @@ impl<U> State<U> {
     }
 }
 
-/// An idle request, taken out of the queue.
+/// An idle request that was taken out of a queue.
 pub struct IdleRequest<'a, U> {
     shared: &'a Shared<U>,
     request_idx: usize,
 }
 
 impl<U: Send + 'static> IdleRequest<'_, U> {
-    /// Its index among the requests of the queue.
+    /// The index of the request in the queue.
     pub fn index(&self) -> usize {
         self.request_idx
     }
 
-    /// Starts a job on this request, as [`AsyncInferQueue::start_async`].
+    /// Starts a job on this request. Same as [`AsyncInferQueue::start_async`], but does not wait.
     ///
     /// # Errors
-    /// As [`AsyncInferQueue::start_async`].
+    /// The errors of [`AsyncInferQueue::start_async`].
     pub fn start(self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.start_or_return(inputs, user_data).map_err(|refused| refused.error)
     }
 
-    /// As [`IdleRequest::start`], and returns the user data of a refused job.
+    /// Same as [`IdleRequest::start`], but returns the user data of a refused job.
     ///
     /// # Errors
-    /// As [`AsyncInferQueue::start_async`].
+    /// The errors of [`AsyncInferQueue::start_async`].
     pub fn start_or_return(self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
         self.start_then(inputs, Then::Callback(user_data)).map_err(|(error, then)| match then {
             Then::Callback(user_data) => RefusedJob { error, user_data },
@@ -633,7 +636,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
         })
     }
 
-    /// Starts a job whose result goes to `tell`, not to the queue's callback or `wait_all`.
+    /// Starts a job whose result goes to `tell`, and not to the queue's callback or to `wait_all`.
     pub(super) fn start_telling(self, inputs: impl Inputs, tell: Tell) -> Result<u64> {
         self.start_then(inputs, Then::Tell(tell)).map_err(|(error, _told_nothing)| error)
     }
@@ -646,7 +649,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
             Ok(body) => body,
             Err(error) => return Err((error, then)),
         };
-        std::mem::forget(self); // From here on the slot says who has the request.
+        std::mem::forget(self); // From here on, the slot records the owner of the request.
         request.shared().set_keeper(Keeper::Queue);
         let mut state = shared.state.lock().unwrap();
         let number = state.n_started;
@@ -669,13 +672,13 @@ impl<U> Deref for IdleRequest<'_, U> {
 impl<U> Drop for IdleRequest<'_, U> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
-        // From here on no other handle can start the request.
+        // From here on, only the queue can start the request.
         self.shared().set_keeper(Keeper::Queue);
         let guarded = self.shared().guarded.lock().unwrap();
         let (is_on, latest_run) = (guarded.state.is_on(), guarded.state.latest_run());
         drop(guarded);
         if is_on {
-            // The request was started without the queue: it becomes idle when that run completes.
+            // The request was started without the queue. It becomes idle when that run completes.
             state.slots[self.request_idx] = Slot::Started { after: latest_run - 1, job: None };
         } else {
             self.shared.put_back(state, self.request_idx);
@@ -693,7 +696,7 @@ impl<U> Index<usize> for AsyncInferQueue<U> {
     type Output = InferRequest;
 
     /// # Panics
-    /// If there is no such request.
+    /// Panics if there is no such request.
     fn index(&self, request_idx: usize) -> &InferRequest {
         &self.shared.requests[request_idx]
     }
@@ -721,7 +724,7 @@ impl<U> Drop for AsyncInferQueue<U> {
         drop((callback, jobs));
         self.shared.requests.iter().for_each(InferRequest::cancel);
         for request in &self.shared.requests {
-            // In its own callback the wait fails immediately; the request stops when its last handle is dropped.
+            // Inside its own callback the wait fails immediately. The request then stops when its last handle is dropped.
             let _over = request.wait_for(request.model().config.drop_patience);
         }
     }
@@ -738,7 +741,7 @@ impl fmt::Display for JobErrors {
 
 impl std::error::Error for JobErrors {}
 
-/// The kind of the first failure, and the messages of all.
+/// An error with the kind of the first failure and the messages of all failures.
 impl From<JobErrors> for Error {
     fn from(errors: JobErrors) -> Self {
         let kind = errors.errors.first().map_or(ErrorKind::Device, |first| first.error.kind());

@@ -1,4 +1,4 @@
-//! Contexts of tensors outside plain host memory: device memory, and memory shared between processes.
+//! Contexts for tensors outside plain host memory: device memory, and memory that processes share.
 //!
 //! ```
 //! use roiflow::devices;
@@ -32,53 +32,53 @@ use std::sync::Arc;
 use super::{Error, ErrorKind, Result};
 use crate::tensor::{ElementType, Shape, Tensor};
 
-/// The kind of memory of a context.
+/// The kind of memory that a context uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ContextParams {
     /// Memory of the device.
     DeviceMemory {
-        /// Maximum total size of the tensors of this context in bytes; `None`: the memory of the device.
+        /// Maximum total size of the tensors of this context, in bytes. `None`: limited only by the memory of the device.
         max_bytes: Option<usize>,
     },
     /// Host memory that other processes can map, see [`tensor::shared`](crate::tensor::shared).
     SharedMemory,
 }
 
-/// Makes tensors in one kind of memory. It outlives the core, and its tensors outlive the context.
+/// Creates tensors in one kind of memory. A context may outlive the core, and its tensors may outlive the context.
 #[derive(Clone)]
 pub struct RemoteContext {
     device: Arc<str>,
     memory: Arc<dyn ContextMemory>,
 }
 
-/// The memory of a context, implemented by a device.
+/// The memory of a context. Devices implement this trait.
 pub trait ContextMemory: Send + Sync {
     /// The parameters of the context.
     fn params(&self) -> ContextParams;
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros in this memory.
     ///
     /// # Errors
-    /// If the size overflows, or memory is exhausted.
+    /// Returns `Tensor` if the size overflows; another error if no memory is left.
     fn create_tensor(&self, element: ElementType, shape: Shape) -> Result<Tensor>;
 
-    /// A host tensor of zeros, in memory that is fast to copy to and from this context.
+    /// Creates a host tensor of zeros, in memory from which copies to and from this context are fast.
     ///
     /// # Errors
-    /// If the size overflows, or memory is exhausted.
+    /// Returns `Tensor` if the size overflows; another error if no memory is left.
     fn create_host_tensor(&self, element: ElementType, shape: Shape) -> Result<Tensor> {
         Ok(Tensor::new(element, shape)?)
     }
 }
 
 impl RemoteContext {
-    /// Makes a context of device memory, for devices.
+    /// Creates a context of device memory. Devices call this function.
     pub fn new(device: &str, memory: Arc<dyn ContextMemory>) -> Self {
         Self { device: device.into(), memory }
     }
 
-    /// Makes a context of shared memory.
+    /// Creates a context of shared memory.
     pub(crate) fn shared_memory(device: &str) -> Result<Self> {
         if cfg!(target_os = "linux") {
             Ok(Self::new(device, Arc::new(Shared)))
@@ -87,7 +87,7 @@ impl RemoteContext {
         }
     }
 
-    /// The device that the memory is for.
+    /// The name of the device that uses the memory.
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -97,18 +97,19 @@ impl RemoteContext {
         self.memory.params()
     }
 
-    /// A dense tensor of zeros in this memory.
+    /// Creates a dense tensor of zeros in this memory.
     ///
     /// # Errors
-    /// `Tensor` if the size overflows; `Device` or `Io` if memory is exhausted; `Unsupported` if the memory cannot hold the element type.
+    /// Returns `Tensor` if the size overflows; `Device` or `Io` if no memory is left; `Unsupported` if the memory cannot hold the element
+    /// type.
     pub fn create_tensor(&self, element: ElementType, shape: impl Into<Shape>) -> Result<Tensor> {
         self.memory.create_tensor(element, shape.into()).map_err(|error| error.context(format!("device {}", self.device)))
     }
 
-    /// A dense host tensor of zeros, for copies to and from this memory.
+    /// Creates a dense host tensor of zeros, for copies to and from this memory.
     ///
     /// # Errors
-    /// As [`RemoteContext::create_tensor`].
+    /// The errors of [`RemoteContext::create_tensor`].
     pub fn create_host_tensor(&self, element: ElementType, shape: impl Into<Shape>) -> Result<Tensor> {
         self.memory.create_host_tensor(element, shape.into()).map_err(|error| error.context(format!("device {}", self.device)))
     }

@@ -1,4 +1,5 @@
-//! The inference request: set inputs, start, wait, cancel, get results. The module `run` executes it.
+//! The inference request: a caller sets its inputs, starts it, waits for it, cancels it, and reads its results. The module `run` executes
+//! requests.
 
 use std::any::Any;
 use std::fmt;
@@ -22,11 +23,12 @@ use crate::tensor::{Element, Tensor, View, ViewMut};
 
 /// A handle to an inference request. Clones refer to the same request.
 ///
-/// Dropping the last handle stops it, see [`runtime`](super).
+/// Dropping the last handle stops the request; see [`runtime`](super).
 #[derive(Clone)]
 pub struct InferRequest(Arc<Handle>);
 
-/// A weak handle, to capture in the request's own callback.
+/// A weak handle to an inference request. A request's own callback captures this type, because a captured [`InferRequest`] would never be
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct WeakInferRequest(Weak<Handle>);
 
@@ -40,32 +42,32 @@ impl InferRequest {
         Self(handle)
     }
 
-    /// Runs on the calling thread and returns when the outputs are complete. The callback is not called.
+    /// Runs the model on the calling thread and returns when the outputs are complete. The callback is not called.
     ///
-    /// `inputs` are set first; see [`Inputs`] for their forms. `()` keeps the current ones.
+    /// Sets `inputs` before the run; see [`Inputs`] for their forms. `()` keeps the inputs that are set.
     ///
     /// # Errors
-    /// `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` for a request
-    /// of a queue; errors of steps and of the device.
+    /// Returns `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` if the
+    /// request belongs to a queue; and the errors of steps and of the device.
     pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, false)?;
         self.shared().run_here(body)
     }
 
-    /// Starts a run and returns. `inputs` as for [`InferRequest::infer`].
+    /// Starts a run and returns immediately. `inputs` have the same forms as in [`InferRequest::infer`].
     ///
     /// # Errors
-    /// `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` for a request
-    /// of a queue. The request then stays idle.
+    /// Returns `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` if the
+    /// request belongs to a queue. After an error the request stays idle.
     pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, true)?;
         self.shared().pass_on(body);
         Ok(())
     }
 
-    /// Starts a run immediately and returns a future of its results, for `.await` in any async executor. The results are the request's own
-    /// tensors, as those of [`InferRequest::results`]. Dropping the future cancels the run. The future also gives errors of the start.
-    /// [`InferRequest::completed`] waits for a run that was started otherwise.
+    /// Starts a run immediately and returns a future of its results, for `.await` in any async executor. The results share the request's
+    /// own tensors, as in [`InferRequest::results`]. If the start fails, the future returns that error. Dropping the future cancels the
+    /// run. To wait for a run that another method started, use [`InferRequest::completed`].
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -86,7 +88,7 @@ impl InferRequest {
         self.run_then(inputs)
     }
 
-    /// As [`InferRequest::run`], with another output.
+    /// Same as [`InferRequest::run`], but the future returns a `T` instead of [`Results`].
     pub(super) fn run_then<T>(&self, inputs: impl Inputs) -> RunFuture<T> {
         let shared = self.shared();
         match self.0.begin(&inputs, true) {
@@ -99,8 +101,8 @@ impl InferRequest {
         }
     }
 
-    /// As [`InferRequest::start_async`], and attaches `data` to the request for the callback of this run: [`InferRequest::user_data`]. If the
-    /// start fails, earlier data stays.
+    /// Same as [`InferRequest::start_async`], and attaches `data` to the request. The callback of this run reads it with
+    /// [`InferRequest::user_data`]. If the start fails, the request keeps the data that was attached before.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -119,33 +121,34 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// As [`InferRequest::start_async`].
+    /// The errors of [`InferRequest::start_async`].
     pub fn start_with(&self, inputs: impl Inputs, data: Arc<dyn Any + Send + Sync>) -> Result<()> {
         let body = self.0.begin(&inputs, true)?;
         let previous = self.shared().guarded.lock().unwrap().user_data.replace(data);
         self.shared().pass_on(body);
-        drop(previous); // After the start, and outside the lock: its drop is the user's.
+        drop(previous); // Dropped after the start and outside the lock, because the drop runs user code.
         Ok(())
     }
 
-    /// A future of the completion of the latest run; ready immediately if there was none. Dropping it does not cancel the run.
-    /// `request.await` is the same.
+    /// Returns a future that is ready when the latest run is complete, or immediately if there was no run. Dropping the future does not
+    /// cancel the run. `request.await` does the same.
     pub fn completed(&self) -> RunFuture {
         RunFuture::observing(self.clone())
     }
 
-    /// Blocks until the latest run is complete and its callback has returned. Returns immediately if there was no run.
+    /// Blocks until the latest run is complete and its callback has returned. Returns immediately if no run was started.
     ///
     /// # Errors
-    /// The error of the run, for every waiter; `WouldDeadlock` in the request's own callback, steps and fillers.
+    /// The error of the run, which every waiting thread gets; `WouldDeadlock` inside the request's own callback, steps and fillers.
     pub fn wait(&self) -> Result<()> {
         self.shared().wait_until(None).map(|_in_time| ())
     }
 
-    /// As [`InferRequest::wait`], for at most `timeout`. Returns `false` if the run is not complete, or no run was ever started.
+    /// Same as [`InferRequest::wait`], but blocks for at most `timeout`. Returns `false` if the run is not complete after that time, or if
+    /// no run was ever started.
     ///
     /// # Errors
-    /// As [`InferRequest::wait`].
+    /// The errors of [`InferRequest::wait`].
     pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
         match Deadline::after(timeout) {
             Some(deadline) => self.shared().wait_until(Some(deadline)),
@@ -154,35 +157,36 @@ impl InferRequest {
         }
     }
 
-    /// Cancels the current run, which then ends with `Canceled` unless it was complete already. No effect on an idle request.
+    /// Cancels the current run, which then ends with `Canceled` unless it is already complete. Has no effect on an idle request.
     ///
-    /// A run that waits in the queue of an executor ends immediately. A step that has started is not aborted: the run ends when the step
-    /// checks its [`CancelToken`](super::CancelToken) or returns, or within the engine if it can be interrupted. No further step starts.
-    /// The callback is called on another thread.
+    /// A run that waits in the queue of an executor ends immediately. A step that has started is not aborted. The run ends when that step
+    /// checks its [`CancelToken`](super::CancelToken) or returns, or when the engine stops, if the engine can be interrupted. No further
+    /// step starts. The callback is called on another thread.
     pub fn cancel(&self) {
         self.shared().cancel_latest();
     }
 
-    /// Sets whether asynchronous runs of this request have priority over others that wait for the same workers, for example classifiers of
-    /// detected objects. At most 16 urgent tasks run ahead of one that is not urgent. Takes effect with the next queued step.
+    /// Sets whether asynchronous runs of this request have priority over other runs that wait for the same workers. Use it, for example,
+    /// for classifiers of detected objects. Workers run at most 16 urgent tasks before a task that is not urgent. The setting applies to
+    /// steps that are queued after this call.
     pub fn set_urgent(&self, is_urgent: bool) {
         self.shared().set_urgent(is_urgent);
     }
 
-    /// Sets the callback of asynchronous runs. It gets the result or the error, before waiting threads continue, and may start the request
-    /// again. It runs on a thread of an executor, so it should be short, unless the model was compiled with
-    /// [`Config::callback_thread`](super::Config::callback_thread). Until it returns, the request is busy for other threads.
+    /// Sets the callback of asynchronous runs. The callback gets the result or the error before waiting threads continue, and may start the
+    /// request again. It runs on a thread of an executor, so it should be short, unless the model was compiled with
+    /// [`Config::callback_thread`](super::Config::callback_thread). Until the callback returns, the request is busy for other threads.
     ///
-    /// Callbacks of one request never run at the same time, so the callback may change what it captured. After a panic it is called again for
-    /// the next run.
+    /// Callbacks of one request never run at the same time, so a callback may change captured variables. A callback that panicked is called
+    /// again for the next run.
     ///
-    /// The callback gets the request as an argument. A captured handle would keep the request alive forever: use
-    /// [`InferRequest::downgrade`].
+    /// The callback gets the request as an argument. Do not capture a strong handle, which would keep the request alive forever; capture
+    /// the weak handle of [`InferRequest::downgrade`].
     ///
     /// # Errors
-    /// `Busy` while the request runs; `OwnedByQueue` for a request of a queue.
+    /// Returns `Busy` while the request runs; `OwnedByQueue` for a request of a queue.
     pub fn set_callback(&self, callback: impl FnMut(&InferRequest, Result<()>) + Send + 'static) -> Result<()> {
-        // Never contended: a run that ends during a callback leaves its own to the thread of that one.
+        // The lock is never contended. A run that ends while a callback is running leaves its own callback to the thread of that callback.
         let callback = Mutex::new(callback);
         let callback = move |request: &InferRequest, result: Result<()>| {
             let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,14 +197,14 @@ impl InferRequest {
             guarded.check_callback()?;
             guarded.callback.replace(Arc::new(callback))
         };
-        drop(previous); // Outside the lock: what it captured may be handles.
+        drop(previous); // Dropped outside the lock, because the closure may have captured handles of requests.
         Ok(())
     }
 
     /// Removes the callback.
     ///
     /// # Errors
-    /// As [`InferRequest::set_callback`].
+    /// The errors of [`InferRequest::set_callback`].
     pub fn clear_callback(&self) -> Result<()> {
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
@@ -211,10 +215,10 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Attaches user data to the request, for its callback. Previous data is dropped.
+    /// Attaches user data to the request for its callback. Drops the previous data.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn set_user_data(&self, data: Arc<dyn Any + Send + Sync>) -> Result<()> {
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
@@ -225,7 +229,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// The data of [`InferRequest::set_user_data`], if it is a `T`. Available while the request runs.
+    /// The data that [`InferRequest::set_user_data`] attached, if its type is `T`. Available while the request runs.
     pub fn user_data<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.shared().guarded.lock().unwrap().user_data.clone()?.downcast().ok()
     }
@@ -243,10 +247,11 @@ impl InferRequest {
         &self.model().outputs
     }
 
-    /// The tensor of an input or output; inputs are searched first. Its values change only during a run.
+    /// The tensor of an input or output. Searches the inputs first. The values of the tensor change only during a run.
     ///
     /// # Errors
-    /// `NotFound`; `Busy` while the request runs; `Tensor` for an input with a list of tensors, see [`InferRequest::set_tensors`].
+    /// Returns `NotFound`; `Busy` while the request runs; `Tensor` if the input is set to a list of tensors, see
+    /// [`InferRequest::set_tensors`].
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let key = key.into();
         self.input_tensor(key).or_else(|error| match error.kind() {
@@ -255,27 +260,27 @@ impl InferRequest {
         })
     }
 
-    /// The tensor of an input, by name, index, port, or `()` for the only one.
+    /// The tensor of an input. The key is a name, an index, a port, or `()` for the only input.
     ///
     /// # Errors
-    /// As [`InferRequest::tensor`].
+    /// The errors of [`InferRequest::tensor`].
     pub fn input_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         self.shared().with_body(|body| body.io.inputs[input_idx].tensor().cloned())
     }
 
-    /// The tensor of an output, by name, index, port, or `()` for the only one. If it is set as an input of the same request, the next run
-    /// writes into another tensor: call this again after each run.
+    /// The tensor of an output. The key is a name, an index, a port, or `()` for the only output. If this tensor is set as an input of the
+    /// same request, the next run writes into another tensor. In that case call this method again after each run.
     ///
     /// # Errors
-    /// `NotFound`, or `Busy` while the request runs.
+    /// Returns `NotFound`, or `Busy` while the request runs.
     pub fn output_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         self.shared().with_body(|body| Ok(body.io.outputs[output_idx].tensor.clone()))
     }
 
-    /// The values of an output, without a copy: `request.output::<f32>("sum")?`. The next run is `Busy` while the view exists, unless the
-    /// output is dynamic.
+    /// The values of an output, without a copy: `request.output::<f32>("sum")?`. While the view exists, a start of the next run fails with
+    /// `Busy`, unless the output is dynamic.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -291,15 +296,15 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// As [`InferRequest::output_tensor`]; `Tensor` if the element type is not `T`.
+    /// The errors of [`InferRequest::output_tensor`]; `Tensor` if the element type is not `T`.
     pub fn output<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<View<T>> {
         Ok(self.output_tensor(key)?.view()?)
     }
 
-    /// The values of an input, to be written in place.
+    /// A mutable view of an input, to write its values in place.
     ///
     /// # Errors
-    /// As [`InferRequest::input_tensor`]; `Tensor` if the element type is not `T`; `Busy` while another run reads the tensor.
+    /// The errors of [`InferRequest::input_tensor`]; `Tensor` if the element type is not `T`; `Busy` while another run reads the tensor.
     pub fn input_mut<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<ViewMut<T>> {
         Ok(self.input_tensor(key)?.view_mut()?)
     }
@@ -307,7 +312,7 @@ impl InferRequest {
     /// The tensors of all inputs, in order.
     ///
     /// # Errors
-    /// As [`InferRequest::tensor`].
+    /// The errors of [`InferRequest::tensor`].
     pub fn input_tensors(&self) -> Result<Vec<Tensor>> {
         self.shared().with_body(|body| body.io.visible_inputs().iter().map(|slot| slot.tensor().cloned()).collect())
     }
@@ -315,24 +320,24 @@ impl InferRequest {
     /// The tensors of all outputs, in order.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn output_tensors(&self) -> Result<Vec<Tensor>> {
         self.shared().with_body(|body| Ok(body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).collect()))
     }
 
-    /// All outputs of the latest run, by name, index or port, without a copy.
+    /// All outputs of the latest run, without a copy. [`Results`] finds an output by name, index or port.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn results(&self) -> Result<Results> {
         let tensors = self.output_tensors()?.into_iter().enumerate().collect();
         Ok(Results::new(self.model().outputs.clone(), tensors))
     }
 
-    /// As [`InferRequest::results`], for these outputs in this order.
+    /// Same as [`InferRequest::results`], but returns only the outputs of `keys`, in that order.
     ///
     /// # Errors
-    /// As [`InferRequest::results`], or `NotFound`.
+    /// The errors of [`InferRequest::results`]; and `NotFound`.
     pub fn results_of<'a, K: Into<PortKey<'a>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Results> {
         let ports = &self.model().outputs;
         let found = keys.into_iter().map(|key| key.into().find("output", ports)).collect::<Result<Vec<usize>>>()?;
@@ -341,11 +346,12 @@ impl InferRequest {
         Ok(Results::new(ports.clone(), tensors))
     }
 
-    /// Sets an input tensor, without a copy. Each run leases its memory. Strides are arbitrary: the tensor may be a region of another one.
+    /// Sets an input tensor, without a copy. Each run leases the memory of the tensor. The tensor may have any strides, so it may be a
+    /// region of another tensor.
     ///
     /// # Errors
-    /// `NotFound`; `Tensor` if element type or shape do not match the port; `Unsupported` if the device cannot use its memory; `Busy` while
-    /// the request runs.
+    /// Returns `NotFound`; `Tensor` if element type or shape do not match the port; `Unsupported` if the device cannot use its memory;
+    /// `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let set = |body: &mut Body| {
@@ -353,17 +359,17 @@ impl InferRequest {
             slot.check(&*body.device, &Input::Share(tensor.clone()))?;
             Ok(slot.replace_source(Source::Shared(tensor.clone())))
         };
-        // Not under the lock: the device inspects the memory.
+        // A remote tensor is set without the lock, because the device inspects its memory.
         let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
-        drop(replaced); // Outside the lock: memory and fillers may be the user's.
+        drop(replaced); // Dropped outside the lock: memory and fillers may be the user's.
         Ok(())
     }
 
-    /// Sets an output tensor. Runs write into its memory, and set its shape if the port is dynamic.
+    /// Sets an output tensor. Runs write into its memory. If the port is dynamic, runs also set the shape of the tensor.
     ///
     /// # Errors
-    /// As [`InferRequest::set_input_tensor`]; also `Tensor` if it shares memory with another output or with the request's own input
-    /// tensors.
+    /// The errors of [`InferRequest::set_input_tensor`]; and `Conflict` if the tensor shares memory with another output or with the
+    /// request's own input tensors.
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         let set = |body: &mut Body| {
@@ -378,10 +384,10 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Sets an input or output tensor; inputs are searched first.
+    /// Sets an input or output tensor. Searches the inputs first.
     ///
     /// # Errors
-    /// As [`InferRequest::set_input_tensor`].
+    /// The errors of [`InferRequest::set_input_tensor`].
     pub fn set_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let key = key.into();
         match self.set_input_tensor(key, tensor) {
@@ -392,30 +398,32 @@ impl InferRequest {
         }
     }
 
-    /// Sets a batch of tensors as an input. Each is one batch item with batch size 1, and may be a region of another tensor. Their number
-    /// is the batch size, which must match a fixed port. They are copied into the request's own tensor when a run starts, so later changes
-    /// of their values count. A single tensor is set as by [`InferRequest::set_tensor`]. A tensor that is set later replaces the batch.
+    /// Sets a batch of tensors as an input. Each tensor is one batch item with batch size 1, and may be a region of another tensor. The
+    /// number of tensors is the batch size; a port with a fixed batch size must have the same number.
+    ///
+    /// When a run starts, the tensors are copied into the request's own tensor, so changes of their values before the start have an effect.
+    /// A list with one tensor has the same effect as [`InferRequest::set_tensor`]. A tensor that is set later replaces the batch.
     ///
     /// # Errors
-    /// `NotFound` if there is no such input; `Busy` while the request runs; `Tensor` if the list is empty, the batch is not the port's
-    /// first axis ([`Model::with_axes`](super::Model::with_axes)), the number does not match, or a tensor has another element type or
-    /// shape.
+    /// Returns `NotFound` if there is no such input; `Busy` while the request runs; `Tensor` if the list is empty, if the batch is not the
+    /// first axis of the port ([`Model::with_axes`](super::Model::with_axes)), if the number does not match, or if the element type or
+    /// shape of a tensor does not match.
     pub fn set_tensors<'a>(&self, key: impl Into<PortKey<'a>>, slices: &[Tensor]) -> Result<()> {
         self.set_inputs(&[(key.into(), Input::Batch(slices))])
     }
 
-    /// Sets several inputs: lists, pairs or maps, see [`Inputs`]. If one is invalid, none is set.
+    /// Sets several inputs from a list, pairs or a map; see [`Inputs`]. If one value is invalid, no input is changed.
     ///
     /// # Errors
-    /// As [`InferRequest::set_input_tensor`] and [`InferRequest::set_tensors`].
+    /// The errors of [`InferRequest::set_input_tensor`] and [`InferRequest::set_tensors`].
     pub fn set_inputs(&self, inputs: impl Inputs) -> Result<()> {
         self.shared().edit(|body| io_set(body, self.model_inputs(), &inputs))
     }
 
-    /// Sets several outputs, by pairs of key and tensor. If one is invalid, none is set.
+    /// Sets several outputs from pairs of key and tensor. If one tensor is invalid, no output is changed.
     ///
     /// # Errors
-    /// As [`InferRequest::set_output_tensor`].
+    /// The errors of [`InferRequest::set_output_tensor`].
     pub fn set_output_tensors<'a, K: Into<PortKey<'a>>, V: AsRef<Tensor>>(&self, outputs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
         let mut found = Vec::new();
         for (key, tensor) in outputs {
@@ -432,8 +440,8 @@ impl InferRequest {
         })
     }
 
-    /// Sets several inputs and outputs in one call, by mixed keys: names, indexes, ports. A key is searched among the inputs first, as by
-    /// [`InferRequest::set_tensor`]; an output takes a tensor. If one is invalid, none is set.
+    /// Sets several inputs and outputs in one call. Keys are names, indexes or ports, and may be mixed. A key is searched among the inputs
+    /// first, as in [`InferRequest::set_tensor`]. The value for an output must be a tensor. If one value is invalid, nothing is changed.
     ///
     /// ```
     /// # use roiflow::{devices, inputs, tensor::Tensor};
@@ -449,7 +457,7 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// As [`InferRequest::set_input_tensor`] and [`InferRequest::set_output_tensor`].
+    /// The errors of [`InferRequest::set_input_tensor`] and [`InferRequest::set_output_tensor`].
     pub fn set_all(&self, tensors: impl Inputs) -> Result<()> {
         let (inputs, outputs) = (self.model_inputs(), self.model_outputs());
         let mut found: Vec<(usize, Tensor)> = Vec::new();
@@ -480,11 +488,11 @@ impl InferRequest {
         })
     }
 
-    /// Sets a filler, which writes the input in the first step of every run, directly into memory that the device uses. It replaces a
-    /// tensor, and a tensor replaces it.
+    /// Sets a filler for an input. In the first step of every run, the filler writes the input directly into memory that the device uses.
+    /// The filler replaces a tensor that was set before, and a tensor that is set later replaces the filler.
     ///
     /// # Errors
-    /// `NotFound`, or `Busy` while the request runs.
+    /// Returns `NotFound`, or `Busy` while the request runs.
     pub fn set_input<'a>(&self, key: impl Into<PortKey<'a>>, fill: impl FillInput + 'static) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let source = Source::Fill(Box::new(fill));
@@ -493,10 +501,10 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Resets all inputs to the request's own tensors, and releases tensors, batches and fillers.
+    /// Resets all inputs to the request's own tensors. Releases the tensors, batches and fillers that were set.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn clear_inputs(&self) -> Result<()> {
         self.shared().edit(|body| {
             body.io.inputs.iter_mut().for_each(|slot| drop(slot.replace_source(Source::Own)));
@@ -504,7 +512,7 @@ impl InferRequest {
         })
     }
 
-    /// Releases the tensors of batches. Their inputs must be set before the next run.
+    /// Releases the tensors of batches. Inputs that had a batch must be set again before the next run.
     pub(super) fn forget_slices(&self) -> Result<()> {
         self.shared().edit(|body| {
             body.io.inputs.iter_mut().for_each(InputSlot::forget_slices);
@@ -512,7 +520,8 @@ impl InferRequest {
         })
     }
 
-    /// After a run of [`CompiledModel::infer`] or [`CompiledModel::infer_async`]: gives the outputs, and resets the request for the next call.
+    /// Ends a run of [`CompiledModel::infer`] or [`CompiledModel::infer_async`]: returns the outputs and resets the request for the next
+    /// call.
     pub(super) fn end_of_direct_run(&self, ran: Result<()>) -> Result<Results> {
         self.clear_inputs()?;
         self.reset_state()?;
@@ -520,7 +529,7 @@ impl InferRequest {
         self.take_outputs()
     }
 
-    /// Takes the output tensors out of the request, without a copy if they are the request's own.
+    /// Takes the output tensors out of the request. Copies only tensors that the user set.
     pub(super) fn take_outputs(&self) -> Result<Results> {
         let tensors = self.shared().with_body(|body| {
             body.io.visible_outputs_mut().iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect()
@@ -531,10 +540,10 @@ impl InferRequest {
 
 /// Variables.
 impl InferRequest {
-    /// The variables of the request, see [`Model::make_stateful`](super::Model::make_stateful); none for other models.
+    /// The variables of the request. A model that is not stateful has none; see [`Model::make_stateful`](super::Model::make_stateful).
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn query_state(&self) -> Result<Vec<VariableState>> {
         self.shared().with_body(|_| Ok(()))?;
         Ok((0..self.model().variables.len()).map(|variable_idx| VariableState::new(self.clone(), variable_idx)).collect())
@@ -543,7 +552,7 @@ impl InferRequest {
     /// Resets all variables to zero.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn reset_state(&self) -> Result<()> {
         let n_variables = self.model().variables.len();
         if n_variables == 0 {
@@ -557,19 +566,19 @@ impl InferRequest {
 
 /// User steps, times, identity.
 impl InferRequest {
-    /// Appends a step to every run, on the CPU pool, for example a decoder. It can read inputs and outputs.
+    /// Appends a step to every run, for example a decoder. The step runs on the CPU pool and can read inputs and outputs.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn append_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
         let executor = self.model().step_executor()?;
         self.append_step_on(executor, name, step)
     }
 
-    /// As [`InferRequest::append_step`], on this executor.
+    /// Same as [`InferRequest::append_step`], but the step runs on `executor`.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn append_step_on(
         &self,
         executor: Arc<dyn Executor>,
@@ -583,20 +592,20 @@ impl InferRequest {
         })
     }
 
-    /// Adds a step to the start of every run, after earlier ones. It runs before the inputs are filled, and may wait for them or fail the
-    /// run.
+    /// Adds a step at the start of every run, after the steps that were prepended earlier. The step runs before the inputs are filled. It
+    /// may wait for data, or fail the run.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn prepend_step(&self, name: &str, step: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Result<()> {
         let executor = self.model().step_executor()?;
         self.prepend_step_on(executor, name, step)
     }
 
-    /// As [`InferRequest::prepend_step`], on this executor.
+    /// Same as [`InferRequest::prepend_step`], but the step runs on `executor`.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn prepend_step_on(
         &self,
         executor: Arc<dyn Executor>,
@@ -611,19 +620,19 @@ impl InferRequest {
         })
     }
 
-    /// The built-in steps of a run, as the start of a pipeline of your own: `fill`, and those of the device. User steps are not included,
-    /// because their tasks cannot be copied.
+    /// The built-in steps of a run: `fill` and the steps of the device. Use them as the base of a custom pipeline. User steps are not
+    /// included, because their tasks cannot be copied.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn pipeline(&self) -> Result<Vec<PipelineStep>> {
         self.shared().with_body(|body| Ok(body.steps.iter().filter_map(PipelineStep::of).collect()))
     }
 
-    /// Replaces the pipeline of later runs as a whole: the list of steps, each with its executor. Earlier user steps are dropped.
+    /// Replaces the whole pipeline of later runs: the list of steps, each with its executor. Drops the user steps that were set before.
     ///
-    /// Neighbors on the same executor run as one task. Stages of several requests overlap if they are on different executors: one request is
-    /// preprocessed while another one is on the device.
+    /// Consecutive steps on the same executor run as one task. If steps have different executors, several requests overlap: one request is
+    /// preprocessed while the device runs another one.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -646,22 +655,22 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// `Config` unless the list has all steps of [`InferRequest::pipeline`] once and in their order, with no step between those of the device;
-    /// `Busy` while the request runs. The pipeline then stays as it is.
+    /// Returns `Config` unless the list has each step of [`InferRequest::pipeline`] exactly once and in the same order, with no step
+    /// between the steps of the device; `Busy` while the request runs. After an error the pipeline is unchanged.
     pub fn set_pipeline(&self, steps: Vec<PipelineStep>) -> Result<()> {
         let replaced = self.shared().edit(|body| {
             let steps = pipeline::checked(steps, &body.steps)?;
             body.n_prepended = steps.iter().take_while(|step| matches!(step.task, StepTask::Custom(_))).count();
             Ok(std::mem::replace(&mut body.steps, steps))
         })?;
-        drop(replaced); // The tasks may be the user's.
+        drop(replaced); // Dropped outside the lock: the tasks may be the user's.
         Ok(())
     }
 
     /// Removes all user steps.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn clear_steps(&self) -> Result<()> {
         self.shared().edit(|body| {
             body.steps.retain(|step| !matches!(step.task, StepTask::Custom(_)));
@@ -670,17 +679,18 @@ impl InferRequest {
         })
     }
 
-    /// Duration of the latest run, without the callback.
+    /// Duration of the latest run, without its callback.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn latency(&self) -> Result<Duration> {
         let guarded = self.shared().guarded.lock().unwrap();
         guarded.check_idle()?;
         Ok(guarded.latency)
     }
 
-    /// As [`InferRequest::latency`], of the latest run that ended, also while a later one is on; zero before the first.
+    /// Duration of the latest run that has ended, without its callback. Available while a later run is in progress. Zero before the first
+    /// run ends.
     pub fn latest_latency(&self) -> Duration {
         self.shared().guarded.lock().unwrap().latency
     }
@@ -688,15 +698,17 @@ impl InferRequest {
     /// Duration of each step of the latest run.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn step_times(&self) -> Result<Vec<StepTime>> {
         self.shared().with_body(|body| Ok(body.step_times()))
     }
 
-    /// Times of the nodes in the latest run. The model must be compiled with [`Config::profiling`](super::Config::profiling).
+    /// Execution times of the model's nodes in the latest run. The model must be compiled with
+    /// [`Config::profiling`](super::Config::profiling).
     ///
     /// # Errors
-    /// `Config` if it was compiled without; `Unsupported` if the device does not report times; `Busy` while the request runs.
+    /// Returns `Config` if the model was compiled without profiling; `Unsupported` if the device does not report times; `Busy` while the
+    /// request runs.
     pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
         self.shared().edit(|body| match body.seat.as_ref().and_then(Seat::profile) {
             Some(profile) => Ok(profile),
@@ -704,14 +716,14 @@ impl InferRequest {
         })
     }
 
-    /// As [`InferRequest::step_times`], without allocation.
+    /// Same as [`InferRequest::step_times`], without an allocation.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn visit_step_times(&self, mut visit: impl FnMut(&Arc<str>, Duration)) -> Result<()> {
         let mut of_run = None;
         for step_idx in 0.. {
-            // Copied one by one: `visit` is called without the lock, and may use the request.
+            // Copies one step at a time, because `visit` may use the request and so must be called without the lock.
             let step = self.shared().with_body(|body| {
                 if *of_run.get_or_insert(body.run) != body.run {
                     let message = "the request ran again while its step times were visited; visit them before its next start";
@@ -735,12 +747,13 @@ impl InferRequest {
         WeakInferRequest(Arc::downgrade(&self.0))
     }
 
-    /// Identifies the request in traces.
+    /// The number that identifies the request in traces.
     pub fn id(&self) -> u64 {
         self.shared().id
     }
 
-    /// Names the request, for traces, `Debug`, and errors of its starts: a camera, a user, a shard.
+    /// Sets the name of the request, for example a camera, a user or a shard. The name appears in traces, in `Debug`, and in errors of
+    /// starts.
     ///
     /// ```
     /// # use roiflow::{devices, tensor::{ElementType, Tensor}};
@@ -760,7 +773,7 @@ impl InferRequest {
         drop(previous);
     }
 
-    /// The name of [`InferRequest::set_name`].
+    /// The name that [`InferRequest::set_name`] set.
     pub fn name(&self) -> Option<Arc<str>> {
         self.shared().guarded.lock().unwrap().name.clone()
     }
@@ -782,7 +795,7 @@ impl InferRequest {
         self.0.begin_for_queue(inputs, true)
     }
 
-    /// See [`OnQuiet`].
+    /// Sets the callback for the time when no work is left; see [`OnQuiet`].
     pub(super) fn set_on_quiet(&self, on_quiet: OnQuiet) {
         self.shared().set_on_quiet(on_quiet);
     }
@@ -800,7 +813,7 @@ fn check_outputs(body: &Body, ports: &[Port], tensors: &[(usize, Tensor)]) -> Re
     })
 }
 
-/// The values for inputs, of values for inputs and outputs.
+/// The inputs among values for inputs and outputs.
 struct OfInputs<'a, I> {
     tensors: &'a I,
     inputs: &'a [Port],
@@ -817,12 +830,12 @@ fn custom_step(executor: Arc<dyn Executor>, name: &str, step: CustomStep) -> Ste
 }
 
 fn check_output(port: &Port, tensor: &Tensor) -> Result<()> {
-    // The run computes dynamic extents and sets the shape of the tensor, whatever it was before.
+    // The run computes the dynamic extents and sets the shape of the tensor, so any earlier shape is accepted.
     let is_open = port.shape.to_static().is_none();
     if is_open && tensor.element() == port.element { Ok(()) } else { check_fits("output", port, tensor.element(), &tensor.shape()) }
 }
 
-/// The error for a key that is neither an input nor an output.
+/// The error for a key that matches no input and no output.
 fn neither(of_inputs: &Error, of_outputs: Error) -> Error {
     match of_outputs.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("{of_inputs}; {of_outputs}")),
@@ -853,7 +866,7 @@ impl Hash for InferRequest {
 
 impl fmt::Debug for InferRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not waiting for the lock: a debugger may look while it is held.
+        // `try_lock` does not block: a debugger may format the request while another thread holds the lock.
         let name = self.shared().guarded.try_lock().ok().and_then(|guarded| guarded.name.clone());
         match name {
             Some(name) => write!(f, "InferRequest({} `{name}`)", self.id()),

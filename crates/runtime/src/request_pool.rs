@@ -1,6 +1,6 @@
-//! A bounded set of idle requests. A [`PooledRequest`] owns its request until it is dropped, so no other thread can access a busy one.
+//! A cache of idle requests. A [`PooledRequest`] owns its request until it is dropped, so other threads cannot take a busy request.
 //!
-//! Lock order: the pool's own, then a request's.
+//! Lock order: first the pool, then a request.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use super::{CompiledModel, InferRequest, Result};
 use crate::sync::Mutex;
 
-/// Caches idle requests for reuse. Creates further ones on demand, and drops returned ones beyond its capacity.
+/// Caches idle requests for reuse. Creates further requests on demand. Drops returned requests that exceed the capacity.
 #[derive(Debug)]
 pub struct RequestPool(Arc<Idle>);
 
@@ -19,19 +19,19 @@ struct Idle {
 }
 
 impl RequestPool {
-    /// A pool that caches at most `capacity` idle requests.
+    /// Creates a pool that caches at most `capacity` idle requests.
     pub fn new(capacity: usize) -> Self {
         Self(Arc::new(Idle { capacity, requests: Mutex::new(Vec::with_capacity(capacity)) }))
     }
 
-    /// An idle request, or a new one of `model`.
+    /// Takes an idle request. If there is none, creates a request of `model`.
     ///
     /// # Errors
-    /// As [`CompiledModel::create_infer_request`].
+    /// The errors of [`CompiledModel::create_infer_request`].
     pub fn take_or_create(&self, model: &CompiledModel) -> Result<PooledRequest> {
         let idle = {
             let mut requests = self.0.requests.lock().unwrap();
-            // A request may have been returned while it was running.
+            // Skip requests that were returned while they were running.
             let idle_idx = requests.iter().rposition(|request| request.shared().guarded.lock().unwrap().state.is_quiet());
             idle_idx.map(|idle_idx| requests.remove(idle_idx))
         };
@@ -42,14 +42,14 @@ impl RequestPool {
         Ok(PooledRequest { request: Some(request), home: Arc::downgrade(&self.0) })
     }
 
-    /// Frees the idle requests.
+    /// Frees all cached requests.
     pub fn clear(&self) {
         let requests = std::mem::take(&mut *self.0.requests.lock().unwrap());
         drop(requests);
     }
 }
 
-/// A request that returns to its pool when dropped.
+/// A request that returns to its pool when it is dropped.
 #[derive(Debug)]
 pub struct PooledRequest {
     request: Option<InferRequest>,

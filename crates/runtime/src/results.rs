@@ -1,4 +1,4 @@
-//! Outputs of a run, by name, index or port.
+//! The outputs of a run. A caller selects an output by name, index or port.
 
 use std::fmt;
 use std::ops::Index;
@@ -9,15 +9,15 @@ use ndarray::ArrayD;
 use super::{Error, Port, PortKey, Result};
 use crate::tensor::{Element, Tensor, View};
 
-/// Output tensors of one run.
+/// The output tensors of one run.
 ///
-/// The results of [`InferRequest::results`](super::InferRequest::results) are the request's own tensors, without a copy: the next run
-/// writes into them, or is `Busy` while a view exists. The results of [`CompiledModel::infer`](super::CompiledModel::infer) are
-/// independent, and so are those of [`Results::to_owned`].
+/// The results of [`InferRequest::results`](super::InferRequest::results) share the request's own tensors, without a copy. The next run
+/// writes into these tensors; while a view exists, starting it fails with `Busy`. The results of
+/// [`CompiledModel::infer`](super::CompiledModel::infer) and of [`Results::to_owned`] are independent of later runs.
 #[derive(Clone)]
 pub struct Results {
     ports: Arc<[Port]>,
-    /// Index of the port and tensor, in the requested order.
+    /// Pairs of the index of the port and its tensor, in the requested order.
     tensors: Vec<(usize, Tensor)>,
 }
 
@@ -41,10 +41,10 @@ impl Results {
         self.tensors.iter().map(|(port_idx, tensor)| (&self.ports[*port_idx], tensor))
     }
 
-    /// The tensor of an output: by name, by its index among the model's outputs, by port, or `()` for the only one.
+    /// The tensor of an output. The key is a name, an index among the outputs of the model, a port, or `()` for the only output.
     ///
     /// # Errors
-    /// `NotFound` if the model has no such output, or it was not requested.
+    /// Returns `NotFound` if the model has no such output, or if the output was not requested.
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<&Tensor> {
         let port_idx = key.into().find("output", &self.ports)?;
         self.tensors.iter().find(|(of, _)| *of == port_idx).map(|(_, tensor)| tensor).ok_or_else(|| {
@@ -56,7 +56,7 @@ impl Results {
     /// The values of an output, without a copy.
     ///
     /// # Errors
-    /// As [`Results::tensor`]; `Tensor` if the element type is not `T`; `Busy` while a run writes them.
+    /// The errors of [`Results::tensor`]; `Tensor` if the element type is not `T`; `Busy` while a run writes the values.
     pub fn view<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<View<T>> {
         Ok(self.tensor(key)?.view()?)
     }
@@ -64,15 +64,15 @@ impl Results {
     /// A copy of the values of an output.
     ///
     /// # Errors
-    /// As [`Results::view`].
+    /// The errors of [`Results::view`].
     pub fn array<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<ArrayD<T>> {
         Ok(self.view(key)?.to_owned())
     }
 
-    /// A copy that no later run changes.
+    /// Copies the results into tensors that no later run changes.
     ///
     /// # Errors
-    /// `Busy` while a run writes them.
+    /// Returns `Busy` while a run writes the values.
     pub fn to_owned(&self) -> Result<Self> {
         let copy = |(port_idx, tensor): &(usize, Tensor)| {
             let own = Tensor::new(tensor.element(), tensor.shape())?;
@@ -92,7 +92,7 @@ impl Index<usize> for Results {
     type Output = Tensor;
 
     /// # Panics
-    /// If the model has no such output, or it was not requested; [`Results::tensor`] returns an error instead.
+    /// Panics if the model has no such output, or if the output was not requested. [`Results::tensor`] returns an error instead.
     fn index(&self, output_idx: usize) -> &Tensor {
         self.tensor(output_idx).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -102,7 +102,7 @@ impl Index<&str> for Results {
     type Output = Tensor;
 
     /// # Panics
-    /// If the model has no such output, or it was not requested; [`Results::tensor`] returns an error instead.
+    /// Panics if the model has no such output, or if the output was not requested. [`Results::tensor`] returns an error instead.
     fn index(&self, name: &str) -> &Tensor {
         self.tensor(name).unwrap_or_else(|error| panic!("{error}"))
     }

@@ -1,17 +1,17 @@
-//! Executes a request: access, the steps of a run, the order of completion, stop and wait.
+//! Executes a request: exclusive access to its state, the steps of a run, the order of completion, stopping and waiting.
 //!
-//! Locks: `Shared::guarded` is held only to read state or to move the body in and out. It is never held while a filler, a step, a callback,
-//! an interrupt, a waker or an executor runs, or while a value of the user is dropped. `Shared::in_flight` holds the body between two
-//! executors and is never locked together with `guarded`.
+//! Locks: `Shared::guarded` is held only to read state, or to move the [`Body`] (the state of a run) in and out. It is never held while
+//! user or device code runs: fillers, steps, callbacks, interrupts, wakers, executors, and drops of user values. `Shared::in_flight` holds
+//! the body while the run waits in the queue of an executor. The two locks are never held together.
 //!
-//! A body in `in_flight` gets a new number each time it is queued, and the task in the executor's queue stores that number. The thread that
-//! takes the body out continues the run: that of the task, of a cancel, or of the drop of the request. A task that runs late or twice finds
-//! no body with its number and does nothing.
+//! Each time a body is put into `in_flight`, it gets a new number. The task in the queue of the executor stores the same number. One thread
+//! takes the body out and continues the run: the thread of the task, a thread that cancels, or the thread that drops the request. A task
+//! that runs late or twice finds no body with its number and does nothing.
 
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-// Ids order nothing, so the model checks need not see them.
+// The model checks replace atomics to explore thread interleavings. Request IDs do not order accesses, so they use a plain atomic.
 use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
@@ -29,11 +29,11 @@ use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, O
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
-/// Called with the latest run when the request has no run and no callback left.
+/// Called with the number of the latest run when the request has no run and no callback in progress.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// The part of a request that its runs use. An executor's thread may keep it a little longer than the last handle. So between runs it holds
-/// nothing of the device except the body, which is freed with the last handle.
+/// The part of a request that its runs use. A thread of an executor may hold it slightly longer than the last handle exists. So the only
+/// device resource in it between runs is the body, and dropping the last handle frees the body.
 pub(super) struct Shared {
     pub(super) id: u64,
     pub(super) cancel: CancelToken,
@@ -41,18 +41,18 @@ pub(super) struct Shared {
     finished: Condvar,
     in_flight: Mutex<Option<Box<Body>>>,
     is_urgent: AtomicBool,
-    /// The thread that is inside a filler or step of this request, see [`this_thread`]; 0 for none.
+    /// The thread inside a filler or step of this request, see [`this_thread`]; 0 if there is none.
     stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
     /// The executors of the request's runs.
     executors: Executors,
-    /// The model, see [`Task::group`].
+    /// Identifies the model, see [`Task::group`].
     group: u64,
 }
 
 pub(super) struct Guarded {
     pub(super) state: RequestState,
-    /// Present while the request is idle; taken by an edit and by a run.
+    /// `Some` while the request is idle. An edit and a run take it out.
     pub(super) body: Option<Box<Body>>,
     pub(super) callback: Option<Callback>,
     pub(super) user_data: Option<Arc<dyn Any + Send + Sync>>,
@@ -61,11 +61,11 @@ pub(super) struct Guarded {
     pub(super) latency: Duration,
     on_quiet: Option<OnQuiet>,
     keeper: Keeper,
-    /// The latest run that ended, and its outcome.
+    /// The number of the latest run that ended, and its outcome.
     outcome: (u64, Result<()>),
-    /// The runs that threads and futures wait for: a later run may end before they read the outcome.
+    /// The runs for which threads and futures wait. Each entry keeps its outcome, because a later run may end before the waiter reads it.
     awaited: Vec<Awaited>,
-    /// Futures that wait for a run: at most one waker for each.
+    /// The wakers of futures that wait for a run, at most one per future.
     wakers: Vec<Wakes>,
     n_futures: u64,
 }
@@ -77,14 +77,14 @@ struct Wakes {
     waker: Waker,
 }
 
-/// The owner that may start the request.
+/// The code that may start the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeper {
     /// Any owner of a handle.
     User,
     /// Only a queue.
     Queue,
-    /// The owner of an [`IdleRequest`](super::queue::IdleRequest). The callback still belongs to the queue.
+    /// The owner of an [`IdleRequest`](super::queue::IdleRequest). The callback of the request still belongs to the queue.
     Holder,
 }
 
@@ -94,11 +94,12 @@ struct Awaited {
     outcome: Option<Result<()>>,
 }
 
-/// Shared by all handles of a request; the request stops when it is dropped.
+/// Shared by all handles of a request. Dropping it stops the request.
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) model: Arc<CompiledShared>,
-    /// Held by the handles, not by the run: a task that stays in an executor's queue does not count as a request.
+    /// Counts the request in [`MAX_REQUESTS`](super::executor::MAX_REQUESTS). Handles own it, so a task that stays in the queue of an
+    /// executor does not count as a request.
     _ticket: Ticket,
 }
 
@@ -137,10 +138,10 @@ impl Handle {
         handle
     }
 
-    /// Idle to running, see [`Shared::begin`].
+    /// Takes the idle request for a run, see [`Shared::begin`].
     pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         let guarded = self.shared.guarded.lock().unwrap();
-        // Inside its callback a synchronous run does not disturb the queue.
+        // A synchronous run inside the request's own callback is allowed, because it does not change the queue's job on this request.
         let is_allowed = guarded.keeper != Keeper::Queue || (!calls_back && guarded.state.is_called_on(this_thread()));
         drop(guarded);
         if !is_allowed {
@@ -149,7 +150,7 @@ impl Handle {
         self.begin_for_queue(inputs, calls_back).map_err(|error| self.named(error))
     }
 
-    /// The error of a start, with the name that the user gave the request.
+    /// Adds the user's name of the request to an error of a start.
     fn named(&self, error: Error) -> Error {
         let name = self.shared.guarded.lock().unwrap().name.clone();
         match name {
@@ -158,9 +159,9 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::begin`], for the queue that owns the request.
+    /// Same as [`Handle::begin`], for the queue that owns the request.
     pub(super) fn begin_for_queue(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
-        // A synchronous run needs no other thread.
+        // A synchronous run needs no thread of an executor, so it works in a forked process.
         if calls_back {
             self.shared.check_process()?;
         }
@@ -169,7 +170,7 @@ impl Handle {
 }
 
 impl Guarded {
-    /// Checks that the callback may be set: the request is idle and does not belong to a queue.
+    /// Fails unless the callback may be set: the request must be idle and must not belong to a queue.
     pub(super) fn check_callback(&self) -> Result<()> {
         match self.keeper {
             Keeper::User => self.check_idle(),
@@ -181,8 +182,8 @@ impl Guarded {
         if self.state.is_busy(this_thread()) { Err(busy()) } else { Ok(()) }
     }
 
-    /// Stores the outcome of a run for the threads that wait for it, and as the latest outcome unless a later run has ended. Returns
-    /// replaced outcomes, to be dropped without the lock: an error may hold a value of the user.
+    /// Stores the outcome of a run for the threads that wait for that run. Also stores it as the latest outcome, unless a later run has
+    /// ended. Returns the replaced outcomes: the caller must drop them without the lock, because an error may hold a value of the user.
     #[must_use = "it is dropped without the lock"]
     fn settle(&mut self, run: u64, outcome: Result<()>) -> (Option<Result<()>>, Result<()>) {
         let awaited = self.awaited.iter_mut().find(|awaited| awaited.run == run);
@@ -201,7 +202,8 @@ impl Guarded {
         match self.awaited.iter_mut().find(|awaited| awaited.run == run) {
             Some(awaited) => awaited.n_waiting += 1,
             None => {
-                // The run may have ended while its callback is still running; a later run may end before the waiter reads the outcome.
+                // The run may have ended while its callback is still running. Store the outcome now, because a later run may end before the
+                // waiter reads it.
                 let outcome = (self.outcome.0 == run).then(|| self.outcome.1.clone());
                 self.awaited.push(Awaited { run, n_waiting: 1, outcome });
             }
@@ -244,10 +246,10 @@ impl Shared {
         guarded.state.end_edit();
         guarded.body = Some(body);
         drop(guarded);
-        self.finished.notify_all(); // A drop may wait for it.
+        self.finished.notify_all(); // The drop of the request waits for the end of an edit.
     }
 
-    /// Changes the idle request without the lock; meanwhile the request is busy for other threads.
+    /// Changes the idle request without holding the lock. During the change the request is busy for other threads.
     pub(super) fn edit<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
         let mut body = self.begin_edit()?;
         let done = catch_unwind(AssertUnwindSafe(|| self.step(|| action(&mut body))));
@@ -262,7 +264,7 @@ impl Shared {
         action(guarded.body.as_mut().expect("an idle request has its body"))
     }
 
-    /// Idle to running: sets the inputs, checks and leases all tensors. After an error the request is idle again.
+    /// Starts a run: sets the inputs, and checks and leases all tensors. After an error the request is idle again.
     fn begin(&self, ports: &[Port], inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         let mut body = self.begin_edit()?;
         let done = catch(format_args!("setting the inputs"), || {
@@ -276,7 +278,7 @@ impl Shared {
             Ok(()) => {
                 let mut guarded = self.guarded.lock().unwrap();
                 let run = guarded.state.start();
-                // It cannot be set or removed while the request runs.
+                // The callback cannot be set or removed while the request runs, so this value stays valid.
                 let calls_back = calls_back && guarded.callback.is_some();
                 self.cancel.reset();
                 let name = guarded.name.clone();
@@ -285,7 +287,7 @@ impl Shared {
                 Ok(body)
             }
             Err(error) => {
-                // Also the leases that were taken before a panic.
+                // Also releases the leases that were taken before a panic.
                 let released = catch(format_args!("the end of a lease"), || body.io.release());
                 self.end_edit(body);
                 released.and(Err(error))
@@ -301,13 +303,14 @@ impl Shared {
         outcome
     }
 
-    /// Runs all steps on the caller's thread; [`Shared::end`] follows.
+    /// Runs all steps on the calling thread. The caller must call [`Shared::end`] afterwards.
     pub(super) fn run_steps(&self, body: &mut Body) {
         self.step(|| {
             while !body.is_over() {
                 body.run_next_step(&self.cancel, self.id);
                 if body.is_pending() {
-                    // Without another worker it waits all the same: the engine does not need this one.
+                    // The result of `begin` is ignored: even without a spare worker this thread must wait, and the engine does not need
+                    // this worker.
                     let _waits = self.registry().begin(|| Target::Timed);
                     body.wait_for_completion();
                 }
@@ -316,13 +319,13 @@ impl Shared {
         });
     }
 
-    /// Ends a run that was prepared and never began.
+    /// Ends a run that was prepared but never started.
     pub(super) fn abandon(self: &Arc<Self>, mut body: Box<Body>) {
         body.abandon(&self.cancel, canceled());
         self.end(body);
     }
 
-    /// Runs code of the user or the device, and records its thread.
+    /// Runs code of the user or the device, and records the thread in `stepping`.
     fn step<R>(&self, action: impl FnOnce() -> R) -> R {
         struct Restore<'a>(&'a AtomicU64, u64);
         impl Drop for Restore<'_> {
@@ -335,7 +338,7 @@ impl Shared {
         action()
     }
 
-    /// Checks that this process has the threads of the executors.
+    /// Fails in a forked process, which has no threads of the executors.
     pub(super) fn check_process(&self) -> Result<()> {
         if self.executors.are_in_this_process() {
             return Ok(());
@@ -349,13 +352,13 @@ impl Shared {
         self.stepping.load(Ordering::Acquire) == this_thread()
     }
 
-    /// Whether this thread is inside the request's own callback, step, filler or interrupt, so that a wait would never end.
+    /// Whether this thread is inside the request's own callback, step, filler or interrupt. A wait for the request would then never end.
     pub(super) fn is_inside(&self, guarded: &Guarded) -> bool {
         guarded.state.is_called_on(this_thread()) || self.is_stepping_here() || self.cancel.is_telling_here()
     }
 
-    /// Whether one of these threads is inside the request's callback, step, filler or interrupt, so that this run cannot end before the
-    /// thread returns. `None` stands for all runs.
+    /// Whether one of these threads is inside the request's callback, step, filler or interrupt. The given run then cannot end before that
+    /// thread returns. `None` means any run.
     pub(super) fn is_held_by(&self, threads: &[u64], run: Option<u64>) -> bool {
         let guarded = self.guarded.lock().unwrap();
         if run.is_some_and(|run| guarded.state.is_finished(run)) {
@@ -366,7 +369,7 @@ impl Shared {
         [calling, self.stepping.load(Ordering::Acquire), self.cancel.telling_thread()].iter().any(|thread| threads.contains(thread))
     }
 
-    /// Queues the next step on its executor, as soon as no work is pending.
+    /// Queues the next step on its executor. If the engine still has pending work, the step is queued when that work completes.
     pub(super) fn pass_on(self: &Arc<Self>, mut body: Box<Body>) {
         let executor = body.next_executor().clone();
         let task = body.next_task(self);
@@ -376,17 +379,17 @@ impl Shared {
             Some(completion) => completion.queue(task, executor),
             None => task.queue_on(&*executor),
         }
-        // An earlier cancel did not find the body.
+        // A cancel that came before the body was in `in_flight` did not find it.
         if self.cancel.is_canceled() {
             self.end_canceled(run);
         }
     }
 
-    /// The executor panicked: the run ends with that error, unless its task was taken before.
+    /// Handles a panic of an executor: the run ends with that error, unless the executor had already run the task.
     fn end_refused(self: &Arc<Self>, n_queued: u64, error: Error) {
         let refused = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued);
         match refused {
-            // The executor of the callback itself.
+            // The executor that panicked was the executor of the callback.
             Some(mut body) if body.is_over() => {
                 body.abandon(&self.cancel, error);
                 self.end(body);
@@ -411,8 +414,8 @@ impl Shared {
         }
     }
 
-    /// After a cancel, and without any lock: ends the run if it waits in the queue of an executor and no engine computes for it. A run that
-    /// waits for something other than a thread continues to its end.
+    /// Completes a cancel, without any lock. Ends the run if it waits in the queue of an executor and no engine works for it. Otherwise a
+    /// task that waits for something other than a thread is recalled, and the run ends at its next step.
     fn end_canceled(self: &Arc<Self>, run: u64) {
         let mut waits_at = None;
         let queued = {
@@ -432,8 +435,8 @@ impl Shared {
         }
     }
 
-    /// Ends a run on a thread that may be inside the user's cancel. Callbacks are called on another thread, because the user may hold a
-    /// lock that they take.
+    /// Ends a run on a thread that may be inside the user's call of `cancel`. Calls callbacks on another thread, because the calling thread
+    /// may hold a lock that a callback takes.
     fn end_apart(self: &Arc<Self>, mut body: Box<Body>) {
         let guarded = self.guarded.lock().unwrap();
         let calls = guarded.on_quiet.is_some() || (body.calls_back && guarded.callback.is_some());
@@ -448,11 +451,11 @@ impl Shared {
         *self.in_flight.lock().unwrap() = Some(body);
         let there = task.clone();
         if spawn("roiflow-cancel", move || there.run()).is_err() {
-            task.run(); // The system refuses a thread.
+            task.run(); // The system could not start a thread.
         }
     }
 
-    /// Ends the run: releases its leases, then completes in the order that the crate documents.
+    /// Ends the run: releases its leases, then completes it in the order that the crate documentation defines.
     pub(super) fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.settle_completion(&self.cancel);
         let released = catch(format_args!("the end of a lease"), || body.io.release());
@@ -471,7 +474,7 @@ impl Shared {
         let mut before = guarded.settle(body.run, body.outcome.clone());
         let calls_back = body.calls_back && guarded.callback.is_some();
         if guarded.state.is_stopped() {
-            body.task = None; // A reference cycle: the task holds this request.
+            body.task = None; // Breaks a reference cycle: the task holds this request.
         }
         guarded.body = Some(body);
         match guarded.state.end_run(calls_back, here) {
@@ -495,7 +498,7 @@ impl Shared {
                 match guarded.state.end_callback() {
                     EndOfCallback::Finished => break,
                     EndOfCallback::CallBackAgain => {
-                        // Before the next callback: each callback may start another run, without end.
+                        // Notify before the next callback: each callback may start another run, so this loop may never end.
                         self.finished.notify_all();
                         guarded = self.wake(guarded);
                         guarded.state.begin_callback(here);
@@ -506,7 +509,8 @@ impl Shared {
         self.finished.notify_all();
         guarded = self.wake(guarded);
         let latest_run = guarded.state.latest_run();
-        // Also after a synchronous run and during an edit: an owner that returned the request meanwhile relies on the call.
+        // Also called after a synchronous run and during an edit. The owner of an `IdleRequest` may have returned it meanwhile, and the
+        // queue relies on this call.
         let on_quiet = if guarded.state.is_finished(latest_run) { guarded.on_quiet.clone() } else { None };
         drop(guarded);
         drop(before);
@@ -515,7 +519,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the tasks whose run is finished, one by one and without the lock.
+    /// Wakes the futures whose run is finished. The lock is released for each call of a waker.
     fn wake<'a>(&'a self, mut guarded: MutexGuard<'a, Guarded>) -> MutexGuard<'a, Guarded> {
         while let Some(waker_idx) = guarded.wakers.iter().position(|wakes| guarded.state.is_finished(wakes.run)) {
             let Wakes { waker, .. } = guarded.wakers.swap_remove(waker_idx);
@@ -529,7 +533,7 @@ impl Shared {
     }
 
     fn call_back(&self, callback: Option<Callback>, run: u64, outcome: Result<()>) -> Result<()> {
-        // Without a handle the request is being dropped, and its callback is not called.
+        // If no handle is left, the request is being dropped, and its callback is not called.
         let (Some(callback), Some(handle)) = (callback, self.handle.get().and_then(Weak::upgrade)) else { return Ok(()) };
         let request = InferRequest::of(handle);
         let _span =
@@ -539,14 +543,14 @@ impl Shared {
             callback(&request, outcome);
             drop(callback);
         });
-        // It may be the last handle, which drops values of the user.
+        // `request` may be the last handle. Its drop then runs drops of user values.
         let dropped = catch(format_args!("the drop of the request"), || drop(request));
         called.and(dropped)
     }
 
-    /// Waits for the latest run; without a deadline, until it is finished.
+    /// Waits for the latest run until `deadline`, or without limit if there is no deadline.
     pub(super) fn wait_until(self: &Arc<Self>, deadline: Option<Deadline>) -> Result<bool> {
-        let mut _waits = Waits::none(); // Dropped after the lock.
+        let mut _waits = Waits::none(); // Must be dropped after the lock.
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
         if run == 0 {
@@ -590,7 +594,7 @@ impl Shared {
         guarded.end_to_wait(run).map(|()| true)
     }
 
-    /// Begins to wait for the latest run without a thread; the outcome is stored until [`Shared::forget`].
+    /// Registers a future that waits for the latest run. The outcome is stored until [`Shared::forget`].
     pub(super) fn expect_latest(&self) -> Expected {
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
@@ -601,9 +605,10 @@ impl Shared {
         Expected { run, future: guarded.n_futures }
     }
 
-    /// The outcome of an expected run. If there is none yet, stores the waker, which replaces the future's previous one.
+    /// The outcome of the run that a future waits for. If there is none yet, stores the waker, which replaces the previous waker of this
+    /// future.
     pub(super) fn poll(&self, Expected { run, future }: Expected, waker: &Waker) -> Option<Result<()>> {
-        let waker = waker.clone(); // Before the lock: its code is the user's.
+        let waker = waker.clone(); // Cloned before the lock is taken, because a waker runs user code.
         let mut guarded = self.guarded.lock().unwrap();
         let known_idx = guarded.is_expected_by(future);
         let is_inside = self.is_inside(&guarded);
@@ -628,7 +633,7 @@ impl Shared {
         None
     }
 
-    /// Stops expecting a run; with `cancels`, cancels it if it is still running.
+    /// Unregisters a future. If `cancels` is set, also cancels its run if that run is still in progress.
     pub(super) fn forget(self: &Arc<Self>, Expected { run, future }: Expected, cancels: bool) {
         let mut guarded = self.guarded.lock().unwrap();
         let cancels = cancels && guarded.state.is_running() && guarded.state.latest_run() == run;
@@ -645,7 +650,7 @@ impl Shared {
         }
     }
 
-    /// The blocking waits of threads inside callbacks and steps.
+    /// The registry of blocking waits by threads inside callbacks and steps.
     pub(super) fn registry(&self) -> &Registry {
         self.executors.registry()
     }
@@ -662,7 +667,7 @@ impl Shared {
 /// The run that a future waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
-    /// 0 for none: the future is ready immediately.
+    /// The run number; 0 if there was no run, so the future is ready immediately.
     pub(super) run: u64,
     future: u64,
 }
@@ -691,7 +696,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Continues the run if its body was queued last with this number.
+    /// Continues the run, if its body was last queued with this number.
     fn run_queued(self: &Arc<Self>, n_queued: u64) {
         let Some(mut body) = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued) else { return };
         if body.is_over() {
@@ -707,7 +712,8 @@ impl Shared {
         }
     }
 
-    /// Runs the next step, and the following ones on the same executor or inline. Returns whether the run is over and ends on this thread.
+    /// Runs the next step, and the following steps that have the same executor or run inline. Returns whether the run is over and ends on
+    /// this thread.
     fn run_neighbors(&self, body: &mut Body) -> bool {
         let executor = body.next_executor();
         let executor = executor.goes_on_at().unwrap_or_else(|| executor.clone());
@@ -732,9 +738,9 @@ pub(super) struct RunTask {
 }
 
 impl RunTask {
-    /// Queues the task; if the executor panics, the run ends with that error.
+    /// Queues the task. If the executor panics, the run ends with that error.
     pub(super) fn queue_on(self: Arc<Self>, executor: &dyn Executor) {
-        // Weak: no part of the request may be freed on an engine's thread.
+        // A weak handle, because no part of the request may be freed on a thread of the engine.
         let (shared, n_queued) = (Arc::downgrade(&self.shared), self.n_queued);
         if let Err(error) = catch(format_args!("the executor"), || executor.execute(self))
             && let Some(shared) = shared.upgrade()
@@ -747,7 +753,7 @@ impl RunTask {
 impl Task for RunTask {
     fn run(self: Arc<Self>) {
         let (shared, n_queued) = (self.shared.clone(), self.n_queued);
-        drop(self); // So that the run can reuse this allocation.
+        drop(self); // Dropped now, so that the run can reuse this allocation.
         shared.run_queued(n_queued);
     }
 
@@ -777,16 +783,16 @@ impl Drop for Handle {
         drop(guarded);
         shared.cancel.tell_engine();
         let mut is_left = false;
-        let mut _waits = Waits::none(); // Dropped after the lock.
+        let mut _waits = Waits::none(); // Must be dropped after the lock.
         if !is_inside && shared.check_process().is_ok() {
-            // A run that waits in a queue and has no work on an engine ends immediately; its task does nothing later.
+            // A run that waits in a queue without pending work of an engine ends immediately. Its task does nothing when it runs later.
             let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.is_pending());
             if let Some(mut body) = queued {
                 body.abandon(&shared.cancel, canceled());
                 shared.end(body);
             }
             if waits::must_report() && !shared.guarded.lock().unwrap().state.is_quiet() {
-                // Waits without it if no worker is left: the time is limited.
+                // If no spare worker is left, waits without a registration. That is safe because this wait has a time limit.
                 _waits = shared.registry().begin(|| Target::Timed).unwrap_or_default();
             }
             let mut guarded = shared.guarded.lock().unwrap();
@@ -802,7 +808,7 @@ impl Drop for Handle {
                 };
             }
         }
-        // Freed now, with the model, not when a worker drops its task: the caller may unload the library or exit next.
+        // Frees the body and the model now. A worker may drop its task later, when the caller may have unloaded the library or exited.
         let body = shared.guarded.lock().unwrap().body.take();
         let waits_at = shared.in_flight.lock().unwrap().as_ref().map(|body| body.next_executor().clone());
         if let Some(executor) = waits_at {

@@ -4,20 +4,20 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The source of a model. Paths convert into it, so [`Core::read_model`](super::Core::read_model) takes a path directly.
+/// The source of a model. A path converts into it, so [`Core::read_model`](super::Core::read_model) accepts a path directly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
-    /// A file, in any format that a device reads. External files are in the same folder.
+    /// A model file in any format that a device reads. External data files must be in the same folder.
     File(PathBuf),
-    /// The bytes of such a file.
+    /// The bytes of a model file.
     Bytes(ModelBytes),
-    /// A name or URL that a device knows, for example of a model on an inference server. No built-in device knows one.
+    /// A name or URL that a device knows, for example a model on an inference server. No built-in device supports it.
     Remote(Arc<str>),
-    /// Ports without a model, for devices that compute nothing.
+    /// Ports without a model, for devices that do not compute.
     Ports,
 }
 
-/// The bytes of a model file, and of a second file with weights if the format has one. Clones share them.
+/// The bytes of a model file, and the bytes of its weights file if the format has one. Clones share the bytes.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::{Config, ModelBytes}};

@@ -1,4 +1,4 @@
-//! The span of a run, for traces: target `roiflow::trace`, with the request, its name, the model, the device, and how the run ended.
+//! The tracing span of a run. Its target is `roiflow::trace`. It records the request, its name, the model, the device and the outcome.
 
 use tracing::field::Empty;
 use tracing::{Level, Metadata, Span, span_enabled, trace_span};
@@ -6,8 +6,8 @@ use tracing::{Level, Metadata, Span, span_enabled, trace_span};
 use super::ErrorKind;
 use super::steps::Body;
 
-/// The span of a run that begins, inside the span of the thread that starts it. A run that a callback or step of another run starts is in
-/// none, because it outlives these.
+/// Opens the span of a run, inside the current span of the thread that starts the run. A run that is started in a callback or step of
+/// another run has no parent span, because it outlives the other run.
 pub(super) fn of_run(body: &Body, request: u64, name: Option<&str>) -> Span {
     if !span_enabled!(target: "roiflow::trace", Level::TRACE) {
         return Span::none();
@@ -22,7 +22,7 @@ pub(super) fn of_run(body: &Body, request: u64, name: Option<&str>) -> Span {
     }
 }
 
-/// Ends the span of a run: its outcome is `ok`, `canceled`, or `failed: ` and the error.
+/// Ends the span of a run. Records the outcome as `ok`, `canceled`, or `failed: ` with the error.
 pub(super) fn end_run(body: &mut Body) {
     let span = std::mem::replace(&mut body.span, Span::none());
     if span.is_disabled() {
@@ -52,7 +52,7 @@ mod tests {
     use crate::tensor::ElementType;
     use crate::{CompiledModel, Config, Core, Error, ErrorKind, Model, ModelInfo, PipelineStep, Port};
 
-    /// A span that has closed; `begin` and `end` count what all spans of the process did before.
+    /// A closed span. `begin` and `end` are positions in the order of all span events of the process.
     #[derive(Debug, Clone, Default)]
     struct Seen {
         name: &'static str,
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// The spans of a request that have closed. They are kept for all threads of the process.
+    /// The closed spans of a request. The list contains the spans of all threads of the process.
     fn spans_of(request: u64) -> Vec<Seen> {
         let request = request.to_string();
         kept().0.lock().unwrap().1.iter().filter(|seen| seen.field("request") == request).cloned().collect()
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(parents, [Some("handler"), None, None]);
     }
 
-    /// The pipelines of two requests on two executors: while the first request decodes, the second one is prepared.
+    /// Two requests use the same two executors. While the first request decodes, the second request prepares.
     #[test]
     fn stages_of_a_pipeline_overlap_in_the_trace() {
         kept();
@@ -173,7 +173,7 @@ mod tests {
         let (prepares, is_preparing) = mpsc::channel();
         let (mut is_decoding, mut is_preparing) = (Some(is_decoding), Some(is_preparing));
         for (request_idx, request) in requests.iter().enumerate() {
-            // The second request prepares once the first one decodes, which waits for that.
+            // Each of the two steps waits until the other one has begun, so the test passes only if they overlap.
             let (decodes, prepares) = (decodes.clone(), prepares.clone());
             let waits_to_prepare = (request_idx == 1).then(|| is_decoding.take().unwrap());
             let waits_to_decode = (request_idx == 0).then(|| is_preparing.take().unwrap());

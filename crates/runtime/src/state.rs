@@ -1,4 +1,4 @@
-//! The states of a request and its transitions, as data: no locks, no threads, no I/O.
+//! The states of a request and their transitions, without locks, threads or I/O.
 //!
 //! | state | meaning | entered when | left when |
 //! |---|---|---|---|
@@ -8,12 +8,13 @@
 //! | calling back | idle or running again, while the callback of an earlier run is running | a run with a callback ended | the callback returned |
 //! | stopped | the last handle was dropped; no run can start | drop | never |
 //!
-//! "Calling back" overlaps with idle and running, because a callback may start the request again. So it is a separate field.
+//! The state "calling back" overlaps with idle and running, because a callback may start the request again. It is therefore a separate
+//! field.
 
-/// The number of no thread.
+/// The thread number that means "no thread".
 const NOBODY: u64 = 0;
 
-/// The state of a request; see the module.
+/// The state of a request; the module documentation lists the states.
 #[derive(Debug, Default)]
 pub(crate) struct RequestState {
     editing: bool,
@@ -21,7 +22,7 @@ pub(crate) struct RequestState {
     stopped: bool,
     /// The thread ([`this_thread`](crate::sync::this_thread)) and the run of the running callback.
     calling: Option<(u64, u64)>,
-    /// A run ended while an earlier callback was running.
+    /// Whether a run ended while an earlier callback was running.
     ended_meanwhile: bool,
     n_started: u64,
     n_finished: u64,
@@ -40,24 +41,24 @@ pub(crate) enum Refusal {
 pub(crate) enum EndOfRun {
     /// Call the callback, then [`RequestState::end_callback`].
     CallBack,
-    /// None: the thread of the earlier callback calls this run's callback afterwards.
+    /// Do nothing: the thread of the earlier callback calls the callback of this run afterwards.
     LeftToEarlierCallback,
-    /// The run is finished; notify the waiters.
+    /// Notify the waiters: the run is finished.
     Finished,
 }
 
-/// The next action after a callback returned. The waiters of its run are notified in any case.
+/// The next action after a callback returned. In both cases the waiters of the callback's run must be notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfCallback {
-    /// A later run ended meanwhile: notify the waiters, then begin its callback. Until then the request is busy for all threads.
+    /// Notify the waiters, then begin the callback of a later run that ended meanwhile. Until then the request is busy for all threads.
     CallBackAgain,
-    /// Done.
+    /// Notify the waiters: no further callback follows.
     Finished,
 }
 
 impl RequestState {
-    /// Idle to edited.
+    /// Changes the state from idle to edited.
     pub(crate) fn edit(&mut self, thread: u64) -> Result<(), Refusal> {
         if self.stopped {
             return Err(Refusal::Stopped);
@@ -69,12 +70,12 @@ impl RequestState {
         Ok(())
     }
 
-    /// Edited to idle.
+    /// Changes the state from edited to idle.
     pub(crate) fn end_edit(&mut self) {
         self.editing = false;
     }
 
-    /// Edited to running; returns the number of the run.
+    /// Changes the state from edited to running. Returns the number of the run.
     pub(crate) fn start(&mut self) -> u64 {
         debug_assert!(self.editing && !self.running, "a run starts from an edit");
         self.editing = false;
@@ -83,7 +84,7 @@ impl RequestState {
         self.n_started
     }
 
-    /// The steps of the run are over.
+    /// Ends the run after its last step. Returns the next action.
     pub(crate) fn end_run(&mut self, calls_back: bool, thread: u64) -> EndOfRun {
         debug_assert!(self.running, "only a running request ends");
         let calls_back = calls_back && !self.stopped;
@@ -107,14 +108,14 @@ impl RequestState {
         }
     }
 
-    /// After [`EndOfCallback::CallBackAgain`].
+    /// Begins the next callback, after [`EndOfCallback::CallBackAgain`].
     pub(crate) fn begin_callback(&mut self, thread: u64) {
         let (calling, _) = self.calling.as_mut().expect("a run waits for its callback");
         debug_assert_eq!(*calling, NOBODY);
         *calling = thread;
     }
 
-    /// The callback returned.
+    /// Ends the callback. Returns the next action.
     pub(crate) fn end_callback(&mut self) -> EndOfCallback {
         let (_, called_run) = self.calling.take().expect("a callback ends only after it began");
         if self.ended_meanwhile {
@@ -130,22 +131,22 @@ impl RequestState {
         EndOfCallback::Finished
     }
 
-    /// From now on no run starts.
+    /// Stops the request: no later run can start.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Whether no run can start.
+    /// Whether the request was stopped, so that no run can start.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Whether this thread must not access the request: it is edited or running, or another thread is in its callback.
+    /// Whether this thread must not access the request, because it is edited or running, or because another thread is in its callback.
     pub(crate) fn is_busy(&self, thread: u64) -> bool {
         self.editing || self.running || self.calling.is_some_and(|(calling, _)| calling != thread)
     }
 
-    /// Whether a run is running, or has ended but waits for an earlier callback.
+    /// Whether a run is in progress, or has ended and waits for an earlier callback.
     pub(crate) fn is_running(&self) -> bool {
         self.running
     }
@@ -160,7 +161,7 @@ impl RequestState {
         self.calling.map_or(NOBODY, |(calling, _)| calling)
     }
 
-    /// The latest run that was started; 0 for none.
+    /// The number of the latest run that was started; 0 if there was none.
     pub(crate) fn latest_run(&self) -> u64 {
         self.n_started
     }
@@ -170,7 +171,7 @@ impl RequestState {
         self.n_finished >= run
     }
 
-    /// Whether a run or a callback is running, so that its end will be reported.
+    /// Whether a run or a callback is in progress. If so, its end will be reported.
     pub(crate) fn is_on(&self) -> bool {
         self.running || self.calling.is_some()
     }

@@ -1,8 +1,8 @@
-//! The steps of a run, a list of (executor, task), and the state that the run owns.
+//! The steps of a run, each with its executor and task, and the state that the run owns.
 //!
-//! The order: steps that the user prepended, `fill` (preprocess or batch the inputs), the device's steps, steps that the user appended,
-//! completion with the callback. If the next step has another executor, the request is queued there; otherwise it continues immediately. On
-//! a CPU engine the whole run is one task.
+//! The order of the steps is: steps that the user prepended, `fill` (preprocesses or batches the inputs), the steps of the device, steps
+//! that the user appended, and the completion with the callback. If the next step has another executor, the request is queued there.
+//! Otherwise the run continues immediately. On a CPU engine the whole run is one task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use super::run::{RunTask, Shared};
 use super::{Error, ErrorKind, Result, StepTime, spans};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, this_thread};
 
-/// Interrupts an engine during a run.
+/// Stops an engine during a run.
 pub trait Interrupt: Send + Sync {
-    /// Asks the engine to stop, from any thread, without blocking. Called once per run, without any lock. The run does not end before it
-    /// returns, so waiting for the run here fails with `WouldDeadlock`.
+    /// Requests the engine to stop. Must not block. May be called from any thread, once per run, while no lock is held. The run does not
+    /// end before this call returns, so waiting for the run here fails with `WouldDeadlock`.
     fn interrupt(&self);
 }
 
-/// Cancels a run: a flag that steps and devices check, and the engine to interrupt.
+/// Cancels a run. Steps and devices check its flag, and it interrupts the engine that currently works for the run.
 #[derive(Default)]
 pub struct CancelToken {
     canceled: AtomicBool,
     engine: Mutex<Engine>,
-    /// [`Engine::telling`] is over.
+    /// Notified when [`Engine::telling`] becomes 0.
     has_told: Condvar,
 }
 
-/// The engine that runs now.
+/// The engine that currently works for the run.
 #[derive(Default)]
 struct Engine {
     running: Option<Arc<dyn Interrupt>>,
-    /// Whether it was interrupted.
+    /// Whether the engine was interrupted in this run.
     is_told: bool,
-    /// The thread that interrupts it now, see [`this_thread`]; 0 for none.
+    /// The thread that is interrupting the engine, see [`this_thread`]; 0 if there is none.
     telling: u64,
 }
 
@@ -52,15 +52,15 @@ impl CancelToken {
         self.canceled.load(Ordering::Acquire)
     }
 
-    /// `Ok` unless the run was canceled.
+    /// Returns `Ok` unless the run was canceled.
     ///
     /// # Errors
-    /// [`ErrorKind::Canceled`] once it was canceled.
+    /// Returns [`ErrorKind::Canceled`] if the run was canceled.
     pub fn check(&self) -> Result<()> {
         if self.is_canceled() { Err(Error::new(ErrorKind::Canceled, "the run was canceled")) } else { Ok(()) }
     }
 
-    /// Runs `action`. A cancel before or during it calls `interrupt`.
+    /// Runs `action`. A cancel before or during `action` calls `interrupt`.
     pub fn interrupting<R>(&self, interrupt: &Arc<dyn Interrupt>, action: impl FnOnce() -> R) -> R {
         struct Forget<'a>(&'a CancelToken);
         impl Drop for Forget<'_> {
@@ -73,8 +73,9 @@ impl CancelToken {
         action()
     }
 
-    /// Calls `interrupt` on each cancel from now on; at once if the run is canceled already. For engines that still compute after the step
-    /// that started them has returned. Ends with [`CancelToken::forget`], or when the run continues after its [`Completion`].
+    /// Registers `interrupt`, which a cancel calls. If the run is canceled already, calls it immediately. For engines that still compute
+    /// after the step that started them has returned. The registration ends with [`CancelToken::forget`], or when the run continues after
+    /// its [`Completion`].
     pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
         let before = {
             let mut engine = self.engine.lock().unwrap();
@@ -82,34 +83,36 @@ impl CancelToken {
             engine.running.replace(interrupt.clone())
         };
         drop(before);
-        // Either this thread sees the flag or the canceling thread sees the engine: a cancel writes the flag before it reads the engine.
+        // A cancel writes the flag before it reads the engine. So either this thread sees the flag, or the canceling thread sees the
+        // engine.
         self.tell_engine();
     }
 
-    /// The engine is done; a later cancel does not interrupt it.
+    /// Ends the registration of [`CancelToken::interrupt_with`], so a later cancel does not interrupt the engine.
     pub fn forget(&self) {
         let mut engine = self.engine.lock().unwrap();
-        // An interrupt for this run must not reach the engine in its next run.
+        // Wait for an interrupt that is in progress. It must not reach the engine during its next run.
         while engine.telling != 0 && engine.telling != this_thread() {
             engine = self.has_told.wait(engine).unwrap();
         }
         let told = engine.running.take();
         drop(engine);
-        drop(told); // Without the lock, as everything of the device's.
+        drop(told); // Dropped without the lock, because the drop runs code of the device.
     }
 
-    /// Marks the current run as canceled, under the request's lock. [`CancelToken::tell_engine`] follows without the lock.
+    /// Marks the current run as canceled. Called under the lock of the request. The caller must call [`CancelToken::tell_engine`] after it
+    /// releases the lock.
     pub(super) fn mark(&self) {
         self.canceled.store(true, Ordering::Release);
     }
 
-    /// Interrupts the engine once, if the run was canceled and the engine runs.
+    /// Interrupts the engine once, if the run was canceled and an engine works for it.
     pub(super) fn tell_engine(&self) {
         if !self.is_canceled() {
             return;
         }
         let mut engine = self.engine.lock().unwrap();
-        // Checks the flag again: the engine may belong to a new run, which has reset the flag.
+        // Check the flag again: the engine may work for a new run, which has reset the flag.
         if !self.is_canceled() || engine.is_told || engine.telling != 0 {
             return;
         }
@@ -132,7 +135,7 @@ impl CancelToken {
         self.telling_thread() == this_thread()
     }
 
-    /// The thread that interrupts the engine now; 0 for none.
+    /// The thread that is interrupting the engine; 0 if there is none.
     pub(super) fn telling_thread(&self) -> u64 {
         self.engine.lock().unwrap().telling
     }
@@ -152,11 +155,11 @@ impl fmt::Debug for CancelToken {
 pub(super) type CustomStep = Box<dyn FnMut(&RunContext<'_>) -> Result<()> + Send>;
 
 pub(super) enum StepTask {
-    /// Preprocess or batch the inputs.
+    /// Preprocesses or batches the inputs.
     Inputs,
-    /// Offer the inputs to a batched call.
+    /// Offers the inputs to a batched call of the engine.
     Join,
-    /// Take the batch item of such a call, if the run is part of one.
+    /// Copies the outputs of the run's batch item, if the run is part of a batched call.
     TakeRow,
     /// A step of the device.
     Device(usize),
@@ -177,12 +180,12 @@ impl Step {
     }
 }
 
-/// The state of a run: moved out of the request at the start, and back at the end.
+/// The state of a run. A start moves it out of the request, and the end of the run moves it back.
 pub(super) struct Body {
-    /// Batching of runs. Released before the device's part is freed.
+    /// The request's part in the batching of runs. Must be dropped before `device`.
     pub(super) seat: Option<Seat>,
     pub(super) device: Box<dyn DeviceRequest>,
-    /// The completion of the device, if it is asynchronous.
+    /// The completion of the device, if the device is asynchronous.
     pub(super) completion: Option<Arc<Completion>>,
     pub(super) io: RunIo,
     pub(super) steps: Vec<Step>,
@@ -190,25 +193,26 @@ pub(super) struct Body {
     pub(super) n_prepended: usize,
     /// The executor of the callback.
     pub(super) ends_on: Arc<dyn Executor>,
-    /// [`Inline`](super::executor::Inline), on which a run without a callback ends.
+    /// [`Inline`](super::executor::Inline). A run without a callback ends on this executor.
     pub(super) inline: Arc<dyn Executor>,
     pub(super) next_step_idx: usize,
     pub(super) run: u64,
     pub(super) outcome: Result<()>,
     pub(super) calls_back: bool,
     pub(super) started: Instant,
-    /// The tracing span of the run; none outside of a run.
+    /// The tracing span of the run; disabled between runs.
     pub(super) span: tracing::Span,
-    /// Number of times it was queued. A task compares it, and does nothing if the body was queued again or removed by a cancel.
+    /// The number of times that the body was queued. A task compares this number and does nothing if the body was queued again or removed
+    /// by a cancel.
     pub(super) n_queued: u64,
-    /// The latest task, reused when no executor holds it.
+    /// The latest task. It is reused if no executor holds it.
     pub(super) task: Option<Arc<RunTask>>,
-    /// For traces. Freed after the device's part.
+    /// The compiled model, for traces. Must be dropped after `device`.
     pub(super) model: Arc<CompiledShared>,
 }
 
 impl Body {
-    /// Prepares the body for a run whose leases are taken. `name` is that of the request.
+    /// Prepares the body for a run whose leases are taken. `name` is the name of the request.
     pub(super) fn begin(&mut self, request_id: u64, run: u64, calls_back: bool, name: Option<&str>) {
         self.run = run;
         self.calls_back = calls_back;
@@ -218,7 +222,7 @@ impl Body {
         self.span = spans::of_run(self, request_id, name);
     }
 
-    /// Runs the next step. Its error or panic becomes the outcome of the run. No work is pending.
+    /// Runs the next step. An error or panic of the step becomes the outcome of the run. Must not be called while work is pending.
     pub(super) fn run_next_step(&mut self, cancel: &CancelToken, request_id: u64) {
         let step_idx = self.next_step_idx;
         self.next_step_idx += 1;
@@ -251,7 +255,7 @@ impl Body {
         }
     }
 
-    /// A run that was part of a batched call skips the device's steps and takes the times of the call.
+    /// After a batched call, skips the device's steps and takes their durations from the call.
     fn skip_device_steps(&mut self) {
         let Some(times) = self.seat.as_ref().and_then(Seat::times) else { return };
         for (step, time) in self.steps[self.next_step_idx..].iter_mut().take_while(|step| step.is_of_device()).zip(times) {
@@ -260,14 +264,14 @@ impl Body {
         }
     }
 
-    /// The run no longer needs its engine.
+    /// Leaves the batching collector, because the run no longer needs its engine.
     pub(super) fn leave_seat(&mut self) {
         if let Some(seat) = &mut self.seat {
             seat.leave();
         }
     }
 
-    /// Whether the engine uses the tensors, so that the run can neither continue nor end.
+    /// Whether the engine still uses the tensors. The run can then neither continue nor end.
     pub(super) fn is_pending(&self) -> bool {
         self.completion.as_ref().is_some_and(|completion| completion.is_pending())
     }
@@ -279,29 +283,30 @@ impl Body {
         }
     }
 
-    /// After the last step or a cancel: the result of the work is the outcome of the run, unless the run has an error already.
+    /// Called after the last step or a cancel. The result of the engine's work becomes the outcome of the run, unless the run already has
+    /// an error.
     pub(super) fn settle_completion(&mut self, cancel: &CancelToken) {
         let completed = self.completed(cancel);
         if self.outcome.is_ok() {
-            // An interrupted engine reports an error of its own.
+            // An interrupted engine reports its own error. Report the cancel instead.
             self.outcome = completed.map_err(|error| cancel.check().err().unwrap_or(error));
         }
     }
 
-    /// Takes the result of the pending work; a later cancel does not interrupt the engine.
+    /// Takes the result of the engine's work. A later cancel does not interrupt the engine.
     fn completed(&self, cancel: &CancelToken) -> Result<()> {
         let Some(completion) = &self.completion else { return Ok(()) };
         cancel.forget();
         completion.take()
     }
 
-    /// Ends a run without pending work with this error.
+    /// Ends a run with this error. Must not be called while work is pending.
     pub(super) fn abandon(&mut self, cancel: &CancelToken, error: Error) {
         cancel.forget();
         self.outcome = Err(error);
     }
 
-    /// A task for the executor of the next step. Allocates only if an executor holds an earlier one.
+    /// A task for the executor of the next step. Allocates only if an executor still holds an earlier task.
     pub(super) fn next_task(&mut self, shared: &Arc<Shared>) -> Arc<RunTask> {
         self.n_queued += 1;
         match self.task.as_mut().and_then(Arc::get_mut) {
@@ -311,12 +316,12 @@ impl Body {
         self.task.clone().expect("it was there, or was just made")
     }
 
-    /// The executor of the next step, or of the run's end.
+    /// The executor of the next step, or the executor on which the run ends.
     pub(super) fn next_executor(&self) -> &Arc<dyn Executor> {
         match self.is_over() {
             false => &self.steps[self.next_step_idx].executor,
             true if self.calls_back => &self.ends_on,
-            // A run without a callback needs no thread for it.
+            // A run without a callback needs no other thread to end.
             true => &self.inline,
         }
     }

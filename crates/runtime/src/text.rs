@@ -1,10 +1,10 @@
-//! Foreign text (names of files, ports and labels, messages of libraries) without characters that control a terminal.
+//! Escapes characters that control a terminal in text from outside: names of files, ports and labels, and messages of libraries.
 
 use std::fmt::{self, Display, Write as _};
 
-/// Shows text with control characters escaped as in Rust, such as `\u{1b}`. Line breaks and tabs stay.
+/// Shows text with control characters escaped as in Rust, such as `\u{1b}`. Line breaks and tabs are kept.
 ///
-/// Characters that change the direction of text are escaped too: they can make a line look like another one.
+/// Also escapes characters that change the direction of text, because they can make a line look like another line.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -21,7 +21,7 @@ impl Display for Printable<'_> {
     }
 }
 
-/// As [`Printable`], on one line: line breaks and tabs are escaped, too. For names and values inside a line.
+/// Same as [`Printable`], but on one line: also escapes line breaks and tabs. For names and values inside a line.
 #[derive(Debug, Clone, Copy)]
 pub struct OneLine<'a>(pub &'a str);
 
@@ -34,9 +34,9 @@ impl Display for OneLine<'_> {
     }
 }
 
-/// Text as one word of a shell command to paste: in single quotes where it holds a character that a shell interprets.
+/// Formats text as one word of a shell command. Adds single quotes if the text contains a character that a shell interprets.
 ///
-/// Control characters are escaped as by [`OneLine`]; a command with such a name does not work as it stands.
+/// Control characters are escaped as by [`OneLine`]. A command with such a name therefore does not work unchanged.
 #[derive(Debug, Clone, Copy)]
 pub struct Quoted<'a>(pub &'a str);
 
@@ -52,7 +52,7 @@ impl Display for Quoted<'_> {
 
 /// Whether a terminal interprets this character.
 pub fn is_obeyed(c: char) -> bool {
-    // Direction marks and embeddings, line and paragraph separators, and tags, which are invisible.
+    // These ranges are direction marks and embeddings, line and paragraph separators, and invisible tags.
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
         || matches!(c, '\u{e0000}'..='\u{e007f}')

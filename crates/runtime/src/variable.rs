@@ -1,7 +1,7 @@
-//! Variables: the state that a recurrent model keeps between runs of a request.
+//! Variables: the state that a recurrent model keeps between the runs of a request.
 //!
-//! Each request has its own state. A variable has two tensors: a run reads one and writes the other, and they are swapped when the run has
-//! succeeded. A failed or canceled run leaves the state unchanged, so it can be repeated.
+//! Each request has its own state. A variable has two tensors. A run reads one and writes the other, and they are swapped after the run has
+//! succeeded. A failed or canceled run does not change the state, so the run can be repeated.
 
 use std::fmt;
 
@@ -21,36 +21,36 @@ impl VariableState {
         Self { request, variable_idx }
     }
 
-    /// The name: that of the input.
+    /// The name of the variable, which is the name of its input.
     pub fn name(&self) -> &str {
         self.port().name()
     }
 
-    /// Name, element type and shape.
+    /// The name, element type and shape of the variable.
     pub fn port(&self) -> &Port {
         &self.request.model().variables[self.variable_idx]
     }
 
-    /// A copy of its value.
+    /// A copy of the value.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn state(&self) -> Result<Tensor> {
         self.request.shared().edit(|body| body.io.variable(self.variable_idx))
     }
 
-    /// Sets its value to a copy of `state`.
+    /// Sets the variable to a copy of `state`.
     ///
     /// # Errors
-    /// `Tensor` if element type or shape do not match; `Busy` while the request runs, or `state` is in use.
+    /// Returns `Tensor` if the element type or shape does not match; `Busy` while the request runs, or while `state` is in use.
     pub fn set_state(&self, state: &Tensor) -> Result<()> {
         self.request.shared().edit(|Body { device, io, .. }| io.set_variable(&mut **device, self.variable_idx, Some(state)))
     }
 
-    /// Resets it to zeros, with extent 0 for dynamic axes.
+    /// Resets the variable to zeros, with an extent of 0 on dynamic axes.
     ///
     /// # Errors
-    /// `Busy` while the request runs.
+    /// Returns `Busy` while the request runs.
     pub fn reset(&self) -> Result<()> {
         self.request.shared().edit(|Body { device, io, .. }| io.set_variable(&mut **device, self.variable_idx, None))
     }

@@ -1,15 +1,14 @@
-//! Blocking waits: reports them to the pool of the waiting worker, and refuses waits that could never end.
+//! Blocking waits: reports them to the thread pool of the waiting worker, and rejects waits that would never end.
 //!
-//! Each blocking wait of the runtime holds a [`Waits`] guard. On a worker of a [`Pool`](super::executor::Pool) the guard makes another
-//! worker take its place, so tasks of the pool still run. The guard must be declared before the lock guard of the wait, so that it is
-//! dropped after it.
+//! Each blocking wait of the runtime holds a [`Waits`] guard. On a worker of a [`Pool`](super::executor::Pool), the guard lets another
+//! worker run the tasks of the pool. Declare the guard before the lock guard of the wait, so that it is dropped after the lock guard.
 //!
-//! A wait may be part of a cycle: the callback of one request waits for a second request, whose callback waits for the first one. A thread
-//! that is inside a callback, step, filler or interrupt therefore registers what it waits for, with [`Registry::begin`]. A wait is refused
-//! if the requests that it waits for are all inside callbacks or steps of threads whose waits cannot end either. Waits with a time limit
-//! end by themselves and are not registered.
+//! A wait may be part of a cycle: the callback of one request waits for a second request, whose callback waits for the first one. Therefore
+//! a thread inside a callback, step, filler or interrupt registers the requests that it waits for with [`Registry::begin`]. The registry
+//! rejects a wait if all its requests are held by callbacks or steps whose threads cannot continue either. Waits with a time limit end by
+//! themselves and are not registered.
 //!
-//! Lock order: the registry, then the lock of a request. The registry is not locked while a request's lock is held.
+//! Lock order: first the registry, then a request. Never lock the registry while holding the lock of a request.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -23,11 +22,11 @@ use crate::sync::{Mutex, this_thread, thread_local};
 /// The state of the current thread.
 #[derive(Default)]
 struct Here {
-    /// The pool of which the thread is a worker, and its number there.
+    /// The pool to which this worker thread belongs, and the number of the worker.
     worker: RefCell<Option<(Arc<Workers>, usize)>>,
-    /// A wait was reported already.
+    /// Whether a wait of this thread is already reported to the pool.
     is_waiting: Cell<bool>,
-    /// Number of callbacks, steps, fillers and interrupts that the thread is inside.
+    /// Number of nested callbacks, steps, fillers and interrupts in which the thread is.
     depth: Cell<usize>,
 }
 
@@ -35,17 +34,18 @@ thread_local! {
     static HERE: Here = Here::default();
 }
 
-/// `None` while the thread ends, when its last variables may drop requests.
+/// Calls `action` with the state of the current thread. Returns `None` while the thread ends, when drops of thread-local values may still
+/// drop requests.
 fn with_here<R>(action: impl FnOnce(&Here) -> R) -> Option<R> {
     HERE.try_with(action).ok()
 }
 
-/// The current thread is a worker from now on.
+/// Records that the current thread is a worker of a pool.
 pub(super) fn enter_worker(workers: Arc<Workers>, worker_idx: usize) {
     with_here(|here| *here.worker.borrow_mut() = Some((workers, worker_idx)));
 }
 
-/// The number of the current thread among these workers, if it is one of them.
+/// The number of the current thread among these workers; `None` if it is not one of them.
 pub(super) fn worker_idx(workers: &Arc<Workers>) -> Option<usize> {
     let of_here = |here: &Here| here.worker.borrow().as_ref().filter(|(known, _)| Arc::ptr_eq(known, workers)).map(|(_, idx)| *idx);
     with_here(of_here).flatten()
@@ -67,20 +67,20 @@ impl Drop for Inside {
     }
 }
 
-/// Whether a wait on this thread must be reported: it is a worker, or inside a callback, step, filler or interrupt.
+/// Whether a wait on this thread must be reported, because the thread is a worker or is inside a callback, step, filler or interrupt.
 pub(super) fn must_report() -> bool {
     with_here(|here| here.depth.get() > 0 || here.worker.borrow().is_some()).unwrap_or(false)
 }
 
-/// Reports that `action` blocks, for waits that the runtime does not see: locks, channels, futures, files.
+/// Runs `action`, which blocks, and reports it to the pool. For waits that the runtime does not detect: locks, channels, futures, files.
 ///
-/// Call it in callbacks and steps around code that waits for other requests, or blocks for long. If the current thread is a worker of a
-/// [`Pool`](super::executor::Pool), another worker runs the pool's tasks meanwhile. On other threads it just calls `action`. Waits for
-/// requests and queues, such as [`InferRequest::wait`](super::InferRequest::wait), report themselves.
+/// Use this function in callbacks and steps, around code that waits for other requests or blocks for long. If the current thread is a
+/// worker of a [`Pool`](super::executor::Pool), another worker runs the tasks of the pool meanwhile. On other threads this function only
+/// calls `action`. Waits for requests and queues, such as [`InferRequest::wait`](super::InferRequest::wait), are reported automatically.
 ///
 /// # Errors
-/// `WouldDeadlock` if `action` would block the last worker of the pool, and the system cannot start another thread. `action` is not called
-/// then.
+/// Returns `WouldDeadlock` if `action` would block the last worker of the pool and the system cannot start another thread. In this case
+/// `action` is not called.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::{Config, executor}};
@@ -90,7 +90,7 @@ pub(super) fn must_report() -> bool {
 /// let (first, second) = (model.create_infer_request()?, model.create_infer_request()?);
 /// first.set_callback(move |_, _| {
 ///     let run = second.run(&ndarray::arr2(&[[1.0_f32; 4]]));
-///     // `block_on` is not part of the runtime.
+/// The runtime does not detect that `block_on` blocks.
 ///     executor::blocking(|| futures::executor::block_on(run)).expect("a worker is left").expect("the run succeeds");
 /// })?;
 /// first.start_async(&ndarray::arr2(&[[1.0_f32; 4]]))?;
@@ -103,22 +103,22 @@ pub fn blocking<R>(action: impl FnOnce() -> R) -> Result<R> {
     Ok(action())
 }
 
-/// A blocking wait of the current thread, which ends when it is dropped.
+/// Represents a blocking wait of the current thread. Dropping the value ends the wait.
 #[derive(Default)]
 #[must_use = "the wait ends when it is dropped"]
 pub(super) struct Waits<'a> {
-    /// The pool of the thread, if this guard has reported the wait to it.
+    /// The pool of the thread, if this guard has reported the wait to the pool.
     workers: Option<Arc<Workers>>,
     registry: Option<&'a Registry>,
 }
 
 impl<'a> Waits<'a> {
-    /// No wait yet. See the module for the order of declarations.
+    /// A guard without a wait. The module documentation explains where to declare it.
     pub(super) fn none() -> Self {
         Self::default()
     }
 
-    /// Reports a wait to the pool of the current thread. No effect within another reported wait, or if it is no worker.
+    /// Reports a wait to the pool of the current thread. Has no effect if the thread is not a worker, or is already in a reported wait.
     fn lend() -> Result<Self> {
         let workers = with_here(|here| {
             if here.is_waiting.get() {
@@ -147,11 +147,11 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// What a thread waits for.
+/// The runs for which a thread waits.
 pub(super) enum Target {
-    /// A run of a request. With a time limit, so that the wait ends in any case.
+    /// A run of a request, with a time limit. Such a wait always ends.
     Timed,
-    /// This run of a request.
+    /// This run of one request.
     Run(Arc<Shared>, u64),
     /// Any of these requests.
     Any(Vec<Arc<Shared>>),
@@ -159,7 +159,7 @@ pub(super) enum Target {
     All(Vec<Arc<Shared>>),
 }
 
-/// The waits of threads that are inside callbacks, steps, fillers and interrupts.
+/// The waits of all threads that are inside callbacks, steps, fillers and interrupts.
 #[derive(Default)]
 pub(super) struct Registry {
     waiting: Mutex<Vec<Waiting>>,
@@ -171,10 +171,10 @@ struct Waiting {
 }
 
 impl Registry {
-    /// Reports a blocking wait of the current thread for `target`.
+    /// Reports that the current thread blocks until `target` is complete.
     ///
     /// # Errors
-    /// `WouldDeadlock` if the wait could never end, or would block the last worker of a pool.
+    /// Returns `WouldDeadlock` if the wait would never end, or would block the last worker of a pool.
     pub(super) fn begin(&self, target: impl FnOnce() -> Target) -> Result<Waits<'_>> {
         let mut waits = Waits::none();
         if with_here(|here| here.depth.get() > 0).unwrap_or(false) {
@@ -197,7 +197,7 @@ impl Registry {
         if stuck_threads(&waiting).contains(&thread) {
             let refused = waiting.pop();
             drop(waiting);
-            drop(refused); // Without the lock: requests.
+            drop(refused); // Dropped without the lock, because it holds requests.
             return Err(Error::new(
                 ErrorKind::WouldDeadlock,
                 "the wait is part of a cycle: what it waits for is inside a callback or step that waits for this thread; \
@@ -216,7 +216,8 @@ impl Registry {
     }
 }
 
-/// The threads whose waits can never end. Each wait is assumed to be stuck until one of its requests turns out not to be.
+/// The threads whose waits can never end. First assumes that every wait is stuck, then removes waits for requests that can still complete,
+/// until nothing changes.
 fn stuck_threads(waiting: &[Waiting]) -> Vec<u64> {
     let mut stuck: Vec<&Waiting> = waiting.iter().collect();
     loop {

@@ -1,7 +1,7 @@
 //! Guards over untyped bytes, and copies between layouts.
 //!
-//! A guard leases the elements of a tensor. The gaps between rows are leased as well only if the caller asks for them, because another guard may
-//! write them. So copies go by pointers from row to row, and no slice spans a gap that is not leased.
+//! A guard leases the elements of a tensor. It leases the gaps between rows only if the caller requires them, because another guard may
+//! write to the gaps. Therefore copies use pointers from row to row, and no slice covers a gap that is not leased.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -12,7 +12,7 @@ use super::storage::Lease;
 use super::tensor::Placed;
 use super::{Element, ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Tensor};
 
-/// A layout in leased memory.
+/// A layout in memory that is leased.
 #[derive(Debug)]
 pub(super) struct Leased {
     pub(super) lease: Lease,
@@ -23,7 +23,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Leases `span`, which covers the elements of the layout; `gaps`: also the bytes between them.
+    /// Leases `span`, which covers the elements of the layout. `gaps` means that it also covers the bytes between the elements.
     #[inline]
     pub(super) fn take(placed: &Placed, span: Option<Span>, writes: bool, gaps: bool) -> Result<Self> {
         placed.memory.check_host()?;
@@ -31,7 +31,8 @@ impl Leased {
         Ok(Self::new(lease, placed.layout, placed.offset_bytes, gaps))
     }
 
-    /// `lease` covers the elements of the layout; `gaps`: also the bytes between them.
+    /// Combines a lease and a layout. The lease covers the elements of the layout. `gaps` means that it also covers the bytes between the
+    /// elements.
     pub(super) fn new(lease: Lease, layout: Layout, offset_bytes: usize, gaps: bool) -> Self {
         Self { lease, layout, offset_bytes, is_gapless: gaps || layout.is_dense() }
     }
@@ -39,14 +40,15 @@ impl Leased {
     /// The address of the first element. Only leased bytes may be accessed.
     #[inline]
     pub(super) fn ptr(&self) -> NonNull<u8> {
-        // SAFETY: the offset is inside the memory, or behind its last byte if the layout is empty (checked when the tensor was made).
+        // SAFETY: the constructor has checked that the offset is inside the memory, or just after its last byte if the layout has no
+        // elements.
         unsafe { self.lease.ptr().add(self.offset_bytes) }
     }
 
     /// The number of bytes from the first to the last element.
     ///
     /// # Panics
-    /// If gaps are not leased.
+    /// Panics if the gaps between rows are not leased.
     fn extent_bytes(&self) -> usize {
         assert!(
             self.is_gapless,
@@ -59,18 +61,18 @@ impl Leased {
 
     fn extent(&self) -> &[u8] {
         let len = self.extent_bytes();
-        // SAFETY: the lease covers these initialized bytes (checked by `extent_bytes`), and the memory lives as long as the lease.
+        // SAFETY: `extent_bytes` has checked that the lease covers these initialized bytes. The memory lives as long as the lease.
         unsafe { std::slice::from_raw_parts(self.ptr().as_ptr(), len) }
     }
 
-    /// Whether the bytes are values of `T`: for a guard of the elements.
+    /// Whether the bytes are valid values of `T`. Called for a guard of the elements.
     pub(super) fn check_values<T: Element>(&self) -> Result<()> {
         if T::TYPE != ElementType::Bool {
             return Ok(()); // Every bit pattern is a value.
         }
         let mut is_valid = true;
         for_each_run(&self.layout, None, |offset_bytes, _, run_bytes| {
-            // SAFETY: a run of elements, which the lease covers.
+            // SAFETY: these bytes are elements, which the lease covers.
             let run = unsafe { std::slice::from_raw_parts(self.ptr().as_ptr().add(offset_bytes), run_bytes) };
             is_valid &= T::is_valid(run);
         });
@@ -95,7 +97,8 @@ impl Leased {
         }
         let ptr = extent.as_ptr().cast::<T>();
         debug_assert!(ptr.is_aligned());
-        // SAFETY: the extent of a dense layout is its elements, aligned (checked when the tensor was made) and valid (above).
+        // SAFETY: the extent of a dense layout consists of its elements. The constructor has checked that they are aligned, and the lines
+        // above that they are valid.
         Ok(unsafe { std::slice::from_raw_parts(ptr, layout.n_elements()) })
     }
 }
@@ -104,7 +107,7 @@ fn invalid<T: Element>() -> Error {
     Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE))
 }
 
-/// A guard to read untyped bytes.
+/// A guard that reads untyped bytes.
 #[derive(Debug)]
 pub struct Bytes(pub(super) Leased);
 
@@ -114,14 +117,14 @@ impl Bytes {
         &self.0.layout
     }
 
-    /// The leased elements as a tensor with this memory and layout, independent of later reshapes of the leased tensor.
+    /// The leased elements as a tensor with the same memory and layout. Later reshapes of the original tensor do not change it.
     #[doc(hidden)]
     pub fn tensor(&self) -> Tensor {
         let (memory, layout) = (Arc::clone(self.0.lease.memory()), self.0.layout);
         Tensor::from_placed(Placed { memory, layout, offset_bytes: self.0.offset_bytes })
     }
 
-    /// Whether the guard covers an element of `tensor`.
+    /// Whether the guard covers any element of `tensor`.
     #[doc(hidden)]
     pub fn overlaps(&self, tensor: &Tensor) -> bool {
         tensor.with_span(false, |placed, span| self.0.lease.covers_any(&placed.memory, span))
@@ -130,24 +133,24 @@ impl Bytes {
     /// The bytes from the first to the last element, including gaps.
     ///
     /// # Panics
-    /// If the layout has gaps and the guard is one of [`Tensor::elements`], such as the input of a run. [`Bytes::copy_all_to_dense`] copies
+    /// Panics if the layout has gaps and the guard comes from [`Tensor::elements`], like the input of a run. [`Bytes::copy_all_to_dense`] copies
     /// any layout.
     pub fn extent(&self) -> &[u8] {
         self.0.extent()
     }
 
-    /// All elements as a slice, if the layout is dense.
+    /// All elements as a slice. The layout must be dense.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
+    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
     pub fn dense<T: Element>(&self) -> Result<&[T]> {
         self.0.dense()
     }
 
-    /// Copies all elements; dense rows are copied at once.
+    /// Copies all elements. Copies whole rows where both layouts are dense.
     ///
     /// # Errors
-    /// If element type or shape differ.
+    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ.
     pub fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
         let (from, to) = (self.0.layout, target.0.layout);
         if from.element() != to.element() {
@@ -157,7 +160,8 @@ impl Bytes {
         if from.shape() != to.shape() {
             return Err(Error::new(ErrorKind::Shape, format!("copy: expected {} as the target has, got {}", to.shape(), from.shape())));
         }
-        // SAFETY: both guards cover the elements of their layouts. A lease for writing excludes all others, so they have no byte in common.
+        // SAFETY: both guards cover the elements of their layouts. The lease for writing excludes all other leases, so the two guards have
+        // no byte in common.
         unsafe { copy_strided(self.0.ptr().as_ptr(), &from, target.0.ptr().as_ptr(), &to) };
         Ok(())
     }
@@ -165,14 +169,14 @@ impl Bytes {
     /// Copies all elements to a buffer without gaps.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if `target` is not as long as the elements.
+    /// Returns [`ErrorKind::Shape`] if `target` does not have the total size of the elements.
     pub fn copy_all_to_dense(&self, target: &mut [u8]) -> Result<()> {
         let layout = self.0.layout;
         if target.len() != layout.dense_bytes() {
             return Err(Error::new(ErrorKind::Shape, format!("expected {} bytes, got {}", layout.dense_bytes(), target.len())));
         }
         let dense = Layout::dense(layout.element(), *layout.shape())?;
-        // SAFETY: the guard covers the elements; `target` is exclusively borrowed and has the size of the dense layout.
+        // SAFETY: the guard covers the elements. `target` is exclusively borrowed and has the size of the dense layout.
         unsafe { copy_strided(self.0.ptr().as_ptr(), &layout, target.as_mut_ptr(), &dense) };
         Ok(())
     }
@@ -180,20 +184,20 @@ impl Bytes {
     /// Copies one batch item to a buffer without gaps.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if there is no such item, or `target` is not as long as the item's elements.
+    /// Returns [`ErrorKind::Shape`] if there is no such item, or if `target` does not have the size of the item's elements.
     pub fn copy_row_to_dense(&self, index: usize, target: &mut [u8]) -> Result<()> {
         let (layout, offset_bytes) = row_window(&self.0.layout, index)?;
         if target.len() != layout.dense_bytes() {
             return Err(Error::new(ErrorKind::Shape, format!("row: expected {} bytes, got {}", layout.dense_bytes(), target.len())));
         }
         let dense = Layout::dense(layout.element(), *layout.shape())?;
-        // SAFETY: as in `copy_all_to_dense`; the batch item is a part of the leased elements.
+        // SAFETY: as in `copy_all_to_dense`. The batch item is a part of the leased elements.
         unsafe { copy_strided(self.0.ptr().as_ptr().wrapping_add(offset_bytes), &layout, target.as_mut_ptr(), &dense) };
         Ok(())
     }
 }
 
-/// A guard to write untyped bytes.
+/// A guard that reads and writes untyped bytes.
 #[derive(Debug)]
 pub struct BytesMut(pub(super) Leased);
 
@@ -202,7 +206,7 @@ impl BytesMut {
         self.0.lease.memory()
     }
 
-    /// Another layout under the same lease, which covers its elements.
+    /// Sets another layout under the same lease. The lease must cover the elements of the new layout.
     pub(super) fn set_layout(&mut self, layout: Layout, offset_bytes: usize) {
         self.0.is_gapless = layout.is_dense();
         (self.0.layout, self.0.offset_bytes) = (layout, offset_bytes);
@@ -213,7 +217,7 @@ impl BytesMut {
         &self.0.layout
     }
 
-    /// As [`Bytes::overlaps`].
+    /// Same as [`Bytes::overlaps`].
     #[doc(hidden)]
     pub fn overlaps(&self, tensor: &Tensor) -> bool {
         tensor.with_span(false, |placed, span| self.0.lease.covers_any(&placed.memory, span))
@@ -222,52 +226,53 @@ impl BytesMut {
     /// The bytes from the first to the last element, including gaps.
     ///
     /// # Panics
-    /// If the layout has gaps and the guard is one of [`Tensor::elements_mut`], such as the output of a run.
+    /// Panics if the layout has gaps and the guard comes from [`Tensor::elements_mut`], like the output of a run.
     pub fn extent(&self) -> &[u8] {
         self.0.extent()
     }
 
-    /// As [`BytesMut::extent`], mutable.
+    /// The bytes from the first to the last element, including gaps, mutable.
     ///
     /// # Panics
-    /// If the layout has gaps and the guard is one of [`Tensor::elements_mut`], such as the output of a run.
+    /// Panics if the layout has gaps and the guard comes from [`Tensor::elements_mut`], like the output of a run.
     /// [`BytesMut::copy_all_from_dense`] fills any layout.
     pub fn extent_mut(&mut self) -> &mut [u8] {
         let len = self.0.extent_bytes();
-        // SAFETY: as in `extent`; the lease for writing excludes all others, and the exclusive borrow every other borrow through it.
+        // SAFETY: as in `extent`. The lease for writing excludes all other leases, and the exclusive borrow excludes every other borrow
+        // through it.
         unsafe { std::slice::from_raw_parts_mut(self.0.ptr().as_ptr(), len) }
     }
 
-    /// Turns the guard into a reading one, without a gap in which another thread could write.
+    /// Turns the guard into a guard that reads. No other thread can write in between.
     pub fn downgrade(mut self) -> Bytes {
         self.0.lease.downgrade();
         Bytes(self.0)
     }
 
-    /// All elements as a slice, if the layout is dense.
+    /// All elements as a slice. The layout must be dense.
     ///
     /// # Errors
-    /// As [`Bytes::dense`].
+    /// The errors of [`Bytes::dense`].
     pub fn dense<T: Element>(&self) -> Result<&[T]> {
         self.0.dense()
     }
 
-    /// All elements as a mutable slice, if the layout is dense.
+    /// All elements as a mutable slice. The layout must be dense.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
+    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
     pub fn dense_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         let len = self.0.dense::<T>()?.len();
         let ptr = if len == 0 { NonNull::<T>::dangling().as_ptr() } else { self.0.ptr().as_ptr().cast::<T>() };
         debug_assert!(ptr.is_aligned());
-        // SAFETY: the same elements that `dense` checked, reached through the exclusive borrow of the lease for writing.
+        // SAFETY: `dense` has checked the same elements. They are accessed through the exclusive borrow of the lease for writing.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
     }
 
-    /// Copies elements from a buffer without gaps.
+    /// Copies all elements from a buffer without gaps.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless there are as many bytes as the elements have.
+    /// Returns [`ErrorKind::Shape`] if `bytes` does not have the total size of the elements.
     pub fn copy_all_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
         RowMut { layout: self.0.layout, ptr: self.0.ptr(), guard: PhantomData }.copy_from_dense(bytes)
     }
@@ -276,15 +281,15 @@ impl BytesMut {
     pub fn fill_zero(&mut self) {
         let ptr = self.0.ptr().as_ptr();
         for_each_run(&self.0.layout, None, |offset_bytes, _, run_bytes| {
-            // SAFETY: a run of elements, which the lease for writing covers.
+            // SAFETY: these bytes are elements, which the lease for writing covers.
             unsafe { ptr::write_bytes(ptr.add(offset_bytes), 0, run_bytes) };
         });
     }
 
-    /// The batch item with this index on the first axis.
+    /// The batch item with this index. The batch is the first axis.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if there is no such item.
+    /// Returns [`ErrorKind::Shape`] if there is no such item.
     pub fn row_mut(&mut self, index: usize) -> Result<RowMut<'_>> {
         let (layout, offset_bytes) = row_window(&self.0.layout, index)?;
         // SAFETY: the batch item is a part of the leased elements.
@@ -293,22 +298,22 @@ impl BytesMut {
     }
 }
 
-/// One batch item, see [`BytesMut::row_mut`].
+/// A batch item that can be written, see [`BytesMut::row_mut`].
 #[derive(Debug)]
 pub struct RowMut<'a> {
     layout: Layout,
-    /// The first element. The guard leases all elements of the layout for writing.
+    /// The address of the first element. The guard leases all elements of the layout for writing.
     ptr: NonNull<u8>,
     guard: PhantomData<&'a mut BytesMut>,
 }
 
-// SAFETY: stands for an exclusive borrow of the guard, which is `Send`.
+// SAFETY: the value represents an exclusive borrow of the guard, which is `Send`.
 unsafe impl Send for RowMut<'_> {}
 // SAFETY: a shared reference gives no access to the elements.
 unsafe impl Sync for RowMut<'_> {}
 
 impl RowMut<'_> {
-    /// Shape (first axis 1) and strides.
+    /// The layout of the item. The first extent is 1.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -316,7 +321,7 @@ impl RowMut<'_> {
     /// Copies the elements of a tensor into the batch item.
     ///
     /// # Errors
-    /// If element type or shape differ.
+    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ.
     pub fn copy_from(&mut self, source: &Bytes) -> Result<()> {
         let from = source.layout();
         if (from.element(), from.shape()) != (self.layout.element(), self.layout.shape()) {
@@ -332,21 +337,21 @@ impl RowMut<'_> {
     /// Copies elements from a buffer without gaps into the batch item.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless there are as many bytes as the item's elements have.
+    /// Returns [`ErrorKind::Shape`] if `bytes` does not have the size of the item's elements.
     pub fn copy_from_dense(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.layout.dense_bytes() {
             let expected = self.layout.dense_bytes();
             return Err(Error::new(ErrorKind::Shape, format!("expected {expected} bytes, got {}", bytes.len())));
         }
         let dense = Layout::dense(self.layout.element(), *self.layout.shape())?;
-        // SAFETY: `bytes` has the size of the dense layout; the guard covers the elements, and a borrowed slice has no byte of them, because
-        // the guard's lease for writing excludes all other accesses.
+        // SAFETY: `bytes` has the size of the dense layout, and the guard covers the elements. The guard's lease for writing excludes all
+        // other accesses, so a borrowed slice cannot contain these elements.
         unsafe { copy_strided(bytes.as_ptr(), &dense, self.ptr.as_ptr(), &self.layout) };
         Ok(())
     }
 }
 
-/// The window of one index of the first axis.
+/// The layout of one index of the first axis, and its byte offset.
 fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
     let mut end = [0; MAX_RANK];
     let rank = layout.shape().len();
@@ -362,23 +367,24 @@ fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
 /// Copies between two layouts of the same shape and element type.
 ///
 /// # Safety
-/// The elements of `from_layout` at `from` can be read and those of `to_layout` at `to` written, and they have no byte in common.
+/// The elements of `from_layout` at `from` must be readable. The elements of `to_layout` at `to` must be writable. The two must have no
+/// byte in common.
 unsafe fn copy_strided(from: *const u8, from_layout: &Layout, to: *mut u8, to_layout: &Layout) {
     for_each_run(from_layout, Some(to_layout), |from_offset, to_offset, run_bytes| {
-        // SAFETY: a run of elements on both sides, as the caller promises.
+        // SAFETY: the caller guarantees that both pointers refer to elements.
         unsafe { ptr::copy_nonoverlapping(from.add(from_offset), to.add(to_offset), run_bytes) };
     });
 }
 
-/// Calls `visit` with the offset and length in bytes of each run of adjacent elements; the runs are the same in a second layout of the same
-/// shape, whose offset is the second argument.
+/// Calls `visit` for each run of adjacent elements, with its offset and length in bytes. `second` is another layout of the same shape. The
+/// second argument of `visit` is the offset of the same elements in `second`.
 pub(super) fn for_each_run(layout: &Layout, second: Option<&Layout>, mut visit: impl FnMut(usize, usize, usize)) {
     if layout.is_empty() {
         return;
     }
     let shape = *layout.shape();
     let second = second.unwrap_or(layout);
-    // The trailing axes that are dense in both layouts belong to one run.
+    // Trailing axes that are dense in both layouts form one run.
     let mut run_bytes = layout.element().size();
     let mut n_outer = shape.len();
     while n_outer > 0 {

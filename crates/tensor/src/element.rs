@@ -1,4 +1,4 @@
-//! Element types and the Rust types that match them.
+//! The element types of tensors, and the Rust types that match them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// All types, in the order of declaration.
+    /// All element types, in the order of declaration.
     pub const ALL: [ElementType; 13] = [
         Self::Bool,
         Self::U8,
@@ -42,7 +42,7 @@ impl ElementType {
         Self::F64,
     ];
 
-    /// Bytes per element.
+    /// Size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 | Self::I8 => 1,
@@ -91,7 +91,7 @@ impl FromStr for ElementType {
     }
 }
 
-/// By its name: `"f32"`.
+/// Serialized as its name: `"f32"`.
 #[cfg(feature = "serde")]
 impl serde::Serialize for ElementType {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -108,7 +108,7 @@ impl<'de> serde::Deserialize<'de> for ElementType {
 }
 
 mod sealed {
-    /// Casts between element types: through `f64` if either is a float, otherwise through `i128`.
+    /// Conversions for casts between element types. A cast goes through `f64` if either type is a float, otherwise through `i128`.
     pub trait Sealed: Sized {
         const IS_FLOAT: bool;
         fn to_f64(self) -> f64;
@@ -118,20 +118,21 @@ mod sealed {
     }
 }
 
-/// Casts like Rust's `as`: toward zero, saturating, NaN to 0; integers wrap; a `bool` is true if the value is not 0.
+/// Casts a value like Rust's `as`. A cast from a float rounds toward zero, saturates, and turns NaN into 0. A cast between integers wraps.
+/// A cast to `bool` is true if the value is not 0.
 pub(super) fn cast<T: Element, U: Element>(value: T) -> U {
     if T::IS_FLOAT || U::IS_FLOAT { U::from_f64(value.to_f64()) } else { U::from_i128(value.to_i128()) }
 }
 
-/// A Rust type of tensor elements.
+/// A Rust type that can be the type of tensor elements.
 ///
 /// # Safety
-/// `TYPE.size()` is the size of `Self`, and every bit pattern for which [`Element::is_valid`] holds is a value of `Self`.
+/// `TYPE.size()` must be the size of `Self`. Every bit pattern for which [`Element::is_valid`] returns true must be a value of `Self`.
 pub unsafe trait Element: Copy + Send + Sync + PartialEq + fmt::Debug + sealed::Sealed + 'static {
-    /// The matching element type.
+    /// The element type that matches this Rust type.
     const TYPE: ElementType;
 
-    /// Whether `bytes`, a whole number of elements, are valid values. Always true, except for `bool`.
+    /// Whether `bytes`, which contains a whole number of elements, consists of valid values. Always true, except for `bool`.
     fn is_valid(_bytes: &[u8]) -> bool {
         true
     }
@@ -158,7 +159,7 @@ macro_rules! integers {
                 value as Self
             }
         }
-        // SAFETY: a number of the size that `ElementType::size` gives; every bit pattern is a value.
+        // SAFETY: the type is a number of the size that `ElementType::size` returns, and every bit pattern is a value.
         unsafe impl Element for $rust {
             const TYPE: ElementType = ElementType::$variant;
         }
@@ -186,7 +187,7 @@ macro_rules! floats {
                 $from_f64(value as f64)
             }
         }
-        // SAFETY: a number of the size that `ElementType::size` gives; every bit pattern is a value.
+        // SAFETY: the type is a number of the size that `ElementType::size` returns, and every bit pattern is a value.
         unsafe impl Element for $rust {
             const TYPE: ElementType = ElementType::$variant;
         }
@@ -215,7 +216,7 @@ impl sealed::Sealed for bool {
         value != 0
     }
 }
-// SAFETY: one byte; `is_valid` admits 0 and 1 only, the two values of `bool`.
+// SAFETY: `bool` has one byte, and `is_valid` accepts only 0 and 1, its two values.
 unsafe impl Element for bool {
     const TYPE: ElementType = ElementType::Bool;
 

@@ -1,4 +1,4 @@
-//! Errors of tensors: a kind for programs, and a message for people.
+//! Errors of tensors. Each has a kind for programs and a message for people.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use std::fmt;
 pub enum ErrorKind {
     /// Another lease excludes this access.
     Busy,
-    /// The element type is not the expected one.
+    /// The element type is not the expected type.
     ElementType,
-    /// Shape, strides or a region do not fit.
+    /// A shape, stride or region does not fit.
     Shape,
-    /// The memory is read-only, or memory of another process is not safe to map.
+    /// The memory is read-only, or belongs to another process and cannot be mapped safely.
     Access,
-    /// Out of memory; the message names the number of bytes.
+    /// No memory is left. The message contains the number of bytes.
     OutOfMemory,
-    /// The memory belongs to a device: the host can only copy it.
+    /// The memory belongs to a device, so the host can only copy it.
     Remote,
-    /// The system refused a descriptor, socket or mapping, or a peer sent something else than tensors.
+    /// The system refused a descriptor, socket or mapping, or a peer sent data that is not a tensor.
     Io,
-    /// The combination is not supported.
+    /// The operation is not supported for this tensor.
     Unsupported,
 }
 
@@ -35,12 +35,12 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Makes an error. The message says what was expected and what was found.
+    /// Creates an error. The message should say what was expected and what was found.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// The kind.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,4 +1,4 @@
-//! Shape and byte strides; pure arithmetic, no memory.
+//! Shapes and byte strides. Pure arithmetic, without access to memory.
 
 use std::fmt;
 use std::ops::Deref;
@@ -16,10 +16,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Makes a shape of these extents.
+    /// Creates a shape with these extents.
     ///
     /// # Panics
-    /// If there are more than [`MAX_RANK`].
+    /// Panics if there are more than [`MAX_RANK`] extents.
     pub fn new(dims: &[usize]) -> Self {
         assert!(dims.len() <= MAX_RANK, "a shape has at most {MAX_RANK} axes, got {}", dims.len());
         let mut inline = [0; MAX_RANK];
@@ -27,11 +27,11 @@ impl Shape {
         Self { dims: inline, rank: dims.len() as u8 }
     }
 
-    /// The extents from `begin` to `end`, which have an equal number of axes, at most [`MAX_RANK`].
+    /// The extents from `begin` to `end`. Both must have the same number of axes, at most [`MAX_RANK`].
     #[inline(always)]
     fn between(begin: &[usize], end: &[usize]) -> Self {
         let mut dims = [0; MAX_RANK];
-        // A fixed number of iterations keeps the values in registers.
+        // A fixed number of iterations lets the compiler keep the values in registers.
         for (axis, dim) in dims.iter_mut().enumerate() {
             if axis < begin.len() && axis < end.len() {
                 *dim = end[axis] - begin[axis];
@@ -40,7 +40,7 @@ impl Shape {
         Self { dims, rank: begin.len() as u8 }
     }
 
-    /// Number of elements, or `None` if it overflows.
+    /// Number of elements; `None` if the number overflows.
     pub fn n_elements(&self) -> Option<usize> {
         self.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim))
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Element type, shape and byte strides: the offset of each element from the first one.
+/// The element type, shape and byte strides. They define the offset of each element from the first element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     shape: Shape,
@@ -90,7 +90,7 @@ impl Layout {
     /// A dense layout in row-major order.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the size in bytes overflows.
+    /// Returns [`ErrorKind::Shape`] if the size in bytes overflows.
     pub fn dense(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         let overflow = || Error::new(ErrorKind::Shape, format!("shape {shape}: its size in bytes overflows"));
@@ -106,11 +106,11 @@ impl Layout {
         Ok(Self { shape, stride_bytes: Shape::new(&strides[..shape.len()]), element })
     }
 
-    /// A layout with these strides in bytes.
+    /// Creates a layout with these strides in bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless there is one stride per axis, each a multiple of the element's size and no smaller than
-    /// the extent of the axes inside it (rows may have padding but not overlap).
+    /// Returns [`ErrorKind::Shape`] unless there is one stride per axis. Each stride must be a multiple of the element size, and at least
+    /// the extent of the axes inside it: rows may have padding but must not overlap.
     pub fn strided(element: ElementType, shape: impl Into<Shape>, stride_bytes: &[usize]) -> Result<Self> {
         let shape = shape.into();
         let fail = |what: String| Err(Error::new(ErrorKind::Shape, what));
@@ -141,7 +141,7 @@ impl Layout {
         &self.shape
     }
 
-    /// Strides: the distance in bytes between neighbors along each axis.
+    /// The strides: the distance in bytes between neighboring elements along each axis.
     pub fn stride_bytes(&self) -> &[usize] {
         &self.stride_bytes
     }
@@ -161,12 +161,12 @@ impl Layout {
         self.shape.contains(&0)
     }
 
-    /// Size of the elements in bytes, without gaps.
+    /// Total size of the elements in bytes, without gaps.
     pub fn dense_bytes(&self) -> usize {
         self.n_elements() * self.element.size()
     }
 
-    /// Size in bytes from the first byte of the first element to the last byte of the last one, with gaps.
+    /// Size in bytes from the first byte of the first element to the last byte of the last element, including gaps.
     pub fn extent_bytes(&self) -> usize {
         if self.n_elements() == 0 {
             return 0;
@@ -187,16 +187,16 @@ impl Layout {
         true
     }
 
-    /// The window from `begin` to `end` (exclusive): its layout, and the byte offset of its first element.
+    /// The window from `begin` to `end` (exclusive). Returns its layout and the byte offset of its first element.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless `begin` and `end` have one entry per axis and `begin <= end <= shape`.
+    /// Returns [`ErrorKind::Shape`] unless `begin` and `end` have one entry per axis and `begin <= end <= shape` on every axis.
     pub fn window(&self, begin: &[usize], end: &[usize]) -> Result<(Layout, usize)> {
         let offset_bytes = self.window_offset(begin, end)?;
         Ok((self.with_window(begin, end), offset_bytes))
     }
 
-    /// The byte offset of [`Layout::window`], if the window is valid.
+    /// The byte offset of [`Layout::window`]. Fails if the window is invalid.
     #[inline(always)]
     pub(super) fn window_offset(&self, begin: &[usize], end: &[usize]) -> Result<usize> {
         let fail = || Err(self.not_within(begin, end));
@@ -208,15 +208,15 @@ impl Layout {
             if begin > end || end > extent {
                 return fail();
             }
-            // Strides of empty windows and of axes with one element are arbitrary. The sum is then unused or zero.
+            // Windows without elements, and axes with one element, have arbitrary strides. In these cases the sum is unused or zero.
             offset_bytes = offset_bytes.wrapping_add(begin.wrapping_mul(*stride_bytes));
             is_empty |= begin == end;
         }
         Ok(if is_empty { 0 } else { offset_bytes })
     }
 
-    /// The layout of a validated window. The path to the region is inlined: if the layout passes through memory, stores of words followed
-    /// by vector loads stall, which takes three times as long as everything else.
+    /// The layout of a window that was already checked. All functions on this path are inlined: if the layout passed through memory, vector
+    /// loads after word stores would stall. The stall takes three times as long as the rest of the function.
     #[inline(always)]
     pub(super) fn with_window(&self, begin: &[usize], end: &[usize]) -> Self {
         Self { shape: Shape::between(begin, end), stride_bytes: self.stride_bytes, element: self.element }
@@ -227,12 +227,12 @@ impl Layout {
         Error::new(ErrorKind::Shape, format!("region {begin:?}..{end:?}: expected begin <= end within shape {}", self.shape))
     }
 
-    /// The same strides with another shape, which must not reach further than the largest shape that the layout had.
+    /// The same strides with another shape. The new shape must not extend beyond the largest shape that the layout had.
     pub(super) fn with_shape(&self, shape: Shape) -> Self {
         Self { shape, ..*self }
     }
 
-    /// The same strides with another shape, for reshaping a tensor that is not dense. No axis may exceed `limit`.
+    /// The same strides with another shape, to reshape a tensor that is not dense. No extent may exceed that of `limit`.
     pub(super) fn with_smaller_shape(&self, shape: Shape, limit: &Shape) -> Result<Self> {
         if shape.len() != limit.len() || shape.iter().zip(limit.iter()).any(|(new, limit)| new > limit) {
             return Err(Error::new(ErrorKind::Shape, format!("set_shape {shape}: this tensor is a view and holds at most {limit}")));
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn windows_of_huge_strides_do_not_overflow() {
-        // The stride of an axis with one element is arbitrary.
+        // An axis with one element has an arbitrary stride.
         let huge = isize::MAX as usize & !7;
         let layout = Layout::strided(ElementType::U8, [1; MAX_RANK], &[huge; MAX_RANK]).unwrap();
         let (empty, offset_bytes) = layout.window(&[1; MAX_RANK], &[1; MAX_RANK]).unwrap();

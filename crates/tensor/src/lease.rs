@@ -1,41 +1,43 @@
-//! Leases: each byte of a memory has many readers or one writer. Taking a lease never blocks: a conflict is an error.
+//! Leases on memory: each byte has many readers or one writer. Taking a lease never blocks; a conflict is an error.
 //!
-//! [`Span`] is the set of bytes that a lease covers: the elements of a tensor, without the gaps between its rows. [`Leases`] holds the leases
-//! of one memory. A lease on the whole memory is one atomic operation. A lease on a part is an entry of a list, which a lock guards.
+//! [`Span`] is the set of bytes that a lease covers: the elements of a tensor, without the gaps between its rows. [`Leases`] stores the
+//! leases on one block of memory. A lease on the whole block is one atomic operation. A lease on a part is an entry of a list that is
+//! protected by a lock.
 
 use super::{Layout, MAX_RANK};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
-/// A set of bytes: equally long rows, repeated along up to [`MAX_AXES`] axes.
+/// A set of bytes: rows of equal length, repeated along up to [`MAX_AXES`] axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Offset of the first byte in the memory.
     begin: usize,
     /// Length of each row.
     row_bytes: usize,
-    /// The axes, outermost first. Only the first `n_axes` count.
+    /// The axes, outermost first. Only the first `n_axes` entries are used.
     axes: [Axis; MAX_AXES],
     n_axes: usize,
 }
 
-/// Rows repeated `n` times, more than once, at a distance of `stride` bytes.
+/// Rows that repeat `n` times at a distance of `stride` bytes. `n` is at least 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Axis {
     stride: usize,
     n: usize,
 }
 
-/// Enough for each region of a tensor with four axes. A region with more axes that can't be joined gets a span with more bytes.
+/// Sufficient for every region of a tensor with four axes. A region with more axes, if they cannot be joined, gets a span with additional
+/// bytes.
 const MAX_AXES: usize = 3;
 
 impl Span {
-    /// `len` bytes from `begin` on; `None` if there are none.
+    /// The range of `len` bytes from `begin`; `None` if `len` is 0.
     pub fn range(begin: usize, len: usize) -> Option<Self> {
         (len > 0).then_some(Self { begin, row_bytes: len, axes: [Axis { stride: 0, n: 1 }; MAX_AXES], n_axes: 0 })
     }
 
-    /// The elements of a tensor, whose first byte is at `offset_bytes`; `None` if it is empty. The elements are inside a memory, so the end
-    /// of the span does not overflow.
+    /// The bytes of a tensor's elements; `None` if the tensor has no elements. `offset_bytes` is the position of the first element. The
+    /// elements must be inside one block of memory, so the end of the span does not overflow.
     pub fn of_elements(layout: &Layout, offset_bytes: usize) -> Option<Self> {
         let mut row_bytes = layout.element().size();
         // Innermost first.
@@ -58,7 +60,7 @@ impl Span {
             if !outer.stride.is_multiple_of(inner.stride) {
                 return Self::range(offset_bytes, layout.extent_bytes());
             }
-            // Also covers the rows between the blocks of the outer axis.
+            // Join the two outermost axes. The joined axis also covers rows between the blocks of the outer axis.
             axes[n_axes - 2].n = (outer.n - 1) * (outer.stride / inner.stride) + inner.n;
             n_axes -= 1;
         }
@@ -79,23 +81,23 @@ impl Span {
         &self.axes[..self.n_axes]
     }
 
-    /// The offset behind the last byte.
+    /// The offset after the last byte.
     fn end(&self) -> usize {
         self.begin + self.row_bytes + self.axes().iter().map(|axis| (axis.n - 1) * axis.stride).sum::<usize>()
     }
 
-    /// Whether the spans have a byte in common. Exact for regions of one tensor. Spans whose strides have nothing to do with each other may
-    /// count as overlapping, because an exact answer could take long.
+    /// Whether the spans have a byte in common. Exact for regions of one tensor. Spans with unrelated strides may be reported as
+    /// overlapping, because an exact test could take long.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (end, other_end) = (self.end(), other.end());
         if self.begin >= other_end || other.begin >= end {
             return false;
         }
-        // The second condition: differences below do not overflow.
+        // The second condition ensures that the differences below do not overflow.
         if (self.n_axes, other.n_axes) == (0, 0) || end.max(other_end) > isize::MAX as usize / 4 {
             return true;
         }
-        // All axes of both, the largest stride first. A span has one repetition along an axis of the other alone.
+        // Collect the axes of both spans, the largest stride first. A span has one repetition along an axis that only the other span has.
         let mut axes = [Common { stride: 1, n: 1, n_other: 1 }; 2 * MAX_AXES];
         let mut n_axes = 0;
         let (mut own, mut others) = (self.axes().iter().peekable(), other.axes().iter().peekable());
@@ -118,7 +120,7 @@ impl Span {
     }
 }
 
-/// An axis of two spans, with the number of repetitions of each.
+/// An axis that two spans are compared along, with the number of repetitions of each span.
 #[derive(Clone, Copy)]
 struct Common {
     stride: isize,
@@ -130,15 +132,17 @@ struct Common {
 struct Rows {
     len: isize,
     other_len: isize,
-    /// Number of candidates that may still be tried; then the answer is "they overlap".
+    /// Number of candidates that may still be tried. When none is left, the rows count as overlapping.
     n_left: usize,
 }
 
 impl Rows {
-    /// Whether a row of the first span overlaps one of the second, if the first span begins `distance` bytes behind the second.
+    /// Whether a row of the first span overlaps a row of the second span. `distance` is the begin of the first span minus the begin of the
+    /// second.
     ///
-    /// The distance of two rows is `distance` plus, for each axis, `k` strides, where `k` is the difference of their positions. Only values
-    /// of `k` for which the blocks along the remaining axes overlap are tried: at most two for regions of one tensor.
+    /// The distance of two rows is `distance` plus `k` strides for each axis, where `k` is the difference of their positions on that axis.
+    /// Only those `k` are tried for which the blocks along the remaining axes overlap. For regions of one tensor, at most two values of `k`
+    /// remain per axis.
     fn meet(&mut self, distance: isize, axes: &[Common]) -> bool {
         let Some((axis, inner)) = axes.split_first() else { return -self.len < distance && distance < self.other_len };
         let block = self.len + inner.iter().map(|axis| (axis.n - 1) * axis.stride).sum::<isize>();
@@ -159,14 +163,15 @@ impl Rows {
     }
 }
 
-/// The leases on one memory.
+/// The leases on one block of memory.
 #[derive(Debug)]
 pub struct Leases {
     /// Size of the memory in bytes.
     len: usize,
-    /// `WRITER`: the whole memory is written. Otherwise the number of its readers, and `PARTS` while the list has entries.
+    /// `WRITER` if a lease for writing covers the whole memory. Otherwise the number of leases for reading on the whole memory, plus
+    /// `PARTS` while the list has entries.
     state: AtomicUsize,
-    /// Ended leases leave `None`, so indices stay valid. Never has an empty span.
+    /// Leases on parts. Ended leases leave `None`, so that indices stay valid. No entry has an empty span.
     parts: Mutex<Vec<Option<Part>>>,
 }
 
@@ -176,34 +181,34 @@ struct Part {
     writes: bool,
 }
 
-/// While set, leases on the whole memory are taken under the lock.
+/// The flag in `state` for entries in `parts`. While it is set, leases on the whole memory are taken under the lock.
 const PARTS: usize = 1 << (usize::BITS - 2);
 const WRITER: usize = 1 << (usize::BITS - 1);
 
-/// What a lease holds; given back with [`Leases::end`].
+/// The bytes that a lease holds. [`Leases::end`] releases them.
 #[derive(Debug)]
 pub enum Held {
-    /// Nothing: the tensor is empty.
+    /// No bytes, because the tensor has no elements.
     Nothing,
     /// The whole memory, for reading.
     Reads,
     /// The whole memory, for writing.
     Writes,
-    /// A part of the memory: an index into the list.
+    /// A part of the memory. The number is an index into the list of parts.
     Part(usize),
 }
 
-/// The lease in the way of a new one.
+/// The kind of lease that excludes a new lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conflict {
-    /// The bytes, or some of them, are read.
+    /// A lease for reading covers at least one of the bytes.
     Read,
-    /// The bytes, or some of them, are written.
+    /// A lease for writing covers at least one of the bytes.
     Written,
 }
 
 impl Leases {
-    /// For a memory of `len` bytes.
+    /// Creates the leases for a block of `len` bytes.
     pub fn new(len: usize) -> Self {
         Self { len, state: AtomicUsize::new(0), parts: Mutex::new(Vec::new()) }
     }
@@ -211,7 +216,7 @@ impl Leases {
     /// Takes a lease on all bytes of `span`.
     ///
     /// # Errors
-    /// The lease in the way.
+    /// The kind of lease that excludes the new lease.
     #[inline]
     pub fn take(&self, span: Option<Span>, writes: bool) -> Result<Held, Conflict> {
         match span {
@@ -225,7 +230,7 @@ impl Leases {
     /// Takes a lease for reading on the whole memory.
     ///
     /// # Errors
-    /// The lease in the way.
+    /// The kind of lease that excludes the new lease.
     #[inline]
     pub fn take_whole_to_read(&self) -> Result<Held, Conflict> {
         let count = |state: usize| if state & (WRITER | PARTS) == 0 { Some(state + 1) } else { None };
@@ -237,7 +242,7 @@ impl Leases {
     }
 
     fn take_whole_among_parts(&self) -> Result<Held, Conflict> {
-        // The list does not change until the end.
+        // The lock is held until the end of the function, so the list does not change.
         let parts = self.parts.lock().unwrap();
         if parts.iter().flatten().any(|part| part.writes) {
             return Err(Conflict::Written);
@@ -283,7 +288,7 @@ impl Leases {
         }))
     }
 
-    /// Turns a lease for writing into one for reading, without a gap in which another thread could write.
+    /// Turns a lease for writing into a lease for reading. No other thread can write in between.
     pub fn downgrade(&self, held: &mut Held) {
         match held {
             Held::Writes => {
@@ -320,7 +325,7 @@ impl Leases {
         }
     }
 
-    /// Whether a lease for writing exists now, on the whole memory or a part.
+    /// Whether a lease for writing currently exists, on the whole memory or on a part.
     pub fn is_written(&self) -> bool {
         match self.state.load(Ordering::Relaxed) {
             WRITER => true,
@@ -329,7 +334,7 @@ impl Leases {
         }
     }
 
-    /// Whether a lease covers a byte of `span`.
+    /// Whether the lease `held` covers any byte of `span`.
     pub fn covers_any(&self, held: &Held, span: Option<Span>) -> bool {
         let Some(span) = span else { return false };
         match held {
@@ -351,7 +356,7 @@ mod tests {
         ((*state >> 33) as usize) % end
     }
 
-    /// The bytes of a layout's elements, one by one.
+    /// The offsets of all bytes of a layout's elements.
     fn bytes_of(layout: &Layout, offset_bytes: usize) -> Vec<usize> {
         let mut offsets = vec![offset_bytes];
         for (&n, &stride) in layout.shape().iter().zip(layout.stride_bytes()) {

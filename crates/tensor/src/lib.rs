@@ -1,16 +1,17 @@
-//! Tensors: typed, shaped, shared memory.
+//! Tensors: typed arrays with a shape, in reference-counted memory.
 //!
-//! A [`Tensor`] is an element type, a [`Layout`] (shape and byte strides) and a reference to [`Memory`]. Clones share the memory. A region
-//! of interest ([`Tensor::roi`]) shares it with another shape and offset. Access goes through short-lived guards ([`View`], [`ViewMut`],
-//! [`Bytes`]) that hold a *lease* on the bytes of the elements: each byte has many readers or one writer. Taking a lease never blocks: a
-//! conflicting access fails with [`ErrorKind::Busy`]. This keeps the inputs of a running request unchanged.
+//! A [`Tensor`] consists of an element type, a [`Layout`] (shape and byte strides) and a reference to [`Memory`]. Clones share the memory.
+//! A region of interest ([`Tensor::roi`]) shares the memory with another shape and offset. Short-lived guards ([`View`], [`ViewMut`],
+//! [`Bytes`]) give access to the values. Each guard holds a *lease* on the bytes of the elements: each byte has many readers or one writer.
+//! Taking a lease never blocks; a conflicting access fails with [`ErrorKind::Busy`]. Leases keep the inputs of a running request unchanged.
 //!
-//! Memory may belong to a device ([`remote`]), which the host can only copy from and to, or be shared with other processes (`shared`).
+//! Memory may belong to a device ([`remote`]), in which case the host can only copy it. Memory may also be shared with other processes
+//! (`shared`).
 //!
 //! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `owned`, `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`,
 //! [`process`].
 //!
-//! Knows no pixels, no models, no threads, no GStreamer.
+//! This crate has no code for pixels, models, threads or GStreamer.
 
 mod bytes;
 pub mod element;

@@ -1,4 +1,4 @@
-//! Tensors that take over the memory of a `Vec` or of an owned `ndarray`, without a copy. Holds the `unsafe` code of that memory.
+//! Tensors that take over the memory of a `Vec` or of an owned `ndarray`, without a copy. Contains the `unsafe` code for this memory.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -7,14 +7,14 @@ use ndarray::{Array, Dimension};
 
 use super::{Element, Error, ErrorKind, ForeignMemory, Layout, MAX_RANK, Result, Shape, Tensor};
 
-/// The memory of a `Vec`.
+/// The memory of a `Vec`, as the memory of a tensor.
 struct VecMemory<T: Element> {
     ptr: NonNull<T>,
     len: usize,
     capacity: usize,
 }
 
-// SAFETY: the allocation belongs to this value, is initialized up to `len`, and never moves. It is reached only through leases.
+// SAFETY: this value owns the allocation, which is initialized up to `len` and never moves. It is accessed only through leases.
 unsafe impl<T: Element> ForeignMemory for VecMemory<T> {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr.cast()
@@ -29,9 +29,9 @@ unsafe impl<T: Element> ForeignMemory for VecMemory<T> {
     }
 }
 
-// SAFETY: it owns plain numbers, which are `Send`.
+// SAFETY: the value owns plain numbers, which are `Send`.
 unsafe impl<T: Element> Send for VecMemory<T> {}
-// SAFETY: no method gives access to the numbers; see above.
+// SAFETY: no method gives access to the numbers.
 unsafe impl<T: Element> Sync for VecMemory<T> {}
 
 impl<T: Element> VecMemory<T> {
@@ -44,14 +44,14 @@ impl<T: Element> VecMemory<T> {
 
 impl<T: Element> Drop for VecMemory<T> {
     fn drop(&mut self) {
-        // SAFETY: pointer and capacity are those of the `Vec` that `new` took apart. Numbers need no drop, and bytes that were written
-        // through a lease may be no valid `bool`, so the length is 0.
+        // SAFETY: the pointer and capacity are those of the `Vec` that `new` took apart. Numbers need no drop. A byte that was written
+        // through a lease may be an invalid `bool`, so the length is set to 0.
         drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), 0, self.capacity) });
     }
 }
 
 impl Tensor {
-    /// A dense tensor of these values, in row-major order, without a copy: the tensor takes over the memory.
+    /// A dense tensor of these values, in row-major order. The tensor takes over the memory without a copy.
     ///
     /// ```
     /// # use roiflow_tensor::Tensor;
@@ -61,7 +61,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless `shape` has `values.len()` elements.
+    /// Returns [`ErrorKind::Shape`] unless `shape` has `values.len()` elements.
     pub fn from_vec<T: Element>(shape: impl Into<Shape>, values: Vec<T>) -> Result<Self> {
         let shape = shape.into();
         let layout = Layout::dense(T::TYPE, shape)?;
@@ -72,8 +72,8 @@ impl Tensor {
         Self::foreign_whole(Box::new(VecMemory::new(values)), layout)
     }
 
-    /// A tensor of an owned array. It takes over the memory of the array, without a copy; rows may have gaps. The values are copied if the
-    /// axes are not in row-major order (a transposed array), or one is reversed (a negative stride).
+    /// A tensor of an owned array. The tensor takes over the memory of the array without a copy; rows may have gaps. The values are copied
+    /// if the axes are not in row-major order (a transposed array), or if an axis is reversed (a negative stride).
     ///
     /// ```
     /// # use roiflow_tensor::Tensor;
@@ -83,7 +83,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the array has more than [`MAX_RANK`] axes.
+    /// Returns [`ErrorKind::Shape`] if the array has more than [`MAX_RANK`] axes.
     pub fn from_owned<T: Element, D: Dimension>(array: Array<T, D>) -> Result<Self> {
         let copied = |array: &Array<T, D>| Self::from_array(&array.view().into_dyn());
         if array.ndim() > MAX_RANK {
@@ -106,7 +106,7 @@ impl Tensor {
 impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = Error;
 
-    /// As [`Tensor::from_owned`].
+    /// Same as [`Tensor::from_owned`].
     fn try_from(array: Array<T, D>) -> Result<Self> {
         Self::from_owned(array)
     }

@@ -6,10 +6,10 @@ use super::storage::AlignedBytes;
 use super::{ElementType, Layout, Memory, Result, Shape, Tensor};
 use crate::sync::Mutex;
 
-/// A pool of tensors of one type and shape. Their memory returns to the pool when the last handle is dropped.
+/// A pool of memory for tensors of one type and shape. When the last handle of a tensor is dropped, its memory returns to the pool.
 ///
-/// Keeps at most `capacity` idle blocks; further blocks are freed when they return. Not needed for the tensors of a request, which are
-/// reused anyway.
+/// The pool keeps at most `capacity` idle blocks and frees further blocks when they return. Tensors of a request do not need a pool,
+/// because requests reuse them.
 #[derive(Debug, Clone)]
 pub struct TensorPool {
     layout: Layout,
@@ -29,27 +29,27 @@ impl std::fmt::Debug for AlignedBytes {
 }
 
 impl TensorPool {
-    /// Makes a pool of dense tensors.
+    /// Creates a pool of memory for dense tensors.
     ///
     /// # Errors
-    /// If the size in bytes overflows.
+    /// Returns [`ErrorKind::Shape`](super::ErrorKind::Shape) if the size in bytes overflows.
     pub fn new(element: ElementType, shape: impl Into<Shape>, capacity: usize) -> Result<Self> {
         let layout = Layout::dense(element, shape)?;
         Ok(Self { layout, idle: Arc::new(Idle { capacity, blocks: Mutex::new(Vec::with_capacity(capacity)) }) })
     }
 
-    /// Takes a tensor. Its values are zero or those of the previous user.
+    /// Takes a tensor out of the pool. Its values are zero, or the values that the previous user wrote.
     ///
     /// # Panics
-    /// If memory is exhausted; see [`TensorPool::try_take`].
+    /// Panics if no memory is left. [`TensorPool::try_take`] returns an error instead.
     pub fn take(&self) -> Tensor {
         self.try_take().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`TensorPool::take`], with an error if memory is exhausted.
+    /// Same as [`TensorPool::take`], but returns an error if no memory is left.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`](super::ErrorKind::OutOfMemory) if memory is exhausted.
+    /// Returns [`ErrorKind::OutOfMemory`](super::ErrorKind::OutOfMemory) if no memory is left.
     pub fn try_take(&self) -> Result<Tensor> {
         let block = self.idle.blocks.lock().unwrap().pop();
         let block = match block {
@@ -65,7 +65,7 @@ impl TensorPool {
     }
 }
 
-/// Returns memory to the pool, if it still exists.
+/// Returns memory to the pool if the pool still exists.
 pub(super) struct PoolReturn(Weak<Idle>);
 
 impl PoolReturn {

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Identifies the process in which it was created. A forked process has none of the threads of its parent.
+/// Identifies the process that created the token. A forked process has none of the threads of its parent.
 ///
-/// A fork through the C library (as Python's `os.fork`) is detected by a handler that the first token registers; comparing tokens reads one
-/// atomic. If the handler cannot be registered, the process id is compared instead.
+/// Forks through the C library, such as Python's `os.fork`, are detected. The first token registers a handler for them, and comparing
+/// tokens reads one atomic. If the handler cannot be registered, the process ID is compared instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessToken(u64);
 
@@ -17,7 +17,7 @@ static METHOD: AtomicU32 = AtomicU32::new(UNKNOWN);
 static N_FORKS: AtomicU64 = AtomicU64::new(0);
 
 impl ProcessToken {
-    /// The token of this process.
+    /// The token of the current process.
     pub fn current() -> Self {
         match METHOD.load(Ordering::Acquire) {
             COUNTS_FORKS => Self(N_FORKS.load(Ordering::Relaxed)),
@@ -29,13 +29,14 @@ impl ProcessToken {
         }
     }
 
-    /// Whether the token was created in this process, not in one of which it is a fork.
+    /// Whether the current process created the token. False in a fork of that process.
     pub fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-/// Registers the handler. Threads that do so at the same time register it twice, which has no effect: tokens are compared for equality.
+/// Registers the handler. If several threads register it at the same time, it counts a fork twice. That is harmless, because tokens are
+/// only compared for equality.
 #[cfg(unix)]
 fn count_forks() -> bool {
     type Handler = Option<unsafe extern "C" fn()>;
@@ -45,8 +46,8 @@ fn count_forks() -> bool {
     unsafe extern "C" fn in_child() {
         N_FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler only adds to an atomic, as a child of a process with threads may do; the C library removes it if this library is
-    // unloaded.
+    // SAFETY: the handler only adds to an atomic, which is allowed in the child of a process with threads. The C library removes the
+    // handler if this library is unloaded.
     unsafe { pthread_atfork(None, None, Some(in_child)) == 0 }
 }
 

@@ -1,7 +1,7 @@
-//! Tensors in device memory: shape and type are known to the host, the bytes are not. The host can only copy them.
+//! Tensors in device memory. The host knows the shape and element type, but can access the bytes only by copying.
 //!
-//! A context of the device (`runtime::RemoteContext`) makes such tensors. They have regions and leases like host tensors, and are inputs
-//! and outputs of requests of their device. Access to their bytes fails with [`ErrorKind::Remote`].
+//! A context of the device (`runtime::RemoteContext`) creates such tensors. Like host tensors, they have regions and leases. They can be
+//! inputs and outputs of requests of their device. Host access to their bytes fails with [`ErrorKind::Remote`].
 
 use std::any::Any;
 use std::fmt;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use super::tensor::Placed;
 use super::{DeviceLease, Error, ErrorKind, Layout, Memory, MemoryKind, Result, Tensor};
 
-/// A block of device memory, implemented by the device, which finds its own blocks by type: [`Tensor::in_remote`].
+/// A block of device memory. A device implements this trait. It recognizes its own blocks by their type, see [`Tensor::in_remote`].
 pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
-    /// The name of the memory in messages: "the memory of GPU.0".
+    /// The name of the memory in messages, for example "the memory of GPU.0".
     fn place(&self) -> &str;
 
     /// Number of bytes.
@@ -25,21 +25,21 @@ pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Copies the elements of `layout`, the first at `offset_bytes`, to `target` without gaps; returns when the copy is complete. The
-    /// caller holds a lease, and has checked that the elements are inside the block and `target` has their size.
+    /// Copies the elements of `layout` to `target` without gaps. The first element is at `offset_bytes`. Returns when the copy is complete.
+    /// The caller holds a lease. It has checked that the elements are inside the block and that `target` has their total size.
     ///
     /// # Errors
-    /// If the device fails.
+    /// Any error of the device.
     fn read(&self, layout: &Layout, offset_bytes: usize, target: &mut [u8]) -> Result<()>;
 
-    /// As [`RemoteMemory::read`], from `source` to the device.
+    /// Copies elements from `source` to the device. The parameters are as in [`RemoteMemory::read`].
     ///
     /// # Errors
-    /// If the device fails.
+    /// Any error of the device.
     fn write(&self, layout: &Layout, offset_bytes: usize, source: &[u8]) -> Result<()>;
 }
 
-/// The position of a tensor in device memory of type `T`, for the device.
+/// The position of a tensor in device memory of type `T`. Devices use it to access the tensor.
 #[derive(Debug, Clone)]
 pub struct InRemote<T> {
     memory: Arc<Memory>,
@@ -49,7 +49,7 @@ pub struct InRemote<T> {
 }
 
 impl<T> InRemote<T> {
-    /// Shape and strides.
+    /// The element type, shape and strides.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -70,10 +70,10 @@ impl<T: RemoteMemory> Deref for InRemote<T> {
 }
 
 impl Tensor {
-    /// A dense tensor over a whole block of device memory. [`Tensor::set_shape`] changes it to any shape that fits.
+    /// A dense tensor over a whole block of device memory. [`Tensor::set_shape`] can give it any shape that fits into the block.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the memory is too small.
+    /// Returns [`ErrorKind::Shape`] if the memory is too small.
     pub fn remote_whole(owner: Box<dyn RemoteMemory>, layout: Layout) -> Result<Self> {
         let Placed { memory, .. } = Self::part_of(Memory::remote(owner), layout, 0)?.placed();
         Ok(Self::over(memory, layout))
@@ -84,49 +84,49 @@ impl Tensor {
         self.with_placed(|placed| placed.memory.as_remote().is_some())
     }
 
-    /// The kind of its memory.
+    /// The kind of memory that the tensor uses.
     pub fn memory_kind(&self) -> MemoryKind {
         self.with_placed(|placed| placed.memory.kind())
     }
 
-    /// The name of a remote tensor's memory, for messages: "the memory of GPU.0".
+    /// The name of the device memory in messages, for example "the memory of GPU.0"; `None` for host memory.
     pub fn remote_place(&self) -> Option<String> {
         self.placed().memory.as_remote().map(|remote| remote.place().to_owned())
     }
 
-    /// The position of the tensor, if it is in device memory of type `T`.
+    /// The position of the tensor, if the tensor is in device memory of type `T`.
     pub fn in_remote<T: RemoteMemory>(&self) -> Option<InRemote<T>> {
         let Placed { memory, layout, offset_bytes } = self.placed();
         let remote: &dyn Any = memory.as_remote()?;
         remote.is::<T>().then(|| InRemote { memory: Arc::clone(&memory), layout, offset_bytes, kind: PhantomData })
     }
 
-    /// A lease for an access without host addresses: by a device or another process.
+    /// Takes a lease for an access by a device or another process, which uses no host addresses.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for views.
+    /// Returns [`ErrorKind::Busy`] and [`ErrorKind::Access`], as for views.
     pub fn lease_for_device(&self, writes: bool) -> Result<DeviceLease> {
         Ok(self.lease_placed(writes)?.0)
     }
 
-    /// A lease with the layout and the memory that it covers.
+    /// Takes a lease. Also returns the layout and the memory that the lease covers.
     fn lease_placed(&self, writes: bool) -> Result<(DeviceLease, Placed)> {
         self.with_span(false, |placed, span| Ok((DeviceLease::new(placed.memory.lease(span, writes)?, writes), placed.clone())))
     }
 
-    /// Copies from `source`: see [`Tensor::copy_to`].
+    /// Copies all elements from `source`, see [`Tensor::copy_to`].
     ///
     /// # Errors
-    /// As [`Tensor::copy_to`].
+    /// The errors of [`Tensor::copy_to`].
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         source.copy_to(self)
     }
 }
 
-/// Copies tensors of which at least one is in device memory.
+/// Copies between two tensors. At least one of them is in device memory.
 pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
     check_equal(&source.layout(), &target.layout())?;
-    // Leases and layouts are taken together, so neither side can be reshaped in between.
+    // The lease and the layout of each side are taken in one step, so neither side can be reshaped in between.
     match (source.is_remote(), target.is_remote()) {
         (true, false) => {
             let (_source_lease, from) = source.lease_placed(false)?;
@@ -170,7 +170,7 @@ fn remote_of(placed: &Placed) -> Result<&dyn RemoteMemory> {
     placed.memory.as_remote().ok_or_else(|| Error::new(ErrorKind::Busy, "copy: the tensor took other memory meanwhile; copy it again"))
 }
 
-/// Element type and shape are the same.
+/// Checks that the element types and shapes are equal.
 pub(super) fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
     if from.element() != to.element() {
         let (expected, got) = (to.element(), from.element());
@@ -183,7 +183,7 @@ pub(super) fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// A buffer for all elements without gaps.
+/// A zeroed buffer for all elements without gaps.
 fn zeros(layout: &Layout) -> Result<Vec<u8>> {
     let n_bytes = layout.dense_bytes();
     let mut bytes = Vec::new();

@@ -1,8 +1,8 @@
-//! Reshaping a tensor, alone or together with a lease that the caller holds.
+//! Reshaping of tensors, with or without a lease that the caller holds.
 //!
-//! The handles of a tensor share its layout behind one lock. Layout, memory and lease change in one step under that lock, so a lease always
-//! matches its layout. A lease covers what the tensor may grow to within its memory, except that an empty tensor leases nothing: it takes its
-//! lease when it gets elements.
+//! The handles of a tensor share its layout, which a lock protects. The layout, memory and lease change in one step under that lock, so a
+//! lease always matches its layout. A lease covers all bytes that the tensor may grow to within its memory. A tensor without elements
+//! leases nothing, and takes its lease when it gets elements.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::tensor::{Body, Placed};
 use super::{BytesMut, DeviceLease, Error, ErrorKind, Layout, Memory, Result, Shape, Tensor};
 
 impl Tensor {
-    /// Changes the shape. A dense tensor keeps its memory if it is large enough; otherwise it gets new zeroed memory, and existing regions
-    /// keep the old one. A region can shrink, and grow back to its original shape.
+    /// Changes the shape. A dense tensor keeps its memory if that is large enough. Otherwise it gets new zeroed memory, and existing
+    /// regions keep the old memory. A region can shrink, and grow back to its original shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while a guard covers a byte of the memory; [`ErrorKind::Shape`] if a region would exceed its original shape, or the
-    /// new shape does not fit into shared or device memory.
+    /// Returns [`ErrorKind::Busy`] while a guard covers a byte of the memory; [`ErrorKind::Shape`] if a region would exceed its original
+    /// shape, or if the new shape does not fit into shared or device memory.
     pub fn set_shape(&mut self, shape: impl Into<Shape>) -> Result<()> {
         let (shape, element) = (shape.into(), self.element());
         match &mut self.body {
@@ -31,18 +31,19 @@ impl Tensor {
                 let memory = if fits(&placed, &layout) { Arc::clone(&placed.memory) } else { larger_memory(&placed, &layout)? };
                 let before = std::mem::replace(&mut *placed, Placed { memory, layout, offset_bytes: 0 });
                 drop(placed);
-                drop((lease, before)); // Without the lock: the memory may be foreign, and its owner runs code of its own.
+                drop((lease, before)); // Dropped without the lock: foreign memory runs code of its owner.
             }
         }
         Ok(())
     }
 
-    /// Changes the shape under a write lease. The lease never ends in between, so no other thread sees the new shape with old values.
+    /// Changes the shape under a lease for writing. The lease never ends in between, so other threads cannot see the new shape with old
+    /// values.
     ///
-    /// Without a lease, other threads may read the tensor: it gets new memory, and the readers keep the old one.
+    /// If `lease` is `None`, other threads may be reading the tensor. The tensor then gets new memory, and the readers keep the old memory.
     ///
     /// # Errors
-    /// As [`Tensor::set_shape`]; tensor and lease are then unchanged.
+    /// The errors of [`Tensor::set_shape`]. After an error, the tensor and the lease are unchanged.
     #[doc(hidden)]
     pub fn reshape_leased(&mut self, lease: &mut Option<BytesMut>, shape: Shape) -> Result<()> {
         let element = self.element();
@@ -72,7 +73,7 @@ impl Tensor {
                     Some(held) => check_is_of(held.memory(), &placed).map(|()| None)?,
                     None => match new.memory.lease(new.whole_span(), true) {
                         Ok(write) => Some(write).filter(|_| fits),
-                        // The readers may have finished meanwhile.
+                        // The readers may have ended meanwhile.
                         Err(error) if error.kind() == ErrorKind::Busy && !placed.memory.is_written() => None,
                         Err(error) => return Err(error),
                     },
@@ -88,16 +89,16 @@ impl Tensor {
                 let before = std::mem::replace(&mut *placed, new);
                 let before = (lease.replace(BytesMut(Leased::new(write, layout, 0, false))), before);
                 drop(placed);
-                drop(before); // As in `set_shape`.
+                drop(before); // Dropped without the lock, as in `set_shape`.
             }
         }
         Ok(())
     }
 
-    /// As [`Tensor::reshape_leased`], for a tensor in device memory, which never moves.
+    /// Same as [`Tensor::reshape_leased`], but for a tensor in device memory, which never moves.
     ///
     /// # Errors
-    /// As [`Tensor::reshape_leased`].
+    /// The errors of [`Tensor::reshape_leased`].
     #[doc(hidden)]
     pub fn reshape_leased_by_device(&mut self, lease: &mut DeviceLease, shape: Shape) -> Result<()> {
         let element = self.element();
@@ -122,7 +123,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Whether the tensor is not being written, and may get new memory while readers keep the present one.
+    /// Whether the tensor may get new memory while its readers keep the present memory. False while the tensor is being written.
     #[doc(hidden)]
     pub fn may_leave_its_readers(&self) -> bool {
         matches!(self.body, Body::Whole(_)) && self.with_placed(|placed| placed.memory.may_move() && !placed.memory.is_written())
@@ -150,7 +151,7 @@ fn too_small(placed: &Placed, layout: &Layout) -> Error {
     )
 }
 
-/// Whether the lease is on the memory of the tensor.
+/// Checks that the lease is on the memory of the tensor.
 fn check_is_of(memory: &Arc<Memory>, placed: &Placed) -> Result<()> {
     if Arc::ptr_eq(memory, &placed.memory) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Regions of interest: a view of a part of a tensor, with the same memory and strides. No copy, no allocation.
+//! Regions of interest. A region is a tensor that uses a part of another tensor, with the same memory and strides. Creating it needs no
+//! copy and no allocation.
 
 use std::sync::Arc;
 
@@ -6,13 +7,14 @@ use super::tensor::{Body, Placed};
 use super::{Result, Tensor};
 
 impl Tensor {
-    /// The region from `begin` to `end` (exclusive), one coordinate per axis, like OpenVINO's ROI tensor.
+    /// The region from `begin` to `end` (exclusive), with one coordinate per axis, as in OpenVINO's ROI tensor.
     ///
-    /// The region shares the memory: values written through one are visible through the other. A guard of the region leases the elements of
-    /// the region alone, so regions without a common element can be written at the same time. The region keeps the memory alive.
+    /// The region shares the memory of the tensor: values written through one are visible through the other. A guard of the region leases
+    /// only the elements of the region, so regions without a common element can be written at the same time. The region keeps the memory
+    /// alive.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`](super::ErrorKind::Shape) unless `begin <= end <= shape` on every axis.
+    /// Returns [`ErrorKind::Shape`](super::ErrorKind::Shape) unless `begin <= end <= shape` on every axis.
     pub fn roi(&self, begin: &[usize], end: &[usize]) -> Result<Tensor> {
         match &self.body {
             Body::Whole(placed) => placed.read().unwrap().window(begin, end),

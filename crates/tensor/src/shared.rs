@@ -1,15 +1,16 @@
 //! Tensors in memory shared between processes: sealed anonymous files, whose descriptors are sent over Unix sockets.
 //!
-//! - *Creating*: [`Tensor::shared`] makes memory that this process writes and others only read: the file is sealed against all other writers.
-//!   [`SharedTensor::new`] makes memory that every process with the descriptor may write.
-//! - *Sending* ([`Tensor::export`], [`SharedTensor::send`]): a descriptor and the tensor's layout.
-//! - *Receiving* ([`SharedTensor::receive`]): nothing that the other process says is trusted. The layout must be inside the file.
-//! - *Copying* ([`SharedTensor::import`], [`SharedTensor::read_to`], [`SharedTensor::write_from`]): the system copies between the file and a
-//!   tensor. Whatever the other process does meanwhile, the copied values stay as they are.
-//! - *Mapping* ([`SharedTensor::map`]): no copy, and `unsafe`, because no lease keeps another process from writing.
+//! - *Creating*: [`Tensor::shared`] creates memory that only this process can write. The file is sealed against all other writers.
+//!   [`SharedTensor::new`] creates memory that every process with the descriptor may write.
+//! - *Sending* ([`Tensor::export`], [`SharedTensor::send`]): sends a descriptor and the layout of the tensor.
+//! - *Receiving* ([`SharedTensor::receive`]): data from the other process is not trusted. The layout must be inside the file.
+//! - *Copying* ([`SharedTensor::import`], [`SharedTensor::read_to`], [`SharedTensor::write_from`]): the system copies between the file and
+//!   a tensor. Later writes by the other process do not change the copied values.
+//! - *Mapping* ([`SharedTensor::map`]): makes no copy. It is `unsafe`, because a lease does not prevent another process from writing.
 //!
-//! Leases are those of the file: all tensors over one file in this process exclude each other, however the file was received. They do not
-//! reach other processes. `bool` tensors are not shared, because another process could write a byte that is no `bool`.
+//! A file has one set of leases per process, even if it was received several times. So all tensors over one file in this process exclude
+//! each other. Leases have no effect in other processes. `bool` tensors cannot be shared, because another process could write a byte that
+//! is neither 0 nor 1.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -31,42 +32,43 @@ use super::storage::busy;
 use super::tensor::Placed;
 use super::{ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Shape, Tensor};
 
-/// A tensor in the memory of a file, to send to or received from another process.
+/// A tensor in the memory of a file. It can be sent to another process or received from one.
 ///
-/// The fields of a received one are what the other process says. Each method checks them before it uses the file.
+/// In a received tensor, the other process chose the values of the fields. Each method checks them before it uses the file.
 #[derive(Debug)]
 pub struct SharedTensor {
-    /// The file.
+    /// The descriptor of the file.
     pub descriptor: OwnedFd,
-    /// Element type, shape and strides.
+    /// The element type, shape and strides.
     pub layout: Layout,
     /// Byte offset of the first element in the file.
     pub offset_bytes: usize,
 }
 
 impl Tensor {
-    /// A dense tensor of zeros in memory that other processes can map for reading.
+    /// Creates a dense tensor of zeros in memory that other processes can map for reading.
     ///
-    /// Only this tensor and its regions can write the memory: the file is sealed against other writers (`F_SEAL_FUTURE_WRITE`, since Linux
-    /// 5.1). For memory that several processes write, see [`SharedTensor::new`].
+    /// Only this tensor and its regions can write the memory. The file is sealed against other writers with `F_SEAL_FUTURE_WRITE`, which
+    /// exists since Linux 5.1. To create memory that several processes can write, use [`SharedTensor::new`].
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for `bool`, [`ErrorKind::Shape`] if the size overflows, [`ErrorKind::Io`] if the system has no
+    /// Returns [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Shape`] if the size overflows; [`ErrorKind::Io`] if the system has no
     /// descriptor or no memory left.
     pub fn shared(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let SharedTensor { descriptor, layout, .. } = SharedTensor::unsealed(element, shape.into())?;
-        // Mapped before it is sealed: the seal leaves this mapping writable.
+        // Map the file before sealing it: the seal does not affect a mapping that already exists.
         let file = File::of(&descriptor, SealFlags::empty())?;
         let mapping = SharedMapping::of(descriptor, layout.dense_bytes(), file)?;
         seal(&mapping.descriptor, SealFlags::FUTURE_WRITE)?;
         Ok(Self::over(Memory::shared(mapping), layout))
     }
 
-    /// The same memory for another process: a new descriptor and the position of the tensor in the file. A region keeps its strides.
+    /// Returns the same memory for another process: a new descriptor, the layout, and the position of the tensor in the file. A region
+    /// keeps its strides.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] unless the tensor was made by [`Tensor::shared`] or [`SharedTensor::map`]; [`ErrorKind::Io`] if there is
-    /// no descriptor left.
+    /// Returns [`ErrorKind::Unsupported`] unless [`Tensor::shared`] or [`SharedTensor::map`] created the tensor; [`ErrorKind::Io`] if the
+    /// system has no descriptor left.
     pub fn export(&self) -> Result<SharedTensor> {
         let Placed { memory, layout, offset_bytes } = self.placed();
         let mapping = memory.as_shared().ok_or_else(|| {
@@ -79,17 +81,17 @@ impl Tensor {
         Ok(SharedTensor { descriptor, layout, offset_bytes })
     }
 
-    /// Whether [`Tensor::export`] is possible.
+    /// Whether [`Tensor::export`] supports this tensor.
     pub fn is_shared(&self) -> bool {
         self.with_placed(|placed| placed.memory.as_shared().is_some())
     }
 }
 
 impl SharedTensor {
-    /// A dense tensor of zeros in memory that every process with the descriptor may read and write.
+    /// Creates a dense tensor of zeros in memory that every process with the descriptor may read and write.
     ///
     /// # Errors
-    /// As [`Tensor::shared`].
+    /// The errors of [`Tensor::shared`].
     pub fn new(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let tensor = Self::unsealed(element, shape.into())?;
         seal(&tensor.descriptor, SealFlags::empty())?;
@@ -103,29 +105,29 @@ impl SharedTensor {
         let failed = |what: &'static str| move |errno: Errno| system(&format!("shared memory of {len} bytes: {what}"), errno);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let descriptor = rustix::fs::memfd_create("roiflow-tensor", flags).map_err(failed("memfd_create"))?;
-        // An empty file can't be mapped.
+        // An empty file cannot be mapped, so the file has at least one byte.
         rustix::fs::ftruncate(&descriptor, len.max(1) as u64).map_err(failed("ftruncate"))?;
         Ok(Self { descriptor, layout, offset_bytes: 0 })
     }
 
-    /// Copies the present values into a new tensor, in memory of this process.
+    /// Copies the current values into a new tensor in memory of this process.
     ///
     /// # Errors
-    /// As [`SharedTensor::read_to`], and [`ErrorKind::OutOfMemory`] if memory is exhausted.
+    /// The errors of [`SharedTensor::read_to`]; and [`ErrorKind::OutOfMemory`] if no memory is left.
     pub fn import(&self) -> Result<Tensor> {
-        // Checked first: the other process chooses the shape.
+        // Check before allocating, because the other process chooses the shape.
         self.check("import")?;
         let tensor = Tensor::new(self.layout.element(), *self.layout.shape())?;
         self.read_to(&tensor)?;
         Ok(tensor)
     }
 
-    /// Copies the present values to `target`, which has the same element type and shape, and any strides.
+    /// Copies the current values to `target`. It must have the same element type and shape, and may have any strides.
     ///
     /// # Errors
-    /// [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor is not inside the file, or has
-    /// another shape; [`ErrorKind::ElementType`] if it has another element type; [`ErrorKind::Busy`] while a lease of this process is in the
-    /// way; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system refuses.
+    /// Returns [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor is not inside the file
+    /// or has another shape; [`ErrorKind::ElementType`] if it has another element type; [`ErrorKind::Busy`] if a lease in this process
+    /// excludes the copy; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system fails.
     pub fn read_to(&self, target: &Tensor) -> Result<()> {
         let file = self.check("import")?;
         check_equal(&self.layout, &target.layout())?;
@@ -142,11 +144,11 @@ impl SharedTensor {
         dense.copy_to(target)
     }
 
-    /// Reads the elements without gaps. `target` has their size.
+    /// Reads the elements without the gaps between them. `target` must have the total size of the elements.
     fn read_dense(&self, target: &mut [u8]) -> Result<()> {
         let dense = Layout::dense(self.layout.element(), *self.layout.shape())?;
         let end = self.offset_bytes + self.layout.extent_bytes();
-        // Short rows are read together, in blocks. `block` has the bytes from `block_begin` on.
+        // Short rows are read in blocks. `block` contains the bytes of the file from `block_begin`.
         let (mut block, mut block_begin) = (Vec::new(), 0);
         let mut outcome = Ok(());
         for_each_run(&self.layout, Some(&dense), |from, to, len| {
@@ -170,10 +172,10 @@ impl SharedTensor {
         outcome
     }
 
-    /// Copies the values of `source`, which has the same element type and shape, and any strides, into the shared memory.
+    /// Copies the values of `source` into the shared memory. `source` must have the same element type and shape, and may have any strides.
     ///
     /// # Errors
-    /// As [`SharedTensor::read_to`]; [`ErrorKind::Access`] also if the memory is read-only for this process.
+    /// The errors of [`SharedTensor::read_to`]; and [`ErrorKind::Access`] if the memory is read-only for this process.
     pub fn write_from(&self, source: &Tensor) -> Result<()> {
         let file = self.check("export")?;
         check_equal(&source.layout(), &self.layout)?;
@@ -202,19 +204,19 @@ impl SharedTensor {
         outcome
     }
 
-    /// Maps the tensor without a copy; read-only if the file is sealed against writing or opened for reading.
+    /// Maps the tensor without a copy. The mapping is read-only if the file is sealed against writing or was opened for reading.
     ///
-    /// Use it where the other process keeps an agreed order, such as: write, send a message, leave the tensor alone until the answer. Use
-    /// [`SharedTensor::import`] for any other process.
+    /// Use this function only if the other process follows an agreed protocol, for example: it writes, sends a message, and does not access
+    /// the tensor until it gets the answer. For any other process use [`SharedTensor::import`].
     ///
     /// # Errors
-    /// [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor does not lie inside
-    /// the file; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system refuses.
+    /// Returns [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor is not inside the
+    /// file; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system fails.
     ///
     /// # Safety
-    /// As long as a handle of the tensor or of a region of it exists: while a lease of this process covers a byte of the file (a view, another
-    /// guard, a running request, a media buffer), that byte is written through that lease or not at all. In particular no other process writes
-    /// it, and no thread of this process writes it through the descriptor.
+    /// The following must hold while a handle of the tensor or of one of its regions exists. While a lease of this process (a view, another
+    /// guard, a running request, a media buffer) covers a byte of the file, that byte may be written only through that lease. In
+    /// particular, no other process may write it, and no thread of this process may write it through the descriptor.
     pub unsafe fn map(self) -> Result<Tensor> {
         let file = self.check("import")?;
         let Self { descriptor, layout, offset_bytes } = self;
@@ -226,12 +228,12 @@ impl SharedTensor {
         }
     }
 
-    /// What is known of the file, if the tensor lies inside it and the file can't shrink.
+    /// Checks that the tensor is inside the file and that the file cannot shrink. Returns the access mode and the leases of the file.
     fn check(&self, operation: &str) -> Result<File> {
         check_element(self.layout.element())?;
         let seals = match rustix::fs::fcntl_get_seals(&self.descriptor) {
             Ok(seals) => seals,
-            // Files on a disk and pipes have no seals.
+            // Files on a disk and pipes do not support seals.
             Err(Errno::INVAL) => SealFlags::empty(),
             Err(errno) => return Err(system(&format!("{operation}: reading the seals"), errno)),
         };
@@ -244,7 +246,7 @@ impl SharedTensor {
                 ),
             ));
         }
-        // Huge pages may be missing when they are accessed, which also kills the process.
+        // An access to memory with huge pages can fail if no page is left, which also kills the process.
         let kind = rustix::fs::fstatfs(&self.descriptor).map_err(|errno| system(&format!("{operation}: the file's kind"), errno))?.f_type;
         if kind != TMPFS {
             let message = format!("{operation}: expected a file in ordinary memory (memfd without MFD_HUGETLB), got one of kind {kind:#x}");
@@ -267,10 +269,10 @@ impl SharedTensor {
         Ok(file)
     }
 
-    /// Sends descriptor and layout. Blocks while a blocking socket is full.
+    /// Sends the descriptor and the layout. Blocks while the buffer of a blocking socket is full.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the peer closed the socket.
+    /// Returns [`ErrorKind::Io`] if the peer closed the socket.
     pub fn send(&self, socket: &UnixStream) -> Result<()> {
         let message = encode(&self.layout, self.offset_bytes);
         let descriptors = [self.descriptor.as_fd()];
@@ -278,11 +280,11 @@ impl SharedTensor {
         while n_sent < message.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            // The descriptor is sent with the first byte.
+            // The descriptor travels with the first byte.
             if n_sent == 0 && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
                 return Err(Error::new(ErrorKind::Io, "send: no room for one descriptor"));
             }
-            // A closed socket is an error instead of SIGPIPE.
+            // With `NOSIGNAL`, a closed socket gives an error instead of SIGPIPE.
             match rustix::net::sendmsg(socket, &[IoSlice::new(&message[n_sent..])], &mut control, SendFlags::NOSIGNAL) {
                 Ok(n) => n_sent += n,
                 Err(Errno::INTR) => {}
@@ -292,11 +294,11 @@ impl SharedTensor {
         Ok(())
     }
 
-    /// Receives a tensor of [`SharedTensor::send`]; `None` if the peer closed the socket between two tensors. The socket must carry nothing
-    /// else.
+    /// Receives a tensor that [`SharedTensor::send`] sent. Returns `None` if the peer closed the socket between two tensors. The socket
+    /// must not carry other data.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the peer closes the socket within a message or sends something else; [`ErrorKind::Shape`] or
+    /// Returns [`ErrorKind::Io`] if the peer closes the socket within a message or sends other data; [`ErrorKind::Shape`] or
     /// [`ErrorKind::ElementType`] if the layout is invalid.
     pub fn receive(socket: &UnixStream) -> Result<Option<Self>> {
         let mut message = [0; MESSAGE_BYTES];
@@ -312,7 +314,7 @@ impl SharedTensor {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(system("receive", errno)),
             };
-            // Surplus descriptors are closed here, or were closed by the system for lack of space.
+            // Additional descriptors are closed here, or the system has closed them for lack of space.
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(descriptors) = part {
                     for received in descriptors {
@@ -341,14 +343,14 @@ impl SharedTensor {
 /// `TMPFS_MAGIC`: the file system of memory files without huge pages.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// How many bytes short rows are read in at once.
+/// Number of bytes that are read at once when rows are short.
 const BLOCK_BYTES: usize = 1 << 16;
 
 fn read_exactly(file: &OwnedFd, target: &mut [u8], offset_bytes: usize) -> Result<()> {
     let mut n_read = 0;
     while n_read < target.len() {
         match rustix::io::pread(file, &mut target[n_read..], (offset_bytes + n_read) as u64) {
-            // Not possible with the seal against shrinking.
+            // The seal against shrinking prevents an early end of the file.
             Ok(0) => return Err(Error::new(ErrorKind::Io, "import: the file ended early")),
             Ok(n) => n_read += n,
             Err(Errno::INTR) => {}
@@ -371,7 +373,7 @@ fn write_all(file: &OwnedFd, source: &[u8], offset_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seals against shrinking, growing, further seals, and more.
+/// Seals a file against shrinking, growing and further seals, and adds the seals in `more`.
 fn seal(file: &OwnedFd, more: SealFlags) -> Result<()> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | more;
     rustix::fs::fcntl_add_seals(file, seals).map_err(|errno| system("sealing shared memory", errno))
@@ -381,13 +383,13 @@ fn seal(file: &OwnedFd, more: SealFlags) -> Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     ReadWrite,
-    /// Read-only here; other processes may write.
+    /// This process can only read the file; other processes may write it.
     ReadOnly,
-    /// Sealed against writing.
+    /// The file is sealed against writing by any process.
     Constant,
 }
 
-/// What is known of a file.
+/// The access mode of a file in this process, and the leases on it.
 struct File {
     access: Access,
     leases: Arc<FileLeases>,
@@ -406,7 +408,7 @@ impl File {
         Ok(Self { access, leases: FileLeases::of(descriptor)? })
     }
 
-    /// A lease on elements while the system copies them.
+    /// Takes a lease on the elements for the time of a copy by the system.
     fn lease(&self, layout: &Layout, offset_bytes: usize, writes: bool) -> Result<CopyLease> {
         let held = self.leases.leases.take(Span::of_elements(layout, offset_bytes), writes).map_err(busy)?;
         Ok(CopyLease { leases: Arc::clone(&self.leases), held })
@@ -424,11 +426,11 @@ impl Drop for CopyLease {
     }
 }
 
-/// The leases on one file, however often it was received and mapped.
+/// The leases on one file. There is one value per file, even if the file was received and mapped several times.
 #[derive(Debug)]
 struct FileLeases {
     key: FileKey,
-    /// Size of the file in bytes when it was first seen. It can't shrink.
+    /// Size of the file in bytes when it was first opened. The file cannot shrink.
     len: usize,
     leases: Leases,
 }
@@ -436,7 +438,7 @@ struct FileLeases {
 /// Device and inode number.
 type FileKey = (u64, u64);
 
-/// The files in use. The standard library's lock also in model checks: nothing that they schedule happens under it.
+/// The files in use. Model checks use the standard library's lock here as well, because no checked operation happens under it.
 static FILES: Mutex<BTreeMap<FileKey, Weak<FileLeases>>> = Mutex::new(BTreeMap::new());
 
 impl FileLeases {
@@ -457,14 +459,14 @@ impl FileLeases {
 impl Drop for FileLeases {
     fn drop(&mut self) {
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have made a successor meanwhile.
+        // Another thread may have inserted new leases for this file meanwhile.
         if files.get(&self.key).is_some_and(|leases| leases.strong_count() == 0) {
             files.remove(&self.key);
         }
     }
 }
 
-/// The beginning of a sealed file, mapped.
+/// A mapping of the first bytes of a sealed file.
 #[derive(Debug)]
 pub(super) struct SharedMapping {
     ptr: NonNull<u8>,
@@ -474,22 +476,22 @@ pub(super) struct SharedMapping {
     descriptor: OwnedFd,
 }
 
-// SAFETY: the bytes stay mapped until the drop; leases order the accesses, see `Memory`.
+// SAFETY: the bytes stay mapped until the drop, and leases order the accesses, see `Memory`.
 unsafe impl Send for SharedMapping {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
-    /// The first `len` bytes of a file that has them and does not shrink.
+    /// Maps the first `len` bytes of a file. The file must be at least that long and must not be able to shrink.
     fn of(descriptor: OwnedFd, len: usize, file: File) -> Result<Self> {
         let File { access, leases } = file;
         let (protection, flags) = match access {
             Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             Access::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
-            // Older systems refuse a shared mapping of a file that is sealed against writing; a private one is equivalent.
+            // Older kernels do not allow a shared mapping of a file that is sealed against writing. A private mapping is equivalent.
             Access::Constant => (ProtFlags::READ, MapFlags::PRIVATE),
         };
-        // SAFETY: a new mapping at an address of the system's choice replaces no other one.
+        // SAFETY: the system chooses the address of the new mapping, so the mapping does not replace another one.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len.max(1), protection, flags, &descriptor, 0) };
         let ptr = ptr.map_err(|errno| system(&format!("mapping {len} bytes of shared memory"), errno))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::new(ErrorKind::Io, "the system mapped shared memory to address 0"))?;
@@ -521,7 +523,7 @@ impl AsFd for SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; the last lease on it is gone, as each holds the memory that owns this.
+        // SAFETY: `of` mapped this length. No lease is left, because each lease holds the `Memory` that owns this mapping.
         let unmapped = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len.max(1)) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -541,8 +543,9 @@ fn system(what: &str, errno: Errno) -> Error {
     Error::new(ErrorKind::Io, format!("{what}: {errno}"))
 }
 
-/// "ROIT", version, element, rank, nothing; then, as 8 bytes each: offset, extents, strides, zeros where there is no axis. In native byte
-/// order: messages stay on one machine.
+/// The format of a message: "ROIT", the version, element type, number of axes and an unused byte. Then 8 bytes each for the offset,
+/// [`MAX_RANK`] extents and [`MAX_RANK`] strides; entries without an axis are 0. The byte order is native, because messages do not leave
+/// the machine.
 const MESSAGE_BYTES: usize = 8 + 8 * (1 + 2 * MAX_RANK);
 const MAGIC: [u8; 5] = *b"ROIT\x01";
 
@@ -593,9 +596,9 @@ mod tests {
         SharedTensor { descriptor, layout: Layout::dense(ElementType::F32, shape).unwrap(), offset_bytes }
     }
 
-    /// Only this process has the file, so all accesses are under leases.
+    /// Maps a tensor of a file that only this process has, so all accesses are under leases.
     fn mapped(shared: SharedTensor) -> Tensor {
-        // SAFETY: no test writes a file in another way than through its tensors.
+        // SAFETY: tests write files only through tensors.
         unsafe { shared.map() }.unwrap()
     }
 
@@ -708,7 +711,7 @@ mod tests {
             assert!(error.to_string().contains("64 bytes"), "{error}");
         }
         of(sealed(), &[1], 2).import().unwrap();
-        // SAFETY: nothing else has the file.
+        // SAFETY: no other code has the file.
         let not_aligned = unsafe { of(sealed(), &[1], 2).map() };
         assert_eq!(not_aligned.unwrap_err().kind(), ErrorKind::Shape, "not aligned");
         assert_eq!(of(sealed(), &[12], 16).import().unwrap().shape()[..], [12]);

@@ -1,5 +1,5 @@
-//! Ownership of memory (allocated, pooled, foreign, shared or device memory) and the guards of leases on it. All `unsafe` code of this crate
-//! that owns memory is here and in `shared`; `lease` has the table of leases.
+//! Ownership of memory (allocated, pooled, foreign, shared or device memory), and the guards of leases on it. This module and `shared`
+//! contain all `unsafe` code of this crate that owns memory. The module `lease` defines which leases exclude each other.
 
 use std::alloc::{self, Layout as AllocLayout};
 use std::fmt;
@@ -12,14 +12,15 @@ use super::pool::PoolReturn;
 use super::shared::SharedMapping;
 use super::{Error, ErrorKind, RemoteMemory, Result};
 
-/// Alignment of allocated memory: a cache line, and the widest vector register.
+/// Alignment of allocated memory in bytes: the size of a cache line and of the widest vector register.
 pub const ALIGN_BYTES: usize = 64;
 
-/// Memory with a foreign owner, such as a mapped media buffer or an engine's tensor.
+/// Memory with an owner outside this crate, for example a mapped media buffer or a tensor of an engine.
 ///
 /// # Safety
-/// `as_ptr` points to `len` initialized bytes at a fixed address for the lifetime of the value. A byte does not change while a lease for
-/// reading covers it, and only the holder accesses it while a lease for writing covers it. If `is_writable` is true, the bytes may be written.
+/// `as_ptr` points to `len` initialized bytes. Their address does not change during the lifetime of the value. While a lease for reading
+/// covers a byte, the byte does not change. While a lease for writing covers a byte, only the holder of the lease accesses it. If
+/// `is_writable` is true, the bytes may be written.
 pub unsafe trait ForeignMemory: Send + Sync {
     /// First byte.
     fn as_ptr(&self) -> NonNull<u8>;
@@ -31,8 +32,8 @@ pub unsafe trait ForeignMemory: Send + Sync {
     }
     /// Whether the bytes may be written.
     fn is_writable(&self) -> bool;
-    /// Whether users know the bytes by their address: a tensor over them never moves to larger memory, so that what is written into it is
-    /// seen there.
+    /// Whether other code uses the bytes by their address. A tensor over such memory never moves to larger memory, so that values written
+    /// into it appear at that address.
     fn is_fixed(&self) -> bool {
         false
     }
@@ -43,18 +44,18 @@ pub unsafe trait ForeignMemory: Send + Sync {
 pub enum MemoryKind {
     /// Host memory of this process, allocated or mapped.
     Host,
-    /// Host memory with a file descriptor, shared with other processes: [`Tensor::shared`](super::Tensor::shared).
+    /// Host memory with a file descriptor that other processes can map: [`Tensor::shared`](super::Tensor::shared).
     Shared,
-    /// Device memory, which the host can only copy.
+    /// Device memory. The host can only copy it.
     Device,
 }
 
-/// A block of bytes with its leases.
+/// A block of bytes and the leases on it.
 pub struct Memory {
     ptr: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Not used for shared memory, whose leases are those of its file.
+    /// Not used for shared memory: its leases belong to the file.
     leases: Leases,
     owner: Owner,
 }
@@ -68,7 +69,8 @@ enum Owner {
     Remote(Box<dyn RemoteMemory>),
 }
 
-// SAFETY: bytes are reached only through leases, which give each byte many readers or one writer across threads; the owners are Send + Sync.
+// SAFETY: bytes are accessed only through leases, which allow many readers or one writer per byte across threads. The owners are `Send` and
+// `Sync`.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -77,7 +79,7 @@ impl Memory {
     /// Allocates zeroed memory.
     ///
     /// # Panics
-    /// If memory is exhausted; see [`Memory::try_zeroed`].
+    /// Panics if no memory is left. [`Memory::try_zeroed`] returns an error instead.
     pub fn zeroed(len: usize) -> Arc<Self> {
         Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -85,23 +87,23 @@ impl Memory {
     /// Allocates zeroed memory.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] if memory is exhausted.
+    /// Returns [`ErrorKind::OutOfMemory`] if no memory is left.
     pub fn try_zeroed(len: usize) -> Result<Arc<Self>> {
         let bytes = AlignedBytes::zeroed(len)?;
         Ok(Self::of(bytes.ptr, len, true, Owner::Own(bytes)))
     }
 
-    /// Memory with a foreign owner.
+    /// A block of memory with a foreign owner.
     pub fn foreign(owner: Box<dyn ForeignMemory>) -> Arc<Self> {
         Self::of(owner.as_ptr(), owner.len(), owner.is_writable(), Owner::Foreign(owner))
     }
 
-    /// Device memory. Its address only identifies it and is never dereferenced.
+    /// A block of device memory. Its address is only an identifier and is never dereferenced.
     pub fn remote(owner: Box<dyn RemoteMemory>) -> Arc<Self> {
         Self::of(NonNull::from(&*owner).cast(), owner.len(), true, Owner::Remote(owner))
     }
 
-    /// Memory shared with other processes.
+    /// A block of memory that is shared with other processes.
     #[cfg(target_os = "linux")]
     pub(super) fn shared(mapping: SharedMapping) -> Arc<Self> {
         Self::of(mapping.as_ptr(), mapping.len(), mapping.is_writable(), Owner::Shared(mapping))
@@ -130,8 +132,8 @@ impl Memory {
         self.writable
     }
 
-    /// The address of the first byte, for identity and range checks; reading through it needs a lease. For device memory it is only an
-    /// identifier.
+    /// The address of the first byte, for comparisons and range checks. Reading through it requires a lease. For device memory, the address
+    /// is only an identifier.
     pub fn address(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
@@ -146,7 +148,7 @@ impl Memory {
         }
     }
 
-    /// The device memory, if it is of that kind.
+    /// The device memory, if the memory is of this kind.
     pub fn as_remote(&self) -> Option<&dyn RemoteMemory> {
         match &self.owner {
             Owner::Remote(owner) => Some(&**owner),
@@ -162,8 +164,8 @@ impl Memory {
         }
     }
 
-    /// Whether a tensor over the whole block may move to newly allocated memory. Not for shared memory, which other processes map, and for
-    /// device memory.
+    /// Whether a tensor over the whole block may move to newly allocated memory. Not possible for shared memory, because other processes
+    /// map it, or for device memory.
     pub(super) fn may_move(&self) -> bool {
         match &self.owner {
             Owner::Own(_) | Owner::Pooled(..) => true,
@@ -174,7 +176,7 @@ impl Memory {
         }
     }
 
-    /// Whether both have the same bytes and the same leases: the same block, or two mappings of one shared file.
+    /// Whether both values refer to the same bytes with the same leases: the same block, or two mappings of one shared file.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.leases(), other.leases())
     }
@@ -182,7 +184,7 @@ impl Memory {
     /// Takes a lease for reading on all bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while a byte is written; [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::Busy`] while a byte is being written; [`ErrorKind::Remote`] for device memory.
     pub fn lease_read(self: &Arc<Self>) -> Result<ReadLease> {
         self.check_host()?;
         Ok(ReadLease(self.lease(self.whole(), false)?))
@@ -191,17 +193,17 @@ impl Memory {
     /// Takes a lease for writing on all bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while a byte is read or written; [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for device
-    /// memory.
+    /// Returns [`ErrorKind::Busy`] while a byte is being read or written; [`ErrorKind::Access`] if the memory is read-only;
+    /// [`ErrorKind::Remote`] for device memory.
     pub fn lease_write(self: &Arc<Self>) -> Result<WriteLease> {
         self.check_host()?;
         Ok(WriteLease(self.lease(self.whole(), true)?))
     }
 
-    /// Takes a lease on all bytes for an access without host addresses: by a device or another process.
+    /// Takes a lease on all bytes for an access by a device or another process, which uses no host addresses.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for the host's leases.
+    /// Returns [`ErrorKind::Busy`] and [`ErrorKind::Access`], as for [`Memory::lease_read`] and [`Memory::lease_write`].
     pub fn lease_for_device(self: &Arc<Self>, writes: bool) -> Result<DeviceLease> {
         Ok(DeviceLease { lease: self.lease(self.whole(), writes)?, writes })
     }
@@ -211,17 +213,18 @@ impl Memory {
         Span::range(0, self.len)
     }
 
-    /// Takes a lease on the bytes of `span`, which are inside the memory.
+    /// Takes a lease on the bytes of `span`, which must be inside the memory.
     ///
     /// # Errors
-    /// As [`Memory::lease_for_device`].
+    /// The errors of [`Memory::lease_for_device`].
     #[inline]
     pub(super) fn lease(self: &Arc<Self>, span: Option<Span>, writes: bool) -> Result<Lease> {
         if writes && !self.writable {
             return Err(read_only());
         }
         let held = match span {
-            // There are no writers, so the whole memory serves as well, without the lock.
+            // Read-only memory has no writers. A lease on the whole memory therefore has the same effect as a lease on a part, and needs no
+            // lock.
             Some(_) if !self.writable && !self.is_shared() => self.leases().take_whole_to_read(),
             _ => self.leases().take(span, writes),
         };
@@ -245,7 +248,7 @@ impl Memory {
     }
 
     /// # Errors
-    /// [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::Remote`] for device memory.
     #[inline]
     pub(super) fn check_host(&self) -> Result<()> {
         match self.as_remote() {
@@ -257,7 +260,7 @@ impl Memory {
         }
     }
 
-    /// Whether a lease for writing exists now.
+    /// Whether a lease for writing currently exists.
     pub(super) fn is_written(&self) -> bool {
         self.leases().is_written()
     }
@@ -299,7 +302,7 @@ impl Drop for Memory {
     }
 }
 
-/// A lease on a span of bytes, released on drop.
+/// A lease on a span of bytes. Dropping it releases the bytes.
 #[derive(Debug)]
 pub(super) struct Lease {
     memory: Arc<Memory>,
@@ -315,17 +318,17 @@ impl Lease {
         matches!(self.held, Held::Nothing)
     }
 
-    /// Whether the lease covers a byte of `span` in `memory`.
+    /// Whether the lease covers any byte of `span` in `memory`.
     pub(super) fn covers_any(&self, memory: &Memory, span: Option<Span>) -> bool {
         self.memory.is_same(memory) && self.memory.leases().covers_any(&self.held, span)
     }
 
-    /// Turns a lease for writing into one for reading, without a gap in which another thread could write.
+    /// Turns a lease for writing into a lease for reading. No other thread can write in between.
     pub(super) fn downgrade(&mut self) {
         self.memory.leases().downgrade(&mut self.held);
     }
 
-    /// The host address of the memory's first byte. Only the bytes that the lease covers may be accessed.
+    /// The host address of the first byte of the memory. Only bytes that the lease covers may be accessed.
     pub(super) fn ptr(&self) -> NonNull<u8> {
         debug_assert!(self.memory.as_remote().is_none());
         self.memory.ptr
@@ -338,45 +341,45 @@ impl Drop for Lease {
     }
 }
 
-/// A lease for reading on a whole memory, released on drop.
+/// A lease for reading on a whole block of memory. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct ReadLease(Lease);
 
 impl ReadLease {
-    /// The bytes.
+    /// The leased bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `ptr` and `len` describe initialized memory that `Memory` keeps alive; this lease on all of it excludes writers.
+        // SAFETY: `ptr` and `len` describe initialized memory that `Memory` keeps alive. This lease covers all of it and excludes writers.
         unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 }
 
-/// An exclusive lease for reading and writing on a whole memory, released on drop.
+/// An exclusive lease for reading and writing on a whole block of memory. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct WriteLease(Lease);
 
 impl WriteLease {
-    /// The bytes.
+    /// The leased bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: as in `bytes_mut`; the shared borrow of the lease excludes `bytes_mut`.
         unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 
-    /// The bytes, mutable.
+    /// The leased bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.0.memory().writable);
-        // SAFETY: initialized writable memory that `Memory` keeps alive; this lease on all of it excludes every other lease, and the
+        // SAFETY: `Memory` keeps this initialized, writable memory alive. This lease covers all of it and excludes every other lease. The
         // exclusive borrow of the lease excludes every other borrow through it.
         unsafe { std::slice::from_raw_parts_mut(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 
-    /// Turns the lease into one for reading, without a gap in which another thread could write.
+    /// Turns the lease into a lease for reading. No other thread can write in between.
     pub fn downgrade(mut self) -> ReadLease {
         self.0.downgrade();
         ReadLease(self.0)
     }
 }
 
-/// A lease without host addresses, see [`Memory::lease_for_device`]; released on drop.
+/// A lease without host addresses, see [`Memory::lease_for_device`]. Dropping it releases the memory.
 #[derive(Debug)]
 pub struct DeviceLease {
     lease: Lease,
@@ -392,10 +395,10 @@ impl DeviceLease {
         &self.lease
     }
 
-    /// A lease that covers nothing takes `span`.
+    /// Takes a lease on `span`, if the present lease covers no bytes.
     ///
     /// # Errors
-    /// As [`Memory::lease_for_device`].
+    /// The errors of [`Memory::lease_for_device`].
     pub(super) fn take_if_empty(&mut self, memory: &Arc<Memory>, span: Option<Span>) -> Result<()> {
         if self.lease.covers_nothing() {
             self.lease = memory.lease(span, self.writes)?;
@@ -403,13 +406,13 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Whether it is exclusive.
+    /// Whether the lease is exclusive.
     pub fn writes(&self) -> bool {
         self.writes
     }
 }
 
-/// Zeroed, aligned bytes on the heap. The address is valid also for length zero.
+/// Zeroed, aligned bytes on the heap. The address is also valid if there are no bytes.
 pub(super) struct AlignedBytes {
     pub(super) ptr: NonNull<u8>,
     pub(super) len: usize,
@@ -420,11 +423,11 @@ unsafe impl Send for AlignedBytes {}
 
 impl AlignedBytes {
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] if there is not so much memory.
+    /// Returns [`ErrorKind::OutOfMemory`] if no memory is left.
     pub(super) fn zeroed(len: usize) -> Result<Self> {
         let out_of_memory = || Error::new(ErrorKind::OutOfMemory, format!("no memory for a tensor of {len} bytes; use a smaller shape"));
         let layout = Self::alloc_layout(len).ok_or_else(out_of_memory)?;
-        // SAFETY: the layout's size is at least one.
+        // SAFETY: the size of the layout is at least one.
         let ptr = unsafe { alloc::alloc_zeroed(layout) };
         NonNull::new(ptr).map(|ptr| Self { ptr, len }).ok_or_else(out_of_memory)
     }
@@ -438,7 +441,7 @@ impl AlignedBytes {
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         let layout = Self::alloc_layout(self.len).expect("it was allocated with this layout");
-        // SAFETY: allocated in `zeroed` with this very layout.
+        // SAFETY: `zeroed` allocated the memory with the same layout.
         unsafe { alloc::dealloc(self.ptr.as_ptr(), layout) }
     }
 }

@@ -1,7 +1,7 @@
-//! Locks, atomics and deadlines of requests, pools and leases, so that a model checker can replace them.
+//! Locks, atomics and deadlines for requests, pools and leases. A model checker can replace them.
 //!
-//! With `--cfg roiflow_check` (set by `scripts/check-models`), they belong to a scheduler that tries interleavings. Ids and statistics use
-//! the standard library's atomics directly, because they order nothing.
+//! With `--cfg roiflow_check` (set by `scripts/check-models`), a scheduler implements these types and tries thread interleavings. IDs and
+//! statistics use the atomics of the standard library directly, because they do not order other accesses.
 
 #[cfg(roiflow_check)]
 mod checked;

@@ -1,4 +1,4 @@
-//! The tensor, and the guards that read and write it.
+//! The type [`Tensor`], and the guards that read and write its values.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,13 +12,14 @@ use super::storage::Lease;
 use super::{Element, ElementType, Error, ErrorKind, ForeignMemory, Layout, Memory, Result, Shape};
 use crate::sync::RwLock;
 
-/// An n-dimensional array over shared memory.
+/// An n-dimensional array in reference-counted memory.
 ///
-/// A clone is another handle to the same tensor, with the same values and shape. A region ([`Tensor::roi`]) shares the memory but keeps its
-/// own window. Handles are cheap: only [`Tensor::copy_to`] and the constructors from data copy elements.
+/// A clone is another handle to the same tensor, with the same values and shape. A region ([`Tensor::roi`]) shares the memory but has its
+/// own offset and shape. Handles are cheap: only [`Tensor::copy_to`] and the constructors from data copy elements.
 ///
 /// Each guard holds a lease on the bytes of its elements: each byte has many readers or one writer. Regions without a common element are
-/// independent, also side by side in one image. A tensor over a whole memory leases all of it. An empty tensor leases nothing.
+/// independent, even if they are next to each other in one image. A tensor over a whole block of memory leases the whole block. A tensor
+/// without elements leases nothing.
 #[derive(Clone)]
 pub struct Tensor {
     pub(super) body: Body,
@@ -28,13 +29,14 @@ pub struct Tensor {
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a region must not allocate, so its layout is inline")]
 pub(super) enum Body {
-    /// A whole block of memory. The handles share one layout; growing replaces the memory.
+    /// A whole block of memory. The handles share one layout. A tensor that grows may get a new block.
     Whole(Arc<RwLock<Placed>>),
-    /// A window. Keeps its memory when the whole tensor gets larger memory. `limit` is the original shape, set by the first reshape.
+    /// A region of a block. It keeps the block if the whole tensor moves to a larger one. `limit` is the original shape. The first reshape
+    /// sets it.
     Part { placed: Placed, limit: Option<Box<Shape>> },
 }
 
-/// A layout within a block of memory.
+/// A layout at an offset in a block of memory.
 #[derive(Clone)]
 pub(super) struct Placed {
     pub(super) memory: Arc<Memory>,
@@ -43,12 +45,13 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// The span that a tensor over a whole memory leases.
+    /// The span that a tensor over a whole block leases.
     pub(super) fn whole_span(&self) -> Option<Span> {
         if self.layout.is_empty() { None } else { self.memory.whole() }
     }
 
-    /// The span that a region leases. `limit`: its original shape, if it differs.
+    /// The span that a region leases. `limit` is the original shape of the region, if it differs from the present shape. `gaps` includes
+    /// the bytes between rows.
     pub(super) fn part_span(&self, limit: Option<&Shape>, gaps: bool) -> Option<Span> {
         if self.layout.is_empty() {
             return None;
@@ -62,7 +65,7 @@ impl Tensor {
     /// A dense tensor of zeros.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the size in bytes overflows; [`ErrorKind::OutOfMemory`] if memory is exhausted.
+    /// Returns [`ErrorKind::Shape`] if the size in bytes overflows; [`ErrorKind::OutOfMemory`] if no memory is left.
     pub fn new(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let layout = Layout::dense(element, shape)?;
         Ok(Self::over(Memory::try_zeroed(layout.dense_bytes())?, layout))
@@ -71,7 +74,7 @@ impl Tensor {
     /// A dense tensor with a copy of these values, in row-major order.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless `shape` has `values.len()` elements.
+    /// Returns [`ErrorKind::Shape`] unless `shape` has `values.len()` elements.
     pub fn from_slice<T: Element>(shape: impl Into<Shape>, values: &[T]) -> Result<Self> {
         let shape = shape.into();
         let tensor = Self::new(T::TYPE, shape)?;
@@ -88,7 +91,7 @@ impl Tensor {
     /// A dense tensor with a copy of the array's values.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the array has more than [`MAX_RANK`](super::MAX_RANK) axes.
+    /// Returns [`ErrorKind::Shape`] if the array has more than [`MAX_RANK`](super::MAX_RANK) axes.
     pub fn from_array<T: Element>(array: &ArrayViewD<'_, T>) -> Result<Self> {
         if array.ndim() > super::MAX_RANK {
             return Err(Error::new(
@@ -101,28 +104,28 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A tensor over foreign memory, the first element at `offset_bytes`, without a copy.
+    /// A tensor over foreign memory, without a copy. Its first element is at `offset_bytes`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the layout reaches past the memory or its elements would not be aligned.
+    /// Returns [`ErrorKind::Shape`] if the layout exceeds the memory, or if its elements are not aligned.
     pub fn foreign(owner: Box<dyn ForeignMemory>, layout: Layout, offset_bytes: usize) -> Result<Self> {
         Self::part_of(Memory::foreign(owner), layout, offset_bytes)
     }
 
-    /// As [`Tensor::foreign`], for a dense tensor over the whole memory, which [`Tensor::set_shape`] may grow.
+    /// Same as [`Tensor::foreign`], but for a dense tensor over the whole memory, which [`Tensor::set_shape`] may grow.
     ///
     /// # Errors
-    /// As [`Tensor::foreign`].
+    /// The errors of [`Tensor::foreign`].
     pub fn foreign_whole(owner: Box<dyn ForeignMemory>, layout: Layout) -> Result<Self> {
         let tensor = Self::foreign(owner, layout, 0)?;
         let Placed { memory, .. } = tensor.placed();
         Ok(Self::over(memory, layout))
     }
 
-    /// As [`Tensor::foreign`], over memory that several tensors share, such as the planes of a frame.
+    /// Same as [`Tensor::foreign`], but over memory that several tensors share, such as the planes of a frame.
     ///
     /// # Errors
-    /// As [`Tensor::foreign`].
+    /// The errors of [`Tensor::foreign`].
     pub fn part_of(memory: Arc<Memory>, layout: Layout, offset_bytes: usize) -> Result<Self> {
         let end_bytes = offset_bytes.checked_add(layout.extent_bytes());
         if end_bytes.is_none_or(|end| end > memory.len()) {
@@ -136,7 +139,7 @@ impl Tensor {
                 ),
             ));
         }
-        // Device memory has no host address; its start is aligned for every element type.
+        // Device memory has no host address. Its first byte is aligned for every element type.
         let begin = if memory.as_remote().is_some() { 0 } else { memory.address() as usize };
         if !(begin + offset_bytes).is_multiple_of(layout.element().size()) {
             return Err(Error::new(
@@ -147,7 +150,7 @@ impl Tensor {
         Ok(Self::from_placed(Placed { memory, layout, offset_bytes }))
     }
 
-    /// A tensor over all of `memory`, which is large enough by construction.
+    /// A tensor over all of `memory`. The caller ensures that the memory is large enough.
     pub(super) fn over(memory: Arc<Memory>, layout: Layout) -> Self {
         debug_assert!(layout.extent_bytes() <= memory.len());
         Self { element: layout.element(), body: Body::Whole(Arc::new(RwLock::new(Placed { memory, layout, offset_bytes: 0 }))) }
@@ -164,19 +167,19 @@ impl Tensor {
         *self.layout().shape()
     }
 
-    /// Shape and strides.
+    /// The element type, shape and strides.
     #[inline]
     pub fn layout(&self) -> Layout {
         self.with_placed(|placed| placed.layout)
     }
 
-    /// The address of the first element, for identity and range checks only. For device memory it only identifies the tensor.
+    /// The address of the first element, only for comparisons and range checks. For device memory, it is only an identifier.
     pub fn address(&self) -> *const u8 {
         let placed = self.placed();
         placed.memory.address().wrapping_add(placed.offset_bytes)
     }
 
-    /// Whether both handles refer to the same elements: same memory, offset and layout.
+    /// Whether both handles refer to the same elements: the same memory, offset and layout.
     pub fn is_same(&self, other: &Tensor) -> bool {
         let (own, other) = (self.placed(), other.placed());
         Arc::ptr_eq(&own.memory, &other.memory) && own.offset_bytes == other.offset_bytes && own.layout == other.layout
@@ -187,17 +190,18 @@ impl Tensor {
         self.with_placed(|placed| placed.memory.is_writable())
     }
 
-    /// A tensor with the present memory and layout, which no later [`Tensor::set_shape`] of this one changes.
+    /// A tensor with the current memory and layout. A later [`Tensor::set_shape`] of the original does not change it.
     pub fn snapshot(&self) -> Self {
         self.with_placed(|placed| Self::from_placed(placed.clone()))
     }
 
-    /// Whether both are in the same memory, such as a region and its tensor, or two mappings of one shared memory.
+    /// Whether both tensors are in the same memory, for example a region and its tensor, or two mappings of one shared memory.
     pub fn shares_memory_with(&self, other: &Tensor) -> bool {
         self.placed().memory.is_same(&other.placed().memory)
     }
 
-    /// Whether a guard that writes one excludes a guard of the other: they have an element in common, or are handles of one tensor.
+    /// Whether a guard that writes one tensor excludes a guard of the other. True if they have an element in common, or are handles of one
+    /// tensor.
     pub fn overlaps(&self, other: &Tensor) -> bool {
         if !self.shares_memory_with(other) {
             return false;
@@ -209,7 +213,7 @@ impl Tensor {
         matches!((span_of(self), span_of(other)), (Some(own), Some(other)) if own.overlaps(&other))
     }
 
-    /// Size in bytes up to which [`Tensor::set_shape`] needs no new memory.
+    /// The size in bytes up to which [`Tensor::set_shape`] does not need new memory.
     pub fn capacity_bytes(&self) -> usize {
         match &self.body {
             Body::Whole(placed) => placed.read().unwrap().memory.len(),
@@ -217,29 +221,31 @@ impl Tensor {
         }
     }
 
-    /// A guard to read the values.
+    /// Returns a guard that reads the values.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is written; [`ErrorKind::Remote`]
-    /// for device memory.
+    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is being written;
+    /// [`ErrorKind::Remote`] for device memory.
     pub fn view<T: Element>(&self) -> Result<View<T>> {
         self.check_element::<T>()?;
         let bytes = self.elements()?;
         bytes.0.check_values::<T>()?;
         let strides = element_strides(bytes.layout());
         let dims = IxDyn(bytes.layout().shape());
-        // SAFETY: the elements are leased, aligned and initialized (checked when the tensor was made), valid `T`s (checked above); `View`
-        // keeps the lease as long as the array, and lends the array only for its own lifetime.
+        // SAFETY: the elements are leased. The constructor has checked that they are aligned and initialized, and the lines above have
+        // checked that they are valid values of `T`. `View` keeps the lease as long as the array, and lends the array only for its own
+        // lifetime.
         let array = unsafe { ArrayViewD::from_shape_ptr(dims.strides(strides), bytes.0.ptr().as_ptr().cast::<T>().cast_const()) };
-        // SAFETY: the lifetime is that of the lease kept with it; it never leaves `View` longer than a borrow of `View`.
+        // SAFETY: the lease is stored next to the array, so the array is valid as long as `View`. `View` lends it only for a borrow of
+        // itself.
         let array = unsafe { std::mem::transmute::<ArrayViewD<'_, T>, ArrayViewD<'static, T>>(array) };
         Ok(View { array, _lease: bytes.0.lease })
     }
 
-    /// A guard to write the values.
+    /// Returns a guard that reads and writes the values.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is read or written;
+    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is being read or written;
     /// [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for device memory.
     pub fn view_mut<T: Element>(&self) -> Result<ViewMut<T>> {
         self.check_element::<T>()?;
@@ -248,53 +254,53 @@ impl Tensor {
         let strides = element_strides(bytes.layout());
         let dims = IxDyn(bytes.layout().shape());
         let ptr = bytes.0.ptr().as_ptr().cast::<T>();
-        // SAFETY: as in `view`; the write lease excludes all other accesses, and axes do not overlap (checked by `Layout`).
+        // SAFETY: as in `view`. The lease for writing excludes all other accesses, and `Layout` has checked that axes do not overlap.
         let array = unsafe { ArrayViewMutD::<'static, T>::from_shape_ptr(dims.strides(strides), ptr) };
         Ok(ViewMut { array, _lease: bytes.0.lease })
     }
 
-    /// A guard to read the bytes from the first to the last element, with the gaps between rows.
+    /// Returns a guard that reads the bytes from the first to the last element, including the gaps between rows.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while one of the bytes is written; [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::Busy`] while one of the bytes is being written; [`ErrorKind::Remote`] for device memory.
     pub fn bytes(&self) -> Result<Bytes> {
-        // Under the lock of the layout, so that `set_shape` cannot run between reading the layout and taking the lease.
+        // The lock of the layout is held, so that `set_shape` cannot run between reading the layout and taking the lease.
         self.with_span(true, |placed, span| Ok(Bytes(Leased::take(placed, span, false, true)?)))
     }
 
-    /// A guard to write the bytes from the first to the last element, with the gaps between rows.
+    /// Returns a guard that writes the bytes from the first to the last element, including the gaps between rows.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while one of the bytes is read or written; [`ErrorKind::Access`] if the memory is read-only;
+    /// Returns [`ErrorKind::Busy`] while one of the bytes is being read or written; [`ErrorKind::Access`] if the memory is read-only;
     /// [`ErrorKind::Remote`] for device memory.
     pub fn bytes_mut(&self) -> Result<BytesMut> {
         self.with_span(true, |placed, span| Ok(BytesMut(Leased::take(placed, span, true, true)?)))
     }
 
-    /// A guard to read the bytes of the elements. Unlike [`Tensor::bytes`], it leaves the gaps between rows to other guards, so
-    /// [`Bytes::extent`] panics if there are gaps.
+    /// Returns a guard that reads the bytes of the elements. In contrast to [`Tensor::bytes`], the guard does not lease the gaps between
+    /// rows, so other guards may use them. [`Bytes::extent`] panics if there are gaps.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while an element is written; [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::Busy`] while an element is being written; [`ErrorKind::Remote`] for device memory.
     pub fn elements(&self) -> Result<Bytes> {
         self.with_span(false, |placed, span| Ok(Bytes(Leased::take(placed, span, false, false)?)))
     }
 
-    /// A guard to write the bytes of the elements. Unlike [`Tensor::bytes_mut`], it leaves the gaps between rows to other guards, so
-    /// [`BytesMut::extent_mut`] panics if there are gaps.
+    /// Returns a guard that writes the bytes of the elements. In contrast to [`Tensor::bytes_mut`], the guard does not lease the gaps
+    /// between rows, so other guards may use them. [`BytesMut::extent_mut`] panics if there are gaps.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while an element is read or written; [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for
-    /// device memory.
+    /// Returns [`ErrorKind::Busy`] while an element is being read or written; [`ErrorKind::Access`] if the memory is read-only;
+    /// [`ErrorKind::Remote`] for device memory.
     pub fn elements_mut(&self) -> Result<BytesMut> {
         self.with_span(false, |placed, span| Ok(BytesMut(Leased::take(placed, span, true, false)?)))
     }
 
-    /// Copies all elements to `target`, with any strides on either side, also from and to device memory. The shapes must be equal.
+    /// Copies all elements to `target`. Both tensors may have any strides, and either may be in device memory. The shapes must be equal.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for views, also
-    /// if source and target have an element in common; the device's error if the device fails.
+    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for
+    /// views; [`ErrorKind::Busy`] also if source and target have an element in common; the device's error if the device fails.
     pub fn copy_to(&self, target: &Tensor) -> Result<()> {
         if self.is_remote() || target.is_remote() {
             return super::remote::copy(self, target);
@@ -307,7 +313,7 @@ impl Tensor {
         self.with_placed(Placed::clone)
     }
 
-    /// Calls `look` with layout and memory while no other handle can change them.
+    /// Calls `look` with the layout and memory. Meanwhile no other handle can change them.
     #[inline]
     pub(super) fn with_placed<R>(&self, look: impl FnOnce(&Placed) -> R) -> R {
         match &self.body {
@@ -316,8 +322,9 @@ impl Tensor {
         }
     }
 
-    /// Calls `look` also with the span that a lease on the elements covers, or one on the gaps, too. A tensor over a whole memory leases all
-    /// of it, and a region the elements of its original shape, so that a reshape under a lease needs no other one.
+    /// Calls `look` with the layout and memory, and with the span that a lease must cover. If `gaps` is true, the span includes the bytes
+    /// between rows. A tensor over a whole block leases the whole block. A region leases the elements of its original shape. So a reshape
+    /// under a lease needs no other lease.
     #[inline]
     pub(super) fn with_span<R>(&self, gaps: bool, look: impl FnOnce(&Placed, Option<Span>) -> R) -> R {
         match &self.body {
@@ -362,7 +369,7 @@ fn element_strides(layout: &Layout) -> IxDyn {
     IxDyn(&strides[..layout.shape().len()])
 }
 
-/// A guard to read values as an `ndarray` of any rank.
+/// A guard that reads values as an `ndarray` with any number of axes.
 #[derive(Debug)]
 pub struct View<T: Element> {
     array: ArrayViewD<'static, T>,
@@ -375,7 +382,7 @@ impl<T: Element> View<T> {
         self.array.iter().copied().collect()
     }
 
-    /// A copy as an owned array.
+    /// A copy of the values, as an owned array.
     pub fn to_owned(&self) -> ArrayD<T> {
         self.array.to_owned()
     }
@@ -389,7 +396,7 @@ impl<T: Element> Deref for View<T> {
     }
 }
 
-/// A guard to write values as an `ndarray` of any rank.
+/// A guard that reads and writes values as an `ndarray` with any number of axes.
 #[derive(Debug)]
 pub struct ViewMut<T: Element> {
     array: ArrayViewMutD<'static, T>,

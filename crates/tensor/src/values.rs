@@ -1,33 +1,35 @@
-//! Values to copy into a tensor, cast if the element types differ: an `ndarray` of any strides, or a flat list without a shape.
+//! Values that can be copied into a tensor: an `ndarray` with any strides, or flat values without a shape. Casts the values if the element
+//! types differ.
 
 use ndarray::{ArrayBase, ArrayRef, ArrayView, ArrayViewMut, Data, Dimension, IxDyn, LayoutRef, Zip};
 
 use super::element::cast;
 use super::{BytesMut, Element, ElementType, Error, ErrorKind, Result};
 
-/// Values that `Input::Copy` of the runtime takes. Implemented by every `ndarray` and view, and by flat values: `Vec`, slices, arrays and
-/// scalars, which are in row-major order and take the shape of the input.
+/// Values that `Input::Copy` of the runtime accepts. Every `ndarray` and view implements this trait. So do flat values: `Vec`, slices,
+/// arrays and scalars. Flat values are in row-major order and take the shape of the input.
 pub trait Values {
     /// The type of the values.
     fn element(&self) -> ElementType;
 
-    /// The extent of each axis. Empty for flat values.
+    /// The extent of each axis; empty for flat values.
     fn shape(&self) -> &[usize];
 
-    /// The number of flat values, which have no shape of their own; `None`, the default, for others.
+    /// The number of values, if they are flat and have no shape. The default is `None`.
     fn flat_len(&self) -> Option<usize> {
         None
     }
 
-    /// Writes all values to `target`, which has the same shape (flat values: as many elements) and no gaps. Values of another type are cast like Rust's `as`: toward zero,
-    /// saturating from floats, NaN to 0, wrapping between integers; a `bool` is true if the value is not 0.
+    /// Writes all values to `target`. It must have no gaps and the same shape; for flat values, the same number of elements. Values of
+    /// another type are cast like Rust's `as`. A cast from a float rounds toward zero, saturates, and turns NaN into 0. A cast between
+    /// integers wraps. A cast to `bool` is true if the value is not 0.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the shapes differ, or `target` has gaps.
+    /// Returns [`ErrorKind::Shape`] if the shapes differ, or if `target` has gaps.
     fn copy_to(&self, target: &mut BytesMut) -> Result<()>;
 
-    /// Whether [`Values::copy_to`] never fails for a target of the same shape without gaps. Other values are copied into new memory first,
-    /// so that a failure changes nothing.
+    /// Whether [`Values::copy_to`] never fails for a target of the same shape without gaps. Other values are first copied into new memory,
+    /// so that a failure leaves the input unchanged.
     fn copies_always(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! The device's own memory: heap that pretends to be out of the host's reach, so that everything around real device memory can
-//! be tried without a device.
+//! The memory of the `NULL` device. It is heap memory that the host cannot access directly, to test the code around device memory without a
+//! real device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::remote::ContextMemory;
 use crate::tensor::{ElementType, InRemote, Layout, Memory, RemoteMemory, Result as TensorResult, Shape, Tensor};
 use crate::{ContextParams, Error, ErrorKind, Result};
 
-/// A block of the memory.
+/// A block of the device's memory.
 pub struct NullMemory {
     memory: Arc<Memory>,
     room: Arc<Room>,
 }
 
 impl NullMemory {
-    /// The tensor as the device sees it: the same elements, with bytes. `None` if it does not lie in this device's memory.
+    /// The tensor as the device accesses it, with bytes. `None` if the tensor is not in this device's memory.
     pub fn on_device(tensor: &Tensor) -> Option<Tensor> {
         let place: InRemote<NullMemory> = tensor.in_remote()?;
         Some(place.part(place.layout(), place.offset_bytes()).expect("it was checked when the remote tensor was made"))
@@ -57,9 +57,9 @@ impl Drop for NullMemory {
     }
 }
 
-/// What the tensors of a context take together.
+/// The total memory of the tensors of a context, and its limit.
 pub(super) struct Room {
-    /// For messages.
+    /// The name of the memory in messages.
     place: String,
     max_bytes: Option<usize>,
     used_bytes: AtomicUsize,

@@ -1,5 +1,5 @@
-//! `NULL`: no arithmetic. Scripted outputs, gates, failures and counters, for tests of everything around an engine and for
-//! trying the plumbing of a pipeline.
+//! The device `NULL`, which does not compute. It has scripted outputs, gates, failures and counters. Use it to test the code around an
+//! engine, and to measure a pipeline without inference.
 
 mod memory;
 mod model;
@@ -16,7 +16,7 @@ use crate::device::{Device, DeviceInfo, DeviceModel};
 use crate::executor::{Executor, Executors};
 use crate::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, ModelSource, RemoteContext, Result};
 
-/// The device. [`NullDevice::default`] writes zeros; a test gives a [`Script`].
+/// The device `NULL`. [`NullDevice::default`] writes zeros. A test can pass a [`Script`].
 #[derive(Debug, Clone)]
 pub struct NullDevice {
     name: String,
@@ -24,12 +24,13 @@ pub struct NullDevice {
 }
 
 impl NullDevice {
-    /// A device that does what the script says.
+    /// Creates a device that follows the script.
     pub fn new(script: Arc<Script>) -> Self {
         Self::instance("NULL", script)
     }
 
-    /// One of several, each with a name and, if its script says so, a waiter of its own: `NULL.0`, `NULL.1`.
+    /// Creates one of several devices with different names, such as `NULL.0` and `NULL.1`. Each has its own waiter thread, if the script
+    /// requires one.
     pub fn instance(name: &str, script: Arc<Script>) -> Self {
         Self { name: name.to_owned(), script }
     }

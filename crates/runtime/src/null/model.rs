@@ -1,4 +1,4 @@
-//! Ports and steps of a model that computes nothing.
+//! The ports and steps of a model on the `NULL` device.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ pub(super) struct NullModel {
 }
 
 impl NullModel {
-    /// With a waiter, a run is handed to the device by the processor, waited for, and finished by the processor, as on an
-    /// accelerator; with an engine the same without the wait. Without both it is computed in one step.
+    /// Creates a model. With a waiter, a run has three steps, as on an accelerator: the CPU submits it, the waiter waits for it, and the
+    /// CPU finishes it. With an engine in the script, the step of the waiter is missing. Otherwise a run has one step.
     pub(super) fn new(
         info: ModelInfo,
         script: Arc<Script>,

@@ -1,4 +1,4 @@
-//! A run that does what the script says.
+//! A request of the `NULL` device. Its runs follow the script.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,15 +14,15 @@ use crate::{CancelToken, Completion, Error, ErrorKind, ModelInfo, NodeStatus, No
 pub(super) struct NullRequest {
     pub(super) info: ModelInfo,
     pub(super) script: Arc<Script>,
-    /// The names of the model's steps.
+    /// The names of the steps of the model.
     pub(super) steps: Vec<&'static str>,
-    /// Present if the user enabled the times of nodes.
+    /// `Some` if profiling is enabled.
     pub(super) times: Option<Times>,
-    /// Present if an engine computes in parallel to the processor.
+    /// `Some` if the script has an engine, which computes in parallel to the CPU.
     pub(super) completion: Option<Arc<Completion>>,
 }
 
-/// What the engine does of a run.
+/// The work of the engine for one run.
 struct Work {
     script: Arc<Script>,
     completion: Arc<Completion>,
@@ -35,7 +35,7 @@ impl Task for Work {
     }
 }
 
-/// What is known of the one node that there is: the script.
+/// The measured times of the only node, which represents the script.
 #[derive(Default)]
 pub(super) struct Times {
     n_steps: usize,
@@ -104,7 +104,7 @@ impl NullRequest {
         if let Some(compute) = &self.script.compute {
             return compute(io, cancel);
         }
-        // An open extent of an output is taken from the first input, where a batch is.
+        // A dynamic first axis of an output is the batch: it gets the extent of the first input.
         let batch = if io.n_inputs() > 0 { io.input_tensor(0).shape().first().copied() } else { None };
         for (output_idx, port) in self.info.outputs.iter().enumerate() {
             let shape = port.shape.with_dynamic(|axis| if axis == 0 { batch } else { None });

@@ -1,4 +1,4 @@
-//! What the null device does when it is asked to run.
+//! The script of a `NULL` device: what the device does in a run, and what it counts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,28 +10,28 @@ use crate::{CancelToken, Result};
 
 type Compute = Box<dyn Fn(&mut DeviceIo<'_>, &CancelToken) -> Result<()> + Send + Sync>;
 
-/// What to do in a run, and what was done. Fields that are not set do nothing.
+/// What the device does in a run, and counters of what it did. Fields that are not set have no effect.
 #[derive(Default)]
 pub struct Script {
-    /// Runs pass through it before they compute.
+    /// Runs pass through this gate before they compute.
     pub gate: Option<Arc<Gate>>,
-    /// Compilations for the device pass through it.
+    /// Compilations for the device pass through this gate.
     pub compile_gate: Option<Arc<Gate>>,
-    /// Writes the outputs, fails or panics; without it they are zeros.
+    /// Writes the outputs, fails or panics. If not set, the outputs are zeros.
     pub compute: Option<Compute>,
-    /// Where the device's step runs; without it on the pool of the processor.
+    /// The executor of the device's step. If not set, the CPU pool.
     pub executor: Option<Arc<dyn Executor>>,
-    /// The device computes in parallel to the processor: a run waits at the gate on a separate waiter of the device, while the
-    /// processor preprocesses and completes other runs.
+    /// Whether the device computes in parallel to the CPU. A run then waits at the gate on a separate waiter thread of the device, while
+    /// the CPU preprocesses and completes other runs.
     pub has_own_waiter: bool,
-    /// The device computes on this executor in parallel to the processor, and notifies the [`Completion`](crate::Completion) at the end. A
-    /// run passes the gate on this executor, and no thread waits for it. Replaces the waiter.
+    /// An executor on which the device computes in parallel to the CPU. It notifies the [`Completion`](crate::Completion) at the end. A run
+    /// passes the gate on this executor, and no thread waits for the run. Replaces the waiter.
     pub engine: Option<Arc<dyn Executor>>,
-    /// Steps after the first, each on a separate executor, such as the waiter of an accelerator.
+    /// Further steps after the first step, each on its own executor, for example the waiter of an accelerator.
     pub more_steps: Vec<(&'static str, Arc<dyn Executor>)>,
-    /// The outputs of a batch item depend on the other items of the batch. Otherwise each item is independent.
+    /// Whether the outputs of a batch item depend on the other items of the batch.
     pub mixes_rows: bool,
-    /// How often the device was called. Runs that were gathered into one call count once.
+    /// How often the device was called. Runs that were combined into one call count once.
     pub n_calls: AtomicUsize,
     /// How often a model was compiled for the device.
     pub n_compiled: AtomicUsize,
@@ -66,7 +66,7 @@ impl fmt::Debug for Script {
     }
 }
 
-/// Holds runs, or who compiles, back until a test lets them go: order without sleeping.
+/// Blocks runs or compilations until a test lets them pass. Gives tests a fixed order without sleeping.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<GateState>,
@@ -81,24 +81,24 @@ struct GateState {
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub fn closed() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Blocks until one has arrived in front of the gate, or passed it: `n` in all since it was made.
+    /// Blocks until `n` runs in total have arrived at the gate since it was created. Runs that have passed the gate count as well.
     pub fn wait_for_arrivals(&self, n: usize) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |state| state.n_arrived < n).unwrap());
     }
 
-    /// Lets `n` more pass.
+    /// Lets `n` more runs pass.
     pub fn admit(&self, n: usize) {
         self.state.lock().unwrap().n_admitted += n;
         self.changed.notify_all();
     }
 
-    /// Lets all pass, now and later.
+    /// Lets all waiting and future runs pass.
     pub fn open(&self) {
         self.state.lock().unwrap().open = true;
         self.changed.notify_all();
