@@ -1,5 +1,6 @@
 """Documented programs: the README, the pages of the book, the examples, and the snippets of OpenVINO's documentation."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -10,8 +11,7 @@ import pytest
 
 import models
 from api import IS_OPENVINO, ConstOutput, compile, core, f32, ov
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from vision import ROOT, TINY, scene
 
 pytestmark = pytest.mark.skipif(IS_OPENVINO, reason="programs that import roiflow")
 
@@ -22,11 +22,15 @@ def blocks(page):
 
 
 def run(text, folder):
+    cv2 = pytest.importorskip("cv2")
     (folder / "model.onnx").write_bytes(pathlib.Path(models.relu()).read_bytes())
+    for name, source in (("yolo11n.onnx", "ultralytics.onnx"), ("color.onnx", "color.onnx"), ("color.toml", "color.toml")):
+        (folder / name).write_bytes((TINY / source).read_bytes())
+    cv2.imwrite(str(folder / "street.jpg"), scene((200, 150, 450, 350), size=(640, 480)))
     return subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.parametrize("page", ["README.md", "python/README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "python/README.md", "docs/python.md", "docs/tutorials/python.md"])
 def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path):
     done = run(blocks(page), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -38,6 +42,48 @@ def test_an_example_runs(name):
     command = [sys.executable, str(ROOT / "python" / "examples" / f"{name}.py"), model]
     done = subprocess.run([*command, "0.3"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and done.stdout, done.stderr
+
+
+def run_example(name, *arguments):
+    command = [sys.executable, str(ROOT / "python" / "examples" / f"{name}.py"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0 and done.stdout, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_one_image_draws_and_prints_it(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(scene()).save(tmp_path / "in.png")
+    said = run_example("image", TINY / "rectangle.onnx", tmp_path / "in.png", tmp_path / "out.png", "--classify", TINY / "color.onnx")
+    assert "rectangle 1.00 [16, 8, 40, 24] {'color': 'red'}" in said and '"label":"red"' in said
+    assert image.open(tmp_path / "out.png").size == (64, 64)
+
+
+def test_the_example_of_a_folder_prints_a_line_for_each_image(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for n in range(5):
+        image.fromarray(scene((n, 8, 30, 24))).save(tmp_path / f"{n}.png")
+    lines = [json.loads(line) for line in run_example("folder", TINY / "rectangle.onnx", tmp_path).splitlines()]
+    assert [(line["source"], line["objects"][0]["x"]) for line in lines] == [(f"{n}.png", n) for n in range(5)]
+
+
+def test_the_example_of_a_video_writes_a_video(tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    writer = cv2.VideoWriter(str(tmp_path / "in.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 25, (320, 240))
+    for n in range(30):
+        writer.write(scene((10 + n, 40, 200, 160), (0, 0, 255), (320, 240)))
+    writer.release()
+    said = run_example("video", tmp_path / "in.avi", TINY / "rectangle.onnx", TINY / "color.onnx", "--out", tmp_path / "out.mp4")
+    assert "30 frames" in said and "'rectangle': 30" in said
+    assert cv2.VideoCapture(str(tmp_path / "out.mp4")).read()[0]
+
+
+def test_the_example_of_full_load_keeps_images_in_flight():
+    assert "per second" in run_example("full_load", TINY / "rectangle.onnx", 0.3)
+
+
+def test_the_example_of_an_own_decoder_finds_the_rectangle():
+    assert "<Detection: rectangle 1.00 at [80.0, 60.0, 200.0, 120.0]>" in run_example("own_decoder")
 
 
 def test_the_command_lists_the_devices():

@@ -1,0 +1,15 @@
+"""The images of a folder, side by side, as JSON lines: `python folder.py MODEL FOLDER > results.jsonl`."""
+
+import pathlib
+import sys
+
+import roiflow
+
+model, folder = roiflow.load(sys.argv[1]), pathlib.Path(sys.argv[2])
+paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".jpg", ".jpeg", ".png", ".bmp", ".webp"))
+n_objects = 0
+# `model(paths)` gives a list; a stream holds only the images that run, for folders of any size.
+for number, (path, results) in enumerate(model.stream(paths)):
+    n_objects += len(results)
+    print(results.to_json(frame=number, source=path.name))
+print(f"{len(paths)} images, {n_objects} objects", file=sys.stderr)
