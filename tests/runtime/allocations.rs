@@ -1,6 +1,6 @@
-//! Allocations when a frame is preprocessed for the engine: none that grows with the frame or the region.
+//! Memory allocations during preprocessing of a frame: their size must not grow with the frame or the region.
 //!
-//! The allocator of this test program counts, per thread; a synchronous run does all its work on the caller's thread.
+//! The allocator of this test program counts allocations per thread. A synchronous run does all its work on the calling thread.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
     let steady = allocations(|| (0..10).for_each(|_| request.infer(()).unwrap()));
     assert_eq!(steady, (0, 0), "ten more runs allocate nothing at all");
 
-    // With antialiasing, an output row depends on several of the 300 source rows, so five rows of buffer are allowed.
+    // With antialiasing, one output row depends on several of the 300 source rows, so a buffer of five rows is allowed.
     for rounding in [Rounding::Exact, Rounding::U8] {
         let preprocess = Preprocess { antialias: true, rounding, ..Preprocess::default() };
         request.set_input((), image_input(region.clone()).preprocess(preprocess)).unwrap();
@@ -68,7 +68,7 @@ fn from_region_to_engine_no_allocation_exceeds_a_row_and_in_steady_state_there_i
 
 #[test]
 fn decoding_allocates_nothing_once_there_were_as_many_boxes() {
-    // Outputs of YuNet at 64x32: grids of 32, 8 and 2 cells. Each cell contains a face with keypoints.
+    // These outputs are those of YuNet for an input of 64x32: grids of 32, 8 and 2 cells. Each cell contains a face with keypoints.
     let shapes = [32, 8, 2].into_iter().flat_map(|n_cells| [1, 1, 4, 10].map(|n_columns| [1, n_cells, n_columns]));
     let tensors: Vec<([usize; 3], Vec<f32>)> = shapes.map(|shape| (shape, vec![0.97; shape.iter().product()])).collect();
     let outputs: Vec<Output<'_>> = tensors.iter().map(|(shape, data)| Output { name: "y", shape, data }).collect();
@@ -116,7 +116,7 @@ fn naming_the_objects_of_a_frame_allocates_nothing_once_there_were_as_many() {
     assert_eq!(n_names, 30);
 }
 
-/// The list of slices is reused for each batch.
+/// The request reuses the list of slices for each batch.
 #[test]
 fn a_stream_of_batches_allocates_nothing() {
     let port = |name: &str| Port::new(name, ElementType::F32, [Dim::Dynamic, Dim::Fixed(4)]);

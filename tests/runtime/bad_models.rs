@@ -1,4 +1,4 @@
-//! Invalid models and descriptions: the error has the expected and actual values, and what to do.
+//! Invalid models and descriptions. Each error contains the expected and actual values, and says what to do.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use roiflow::stages::{Stage, StageOptions};
 
 use crate::support::{Scratch, real, tiny};
 
-/// Collects failures, so that all failures of a table are shown.
+/// Collects failures, so that one run of a test prints all failures of its table.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
@@ -59,7 +59,7 @@ fn file_that_is_not_a_model_is_an_error() {
     check("unsupported", tiny("unsupported.onnx"), ErrorKind::Model, &unsupported);
 }
 
-/// Truncated model files, and files with one changed byte, are models or errors, never a panic.
+/// Reading truncated model files, and files with one changed byte, returns a model or an error and never panics.
 #[test]
 fn no_broken_file_panics() {
     let whole = std::fs::read(tiny("double.onnx")).unwrap();
@@ -94,7 +94,7 @@ fn unknown_device_error_lists_the_known_devices() {
     failures.check("ports", core.compile_model(&ports, "CPU", &Config::default()), ErrorKind::Unsupported, &message);
 }
 
-/// A description of `rectangle.onnx`, whose parts are replaced by the cases.
+/// A description of `rectangle.onnx`. The test cases replace parts of it.
 const DETECTOR: &str = r#"
 version = 1
 task = "detection"
@@ -108,7 +108,7 @@ threshold = 0.5
 labels = ["rectangle"]
 "#;
 
-/// A description of `color.onnx`.
+/// A description of `color.onnx`. The test cases replace parts of it.
 const CLASSIFIER: &str = r#"
 version = 1
 task = "classification"
@@ -323,7 +323,7 @@ fn missing_description_error_names_the_file_to_write() {
     Stage::classifier(&options).unwrap();
 }
 
-/// Options of the caller are checked like keys of the description.
+/// Options of the caller are checked in the same way as keys of the description.
 #[test]
 fn caller_options_are_checked() {
     let scratch = Scratch::new("bad-options");
@@ -355,7 +355,7 @@ fn unsupported_inputs_and_outputs_are_errors() {
     failures.check("two outputs", Stage::classifier(&options), ErrorKind::Config, &["has 2 outputs", "`tensor`", "`color`", "`type`"]);
 }
 
-/// The NULL device runs a model that another device read. All its outputs are zero, so there are no detections.
+/// A model that another device read runs on the device NULL. All outputs are zero, so there are no detections.
 #[test]
 fn detector_on_the_null_device_finds_nothing() {
     let options = StageOptions { model: tiny("stripes.onnx"), device: Some("NULL".to_owned()), ..StageOptions::default() };

@@ -1,4 +1,4 @@
-//! Regions as preprocessed for a classifier, as defined by its description; and errors for invalid definitions.
+//! Regions that are preprocessed for a classifier as its description defines, and errors for invalid definitions.
 
 use std::sync::mpsc;
 
@@ -7,14 +7,14 @@ use roiflow::stages::{Region, RunGuard, Stage, StageOptions};
 
 use crate::support::{Scratch, tiny};
 
-/// The description of a tiny model with additional keys of `[input]`.
+/// The description of a tiny model, with additional keys in `[input]`.
 fn options(scratch: &Scratch, model: &str, keys: &str) -> StageOptions {
     let text = std::fs::read_to_string(tiny(&format!("{model}.toml"))).unwrap();
     let description = Some(scratch.file("described.toml", text.replace("[input]", &format!("[input]\n{keys}"))));
     StageOptions { model: tiny(&format!("{model}.onnx")), description, ..StageOptions::default() }
 }
 
-/// A red frame with a green bar of 4x16 pixels in the center, and blue in the lower right quarter.
+/// A red frame with a green bar of 4x16 pixels in the center and a blue lower right quarter.
 fn frame() -> Frame {
     let size = Size::new(64, 64);
     let color = |x: u32, y: u32| match (x, y) {
@@ -28,7 +28,7 @@ fn frame() -> Frame {
 
 const BAR: Rect = Rect { x: 30.0, y: 24.0, width: 4.0, height: 16.0 };
 
-/// The label of a region.
+/// The label that the classifier reports for a region.
 fn label_of(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
     let (sender, receiver) = mpsc::channel();
     let region = Region { id: ObjectId::next(), rect, keypoints };
@@ -62,7 +62,7 @@ fn alignment_uses_keypoints_or_falls_back_to_the_box() {
         assert_eq!(label_of(&classifier, BAR, keypoints), "green");
         assert_eq!(classifier.n_unaligned(), n as u64 + 1);
     }
-    // Outside the frame there is only the border, of value 114.
+    // These points are outside the frame, so the crop contains only the border, which has the value 114.
     assert_eq!(label_of(&classifier, BAR, points([(400.0, 45.0), (420.0, 60.0)])), "other");
 }
 
@@ -84,7 +84,7 @@ fn contradicting_descriptions_are_errors_with_advice() {
     assert!(error.contains("`margin`") && error.contains("expected a classifier"), "{error}");
 }
 
-/// `rotate` is for cameras that are mounted sideways or upside down.
+/// The key `rotate` is for cameras that are mounted sideways or upside down.
 #[test]
 fn rotated_detector_reports_frame_coordinates() {
     let scratch = Scratch::new("turned");

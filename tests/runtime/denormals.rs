@@ -37,7 +37,7 @@ fn an_engine_leaves_the_float_control_of_its_caller() {
     }
 }
 
-/// Covers the threads of pools and of engines.
+/// Covers the threads of pools and the threads of engines.
 #[test]
 fn steps_and_callbacks_compute_with_denormals() {
     for device in DEVICES.into_iter().filter(|device| is_here(device)) {

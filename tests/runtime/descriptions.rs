@@ -1,5 +1,5 @@
-//! Sources of a description without an explicit file: known models, metadata, ports, and DL Streamer files. Without any of these, the error
-//! names the file to write.
+//! Descriptions that are not named explicitly: descriptions of known models, metadata, ports, and DL Streamer files. If none of these
+//! exists, the error names the file that the user must write.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn port(name: &str, shape: &[Option<usize>]) -> Port {
 /// Names and shapes.
 type Ports<'a> = &'a [(&'a str, &'a [usize])];
 
-/// A model with these ports; extent 0 is dynamic.
+/// Ports of a model with these names and shapes. An extent of 0 is dynamic.
 fn ports(inputs: Ports<'_>, outputs: Ports<'_>) -> ModelInfo {
     let all = |list: Ports<'_>| {
         let shape = |shape: &[usize]| shape.iter().map(|&extent| (extent > 0).then_some(extent)).collect::<Vec<_>>();
@@ -59,7 +59,7 @@ fn decoder(spec: &ModelSpec) -> &str {
     &spec.heads[0].decoder_name
 }
 
-/// Score threshold and IoU threshold.
+/// The score threshold and the IoU threshold of a model.
 fn thresholds(spec: &ModelSpec) -> (f32, f32) {
     let decoder = &spec.heads[0].decoder;
     let iou = decoder.summary().strip_prefix("iou-threshold ").map_or(f32::NAN, |iou| iou.parse().unwrap());
@@ -70,7 +70,7 @@ fn labels(spec: &ModelSpec) -> Vec<String> {
     (0..spec.labels.len() as u32).map(|class_id| spec.labels.get(class_id).unwrap().to_string()).collect()
 }
 
-/// Contents of a description without its source.
+/// The content of a description, without its source.
 fn content(spec: &ModelSpec) -> String {
     let ModelSpec { name, task, heads, preprocess, crop, input_size, input_shape, labels, .. } = spec;
     format!("{name} {task:?} {heads:?} {preprocess:?} {crop:?} {input_size} {input_shape} {labels:?}")
@@ -107,7 +107,7 @@ fn known_model_is_found_by_checksum_or_name() {
         let by_own_name = spec(&StageOptions { description: Some(name.into()), ..options.clone() });
         assert!(matches!(by_own_name.source, Source::Known { name: known, found: KnownBy::User } if known == name), "{file}");
         assert_eq!(content(&by_own_name), content(&named), "{file}");
-        // With another name the checksum still matches; with other bytes the name is used, and this is reported.
+        // A renamed file still has the known checksum. A file with other bytes is recognized by its name, and a message reports this.
         let renamed = scratch.file("other.onnx", std::fs::read(&model).unwrap());
         assert_eq!(spec(&StageOptions { model: renamed, ..StageOptions::default() }).source, by_checksum.source, "{file}");
         let changed = scratch.file(file, b"other bytes");
@@ -121,7 +121,7 @@ fn known_model_is_found_by_checksum_or_name() {
     }
 }
 
-/// A known description that `roiflow describe` writes is equivalent at any path.
+/// `roiflow describe` writes a description of a known model. The written description is equivalent to the known one at any path.
 #[test]
 fn written_description_is_equivalent() {
     let scratch = Scratch::new("written-down");
@@ -136,7 +136,7 @@ fn written_description_is_equivalent() {
         let path = scratch.file("written.toml", begun.with_own_labels(&options.engine).unwrap().text);
         let written = ModelSpec::load(&StageOptions { description: Some(path), ..options.clone() }, &info).unwrap();
         assert_eq!(content(&written), content(&ModelSpec::load(&options, &info).unwrap()), "{}", file.display());
-        // Other labels are the only difference.
+        // The descriptions may differ only in their labels.
         if written.labels.is_empty() || written.heads.len() > 1 {
             continue;
         }
@@ -164,7 +164,7 @@ fn file_next_to_the_model_precedes_known_models() {
     let model = scratch.file("gender-v1.onnx", std::fs::read(&model).unwrap());
     let load = |options: &StageOptions| ModelSpec::load(options, &info).unwrap();
     let options = StageOptions { model, ..StageOptions::default() };
-    // A JSON file that is not a model-proc file belongs to another program.
+    // This JSON file is not a model-proc file. Another program uses it.
     scratch.file("gender-v1.json", r#"{"accuracy": 0.5}"#);
     assert!(matches!(load(&options).source, Source::Known { .. }));
     let json = r#"{"json_schema_version": "2.2.0", "output_postproc": [{"converter": "label", "labels": ["a", "b"]}]}"#;
@@ -175,14 +175,14 @@ fn file_next_to_the_model_precedes_known_models() {
     assert_eq!((load(&options).source, labels(&load(&options))[0].as_str()), (Source::NextToModel(toml.clone()), "one"));
     let named = StageOptions { model_proc: Some(json.clone()), ..options.clone() };
     assert_eq!(load(&named).source, Source::Named(json.clone()));
-    // The property `description` accepts both formats.
+    // The property `description` accepts a description and a model-proc file.
     assert_eq!(content(&load(&StageOptions { description: Some(json), ..options.clone() })), content(&load(&named)));
     let both = StageOptions { description: Some(toml), ..named };
     let error = ModelSpec::load(&both, &info).unwrap_err().to_string();
     assert!(error.contains("both `description` and `model-proc`"), "{error}");
 }
 
-/// Metadata written by Ultralytics; `tests/golden/descriptions/make.py` has the versions.
+/// Metadata that Ultralytics wrote. `tests/golden/descriptions/make.py` contains the versions.
 #[test]
 fn ultralytics_export_needs_no_description() {
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
@@ -250,13 +250,13 @@ fn ultralytics_metadata_must_match_the_ports() {
         let message = refused(&with_metadata(ports(image, outputs), &entries(names)));
         assert!(parts.iter().all(|part| message.contains(part)), "{outputs:?}: {message}");
     }
-    // Final boxes have no class columns, independent of the name of the flag.
+    // Final boxes have no class columns. This does not depend on the name of the flag in the metadata.
     for flag in [("end2end", "True"), ("args", "{'nms': True}")] {
         let outputs: Ports<'_> = &[("output0", &[1, 300, 6])];
         let entries = [&entries(three)[..], &[flag]].concat();
         assert_eq!(decoder(&load(&with_metadata(ports(image, outputs), &entries))), "yolov10");
     }
-    // The YOLOv5 repository writes only these two keys.
+    // The export script of the YOLOv5 repository writes only these two keys.
     let yolov5 = [("stride", "32"), ("names", "['a', 'b', 'c']")];
     let spec = load(&with_metadata(ports(image, &[("output0", &[1, 252, 8])]), &yolov5));
     assert_eq!((decoder(&spec), thresholds(&spec)), ("yolov5", (0.25, 0.45)));
@@ -269,7 +269,7 @@ fn ultralytics_metadata_must_match_the_ports() {
 fn ultralytics_export_runs_on_the_embedded_engine() {
     let detector =
         Stage::detector(&StageOptions { model: golden("yolo.onnx"), device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap();
-    // Twice the size of the input, with borders of a quarter of the height at top and bottom.
+    // The frame has twice the size of the input, with borders of a quarter of the height at the top and bottom.
     let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(192, 64), &[0; 192 * 64]).unwrap();
     let found = detector.detect(&frame).unwrap();
     let [found] = &*found else { panic!("{found:?}") };
@@ -303,7 +303,7 @@ fn model_info_of_an_ir_gives_preprocessing_and_labels() {
     assert_eq!(found.unwrap()[0].label.as_deref(), Some("three"));
 }
 
-/// `metadata.yaml` has more information than `model_info`, which has the type YOLO for all models.
+/// `metadata.yaml` contains more information than `model_info`, in which all models have the type YOLO.
 #[test]
 fn openvino_export_of_ultralytics_uses_metadata_yaml() {
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
@@ -323,7 +323,7 @@ fn openvino_export_of_ultralytics_uses_metadata_yaml() {
             ("of the metadata of an Ultralytics export", names.iter().map(|name| (*name).to_owned()).collect())
         );
         assert_eq!(spec.preprocess.resize, if is_classifier { Resize::Crop } else { Resize::Letterbox { anchor: Anchor::Center } });
-        // Without the file, model_info is sufficient for a detector, but labels lose their spaces.
+        // Without `metadata.yaml`, `model_info` is sufficient for a detector, but labels lose their spaces.
         std::fs::remove_file(yaml).unwrap();
         match ModelSpec::load(&options, &info) {
             Ok(spec) => {
@@ -424,7 +424,7 @@ fn model_with_fixed_batch_size_is_an_error() {
 fn ambiguous_ports_are_an_error_with_advice() {
     let image: Ports<'_> = &[("image", &[1, 3, 640, 640])];
     for (info, parts) in [
-        // A pose model of one class has the ports of a detector with 52 classes.
+        // A pose model with one class has the same ports as a detector with 52 classes.
         (ports(image, &[("output0", &[1, 56, 8400])]), &["the decoder `yolov5` or `yolov8`", "how images are preprocessed"][..]),
         (ports(image, &[("output0", &[1, 25200, 85])]), &["the decoder `yolov5`", "how images are preprocessed"]),
         (ports(image, &[("list", &[1, 300, 6])]), &["the decoder `yolov5` or `yolov10` or `ultraface`"]),
@@ -441,7 +441,7 @@ fn ambiguous_ports_are_an_error_with_advice() {
             "not guessed",
         ];
         assert!(all.iter().chain(parts).all(|part| message.contains(part)), "{parts:?}: {message}");
-        // The draft is a description except for the missing values.
+        // The draft is a description in which only the missing values are open.
         let (begun, open) = Description::draft(&options(), &info).unwrap();
         assert!(!open.is_empty() && begun.text.contains("version = 1") && begun.text.contains("# task = "), "{}", begun.text);
         begun.text.parse::<toml::Table>().unwrap_or_else(|error| panic!("{error}\n{}", begun.text));
@@ -462,13 +462,13 @@ fn given_decoder_adds_the_preprocessing_of_its_family() {
     let outputs: [(&str, &[usize]); 2] = [("boxes", &[1, 16800, 4]), ("scores", &[1, 16800, 2])];
     let paddle = with_metadata(ports(&[("image", &[1, 3, 640, 640])], &outputs), &[("character", "figure\ntable")]);
     assert!(Description::draft(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
-    // There are several preprocessings, so the value is missing.
+    // Several ways of preprocessing are possible, so this value is missing.
     let (begun, open) =
         Description::draft_with_decoder("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])])).unwrap();
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);
 }
 
-/// No decoder uses both outputs; `yolov5` would ignore one of them.
+/// No known decoder uses both outputs. `yolov5` would ignore one of them.
 #[test]
 fn decoder_that_ignores_outputs_is_not_chosen() {
     let image: Ports<'_> = &[("input", &[1, 3, 128, 128])];
@@ -484,10 +484,10 @@ fn decoder_that_ignores_outputs_is_not_chosen() {
         let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
         let message = ModelSpec::load(&named, &ports(image, outputs)).unwrap_err().to_string();
         assert!(message.contains("`decoder` is not given, and none matches"), "{message}");
-        // A single output, but not the number of rows of YOLOv5.
+        // There is a single output, but its number of rows does not match YOLOv5.
         let message = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
         assert!(message.contains("do not have the number of rows of `yolov5` models"), "{message}");
-        // 3 x (256 + 64 + 16) rows match YOLOv5; a configured decoder is always used.
+        // The number of rows, 3 x (256 + 64 + 16), matches YOLOv5. A decoder that the description names is used in any case.
         let spec = ModelSpec::load(&named, &ports(image, &[("both", &[1, 1008, 17])])).unwrap();
         assert_eq!(decoder(&spec), "yolov5");
         let text = format!("{text}decoder = \"yolov5\"\n");

@@ -1,5 +1,5 @@
-//! Behavior required of every device, written once. The list at the end of this file adds each device in one line. Doc comments name the
-//! equivalent OpenVINO behavior test.
+//! Behavior that every device must have. Each test exists once. The list at the end of this file adds each device in one line. Doc comments
+//! name the equivalent OpenVINO behavior test.
 
 mod batches;
 mod blocking;
@@ -41,13 +41,13 @@ struct UnderTest {
     double: fn() -> CompiledModel,
     /// `x` [1, 4] -> `y` [1, 4] = x.
     identity: fn() -> CompiledModel,
-    /// A separate core, the device's name, and `double` before compilation.
+    /// A separate core, the name of the device, and the model `double` before compilation.
     source: fn() -> (Core, &'static str, Model),
     /// `identity` with these options. The model file has a fixed batch size of 1.
     identity_with: fn(&Config) -> Result<CompiledModel>,
-    /// `x` [?, 4] -> `y` [?, 4], with these options. Subtracts the mean of all rows from each row.
+    /// `x` [?, 4] -> `y` [?, 4], with these options. The model subtracts the mean of all batch items from each item.
     center_with: fn(&Config) -> Result<CompiledModel>,
-    /// Like `source`, for `x` [1, 4], `total_in` [1, 4] -> `y` = `total_out` = x + total_in.
+    /// Same as `source`, for the model `x` [1, 4], `total_in` [1, 4] -> `y` = `total_out` = x + total_in.
     sum: fn() -> (Core, &'static str, Model),
 }
 
@@ -58,13 +58,13 @@ impl UnderTest {
         core.compile_model(&model, name, config).unwrap()
     }
 
-    /// `sum`, with the total kept as state from run to run.
+    /// The model `sum` with its total as a variable, which each request keeps from run to run.
     fn summing(&self) -> CompiledModel {
         let (core, name, model) = (self.sum)();
         core.compile_model(&model.make_stateful([("total_in", "total_out")]).unwrap(), name, &Config::default()).unwrap()
     }
 
-    /// `double` with this input shape and these axes.
+    /// The model `double` with this input shape and these axes.
     fn reshaped(&self, shape: impl Into<PartialShape>, axes: &str) -> Result<CompiledModel> {
         let (core, name, model) = (self.source)();
         let model = model.reshape([("x", shape.into())])?.with_axes("x", axes.parse()?)?;
@@ -113,7 +113,7 @@ const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU");
 /// The runtime treats this device as an accelerator: the engine reports completion through a callback.
 const OPENVINO_HETERO: UnderTest = engine!("OPENVINO.HETERO:CPU");
 
-/// The null device. `run` adapts each of its scripts.
+/// The device NULL. `run` adapts each of its scripts.
 macro_rules! null {
     ($run:path) => {
         UnderTest {
@@ -169,14 +169,14 @@ macro_rules! null {
 }
 
 const NULL: UnderTest = null!(std::convert::identity);
-/// Like an accelerator: the engine computes on its own threads and reports completion.
+/// The device NULL with an engine that computes on its own threads and reports completion, like an accelerator.
 const NULL_ENGINE: UnderTest = null!(on_an_engine);
 
 fn on_an_engine(script: Script) -> Script {
     Script { engine: Some(Arc::new(Pool::new("engine", 2).unwrap())), ..script }
 }
 
-/// `x` [n_rows, 4] -> `y` [n_rows, 4]; 0 makes the batch size dynamic.
+/// A model `x` [n_rows, 4] -> `y` [n_rows, 4] on the device NULL. If `n_rows` is 0, the batch size is dynamic.
 fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledModel> {
     let mut core = Core::new();
     core.register(Arc::new(NullDevice::new(Arc::new(script))));
@@ -184,7 +184,7 @@ fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledM
     core.compile_model(&Model::from_ports(info), "NULL", config)
 }
 
-/// `n_rows` rows of four different numbers. `first` distinguishes batches.
+/// A batch with `n_rows` items of four different numbers. `first` makes different batches distinguishable.
 fn batch(first: usize, n_rows: usize) -> Tensor {
     Tensor::from_slice([n_rows, 4], &numbers(first, n_rows)).unwrap()
 }
@@ -284,7 +284,8 @@ fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     }
 }
 
-/// OpenVINO: Inference_ROI_Tensor. The gaps between the rows of a region are not read (see also roi_nchw and roi_1d in `request::cascade`).
+/// OpenVINO: Inference_ROI_Tensor. Engines must not read the gaps between the rows of a region. The tests for roi_nchw and roi_1d are in
+/// `request::cascade`.
 fn a_strided_region_as_input_gives_exact_numbers(device: &UnderTest) {
     let big = Tensor::from_slice([5, 7], &(0..35).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
     let request = (device.double)().create_infer_request().unwrap();
@@ -312,7 +313,7 @@ fn a_strided_region_as_output_leaves_its_neighbors_alone(device: &UnderTest) {
     }
 }
 
-/// The result of each row is independent of the other rows.
+/// The output of each batch item must not depend on the other items.
 fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     let model = (device.double)();
     let together = values(&model.infer(batch(10, 5)).unwrap()[0]);
@@ -323,7 +324,8 @@ fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     }
 }
 
-/// OpenVINO: InferDynamicNetwork. The same shape twice, then a larger one within the bounds, then smaller and larger ones in turn.
+/// OpenVINO: InferDynamicNetwork. Runs the same shape twice, then a larger shape within the bounds, then smaller and larger shapes
+/// alternately.
 fn batch_sizes_may_alternate(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -368,7 +370,7 @@ fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
     }
 }
 
-/// OpenVINO: InferDynamicNetworkGetSameTensor2times. The shape persists.
+/// OpenVINO: InferDynamicNetworkGetSameTensor2times. A shape that was set remains for later runs.
 fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -480,7 +482,7 @@ fn a_model_that_is_changed_later_does_not_change_its_requests(device: &UnderTest
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 3)));
 }
 
-/// `reshape` before compilation, to fixed and to bounded extents. A wrong number of axes and an unknown name are errors.
+/// Compiles models after `reshape` to fixed and bounded extents. A wrong number of axes, or an unknown name, is an error.
 fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
     let fixed = device.reshaped([3, 4], "N?").unwrap();
     assert_eq!(fixed.inputs()[0].shape.to_string(), "[3, 4]");
@@ -508,7 +510,7 @@ fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
     assert_eq!(kind(model.with_axes("y", "N?".parse().unwrap())), Some(ErrorKind::NotFound));
 }
 
-/// Fills the given number of rows with consecutive numbers.
+/// A filler for an input with this number of batch items. Writes consecutive numbers.
 struct Rows(usize);
 
 impl FillInput for Rows {
@@ -522,7 +524,7 @@ impl FillInput for Rows {
     }
 }
 
-/// The filler writes to memory of the device. A region of that input is set as a new input tensor.
+/// The filler writes to memory of the device. A region of that memory is then set as another input tensor.
 fn part_of_a_filled_input_is_a_tensor_of_its_own(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.set_input((), Rows(3)).unwrap();
@@ -565,8 +567,8 @@ fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     }
 }
 
-/// Iteration: the output is fed back ten times, with the user's output tensors or the request's own. A run never writes to the tensor that
-/// it reads. `request::cascade` tests tensors that grow.
+/// Iteration: the output is fed back ten times, once with output tensors of the user and once with the request's own tensors. A run never
+/// writes to a tensor that it reads. The tests in `request::cascade` cover tensors that grow.
 fn the_output_is_fed_back(device: &UnderTest) {
     for is_own in [false, true] {
         let request = (device.double)().create_infer_request().unwrap();
@@ -613,8 +615,8 @@ fn requests_run_beside_each_other(device: &UnderTest) {
     }
 }
 
-/// OpenVINO: canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. The second configuration computes on the thread that starts the run,
-/// so the run ends when the engine call returns.
+/// OpenVINO: canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. With the second configuration, the model computes on the thread that
+/// starts the run, so the run ends when the engine call returns.
 fn a_canceled_request_runs_again(device: &UnderTest) {
     let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..Config::default() };
     for config in [Config::default(), of_one] {
@@ -630,7 +632,7 @@ fn a_canceled_request_runs_again(device: &UnderTest) {
     }
 }
 
-/// Only options that were set are reported as ignored. Each report has the name in `Config` and a reason.
+/// Only options that were set may be reported as ignored. Each report contains the name in `Config` and a reason.
 fn options_that_change_nothing_are_told(device: &UnderTest) {
     assert_eq!(device.with(&Config::default()).properties().ignored, []);
     let scratch = Scratch::new(&format!("ignored-{}", device.name));
@@ -785,7 +787,8 @@ joins!(ORT_CPU as ort_cpu);
 joins!(OPENVINO_CPU as openvino_cpu);
 joins!(OPENVINO_HETERO as openvino_hetero);
 
-/// Without a script, the null device writes zeros to the outputs and to no other memory. The output may be a region of a caller's tensor.
+/// Without a script, the device NULL writes zeros to the outputs and to no other memory. An output may be a region of a tensor of the
+/// caller.
 #[test]
 fn the_zeros_of_the_null_device_stay_inside_the_output() {
     let big = Tensor::from_slice([3, 6], &[-1.0_f32; 18]).unwrap();

@@ -50,7 +50,7 @@ fn integers_beyond_32_bits_are_exact_or_refused() {
         let request = core.compile_model(&model, device, &Config::default()).unwrap().create_infer_request().unwrap();
         let run = |input: &Tensor| request.infer(input).map(|()| request.results().unwrap().view::<i64>(()).unwrap().to_vec());
         assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}");
-        // Also tests a region with gaps.
+        // This tensor is a region with gaps, which is tested in addition.
         let wide = Tensor::from_slice([1, 8], &[9, 5, 6, 1 << 40, 7, 9, 9, 9_i64]).unwrap().roi(&[0, 1], &[1, 5]).unwrap();
         for input in [tensor(large), wide] {
             match run(&input) {
@@ -89,7 +89,7 @@ fn auto_skips_a_device_that_would_change_results_and_says_why() {
     assert_eq!(compiled.device(), "OPENVINO.CPU");
 }
 
-/// The result depends on the element types only, so this test uses ports without a model.
+/// The result depends only on the element types, so this test uses ports without a model.
 #[test]
 fn the_types_that_openvino_narrows_are_known() {
     if !is_here("OPENVINO.CPU") {

@@ -1,5 +1,5 @@
-//! Engines loaded at run time: found, missing, damaged, several in one process, loaded repeatedly. Each damaged library is loaded in a
-//! separate process.
+//! Engines that are loaded at run time. The library may be found, missing, damaged, one of several in a process, or loaded repeatedly. Each
+//! damaged library is loaded in a separate process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn resident_kib() -> usize {
 /// A device family with only the library at this path.
 fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
     match device {
-        // SAFETY: the libraries are these engines, files that are no libraries, and libm. Their initializers have no harmful effects.
+        // SAFETY: the libraries are these engines, files that are not libraries, and libm. Their initializers have no harmful effects.
         "ORT.CPU" => Arc::new(unsafe { OnnxRuntime::at(path) }),
         // SAFETY: as above.
         _ => Arc::new(unsafe { OpenVino::at(path) }),
@@ -80,7 +80,7 @@ fn unusable_library_is_listed_with_reason_and_command() {
     }
 }
 
-/// The library loads but is not an engine.
+/// A library that can be loaded but is not an engine.
 #[test]
 fn library_of_another_kind_is_an_error() {
     alone("engines::library_of_another_kind_is_an_error", || {
@@ -104,7 +104,7 @@ fn library_of_another_kind_is_an_error() {
     });
 }
 
-/// A truncated library next to the named one is an error, not a crash.
+/// A truncated library in the same folder as the named library is an error, not a crash.
 #[test]
 fn truncated_dependency_is_an_error() {
     alone("engines::truncated_dependency_is_an_error", || {
@@ -120,7 +120,7 @@ fn truncated_dependency_is_an_error() {
     });
 }
 
-/// Environment variables name a library or its folder, and nothing else is searched.
+/// Environment variables name a library or its folder. No other place is searched.
 #[test]
 fn environment_variables_select_the_library() {
     for (device, variable) in [("ORT.CPU", "ORT_DYLIB_PATH"), ("OPENVINO.CPU", "ROIFLOW_OPENVINO_LIB")] {
@@ -174,7 +174,7 @@ fn model_rejected_by_the_engine_is_an_error_with_the_file() {
         let error = core.compile_model(&unsupported, device, &Config::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Model, "{error}");
         assert!(error.to_string().contains("unsupported.onnx") && error.to_string().contains("FancyOp"), "{error}");
-        // Removed between reading and compiling.
+        // The file is removed after reading and before compiling.
         let path = scratch.file("gone.onnx", std::fs::read(tiny("double.onnx")).unwrap());
         let gone = core.read_model(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -184,7 +184,7 @@ fn model_rejected_by_the_engine_is_an_error_with_the_file() {
     let ir = scratch.file("broken.xml", "<net name=\"broken\" version=\"11\"><layers></net>");
     let error = core.read_model(&ir).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Model, "{error}");
-    // With the engine, its message; without it, how to install it.
+    // If the engine is installed, the error is the engine's message. Otherwise it says how to install the engine.
     assert!(error.to_string().to_lowercase().contains("openvino"), "{error}");
 }
 
@@ -248,7 +248,7 @@ fn repeated_compiling_does_not_leak_memory() {
     });
 }
 
-/// Requests add only their tensors; weights exist once.
+/// A further request needs memory for its tensors only. The weights are in memory once.
 #[test]
 fn requests_of_one_model_share_its_weights() {
     alone("engines::requests_of_one_model_share_its_weights", || {
@@ -270,7 +270,7 @@ fn requests_of_one_model_share_its_weights() {
     });
 }
 
-/// The process can exit during runs and compilations, while the exit handlers of the engines find them busy.
+/// The process may exit during runs and compilations. The exit handlers of the engines must tolerate running work.
 #[test]
 fn process_exits_cleanly_while_engines_work() {
     let program = std::env::current_exe().unwrap();
@@ -319,7 +319,7 @@ fn ends_the_process_amid_compiling() {
     let file = core.read_model(tiny("double.onnx")).unwrap();
     for _ in 0..3 {
         let (device, file, sender) = (device.clone(), file.clone(), sender.clone());
-        // Errors during exit are ignored.
+        // Errors during the exit of the process are ignored.
         std::thread::spawn(move || {
             while let Ok(model) = core.compile_model(&file, &device, &Config::default()) {
                 let _ran = model.infer(row([1.0; 4]));
@@ -384,7 +384,7 @@ fn engine_options_are_passed_to_their_engine_only() {
         config.set_all(options).unwrap();
         core.compile_model(&model, device, &config)
     };
-    // Each engine rejects its option: an unknown property, and an unsupported format.
+    // Each engine rejects its own option: one is an unknown property, the other has an unsupported format.
     let refused =
         [("OPENVINO.CPU", "OPENVINO.NO_SUCH_PROPERTY=1", "NO_SUCH_PROPERTY"), ("ORT.CPU", "ORT.session.load_model_format=ORT", "ORT.CPU")];
     for (device, options, says) in refused.into_iter().filter(|(device, ..)| is_here(device)) {
@@ -419,7 +419,7 @@ fn reshaped_model_accepts_only_the_new_shapes() {
             assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Tensor, "{device}");
         }
     }
-    // The model file has static extents.
+    // The file of this model fixes the extents.
     let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let compiled = core.compile_model(&identity, device, &Config::default()).unwrap();
@@ -430,7 +430,7 @@ fn reshaped_model_accepts_only_the_new_shapes() {
     }
 }
 
-/// Real models with static shapes, compiled for other input sizes. If that is impossible, the error names the file.
+/// Real models with static shapes are compiled for other input sizes. If that is impossible, the error names the file.
 #[test]
 fn real_model_is_compiled_for_another_input_size() {
     let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
@@ -453,7 +453,7 @@ fn real_model_is_compiled_for_another_input_size() {
         let off = values(output).iter().zip(values(reference)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 1e-2, "{device}: {off} off");
     }
-    // Convolutions require another number of channels: an error in compilation or in the run.
+    // The convolutions need another number of channels, so compilation or the run fails.
     let five_channels = model.reshape([((), PartialShape::from([1, 5, 224, 320]))]).unwrap();
     let picture = Tensor::new(ElementType::F32, [1, 5, 224, 320]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
@@ -470,7 +470,7 @@ fn kept_in(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The file name of a cached model depends on its source: other bytes or shapes give other files.
+/// The file name of a cached model depends on the source of the model: other bytes or shapes give another file.
 #[test]
 fn cached_model_is_used_until_something_changes() {
     let device = "ORT.CPU";
@@ -496,7 +496,7 @@ fn cached_model_is_used_until_something_changes() {
     let (bytes, written) = (std::fs::read(first).unwrap(), std::fs::metadata(first).unwrap().modified().unwrap());
     assert_eq!(infer(None), doubled);
     assert_eq!((kept_in(&folder).len(), std::fs::metadata(first).unwrap().modified().unwrap()), (1, written), "written again");
-    // A truncated or damaged file is replaced, also by another model.
+    // A truncated or damaged cache file is replaced. A cache file of another model is replaced as well.
     let other = std::fs::read(tiny("center.onnx")).unwrap();
     for damaged in [&bytes[..bytes.len() / 2], b"", b"no model at all", &other] {
         std::fs::write(first, damaged).unwrap();
@@ -508,12 +508,12 @@ fn cached_model_is_used_until_something_changes() {
     std::fs::copy(tiny("identity.onnx"), &path).unwrap();
     assert_eq!(infer(None), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(kept_in(&folder).len(), 3, "another model of the same name");
-    // An unusable cache folder costs only time.
+    // If the cache folder cannot be used, compilation only takes longer.
     let config = Config { cache_folder: Some(path.join("no")), ..Config::default() };
     core.compile_model(&core.read_model(&path).unwrap(), device, &config).unwrap();
 }
 
-/// OpenVINO's cache uses the file as key, so a model that is reshaped after reading gets a separate file.
+/// OpenVINO's cache uses the file as its key, so a model that is reshaped after reading must get its own cache file.
 #[test]
 fn reshaped_model_is_cached_with_its_shapes() {
     let device = "OPENVINO.CPU";
@@ -571,7 +571,7 @@ fn concurrent_caching_leaves_one_file() {
     assert_eq!(kept_in(scratch.path()).len(), 1, "{:?}", kept_in(scratch.path()));
 }
 
-/// Prints the durations of both.
+/// Prints the durations of compilation and of loading from the cache.
 #[test]
 fn cached_model_gives_the_same_results() {
     let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
@@ -594,7 +594,7 @@ fn cached_model_gives_the_same_results() {
     }
 }
 
-/// The state is inside the OpenVINO model. It could not be read, or reset between streams.
+/// The state is inside the OpenVINO model, so the runtime could not read it, or reset it between streams.
 #[test]
 fn model_with_internal_variables_is_an_error() {
     let device = "OPENVINO.CPU";
@@ -636,7 +636,7 @@ fn model_with_internal_variables_is_an_error() {
     }
 }
 
-/// The C API reports one name of a tensor, but users know any of its names from documentation.
+/// The C API reports one name per tensor, but documentation of models may use any of its names.
 #[test]
 fn port_is_found_by_each_name_of_its_tensor() {
     let device = "OPENVINO.CPU";
@@ -664,7 +664,7 @@ fn port_is_found_by_each_name_of_its_tensor() {
     }
 }
 
-/// With accelerators, no thread of the runtime is used while a run computes.
+/// With an asynchronous engine, no thread of the runtime is blocked while a run computes.
 #[test]
 fn no_thread_waits_for_an_asynchronous_engine() {
     if !is_here("OPENVINO.HETERO:CPU") {
@@ -677,7 +677,7 @@ fn no_thread_waits_for_an_asynchronous_engine() {
     request.wait().unwrap();
     let steps: Vec<_> = request.step_times().unwrap().into_iter().map(|step| step.name.to_string()).collect();
     assert_eq!((steps, core.executors().n_named()), (vec!["fill".to_owned(), "submit".to_owned(), "wait".to_owned()], 0));
-    // If runs must be sequential, they use one worker.
+    // Runs with this option must be sequential, so they use one worker.
     let exclusive = Config { exclusive_requests: true, ..Config::default() };
     let model = core.compile_model(&core.read_model(tiny("double.onnx")).unwrap(), "OPENVINO.HETERO:CPU", &exclusive).unwrap();
     let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
@@ -686,7 +686,7 @@ fn no_thread_waits_for_an_asynchronous_engine() {
     assert_eq!((requests[0].step_times().unwrap().len(), core.executors().n_named()), (2, 1));
 }
 
-/// A long run ends soon after it is canceled, by means of the engine.
+/// A long run ends soon after a cancel, because the cancel interrupts the engine.
 #[test]
 fn canceled_run_ends_inside_the_engine() {
     let Some(path) = real("models/yolox_nano_416x416.onnx") else { return };
@@ -730,7 +730,7 @@ fn auto_takes_the_first_device_that_runs_the_model() {
         assert!(core.prepare("AUTO"));
         assert_eq!(compile_in(&core, "AUTO").unwrap().device(), device);
     }
-    // A model that one device cannot run is tried on the next.
+    // If one device cannot run a model, the next device is tried.
     if let (Some(path), true) = (real("models/efficientnet_lite0_uint8.onnx"), is_here("ORT.CPU")) {
         let core = auto(devices::core(), "CPU,ORT.CPU");
         let compiled = core.compile_model(&core.read_model(path).unwrap(), "AUTO", &Config::default()).unwrap();
@@ -738,7 +738,7 @@ fn auto_takes_the_first_device_that_runs_the_model() {
     }
 }
 
-/// Devices differ in known output shapes. AUTO uses the first device whose ports the caller accepts.
+/// Devices report different output shapes. `AUTO` uses the first device whose ports the caller accepts.
 #[test]
 fn auto_skips_devices_with_unsuitable_ports() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -761,7 +761,7 @@ fn auto_skips_devices_with_unsuitable_ports() {
     assert_eq!(refusing(0), (Ok("ORT.CPU".to_owned()), 1));
     assert_eq!(refusing(1), (Ok("CPU".to_owned()), 2));
     assert_eq!(refusing(2), (Err("refusal 0".to_owned()), 2), "the first device's reason is told");
-    // With static shapes, the next device reports the same.
+    // With static shapes, all devices report the same ports.
     let model = model.reshape([("x", PartialShape::from([1, 4]))]).unwrap();
     let refuse = |_: &ModelInfo| Err(Error::new(ErrorKind::Config, "never"));
     let n_asked = AtomicUsize::new(0);

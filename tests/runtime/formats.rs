@@ -1,4 +1,4 @@
-//! Ports, models, options and times in files.
+//! Serialization of ports, models, options and times with serde.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Antialiased downscaling against stored results of Pillow and torchvision. Made by `tests/golden/antialias/make.py`.
+//! Antialiased downscaling, compared with stored results of Pillow and torchvision. `tests/golden/antialias/make.py` created the results.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn numbers<const N: usize>(value: &Value) -> [usize; N] {
     std::array::from_fn(|idx| value[idx].as_u64().unwrap() as usize)
 }
 
-/// The input tensor for a region of the case's image.
+/// The input tensor that preprocessing writes for a region of the case's image.
 fn filled(case: &Value, data: &[u8], element: ElementType, rounding: Rounding, scratch: &mut Scratch) -> Tensor {
     let format = PixelFormat::from_name(case["format"].as_str().unwrap()).unwrap();
     let [[width, height], [input_width, input_height]] = [numbers(&case["size"]), numbers(&case["input"])];
@@ -40,7 +40,7 @@ fn downscaling_matches_pillow_and_torchvision() {
             let [start, n_bytes] = numbers(&case[name]);
             &data[start..][..n_bytes]
         };
-        // 8-bit images are equal.
+        // For 8-bit images the results must be equal.
         let whole = filled(case, &data, ElementType::U8, Rounding::U8, &mut scratch).view::<u8>().unwrap().to_vec();
         if whole != expected("pillow_u8") {
             let n_differ = whole.iter().zip(expected("pillow_u8")).filter(|(got, expected)| got != expected).count();
@@ -54,7 +54,7 @@ fn downscaling_matches_pillow_and_torchvision() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    // In units of 1/255. The rest is the rounding of single precision.
+    // The tolerance is in units of 1/255. The remaining difference is the rounding of single precision.
     assert!(worst < 1e-3, "{worst}");
     eprintln!("{} cases, at most {worst} off", cases.len());
 }

@@ -1,5 +1,5 @@
-//! Decoders and NMS against stored results of published packages, made by `tests/golden/decoders/make.py`. Independent of the
-//! implementation.
+//! Decoders and NMS, compared with stored results of published packages. `tests/golden/decoders/make.py` created the results, so they are
+//! independent of this implementation.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results};
 use roiflow::vision::nms::{self, NmsMethod, NmsOptions};
 use serde_json::Value;
 
-/// Tolerance of edges and keypoints in pixels: stored values are rounded to four digits, and sums to 32 bits.
+/// Tolerance of edges and keypoints in pixels. Stored values are rounded to four digits, and sums to 32 bits.
 const PIXELS_OFF_MAX: f32 = 2e-3;
 const SCORE_OFF_MAX: f32 = 2e-5;
 
@@ -90,7 +90,7 @@ fn probabilities_and_vectors_match_scipy_and_numpy() {
     }
 }
 
-/// Number of compared boxes, or the first difference.
+/// Returns the number of compared boxes, or describes the first difference.
 fn check_decoder(case: &Value) -> Result<usize, String> {
     let input = Size::new(number(&case["input"][0]) as u32, number(&case["input"][1]) as u32);
     let outputs: Vec<(&str, Vec<usize>, Vec<f32>)> = array(&case["outputs"]).iter().map(tensor).collect();

@@ -1,5 +1,5 @@
-//! Preprocessing against stored results, independent of the implementation: `tests/golden/fill/make_fill.py` computed them from the
-//! definition.
+//! Preprocessing, compared with stored results. `tests/golden/fill/make_fill.py` computed them from the definition, independently of this
+//! implementation.
 
 use std::path::Path;
 
@@ -24,12 +24,13 @@ fn preprocessing_matches_the_stored_results() {
     }
     assert!(failures.is_empty(), "{} of {} cases differ:\n{}", failures.len(), cases.len(), failures.join("\n"));
     assert!(cases.len() > 100);
-    // If a value is at the midpoint between two integers, its last bit decides. This must stay rare.
+    // A value exactly between two integers is rounded by its last bit, which may differ. This must be rare.
     assert!(n_halves * 100 < n_values, "{n_halves} of {n_values} values are rounded the other way");
     eprintln!("{} cases, {n_values} values, {n_halves} rounded the other way", cases.len());
 }
 
-/// Preprocesses into the middle of three batch items. Returns the number of values that differ by one rounding step, and of all values.
+/// Preprocesses into the second of three batch items. Returns the number of values that differ by one rounding step, and the number of all
+/// values.
 fn check(case: &Value, data: &[u8], scratch: &mut Scratch) -> Result<(usize, usize), String> {
     let preprocess = preprocess(case);
     let [width, height] = numbers(&case["input"]);

@@ -1,4 +1,4 @@
-//! The results of a cascade on one image, as the Python package compares them too (`python/tests/test_load.py`): both must equal
+//! The results of a cascade on one image. The Python package compares the same results (`python/tests/test_load.py`). Both must equal
 //! `tests/golden/image_results.json` bit by bit.
 
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use roiflow::stages::{RunGuard, Stage, StageOptions};
 
 use crate::support::tiny;
 
-/// A gray pattern, and a red box in it.
+/// A gray pattern that contains a red box.
 fn pattern(size: Size) -> Frame {
     let pixel = |x: u32, y: u32| {
         let is_red = (20..53).contains(&x) && (10..41).contains(&y);

@@ -1,4 +1,4 @@
-//! Images as inputs of requests: frames, regions, tensor regions, and batches.
+//! Images as inputs of requests: frames, regions of frames, regions of tensors, and batches.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use roiflow::vision::{InputLayout, Preprocess};
 use crate::request::{compile_ports, read, write};
 use crate::support::values;
 
-/// Returns its input: `image` [?, 3, 4, 4] -> `same` [?, 48].
+/// A model that returns its input: `image` [?, 3, 4, 4] -> `same` [?, 48].
 fn mirror(batch: Dim) -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (n_rows, same) = (io.input(0).layout().shape()[0], read(io.input(0)));
@@ -24,7 +24,7 @@ fn mirror(batch: Dim) -> CompiledModel {
     compile_ports(Arc::new(script), vec![input], vec![output])
 }
 
-/// Every pixel is `[10 x, 10 y, 0]`.
+/// A frame in which the pixel at (x, y) is `[10 x, 10 y, 0]`.
 fn ramp(width: u32, height: u32) -> Frame {
     let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [10 * x as u8, 10 * y as u8, 0]));
     Frame::from_packed(PixelFormat::Rgb, Size::new(width, height), &pixels.collect::<Vec<u8>>()).unwrap()
@@ -45,12 +45,12 @@ fn region_is_read_from_frame_memory_when_the_run_starts() {
     assert_eq!(same(&request), planes);
 }
 
-/// The box is in the input tensor of a previous model.
+/// The box is a region of the input tensor of another model.
 #[test]
 fn tensor_region_of_another_model_is_an_image() {
     let request = mirror(1.into()).create_infer_request().unwrap();
     let input_tensor = Tensor::from_slice([1, 3, 20, 20], &(0..1200).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
-    // Equal size: no copy.
+    // The region has the size of the input, so it is not copied.
     let window = input_tensor.roi(&[0, 0, 2, 3], &[1, 3, 6, 7]).unwrap();
     request.set_tensor("image", &window).unwrap();
     request.infer(()).unwrap();
@@ -58,7 +58,7 @@ fn tensor_region_of_another_model_is_an_image() {
     request.set_input("image", image_input((window, InputLayout::Nchw))).unwrap();
     request.infer(()).unwrap();
     assert_eq!(same(&request), as_it_is);
-    // Another size: downscaled by two, so each value is the mean of four.
+    // The region has twice the size of the input. Downscaling by two makes each value the mean of four pixels.
     let larger = input_tensor.roi(&[0, 0, 0, 0], &[1, 3, 8, 8]).unwrap();
     request.set_input("image", image_input((larger, InputLayout::Nchw))).unwrap();
     request.infer(()).unwrap();
@@ -123,7 +123,7 @@ fn plane_with_gaps_between_pixels_is_an_error() {
     let error = Frame::from_planes(PixelFormat::Rgb, size, &[gaps], Colorimetry::default()).unwrap_err();
     let message = "expected pixels side by side, strides of [3, 1] bytes within a row, got [4, 1]; copy it first";
     assert!(error.to_string().contains(message) && error.kind() == tensor::ErrorKind::Shape, "{error}");
-    // With one column there are no gaps, and row strides are free.
+    // A tensor with one column has no gaps between rows, so its row stride is arbitrary.
     for (width, begin, end) in [(1, [0, 0, 0], [2, 1, 3]), (2, [0, 1, 0], [2, 3, 4])] {
         let format = if width == 1 { PixelFormat::Rgb } else { PixelFormat::Rgbx };
         let plane = wider.roi(&begin, &end).unwrap();

@@ -1,4 +1,4 @@
-//! Tests that need no GStreamer: the request runtime, the devices, vision.
+//! Tests that do not need GStreamer: the runtime of inference requests, the devices, and vision.
 
 mod allocations;
 mod bad_models;

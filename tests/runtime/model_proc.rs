@@ -1,5 +1,5 @@
-//! DL Streamer's model-proc files: conversion to descriptions, and errors for unsupported options. The files are written after the
-//! documentation of DL Streamer; each tests one key.
+//! DL Streamer's model-proc files: their conversion to descriptions, and errors for unsupported options. The files follow the documentation
+//! of DL Streamer. Each file tests one key.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn info(outputs: &[(&str, &[usize])]) -> ModelInfo {
     ModelInfo { inputs: vec![port("data", &[1, 3, 64, 96])], outputs, metadata: BTreeMap::new() }
 }
 
-/// The spec of a model with this model-proc file. A labels file is next to it.
+/// The spec of a model that has this model-proc file and a labels file in the same folder.
 fn read(text: &str, info: &ModelInfo) -> Result<ModelSpec, String> {
     let scratch = Scratch::new("model-proc");
     scratch.file("two.txt", "one\ntwo\n");
@@ -29,7 +29,7 @@ fn read(text: &str, info: &ModelInfo) -> Result<ModelSpec, String> {
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         error.to_string()
     })?;
-    // The converted description is equivalent.
+    // The converted description must be equivalent to the model-proc file.
     let written = Description::find(&options, info).and_then(|found| found.with_own_labels(&options.engine)).unwrap();
     let path = scratch.file("written.toml", &written.text);
     let named = StageOptions { description: Some(path), model_proc: None, ..options };
@@ -71,7 +71,7 @@ fn input_preproc_is_converted_to_preprocessing() {
         let spec = ssd_with(params).unwrap_or_else(|error| panic!("{params}: {error}"));
         assert_eq!(spec.preprocess, expected, "{params}");
     }
-    // Scales values to a range first, then applies mean and standard deviation, like the published values of ImageNet.
+    // Values are first scaled to a range, then the mean and standard deviation are applied. Published values for ImageNet use this order.
     let spec =
         ssd_with(r#""color_space": "RGB", "range": [0.0, 1.0], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]"#).unwrap();
     for (found, expected) in spec.preprocess.mean.iter().chain(&spec.preprocess.scale).zip([123.675, 116.28, 103.53, 58.395, 57.12, 57.375])
@@ -147,7 +147,7 @@ fn classifier_converters_have_decoders() {
     let compound = r#"{"attribute_name": "a", "converter": "label", "method": "compound", "labels": ["hat", "", "bag", "no bag"]}"#;
     assert_eq!(heads(compound, two), one("a", "multi-label, activation none", 2));
     assert_eq!(heads(r#"{"converter": "raw_data_copy"}"#, two), one("model", "custom, as it is", 0));
-    // Age and gender, with OpenVINO's port numbers for layers with several outputs.
+    // Age and gender. OpenVINO adds a port number to the name of a layer with several outputs.
     let both = r#"{"attribute_name": "age", "layer_name": "age_conv3", "converter": "text", "text_scale": 100.0, "text_precision": 0},
         {"attribute_name": "gender", "layer_name": "prob", "converter": "label", "labels": ["Female", "Male"], "method": "max"}"#;
     let expected = [one("age", "regression, value * 100 + 0", 0), one("gender", "classes, activation none", 2)].concat();
@@ -163,7 +163,7 @@ fn unsupported_values_are_errors_with_the_choices() {
         (r#"{"output_postproc": [{"labels": ["a"]}]}"#, SSD, ["a `converter`", "detection_output, boxes_labels"]),
         (r#"{"output_postproc": [{"converter": "keypoints_hrnet"}]}"#, SSD, ["`keypoints_hrnet`", "yolo_v8"]),
         (r#"{"output_postproc": [{"converter": "yolo_v3"}]}"#, SSD, ["`yolo_v3`", "expected one of"]),
-        // There is no decoder for maps with anchors.
+        // Maps with anchors have no decoder.
         (r#"{"output_postproc": [{"converter": "yolo_v5"}]}"#, &[("a", &[1, 21, 8, 12][..])], ["`yolo_v5`", "expected one of"]),
         (r#"{"output_postproc": [{"converter": "label", "method": "index"}]}"#, SSD, ["softmax, multi or compound", "`index`"]),
         (r#"{"output_postproc": [{"converter": "label"}, {"converter": "label"}]}"#, two, ["a `layer_name` in each", "2"]),

@@ -1,4 +1,4 @@
-//! Real ONNX files through the embedded engine.
+//! Real ONNX files on the embedded engine.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use roiflow::tensor::{Element, ElementType, Tensor};
 use crate::request::drop::check_that_tensors_outlive;
 use crate::support::{compile, real, tiny};
 
-/// The request's input tensors are in the engine's own memory.
+/// The input tensors of the request are in the engine's own memory.
 #[test]
 fn tensors_of_the_embedded_engine_outlive_request_model_and_core() {
     let compiled = {
@@ -79,13 +79,13 @@ fn a_batch_gives_what_its_rows_give_one_by_one() {
     }
 }
 
-/// A dynamic first axis is a batch axis only if the model's rows are independent.
+/// A dynamic first axis is a batch axis only if batch items are independent.
 #[test]
 fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
     let rows = |n_rows: usize| Tensor::from_slice([n_rows, 4], &(0..4 * n_rows).map(|n| (n * n) as f32).collect::<Vec<_>>()).unwrap();
     let center = compile(&tiny("center.onnx"));
     let append = compile(&tiny("append.onnx"));
-    // If all rows are equal, equal results must not be taken as a proof that the rows are independent.
+    // Equal batch items give equal results in any case. The runtime must not take that as a proof that items are independent.
     center.infer(Tensor::new(ElementType::F32, [2, 4]).unwrap()).unwrap();
     for n_rows in [3, 1, 2, 3, 5] {
         let (input, values) = (rows(n_rows), rows(n_rows).view::<f32>().unwrap().to_owned());
@@ -124,7 +124,7 @@ fn the_number_of_requests_is_the_callers_or_what_the_device_likes() {
     assert_eq!(optimal(None), std::thread::available_parallelism().unwrap().get());
 }
 
-/// `reshape` accepts every shape with the right number of axes. A shape that the model can't compute fails at compilation.
+/// `reshape` accepts every shape with the right number of axes. If the model cannot compute a shape, compilation fails.
 #[test]
 fn a_model_that_cannot_be_computed_at_a_shape_is_refused_when_it_is_compiled() {
     let core = devices::core();

@@ -1,4 +1,4 @@
-//! Decoders in complete stages: models with several heads, numbers and embeddings, and decoders registered by an application.
+//! Decoders in complete inference stages: models with several heads, numbers and embeddings, and decoders that an application registers.
 
 use std::sync::mpsc;
 
@@ -33,7 +33,7 @@ fn refusal(scratch: &Scratch, model: &str, output: &str) -> String {
     error.to_string()
 }
 
-/// Classifications of a red image by the tiny color model.
+/// The classifications of a red image by the tiny color model.
 fn classified(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
     let red = Frame::from_packed(PixelFormat::Rgb, Size::new(8, 8), &[255, 0, 0].repeat(64)).unwrap();
     let classifier = Stage::classifier(&options(scratch, "color.onnx", output)).unwrap();
@@ -83,7 +83,7 @@ fn custom_decoder_returns_raw_outputs() {
     assert!(data[0] > 0.9 && (data.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{data:?}");
 }
 
-/// With `task = "detection"`, raw outputs belong to the whole frame or to each region.
+/// With `task = "detection"`, raw outputs belong to the whole frame or to a region of the frame.
 #[test]
 fn custom_detector_returns_raw_outputs_and_no_boxes() {
     let scratch = Scratch::new("raw");
@@ -160,10 +160,10 @@ fn conflicting_keys_are_errors() {
     }
 }
 
-/// A box scheme with one box per row.
+/// A decoder of boxes that reads one box per row.
 #[derive(Debug, serde::Deserialize)]
 struct Middle {
-    /// Class index of all boxes.
+    /// The class index of all boxes.
     class: u32,
 }
 
@@ -172,7 +172,7 @@ impl BoxScheme for Middle {
         Ok(2)
     }
 
-    /// Valid boxes, boxes outside the input, invalid boxes, and scores above 1.
+    /// Returns valid boxes, boxes outside the input, invalid boxes, and scores above 1.
     fn candidates(&self, outputs: &[Output<'_>], _input: Size, _score_min: f32, results: &mut Results) -> Result<()> {
         assert_eq!(outputs[0].shape, [1, 1, 6]);
         let mut found = |x: f32, width: f32, score: f32, row: u32| {
@@ -189,7 +189,7 @@ impl BoxScheme for Middle {
     }
 }
 
-/// A number for the image, and one for each object.
+/// Options of a decoder that returns one number for the image and one for each object.
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Fixed {
@@ -248,7 +248,7 @@ fn registered_decoders_are_used_and_checked() {
     assert!(message.contains("unknown decoder `middle`"), "registered nowhere else: {message}");
 }
 
-/// A point in the input, for the whole image and for an object.
+/// A decoder that returns one point in the input, for the whole image and for an object.
 #[derive(Debug, serde::Deserialize)]
 struct Pin {
     x: f32,
@@ -283,7 +283,7 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let black = |width: u32, height: u32| {
         Frame::from_packed(PixelFormat::Gray8, Size::new(width, height), &vec![0; (width * height) as usize]).unwrap()
     };
-    // A frame of twice the width and four times the height of the input; then a region from (16, 8).
+    // The frame has twice the width and four times the height of the input. The second case is a region that starts at (16, 8).
     let detector = Stage::detector(&options("rectangle.onnx", "decoder = \"pin\"\nx = 4\ny = 2")).unwrap();
     let Size { width, height } = detector.spec().input_size;
     let (frame, expected) = (black(2 * width, 4 * height), outline(Point { x: 8.0, y: 8.0 }));
@@ -308,7 +308,7 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let [(ObjectId(7), results)] = &receive(&receiver)[..] else { panic!("one region") };
     assert_eq!(results.outcome, outline(Point { x: 24.0, y: 10.0 }), "an input of 8x8 is half as wide as the region");
 
-    // With alignment: the corners of the input are mapped to (40, 45) and (56, 61).
+    // With alignment, the corners of the input correspond to (40, 45) and (56, 61) in the frame.
     let aligned = options("color.onnx", "decoder = \"pin\"\nx = 4.5\ny = 2.5");
     let description = aligned.description.as_ref().unwrap();
     let text = std::fs::read_to_string(description).unwrap().replace("[input]", "[input]\nalign = [[0.0, 0.0], [1.0, 1.0]]");
@@ -317,7 +317,7 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
-    // The stage is kept until the result arrives, because dropping a stage discards waiting frames.
+    // The stage must exist until the result arrives, because dropping a stage discards waiting frames.
     let classifier = Stage::classifier(&aligned).unwrap();
     classifier.submit_regions(black(64, 64), 0, [region], RunGuard::now(), done);
     let classified = receive(&receiver);

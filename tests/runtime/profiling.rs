@@ -1,5 +1,5 @@
-//! Profiling data of a model's nodes: available if requested, with the engine's own node names. Doc comments name the equivalent OpenVINO
-//! behavior test.
+//! Profiling data of the nodes of a model. The data is available if profiling is enabled, and uses the engine's node names. Doc comments
+//! name the equivalent OpenVINO behavior test.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -72,21 +72,21 @@ fn before_the_first_run_no_node_has_run() {
     assert!(nodes.iter().all(|node| (node.status, node.real, node.cpu) == (NodeStatus::NotRun, Duration::ZERO, Some(Duration::ZERO))));
 }
 
-/// The rows of a batch run one by one. Their times add up within a run, and the next run starts from zero.
+/// The engine computes the batch items one by one. Their times add up within a run, and the next run starts from zero.
 #[test]
 fn the_times_are_those_of_the_latest_run() {
     let request = profiled(&tiny("double.onnx")).create_infer_request().unwrap();
     let real = || request.profiling_info().unwrap().iter().map(|node| node.real).sum::<Duration>();
     let rows = Tensor::from_slice([2000, 4], &(0..8000).map(|n| n as f32).collect::<Vec<_>>()).unwrap();
-    // The first batch also runs as a single call, to test whether its rows are independent.
+    // In its first run, the engine also computes the batch in a single call, to test whether its items are independent.
     (0..2).for_each(|_| request.infer(&rows).unwrap());
     let of_many = real();
-    // Takes the minimum of several runs, because the system may interrupt some of them.
+    // Uses the minimum of several runs, because the system may interrupt some of them.
     let of_one = (0..20).map(|_| request.infer(row([1.0; 4])).map(|()| real()).unwrap()).min().unwrap();
     assert!(of_one > Duration::ZERO && of_one * 20 < of_many, "{of_one:?} for a row, {of_many:?} for 2000");
 }
 
-/// OpenVINO: CheckOperationInProfilingInfo. Each operation appears under its name, exact or as a prefix.
+/// OpenVINO: CheckOperationInProfilingInfo. Each operation must appear under its name, either exactly or as a prefix.
 #[test]
 fn each_operation_of_a_real_model_appears_under_its_name() {
     let Some(path) = real("models/version-RFB-320.onnx") else { return };
@@ -103,12 +103,12 @@ fn each_operation_of_a_real_model_appears_under_its_name() {
     for node in &nodes {
         let executed = node.status == NodeStatus::Executed;
         assert_eq!(executed, node.real > Duration::ZERO, "{node:?}");
-        // The wall time is measured by another clock, which is read outside the first.
+        // The elapsed time and the CPU time come from different clocks that are not read at the same moment.
         assert!(node.cpu.unwrap() <= node.real + Duration::from_millis(1), "{node:?}");
     }
     let (real, cpu): (Duration, Duration) = (nodes.iter().map(|node| node.real).sum(), nodes.iter().filter_map(|node| node.cpu).sum());
     assert!(real <= elapsed, "nodes {real:?} of {elapsed:?}");
-    // The system may run other threads between two nodes, but not in every run.
+    // The system may run other threads between two nodes, but it does not do so in every run.
     let are_most = || {
         request.infer(&input).unwrap();
         let real: Duration = request.profiling_info().unwrap().iter().map(|node| node.real).sum();
@@ -128,7 +128,7 @@ fn each_operation_of_a_real_model_appears_under_its_name() {
     }
 }
 
-/// The same with the external engines, which replace and merge nodes: the reported times are most of the run's time.
+/// External engines replace and fuse nodes. Their reported node times must still make up most of the duration of the run.
 #[test]
 fn engines_tell_what_the_nodes_of_a_real_model_did() {
     let Some(path) = real("models/version-RFB-320.onnx") else { return };
@@ -147,13 +147,13 @@ fn engines_tell_what_the_nodes_of_a_real_model_did() {
         };
         let with = |status| nodes.iter().filter(|node| node.status == status).count();
         let (executed, folded) = (with(NodeStatus::Executed), with(NodeStatus::OptimizedOut));
-        // The nodes of this file have no names, so ONNX Runtime reports nothing about removed nodes.
+        // The nodes of this file have no names, so ONNX Runtime does not report nodes that it removed.
         assert!(executed > 50 && (folded > 0 || device == "ORT.CPU"), "{device}: {executed} ran, {folded} were folded");
         let n_products = nodes.iter().filter(|node| ["Conv", "MatMul"].iter().any(|kind| node.kind.contains(kind))).count();
         assert!(n_products >= 40, "{device}: {n_products} of {} nodes are convolutions and products", nodes.len());
         let real: Duration = nodes.iter().map(|node| node.real).sum();
         eprintln!("{device}: {executed} nodes ran, {folded} were folded, {real:?} of {latency:?}");
-        // On a busy machine a run may take any time, so the shortest run is checked.
+        // On a busy machine a run may take any time, so this check uses the shortest run.
         assert!(real <= latency && real * 3 > shortest, "{device}: nodes {real:?} of {shortest:?} to {latency:?}");
         let has_cpu = nodes.iter().all(|node| node.cpu.is_some());
         assert_eq!(has_cpu, device == "OPENVINO.CPU", "{device}");
@@ -162,8 +162,8 @@ fn engines_tell_what_the_nodes_of_a_real_model_did() {
     }
 }
 
-/// The names of an ONNX file's nodes except constants, read from its bytes. In `ModelProto`, field 7 is the graph; in the graph, field 1 is
-/// a node. Field 3 of a node is its name, field 4 its operator. A node without a name is identified by operator and number.
+/// The names of the nodes of an ONNX file except constants, read from its bytes. In `ModelProto`, field 7 is the graph. In the graph, field
+/// 1 is a node. In a node, field 3 is its name and field 4 its operator. A node without a name gets a name from its operator and number.
 fn node_names(proto: &[u8]) -> Vec<String> {
     let text = |node: &[u8], wanted| {
         fields(node).into_iter().find(|(field, _)| *field == wanted).map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned())

@@ -1,4 +1,4 @@
-//! Decoders with random outputs, valid and invalid: nothing panics, and boxes, points and scores are always valid.
+//! Runs decoders on random outputs, valid and invalid. Decoders must not panic, and boxes, points and scores must always be valid.
 //! `fuzz/fuzz_targets/decoders.rs` runs the same test for longer.
 
 use crate::decoders::try_decoder;

@@ -1,4 +1,4 @@
-//! Descriptions and DL Streamer files with random changes: nothing panics, and accepted descriptions can be used.
+//! Reads descriptions and DL Streamer files with random changes. Reading must not panic, and a description that is accepted must be usable.
 //! `fuzz/fuzz_targets/descriptions.rs` and `model_proc.rs` run the same test for longer.
 
 use crate::descriptions_cases::try_description;
@@ -16,7 +16,7 @@ fn randomly_changed_descriptions_are_usable_or_errors() {
     let n_understood = (0..N_CASES)
         .filter(|_| {
             let mut bytes = [0; 24].map(|_: u8| byte());
-            // Random bytes are not UTF-8.
+            // This byte makes the text invalid UTF-8.
             bytes[0] |= 0x80;
             try_description(&bytes)
         })

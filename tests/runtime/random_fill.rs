@@ -1,5 +1,5 @@
-//! Preprocessing with random geometry and options, valid and invalid: nothing panics, no other memory is written, and all SIMD backends
-//! give the same bits. `fuzz/fuzz_targets/fill.rs` runs the same test for longer.
+//! Preprocesses with random geometry and options, valid and invalid. Preprocessing must not panic or write other memory, and all SIMD
+//! backends must give the same bits. `fuzz/fuzz_targets/fill.rs` runs the same test for longer.
 
 use crate::fill::try_fill;
 

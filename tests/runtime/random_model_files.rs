@@ -1,4 +1,4 @@
-//! ONNX files and OpenVINO IRs with random changes: nothing panics, and a second parser reads the same values.
+//! Reads ONNX files and OpenVINO IRs with random changes. Reading must not panic, and a second parser must read the same values.
 //! `fuzz/fuzz_targets/onnx.rs` and `ir.rs` run the same test for longer.
 
 use crate::model_files::{try_ir, try_onnx};
@@ -11,7 +11,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// `n_cases` copies of the file, each with bytes changed, repeated or removed.
+/// `n_cases` copies of the file. In each copy, bytes are changed, repeated or removed.
 fn mutants(file: &[u8], n_cases: usize) -> impl Iterator<Item = Vec<u8>> {
     let seed = seed().to_le_bytes();
     let mut source = Source::new(&[]);

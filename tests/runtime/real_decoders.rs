@@ -1,4 +1,4 @@
-//! Decoders on real models with the embedded engine. Passes with a message if models or images are missing.
+//! Decoders on real models with the embedded engine. If models or images are missing, the tests print a message and pass.
 
 use image::ImageReader;
 use roiflow::frame::{Classification, Frame, Outcome, PixelFormat, PixelRect, Size};
@@ -16,7 +16,8 @@ fn image(name: &str) -> Option<Frame> {
     Some(Frame::from_packed(PixelFormat::Rgb, Size::new(image.width(), image.height()), image.as_raw()).unwrap())
 }
 
-/// Expected results are those of ONNX Runtime 1.32 on the same images, resized by OpenCV. Quantized scores are bytes that represent 0 to 1.
+/// The expected results are those of ONNX Runtime 1.32 on the same images, resized by OpenCV. Quantized scores are bytes that represent 0
+/// to 1.
 #[test]
 fn known_classifiers_match_their_engine() {
     for (model, device, cases) in [

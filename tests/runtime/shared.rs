@@ -1,5 +1,5 @@
-//! Tensors shared by two processes: sent in both directions, and used by requests without a copy. A peer that dies, sends wrong layouts or
-//! does not seal its file does no harm. The peer is this test program, restarted with a role.
+//! Tensors that two processes share. They are sent in both directions, and requests use them without a copy. A peer that dies, sends
+//! invalid layouts or does not seal its file must cause no harm. The peer is this test program, started again with a role.
 
 use std::io::{BufRead, BufReader, Write};
 use std::mem::MaybeUninit;
@@ -26,27 +26,27 @@ fn context() -> RemoteContext {
     devices::core().create_context("CPU", &ContextParams::SharedMemory).unwrap()
 }
 
-/// Memory that only this process writes.
+/// A tensor in memory that only this process can write.
 fn shared(rows: usize, value: f32) -> Tensor {
     let tensor = context().create_tensor(ElementType::F32, [rows, 4]).unwrap();
     tensor.view_mut::<f32>().unwrap().fill(value);
     tensor
 }
 
-/// Maps the tensor without a copy. The processes of these tests take turns: one writes, sends a message, and waits for the reply.
+/// Maps the tensor without a copy. The processes of these tests alternate: one writes, sends a message, and waits for the reply.
 fn mapped(shared: SharedTensor) -> Tensor {
-    // SAFETY: the processes take turns, so no process writes memory that a lease in the other process covers.
+    // SAFETY: the processes alternate, so neither writes memory that a lease in the other process covers.
     unsafe { shared.map() }.unwrap()
 }
 
-/// Memory that both processes write.
+/// A tensor in memory that both processes can write.
 fn common(rows: usize, value: f32) -> Tensor {
     let tensor = mapped(SharedTensor::new(ElementType::F32, [rows, 4]).unwrap());
     tensor.view_mut::<f32>().unwrap().fill(value);
     tensor
 }
 
-/// `y = 2 x` on the null device, for any number of rows.
+/// A request for `y = 2 x` on the device NULL, for any number of rows.
 fn doubling(script: Script) -> InferRequest {
     let model = compile_ports(Arc::new(script), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
     model.create_infer_request().unwrap()
@@ -63,10 +63,10 @@ impl Line {
         writeln!(self.words.get_mut(), "{word}").unwrap();
     }
 
-    /// The next message; empty if the other process has ended.
+    /// Returns the next message, or an empty string if the other process has ended.
     fn hear(&mut self) -> String {
         let mut word = String::new();
-        // A killed peer may leave a reset connection.
+        // If the peer was killed, reading may fail because the connection was reset.
         let _heard = self.words.read_line(&mut word);
         word.trim_end().to_owned()
     }
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-/// The other process. Dropping this kills the process and waits for its end.
+/// The other process. Dropping this value kills the process and waits for its end.
 struct Peer {
     child: Child,
     _folder: Scratch,
@@ -100,7 +100,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // Fails if the process has ended already.
         let _killed = self.child.kill();
         let _ended = self.child.wait();
     }
@@ -121,7 +121,7 @@ fn peer(role: &str) -> (Peer, Line) {
     (peer, in_time(accept))
 }
 
-/// Plays a role if this process was started for one; otherwise does nothing.
+/// If this process was started with a role, plays that role. Otherwise does nothing.
 #[test]
 fn the_other_process() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -138,7 +138,7 @@ fn the_other_process() {
     }
 }
 
-/// Doubles received tensors with the embedded engine. The result is in memory of this process, which it sends back once.
+/// The role of a peer that doubles received tensors with the embedded engine. It sends its output tensor once.
 fn play_doubler(line: &mut Line) {
     let request = compile(&tiny("double.onnx")).create_infer_request().unwrap();
     let input = mapped(line.receive());
@@ -163,7 +163,7 @@ fn two_processes_exchange_tensors_both_ways_and_see_each_others_writes() {
         line.say("run");
         assert_eq!(line.hear(), "done");
         assert_eq!(values(&output), [2.0 * round; 8]);
-        // The output of the peer's request is the input of this process's request.
+        // The output of the request in the peer is the input of this request.
         request.infer(&output).unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0 * round; 8]);
     }
@@ -187,7 +187,7 @@ fn requests_read_and_write_shared_memory_where_it_lies() {
     request.infer(&ours).unwrap();
     assert_eq!([ours.address() as usize, theirs.address() as usize], [0, 1].map(|idx| seen[idx].load(Ordering::Relaxed)));
     assert_eq!(values(&output), [3.0; 12], "the other mapping shows it");
-    // The embedded engine copies a user's tensor in and out once; the test checks where the results are written.
+    // The embedded engine copies inputs and outputs of the user once. The test checks that the results are in the user's memory.
     let request = compile(&tiny("double.onnx")).create_infer_request().unwrap();
     request.set_output_tensor((), &theirs).unwrap();
     let before = theirs.address();
@@ -196,7 +196,7 @@ fn requests_read_and_write_shared_memory_where_it_lies() {
     assert_eq!((values(&output), theirs.address()), (vec![8.0; 12], before));
 }
 
-/// Sends an input, receives an output tensor, and blocks while it is writing the output.
+/// The role of a peer that sends an input and receives an output tensor. It then blocks while it writes the output.
 fn play_victim(line: &mut Line) {
     let input = shared(2, 7.0);
     line.send(&input);
@@ -210,7 +210,7 @@ fn play_victim(line: &mut Line) {
         bytes.dense_mut::<f32>()?[..4].fill(14.0);
         let mut line = words.lock().unwrap();
         line.say("half");
-        // No further message arrives: this process is killed here.
+        // No message arrives here, because the test kills this process.
         line.hear();
         Ok(())
     }));
@@ -228,7 +228,7 @@ fn a_peer_that_is_killed_in_mid_run_takes_nothing_with_it() {
     gate.wait_for_arrivals(1);
     line.send(&output);
     assert_eq!(line.hear(), "half");
-    // Both processes are in the middle of a run: the peer writes this process's memory, and this process reads the peer's tensor.
+    // Both processes are in the middle of a run. The peer writes memory of this process, and this process reads the tensor of the peer.
     peer.kill();
     assert_eq!(values(&output), [14.0, 14.0, 14.0, 14.0, -1.0, -1.0, -1.0, -1.0]);
     gate.open();
@@ -250,7 +250,7 @@ fn layout(shape: &[usize]) -> Layout {
     Layout::dense(ElementType::F32, shape).unwrap()
 }
 
-/// Sends layouts that exceed the memory in various ways; then sends the correct layout.
+/// The role of a peer that sends several layouts that exceed the memory, and then the correct layout.
 fn play_liar(line: &mut Line) {
     let tensor = shared(1024, 3.0);
     let lie = |layout: Layout, offset_bytes: usize| SharedTensor { layout, offset_bytes, ..tensor.export().unwrap() };
@@ -266,7 +266,7 @@ fn play_liar(line: &mut Line) {
     }
     line.send(&tensor);
     assert_eq!(line.hear(), "shrink");
-    // The peer cannot shrink a file after this process received it.
+    // The peer cannot shrink a file that this process has received.
     let file = tensor.export().unwrap().descriptor;
     let refused = [rustix::fs::ftruncate(&file, 0), rustix::fs::ftruncate(&file, 1 << 20)];
     assert!(refused.iter().all(|refused| *refused == Err(rustix::io::Errno::PERM)), "{refused:?}");
@@ -290,13 +290,14 @@ fn a_peer_that_lies_about_the_size_is_refused_and_the_truth_is_accepted() {
     peer.finish();
 }
 
-/// Number of values in the memory that the scribbler writes.
+/// Number of values in the memory that the peer with the role `scribbler` writes.
 const N_SCRIBBLED: usize = 64;
 
-/// An index past the end of every table, even if an engine uses only the lower 32 bits.
+/// An index past the end of every table, even if an engine uses only its lower 32 bits.
 const NO_INDEX: i64 = (1 << 40) + (1 << 30);
 
-/// Writes the received memory continuously without synchronization: ones, then a number that is not a valid index.
+/// The role of a peer that continuously writes received memory without synchronization: first ones, then a number that is not a valid
+/// index.
 fn play_scribbler(line: &mut Line) {
     let shared = line.receive();
     let scribbles = [1, NO_INDEX].map(|value| Tensor::from_slice(shared.layout.shape().as_ref(), &[value; N_SCRIBBLED]).unwrap());
@@ -331,14 +332,14 @@ fn an_import_stays_as_it_is_while_the_other_process_writes() {
     }
 }
 
-/// Engines check an index and read the table later. If the index changed in between, they would read out of bounds.
+/// Engines check an index first and read the table later. If another process changed the index in between, they would read out of bounds.
 #[test]
 fn indices_in_shared_memory_are_copied_before_the_engine_sees_them() {
     let (_peer, _line, shared) = scribbler();
     let descriptor = shared.descriptor.try_clone().unwrap();
     let again = || SharedTensor { descriptor: descriptor.try_clone().unwrap(), layout: shared.layout, offset_bytes: 0 };
     let tensor = mapped(again());
-    // An index outside the table fails the run, or gives 0.
+    // An index outside the table must fail the run or give 0.
     let check = |output: roiflow::runtime::Result<()>, request: &InferRequest| match output {
         Ok(()) => assert!(values(&request.output_tensor(()).unwrap()).iter().all(|value| [0.0, 0.5, 1.5].contains(value))),
         // The runtime reports a panic of the embedded engine as an error.
@@ -346,7 +347,7 @@ fn indices_in_shared_memory_are_copied_before_the_engine_sees_them() {
     };
     for device in ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"].into_iter().filter(|device| is_here(device)) {
         let request = compile_on(device, &tiny("pick.onnx")).create_infer_request().unwrap();
-        // The other process violates the safety requirements of `map`. This process reads such memory only to copy it.
+        // The other process violates the contract of `map`. This process only copies from such memory.
         for _ in 0..2000 {
             check(request.infer(&tensor), &request);
         }
@@ -374,7 +375,7 @@ fn memory_file(n_bytes: u64, seals: SealFlags) -> OwnedFd {
     file
 }
 
-/// Sends files that it can still shrink, and shrinks them.
+/// The role of a peer that sends files without the seal against shrinking, and shrinks them.
 fn play_unsealed(line: &mut Line) {
     for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::GROW | SealFlags::SEAL] {
         let descriptor = memory_file(4096, seals);
@@ -398,7 +399,7 @@ fn a_peer_that_does_not_seal_its_memory_is_refused() {
     peer.finish();
 }
 
-/// Invalid messages: any process may be at the other end of the socket.
+/// Invalid messages. The process at the other end of the socket may be any program.
 #[test]
 fn messages_that_are_no_tensor_are_refused() {
     let tensor = shared(1, 0.0).export().unwrap();
@@ -435,7 +436,8 @@ fn n_open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Change in the number of open files by `action`: the smallest of 100 calls, because other tests open files concurrently.
+/// Change in the number of open files that `action` causes. Uses the smallest change of 100 calls, because other tests open files
+/// concurrently.
 fn open_files(action: impl Fn()) -> isize {
     let change = || {
         let before = n_open_files();
@@ -452,7 +454,7 @@ fn exports_and_imports_do_not_grow_memory_files_or_mappings() {
         let (near, far) = UnixStream::pair().unwrap();
         let kept = shared(16, 1.0);
         let exchange = |round: usize| {
-            // A new tensor in every tenth round, otherwise the same tensor.
+            // Every tenth round sends a new tensor. The other rounds send the same tensor again.
             let tensor = if round.is_multiple_of(10) { shared(16, 1.0) } else { kept.roi(&[1, 0], &[9, 4]).unwrap() };
             tensor.export().unwrap().send(&near).unwrap();
             let imported = SharedTensor::receive(&far).unwrap().unwrap().import().unwrap();

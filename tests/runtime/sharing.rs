@@ -1,4 +1,4 @@
-//! Stages that share a compiled model: batches, scheduling, dropping of stages, and allowed differences.
+//! Inference stages that share a compiled model: batches, scheduling, dropping of stages, and allowed differences of their options.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use roiflow::stages::{Engine, RunGuard, Scheduling, Sharing, Stage, StageOptions
 
 use crate::support::{Scratch, eventually, in_time, is_here, receive, tiny};
 
-/// A null device of one test.
+/// A device NULL with the counters and script of one test.
 struct Scripted {
     name: String,
     script: Arc<Script>,
@@ -44,7 +44,7 @@ fn gray_image(value: u8) -> Frame {
     Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &[value; 64 * 64 * 3]).unwrap()
 }
 
-/// Reports one box per batch item, with the mean of the image as confidence.
+/// A script that reports one box per batch item. Its confidence is the mean of the image.
 fn means() -> Script {
     Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
@@ -56,7 +56,7 @@ fn means() -> Script {
     })
 }
 
-/// Waits at the gate, then reports for each batch item the class given by its first value.
+/// A script that waits at the gate. It then reports a class for each batch item: the first value of the item.
 fn echoes(gate: Option<Arc<Gate>>) -> Script {
     let script = Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
@@ -78,7 +78,7 @@ fn label(result: &Classification) -> &str {
     }
 }
 
-/// A frame of four by four uniform images, and their positions.
+/// A frame that consists of four by four images, each of one color, and the positions of these images.
 fn mosaic() -> (Frame, Vec<(ObjectId, PixelRect)>) {
     let size = Size::new(64, 64);
     let bytes: Vec<u8> = (0..64 * 64).flat_map(|at| [(at / 64 / 16 * 4 + at % 64 / 16) as u8; 3]).collect();
@@ -116,7 +116,7 @@ fn sixteen_regions_of_a_frame_are_one_call() {
     }
     let stats = classifier.stats();
     assert_eq!((stats.n_runs, stats.n_items), (1, 16));
-    // A frame with more regions than the maximum batch size takes two calls.
+    // A frame with more regions than the maximum batch size needs two calls.
     let many: Vec<_> = regions.iter().cycle().take(40).enumerate().map(|(n, (_, rect))| (ObjectId(n as i32 + 100), *rect)).collect();
     assert_eq!(receive(&classified(&classifier, &frame, &many)).of_regions.len(), 40);
     assert_eq!(device.script.n_calls(), 3);
@@ -166,7 +166,7 @@ fn lone_frame_waits_at_most_the_batch_timeout() {
         assert!(took < timeout + Duration::from_secs(20), "{took:?}");
     }
     assert_eq!(device.script.n_calls(), 2);
-    // A frame that was submitted first but is not the oldest also meets its timeout.
+    // A frame that was submitted first but has a later arrival time also meets its timeout.
     let options = StageOptions {
         batch_size: Some(3),
         batch_timeout: Some(Duration::from_millis(200)),
@@ -250,7 +250,7 @@ fn sixteen_stages_share_a_model_and_the_last_frees_it() {
     let before = Arc::strong_count(&device.script);
     for round in 1..=20 {
         let options = device.options("rectangle.onnx");
-        // Concurrently.
+        // The detectors are created concurrently.
         let detectors: Vec<Stage> = std::thread::scope(|scope| {
             let loading: Vec<_> = (0..16).map(|_| scope.spawn(|| Stage::detector(&options).unwrap())).collect();
             loading.into_iter().map(|loading| loading.join().unwrap()).collect()
@@ -273,7 +273,7 @@ fn stage_dropped_during_runs_frees_everything() {
         receive(&first).unwrap();
         drop(detector);
         assert_eq!(Arc::strong_count(&device.script), before, "while a worker is on its way out");
-        // The job ran, was canceled, or never started. In each case it was reported.
+        // The job ran, was canceled, or never started. In each case its result was reported.
         drop(receive(&second));
     }
 }
@@ -305,7 +305,7 @@ fn model_options_prevent_sharing_and_others_do_not() {
     ];
     let n_before = device.n_compiled();
     let kept: Vec<Stage> = others.iter().map(|options| Stage::detector(options).unwrap()).collect();
-    // A batch size of two requires one more compilation with a dynamic batch axis.
+    // A batch size of two requires one more compilation, with a dynamic batch axis.
     assert_eq!(device.n_compiled(), n_before + kept.len() + 1);
 }
 
@@ -334,7 +334,7 @@ fn conflicting_options_of_a_shared_name_are_an_error() {
     Stage::classifier(&named(device.options("color.onnx"))).unwrap();
 }
 
-/// One detector per stream on a single request, which waits at a gate with a frame of the first.
+/// One detector per stream, all on a single request. The request waits at a gate with a frame of the first stream.
 fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOptions) -> (Arc<Gate>, Vec<Stage>, mpsc::Receiver<Found>) {
     let gate = Gate::closed();
     let device = Scripted::register(name, Script { gate: Some(gate.clone()), ..means() });
@@ -375,7 +375,7 @@ fn dropped_stage_discards_and_waits_for_its_own_frames_only() {
     let of = |detector: &Stage| (0..3).map(|_| detected(detector, &gray_image(255))).collect::<Vec<_>>();
     let (of_second, of_third) = (of(&detectors[1]), of(&detectors[2]));
     let leaving = detectors.pop().unwrap();
-    // The gate is closed, so waiting for the run of another stage would block here.
+    // The gate is closed. If the drop waited for the run of another stage, it would block here.
     in_time(move || drop(leaving));
     assert_eq!(kinds(&of_third), [Err(ErrorKind::Stopped); 3]);
     assert!(of_second.iter().all(|receiver| receiver.try_recv().is_err()));

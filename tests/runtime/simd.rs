@@ -1,5 +1,5 @@
-//! Preprocessing on all SIMD backends of this processor gives the same bits. Images and inputs are directly before or after inaccessible
-//! memory, to detect accesses outside of them.
+//! Preprocessing gives the same bits on all SIMD backends of this processor. Images and inputs are placed directly before or after
+//! inaccessible memory, so that an access outside of them crashes the test.
 
 use std::ptr::NonNull;
 
@@ -133,7 +133,7 @@ impl Case {
         Frame::from_planes(self.format, self.size, &planes, self.colorimetry).unwrap().region(self.region).unwrap()
     }
 
-    /// The second of three batch items, contiguous or part of a larger tensor.
+    /// The second of three batch items. It is contiguous or a region of a larger tensor.
     fn inputs(&self, random: &mut Random) -> Tensor {
         let (channels, height, width) = (self.preprocess.color.n_channels(), self.input.height as usize, self.input.width as usize);
         let shape = match self.preprocess.layout {
@@ -192,7 +192,7 @@ fn extreme_mean_and_scale_give_the_same_bits() {
     }
 }
 
-/// Alignment to keypoints inside, at the edge of, and outside the frame.
+/// Alignment to keypoints that are inside, at the edge of, and outside the frame.
 #[test]
 fn alignment_gives_the_same_bits() {
     let (mut random, seed) = Random::seeded();

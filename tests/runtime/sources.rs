@@ -1,4 +1,4 @@
-//! Model sources: valid sources, models in memory, and errors for unusable sources.
+//! Sources of models: valid files, models in memory, and errors for unusable sources.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, key], content].concat()
 }
 
-/// `double.onnx` with one more tensor, whose values are in an external file.
+/// The model `double.onnx` with an additional tensor whose values are in an external file.
 fn with_external_data() -> Vec<u8> {
     let location = [field(1, b"location"), field(2, b"w.bin")].concat();
     // The tensor has type f32 and its data location is an external file.
@@ -77,7 +77,7 @@ fn bytes_have_a_name_in_messages_and_are_not_printed() {
     assert_eq!(error.to_string(), "`mine` is not an ONNX model (its bytes are no protocol buffer of a model); device CPU reads ONNX files");
 }
 
-/// A model in memory has no folder, so its external files cannot be found.
+/// A model in memory has no folder, so a device cannot find its external files.
 #[test]
 fn bytes_that_refer_to_other_files_are_refused_by_each_engine() {
     let bytes = ModelBytes::new(with_external_data()).named("split");
@@ -92,7 +92,7 @@ fn bytes_that_refer_to_other_files_are_refused_by_each_engine() {
     }
 }
 
-/// A core with only this engine.
+/// A core that has only this engine.
 fn family(engine: &str) -> Core {
     let mut core = Core::new();
     match engine {
@@ -102,7 +102,7 @@ fn family(engine: &str) -> Core {
     core
 }
 
-/// On this operator, the key does not name an external file.
+/// In the metadata of a model, the key `location` is an ordinary entry. It names an external file only inside a tensor.
 #[test]
 fn a_location_in_the_metadata_is_no_other_file() {
     let entry = [field(1, b"location"), field(2, b"Bergen")].concat();
@@ -116,7 +116,7 @@ fn a_location_in_the_metadata_is_no_other_file() {
     }
 }
 
-/// Each engine reads bytes itself, in the same way as a file.
+/// Each engine reads bytes itself, in the same way as it reads a file.
 #[test]
 fn each_engine_reads_the_ports_of_bytes() {
     for engine in ["ORT", "OPENVINO"].into_iter().filter(|engine| is_here(&format!("{engine}.CPU"))) {
@@ -139,7 +139,7 @@ fn an_openvino_ir_of_bytes_takes_its_weights_from_bytes() {
     let of_file = core.read_model(&path).unwrap();
     let of_bytes = core.read_model(ModelBytes::new(ir().into_bytes()).with_weights(weights()).named("scale")).unwrap();
     assert_eq!(of_file.info(), of_bytes.info());
-    // The library copies the bytes, so the model can be dropped after compilation.
+    // The engine's library copies the bytes, so the model can be dropped after compilation.
     for model in [of_file, of_bytes] {
         let compiled = core.compile_model(&model, device, &Config::default()).unwrap();
         drop(model);
@@ -160,7 +160,7 @@ fn compiled_bytes_are_cached_by_what_they_hold_or_it_is_said_that_they_are_not()
         let folder = scratch.path().join(device);
         let config = Config { cache_folder: Some(folder.clone()), ..Config::default() };
         let n_cached = || std::fs::read_dir(&folder).map_or(0, |entries| entries.count());
-        // The same bytes twice, then other bytes under the same name.
+        // Compiles the same bytes twice, then other bytes with the same name.
         for (file, value, n_expected) in [("double.onnx", 3.0, 1), ("double.onnx", 3.0, 1), ("identity.onnx", 1.5, 2)] {
             let model = core.read_model(ModelBytes::new(read(tiny(file))).named("one")).unwrap();
             let compiled = core.compile_model(&model, device, &config).unwrap();

@@ -1,4 +1,4 @@
-//! Detectors and classifiers on models with known results: all pixel formats, and delivery of each job exactly once.
+//! Detectors and classifiers on models with known results. Covers all pixel formats, and checks that each job is delivered exactly once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -23,7 +23,7 @@ fn detector(model: &str) -> Stage {
     Stage::detector(&options(model)).unwrap()
 }
 
-/// An image with a rectangle of another color. Rows are padded; planes are in one memory block.
+/// An image with a rectangle of another color. Its rows have padding, and all planes are in one block of memory.
 fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, color: [u8; 3]) -> (Arc<Memory>, Frame) {
     let sample_bytes = format.element().size();
     let row_bytes = |plane_idx: usize| (format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5) * sample_bytes;
@@ -82,7 +82,7 @@ fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, 
     (memory, frame)
 }
 
-/// BT.601, limited range.
+/// Converts a color to YUV with BT.601 in limited range.
 fn yuv([r, g, b]: [u8; 3]) -> (u8, u8, u8) {
     let [r, g, b] = [r, g, b].map(|value| f64::from(value) / 255.0);
     let luma = 0.299 * r + 0.587 * g + 0.114 * b;
@@ -90,7 +90,7 @@ fn yuv([r, g, b]: [u8; 3]) -> (u8, u8, u8) {
     ((16.0 + 219.0 * luma).round() as u8, (128.0 + 224.0 * u).round() as u8, (128.0 + 224.0 * v).round() as u8)
 }
 
-/// The expected box. In a subsampled format, a color extends to the edges of its chroma samples.
+/// The expected box. With subsampled chroma, a color extends to the edges of its chroma samples.
 fn expected_rect(format: PixelFormat, rect: PixelRect) -> Option<Rect> {
     let (x_end, y_end) = (rect.x + rect.width, rect.y + rect.height);
     match format {
@@ -122,7 +122,7 @@ fn colored_rectangle_is_detected_and_classified_in_every_format() {
             for (factor_x, factor_y) in [(1, 1), (2, 3)] {
                 let rect = PixelRect { x: x * factor_x, y: y * factor_y, width: width * factor_x, height: height * factor_y };
                 if format.is_subsampled() && factor_x > 1 && (rect.y % 6, rect.height % 6) != (0, 0) {
-                    continue; // The edge of a chroma sample would be inside an input pixel.
+                    continue; // A chroma sample would end inside an input pixel.
                 }
                 let size = Size::new(64 * factor_x, 64 * factor_y);
                 for (name, color) in COLORS {
@@ -200,7 +200,7 @@ fn caller_threshold_replaces_that_of_the_description() {
     }
 }
 
-/// If the border is brighter than the image, the model detects objects in the border. These objects have no pixels in the frame.
+/// The border is brighter than the image, so the model detects objects in the border. These objects cover no pixels of the frame.
 #[test]
 fn boxes_outside_the_frame_are_reported_without_pixels() {
     let scratch = Scratch::new("letterbox");
@@ -252,7 +252,7 @@ fn every_frame_is_delivered_once_with_its_own_result() {
     deliver_each_once(&detector("rectangle.onnx"));
 }
 
-/// With a model cache, a small model may be compiled once per core.
+/// With a model cache, a small model may be compiled once per core of the CPU.
 #[test]
 fn every_frame_is_delivered_once_with_a_model_cache() {
     let scratch = Scratch::new("copies");
@@ -273,7 +273,7 @@ fn deliver_each_once(detector: &Stage) {
         let (memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, rect, COLORS[0].1);
         let sender = sender.clone();
         let done = move |found: StageResults| {
-            // The stage released the frame before it reported the result.
+            // The stage has released the frame before it reported the result.
             assert_eq!(Arc::strong_count(&memory), 1);
             memory.lease_write().unwrap();
             sender.send((number, rect, found.into_result().unwrap().detections)).unwrap();
@@ -293,8 +293,8 @@ fn deliver_each_once(detector: &Stage) {
     assert_eq!(stats.steps.iter().map(|step| &*step.name).collect::<Vec<_>>(), ["fill", "infer", "decode"]);
 }
 
-/// Submits frames with arrival times `ages` milliseconds ago while the only request is busy, calls `meddle`, then releases the request.
-/// Returns the frames in order of completion, and whether they ran.
+/// Submits frames while the only request is busy. `ages` are the times since their arrival in milliseconds. Then calls `meddle` and
+/// releases the request. Returns the frames in order of completion, and whether each was inferred.
 fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stage, &[Arc<RunGuard>])) -> Vec<(usize, bool)> {
     let detector = Stage::detector(&StageOptions { n_requests: Some(1), scheduling, ..options("rectangle.onnx") }).unwrap();
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
@@ -326,7 +326,7 @@ fn done_in_order(scheduling: Scheduling, ages: &[u64], meddle: impl FnOnce(&Stag
 
 #[test]
 fn latency_scheduling_runs_the_oldest_frame_first() {
-    // Like two streams, one of which is late.
+    // These ages correspond to two streams, one of which is late.
     let ages = [50, 400, 40, 300, 30, 300];
     let order = |scheduling| done_in_order(scheduling, &ages, |_, _| {}).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
     assert_eq!(order(Scheduling::Throughput), [0, 1, 2, 3, 4, 5]);
@@ -341,7 +341,7 @@ fn canceled_frames_do_not_run_and_complete_at_once() {
         guards[2].cancel();
         assert_eq!(detector.stats().n_runs, 1, "the one before them");
     });
-    // The last frame is discarded when its run would start.
+    // The last frame is discarded at the time when its run would start.
     assert_eq!(order, [(1, false), (3, false), (0, true), (2, false), (4, true)]);
 }
 
@@ -380,7 +380,7 @@ fn waiting_jobs_fail_once_when_the_stage_is_dropped() {
     assert_eq!(results.lock().unwrap()[19], (0, Ok(0)));
 }
 
-/// Drops a stage at various moments of a run: every job is reported once.
+/// Drops a stage at various moments of a run. Every job must be reported exactly once.
 #[test]
 fn running_jobs_are_delivered_once_when_the_stage_is_dropped() {
     let (_memory, frame) = paint(PixelFormat::Rgb, Size::new(64, 64), BLACK, PixelRect::default(), WHITE);
@@ -430,7 +430,7 @@ fn panicking_closure_does_not_lose_the_request() {
     assert_eq!(found, 0);
 }
 
-/// A frame that arrives at the moment when the only request becomes idle does not get a busy error.
+/// A frame may arrive at the moment when the only request becomes idle. Its start must not fail with `Busy`.
 #[test]
 fn frame_between_two_runs_is_accepted() {
     let classifier = Stage::classifier(&StageOptions { n_requests: Some(1), ..options("color.onnx") }).unwrap();
@@ -450,7 +450,7 @@ fn frame_between_two_runs_is_accepted() {
         while n_delivered.load(Ordering::Acquire) <= round {
             std::hint::spin_loop();
         }
-        // The delay before the next frame varies, to hit the moment when the request becomes idle.
+        // The delay before the next frame varies, so that some frames arrive exactly when the request becomes idle.
         (0..round % 40).for_each(|_| std::hint::spin_loop());
     }
     assert!(refused.lock().unwrap().is_none(), "{refused:?}");

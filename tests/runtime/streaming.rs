@@ -1,4 +1,4 @@
-//! A streaming model (voice activity detection) on a sequence: its state is passed from run to run.
+//! A streaming model for voice activity detection on a sequence of chunks. The state is passed from run to run.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn probabilities(request: &InferRequest, samples: &[f32]) -> Vec<f32> {
     samples.chunks_exact(CHUNK).map(probability).collect()
 }
 
-/// Expected results are those of the same model in another engine, with explicit state tensors (golden/vad/make.py).
+/// The expected results come from the same model in another engine with explicit state tensors (`tests/golden/vad/make.py`).
 #[test]
 fn voice_activity_model_matches_its_reference() {
     let Some(path) = fetched("silero_vad/data/silero_vad_openvino_16k.onnx") else { return };
@@ -48,7 +48,7 @@ fn check(device: &str, path: &Path, samples: &[f32], expected: &[f32]) {
         eprintln!("{device}: {} chunks, largest difference {worst:.6}", got.len());
         assert_eq!(got.len(), expected.len());
         assert!(worst < 1e-3, "{device}: {got:?}");
-        // Another stream in between on another request, and the first stream again from the start.
+        // Another request processes another stream in between. Then the first request processes its stream again from the start.
         probabilities(&other, &samples[..4 * CHUNK]);
         request.reset_state().unwrap();
     }

@@ -25,7 +25,7 @@ pub fn description(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models").join(name)
 }
 
-/// Path of an engine that `scripts/fetch-engines` fetches. Without it, tests that need the engine print a message and pass.
+/// The path of an engine that `scripts/fetch-engines` downloads. If the engine is missing, the tests that need it print a message and pass.
 pub fn fetched(path: &str) -> Option<PathBuf> {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/fetch-engines");
@@ -52,11 +52,12 @@ pub fn compile_on(device: &str, path: &Path) -> CompiledModel {
     core.compile_model(&model, device, &Config::default()).unwrap()
 }
 
-/// Whether this processor computes quantized models with the same results as the machine that wrote the references.
+/// Whether this processor computes quantized models with the same results as the machine that created the references.
 ///
-/// That machine has VNNI: sums of products of bytes in 32 bits. Without VNNI, intermediate sums saturate at 16 bits, as ONNX Runtime's
-/// documentation of quantization says. Probabilities are then off by up to 0.27 in ONNX Runtime, and 0.29 in OpenVINO. ONNX Runtime's
-/// option `session.x64quantprecision` avoids this, but fails on the model of emotions (1.31: "Attempt to replace the existing tensor").
+/// That machine has VNNI, which adds products of bytes in 32 bits. Without VNNI, intermediate sums saturate at 16 bits; ONNX Runtime's
+/// documentation of quantization describes this. Probabilities then differ by up to 0.27 in ONNX Runtime and 0.29 in OpenVINO. The option
+/// `session.x64quantprecision` of ONNX Runtime avoids the difference, but fails for the emotion model (1.31: "Attempt to replace the
+/// existing tensor").
 pub fn quantizes_as_references_do() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni");
@@ -64,7 +65,7 @@ pub fn quantizes_as_references_do() -> bool {
     false
 }
 
-/// Whether a device is available; otherwise prints a message. Panics if an unavailable device is listed in `ROIFLOW_REQUIRE_DEVICES`.
+/// Whether a device is available. If not, prints a message. Panics if an unavailable device is listed in `ROIFLOW_REQUIRE_DEVICES`.
 pub fn is_here(device: &str) -> bool {
     static DEVICES: OnceLock<Vec<(String, DeviceInfo)>> = OnceLock::new();
     let devices = DEVICES.get_or_init(|| devices::core().devices());
@@ -90,16 +91,16 @@ pub fn row(values: [f32; 4]) -> Tensor {
     Tensor::from_slice([1, 4], &values).unwrap()
 }
 
-/// The values of a tensor, last axis fastest.
+/// The values of a tensor in row-major order.
 pub fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.view::<f32>().unwrap().to_vec()
 }
 
-/// Returns the result of `action`. Panics if it hangs.
+/// Runs `action` and returns its result. Panics if `action` does not return in time.
 pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let acting = std::thread::spawn(move || {
-        // After the timeout, the receiver no longer exists.
+        // If the timeout has expired, the receiver no longer exists and sending fails.
         let _heard = sender.send(action());
     });
     match receiver.recv_timeout(Duration::from_secs(60)) {
@@ -112,7 +113,7 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// Waits until `holds` returns true. For changes that a worker makes after it has notified the waiters of its run.
+/// Waits until `holds` returns true. Use it for changes that a worker makes after it has notified the waiters of its run.
 pub fn eventually(holds: impl Fn() -> bool + Send + 'static) {
     in_time(move || {
         while !holds() {
@@ -141,11 +142,11 @@ pub fn alone(test: &str, body: fn()) {
     eprint!("{error}");
 }
 
-/// Random numbers for tests: xorshift64, the same everywhere.
+/// Random numbers for tests (xorshift64). A seed gives the same numbers on every machine.
 pub struct Random(u64);
 
 impl Random {
-    /// A generator with the seed from `ROIFLOW_SEED`, or a fixed seed. Also returns the seed for failure messages.
+    /// Creates a generator with the seed in `ROIFLOW_SEED`, or with a fixed seed. Also returns the seed, for failure messages.
     pub fn seeded() -> (Self, u64) {
         let seed = std::env::var("ROIFLOW_SEED").ok().map_or(0x5eed, |seed| seed.parse().expect("ROIFLOW_SEED"));
         (Self(seed | 1), seed)
@@ -158,7 +159,7 @@ impl Random {
         self.0
     }
 
-    /// In `low..=high`.
+    /// A random number in `low..=high`.
     pub fn range(&mut self, low: u32, high: u32) -> u32 {
         low + (self.next() >> 16) as u32 % (high - low + 1)
     }
@@ -175,7 +176,7 @@ pub fn resident_bytes() -> Option<usize> {
     line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// A folder for the files of one test, unique even for equal names. Removed when dropped.
+/// A temporary folder for the files of one test. It is unique, even if tests use equal names. Dropping this value removes the folder.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -201,7 +202,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Remaining files are in the system's temporary folder.
+        // If the folder cannot be removed, its files stay in the temporary folder of the system.
         let _removed = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,5 @@
-//! Tensors and their regions through the public API. Doc comments name the equivalent OpenVINO test. Internals are tested next to the code.
+//! Tests of tensors and their regions through the public API. Doc comments name the equivalent OpenVINO test. Tests of internals are next
+//! to the code.
 
 use std::sync::Arc;
 
@@ -69,7 +70,8 @@ fn memory_of_somebody_else_is_read_and_written_in_place() {
     assert_eq!(kind(Tensor::part_of(memory, Layout::dense(ElementType::F32, [1]).unwrap(), 2)), Some(ErrorKind::Shape), "not aligned");
 }
 
-/// OpenVINO: cannotCreateTensorWithWrongStrides. Wrong rank, below dense, not a multiple of the element size.
+/// OpenVINO: cannotCreateTensorWithWrongStrides. Covers a wrong number of strides, strides that are too small, and strides that are not a
+/// multiple of the element size.
 #[test]
 fn strides_that_make_no_tensor_are_refused() {
     for bad in [&[24, 12, 4][..], &[8, 4], &[12, 0], &[12, 8], &[7, 4], &[3, 0], &[4, 3]] {
@@ -115,7 +117,7 @@ fn memory_of_somebody_else_is_never_outgrown() {
     assert_eq!(strided.layout().stride_bytes(), [64, 16, 4]);
 }
 
-/// OpenVINO: makeRangeRoiTensor, readRangeRoiBlob. Offset, strides, shape and every address.
+/// OpenVINO: makeRangeRoiTensor, readRangeRoiBlob. Checks the offset, strides, shape and every address.
 #[test]
 fn a_region_is_a_window_at_exactly_its_place() {
     let tensor = counted(&[1, 3, 6, 5]);
@@ -156,7 +158,7 @@ fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
     }
 }
 
-/// OpenVINO: copy_to. Between dense and strided memory in every combination, for all element types.
+/// OpenVINO: copy_to. Copies between dense and strided memory in every combination, for all element types.
 #[test]
 fn copies_are_exact_for_every_type_and_stride() {
     fn check<T: Element + PartialEq + std::fmt::Debug>(from: impl Fn(u8) -> T) {
@@ -189,7 +191,7 @@ fn copies_are_exact_for_every_type_and_stride() {
     check(|n| n == 1);
 }
 
-/// A size that exceeds all memory is an error with the number of bytes. The tensor does not change, for all its handles.
+/// A size that exceeds the available memory is an error with the number of bytes. The tensor stays unchanged for all its handles.
 #[test]
 fn a_tensor_for_which_there_is_no_memory_is_an_error() {
     let n_bytes = isize::MAX as usize;

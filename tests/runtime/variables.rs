@@ -1,4 +1,4 @@
-//! Variables: tests that are independent of the device. `device_suite::states` tests the behavior of every device.
+//! Tests of variables that are independent of the device. The tests in `device_suite::states` run on every device.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn only_state(request: &InferRequest) -> VariableState {
     request.query_state().unwrap().remove(0)
 }
 
-/// Reset: only the variable that is reset returns to its default.
+/// A reset of one variable does not change the other variables.
 #[test]
 fn a_reset_is_of_one_variable_or_of_all() {
     let script = Script::computing(|io, _| {
@@ -63,7 +63,7 @@ fn the_state_is_busy_while_the_request_runs() {
     state.state().unwrap();
 }
 
-/// A state with a dynamic shape grows with the values that runs write.
+/// A state of dynamic shape grows with the values that runs write.
 #[test]
 fn a_state_may_grow() {
     let script = Script::computing(|io, _| {

@@ -1,4 +1,4 @@
-//! Batches of slices, on every device: the runtime gathers tensors of one row into the model's input.
+//! Batches of slices, on every device. The runtime copies tensors with one batch item each into the model's input.
 
 use roiflow::runtime::ErrorKind;
 use roiflow::tensor::{ElementType, Tensor};
@@ -7,15 +7,15 @@ use super::{UnderTest, batch, doubled, numbers};
 use crate::request::{kind, port};
 use crate::support::{row, values};
 
-/// `n` slices of four numbers, separated in memory: regions of a tensor of `n` times 3 rows and 7 columns.
+/// `n` slices of four numbers. They are not adjacent in memory: each is a region of a tensor with `n` times 3 rows and 7 columns.
 fn slices(n: usize) -> (Tensor, Vec<Tensor>) {
     let big = Tensor::from_slice([3 * n, 7], &vec![-1.0_f32; 21 * n]).unwrap();
     let slices = (0..n).map(|idx| big.roi(&[3 * idx + 1, 2], &[3 * idx + 2, 6]).unwrap()).collect();
     (big, slices)
 }
 
-/// OpenVINO: SetInputTensorsBase, SetInputTensorsAsync, SetInputTensors_Multiple_Infer. Each run reads the slices when it begins, so values
-/// written after `set_tensors` are used. Unlike in OpenVINO (SetInputTensors_Strides), slices may have strides.
+/// OpenVINO: SetInputTensorsBase, SetInputTensorsAsync, SetInputTensors_Multiple_Infer. Each run reads the slices when it starts, so values
+/// that were written after `set_tensors` are used. In contrast to OpenVINO (SetInputTensors_Strides), slices may have strides.
 pub fn slices_of_a_batch_are_gathered_when_a_run_begins(device: &UnderTest) {
     let fixed = device.reshaped([4, 4], "N...").unwrap();
     for model in [fixed, (device.double)()] {
@@ -125,7 +125,7 @@ pub fn slices_that_make_no_batch_are_refused(device: &UnderTest) {
     }
 }
 
-/// If a slice is reshaped after it was set, the start of the run fails.
+/// If a slice is reshaped after it was set, starting the run fails.
 pub fn a_slice_that_changes_its_shape_fails_the_start(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let mut slices = vec![batch(0, 1), batch(4, 1)];

@@ -8,7 +8,7 @@ use roiflow::runtime::{AsyncInferQueue, InferRequest};
 
 use super::*;
 
-/// Options that run callbacks and steps on one thread, or on the threads of the CPU pool.
+/// Configurations that run callbacks and steps on one thread, or on the threads of the CPU pool.
 fn configs() -> [Config; 4] {
     [
         Config::default(),
@@ -27,7 +27,7 @@ fn requests(model: &CompiledModel, n: usize) -> Vec<InferRequest> {
     (0..n).map(|_| model.create_infer_request().unwrap()).collect()
 }
 
-/// Starts all requests, then waits for them with a time limit.
+/// Starts all requests, then waits for each with a time limit.
 fn run_all(requests: Vec<InferRequest>) {
     in_time(move || {
         requests.iter().for_each(|request| request.start_async(batch(1, 1)).unwrap());
@@ -35,7 +35,7 @@ fn run_all(requests: Vec<InferRequest>) {
     });
 }
 
-/// With and without a callback on the second request.
+/// The second request is tested with and without a callback.
 pub fn callbacks_may_wait_for_other_requests(device: &UnderTest) {
     for (config, has_callback) in configs().iter().flat_map(|config| [(config, false), (config, true)]) {
         let model = device.with(config);
@@ -146,7 +146,7 @@ pub fn results_in_order_may_be_read_in_a_callback(device: &UnderTest) {
     }
 }
 
-/// The callback waits on a channel that the callback of a second request sends to.
+/// The callback waits on a channel, which the runtime does not detect. The callback of a second request sends to that channel.
 pub fn waits_that_the_runtime_does_not_see_may_be_reported(device: &UnderTest) {
     for config in configs() {
         let model = device.with(&config);
@@ -191,7 +191,7 @@ pub fn callbacks_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     }
 }
 
-/// The callback of each queue's only request waits for the other queue: for an idle request, or for all jobs.
+/// Each of two queues has one request. Its callback waits for the other queue: for an idle request, or for all jobs.
 pub fn queues_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     for (config, waits_for_all) in configs().iter().flat_map(|config| [(config, false), (config, true)]) {
         let model = device.with(config);
@@ -236,7 +236,7 @@ pub fn a_run_without_a_callback_needs_no_callback_thread(device: &UnderTest) {
     request.wait().unwrap();
 }
 
-/// One model has many queued runs. A run of another model is among the next two to start.
+/// One model has many queued runs. A run of another model must be among the next two runs to start.
 pub fn models_with_waiting_runs_take_turns(device: &UnderTest) {
     let pool = Arc::new(Pool::new("one", 1).unwrap());
     let config = Config { executor: Some(pool.clone()), ..Config::default() };

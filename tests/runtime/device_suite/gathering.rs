@@ -1,4 +1,4 @@
-//! The part of the suite that gathers the runs of several requests into one engine call.
+//! Tests of batching, on every device: the runs of several requests are combined into one engine call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn double_in_batches(device: &UnderTest, batch_size: usize, batch_timeout: Durat
 
 const HOURS: Duration = Duration::from_secs(100 * 3600);
 
-/// Starts twice as many runs as fit in one batch. `request::batching` checks the number of calls with the null device.
+/// Starts twice as many runs as fit into one batch. The tests in `request::batching` check the number of calls with the device NULL.
 pub fn gathered_runs_get_each_its_own_row(device: &UnderTest) {
     let model = double_in_batches(device, 4, HOURS);
     assert_eq!(model.inputs()[0].shape.to_string(), "[?, 4]");
@@ -40,7 +40,7 @@ pub fn gathered_runs_get_each_its_own_row(device: &UnderTest) {
         }
         assert_eq!(*before.get_or_insert_with(addresses), addresses(), "results lie where they lay");
     }
-    // Runs that are not gathered: a synchronous run, and a run whose input has several rows.
+    // Two kinds of runs are not batched: a synchronous run, and a run whose input has several batch items.
     requests[0].infer(batch(7, 1)).unwrap();
     assert_eq!(values(&requests[0].output_tensor(()).unwrap()), doubled(&numbers(7, 1)));
     requests[1].start_async(batch(9, 3)).unwrap();
@@ -48,7 +48,7 @@ pub fn gathered_runs_get_each_its_own_row(device: &UnderTest) {
     assert_eq!(values(&requests[1].output_tensor(()).unwrap()), doubled(&numbers(9, 3)));
 }
 
-/// If the batch is not full, the runs start when the batch timeout expires.
+/// The batch never becomes full, so the runs start when the batch timeout expires.
 pub fn a_batch_that_is_not_full_goes_when_its_time_is_over(device: &UnderTest) {
     let model = double_in_batches(device, 8, Duration::from_millis(1));
     let requests: Vec<_> = (0..4).map(|_| model.create_infer_request().unwrap()).collect();
@@ -64,7 +64,7 @@ pub fn a_batch_that_is_not_full_goes_when_its_time_is_over(device: &UnderTest) {
     }
 }
 
-/// A model file with a fixed batch size of 1 is compiled for more rows. The input of each request keeps one row.
+/// A model whose file fixes the batch size at 1 is compiled for more batch items. The inputs of each request still have one item.
 pub fn a_model_of_one_row_is_gathered(device: &UnderTest) {
     let model = (device.identity_with)(&batches(3, HOURS)).unwrap();
     assert_eq!((model.inputs()[0].shape.to_string(), model.outputs()[0].shape.to_string()), ("[1, 4]".to_owned(), "[1, 4]".to_owned()));
@@ -81,7 +81,7 @@ pub fn a_model_of_one_row_is_gathered(device: &UnderTest) {
     }
 }
 
-/// A dynamic first axis is not always a batch axis. If this model's runs were gathered, each run would affect the others.
+/// A dynamic first axis is not always a batch axis. If runs of this model were batched, each run would change the results of the others.
 pub fn a_model_that_mixes_its_rows_is_not_gathered(device: &UnderTest) {
     let error = (device.center_with)(&batches(4, HOURS)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -111,7 +111,7 @@ pub fn a_gathered_run_that_is_canceled_or_dropped_leaves_the_others_alone(device
     }
 }
 
-/// `AUTO` returns the chosen device's model, which already gathers runs, and reports the chosen device's name.
+/// `AUTO` returns the compiled model of the chosen device, which already batches runs, and reports the name of that device.
 #[test]
 fn a_device_that_stands_for_others_gathers_once() {
     let (mut core, inner) = (Core::new(), devices::core());

@@ -1,4 +1,4 @@
-//! Outputs with dynamic shapes: another thread reads the shape and values of a single run, never a mixture of runs.
+//! Outputs of dynamic shape that another thread reads. The thread must get the shape and values of a single run, never a mix of two runs.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use roiflow::runtime::{ErrorKind, InferRequest};
 
 use super::*;
 
-/// Number of rows of each run, in order. Some runs need more memory than all previous runs.
+/// Numbers of rows of successive runs. Some runs need more memory than all previous runs.
 const N_ROWS: [usize; 8] = [1, 3, 2, 7, 4, 30, 11, 90];
 
-/// Checks that `values` are the numbers from `first` on, times `factor`.
+/// Checks that `values` are consecutive numbers that start with `first`, multiplied by `factor`.
 fn check_whole(shape: &[usize], values: &[f32], factor: f32) {
     // The first value identifies the run: its number of rows plus 0.5.
     let n_rows = (values[0] / factor - 0.5) as usize;
@@ -19,7 +19,7 @@ fn check_whole(shape: &[usize], values: &[f32], factor: f32) {
     assert_eq!(values, expected, "of a run of {n_rows} rows");
 }
 
-/// Stops the loops of the other threads when dropped, also if a check fails.
+/// Stops the loops of the other threads when it is dropped, even if a check fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -35,7 +35,7 @@ fn new_pair(device: &UnderTest) -> (InferRequest, InferRequest) {
     (first, second)
 }
 
-/// The cascade of the guide. Its two requests run on two threads.
+/// The cascade in the guide, with its two requests on two threads.
 pub fn a_growing_cascade_of_two_threads_is_never_torn(device: &UnderTest) {
     let n_seen = AtomicUsize::new(0);
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -79,7 +79,7 @@ pub fn a_growing_cascade_of_two_threads_is_never_torn(device: &UnderTest) {
     assert!(n_seen.into_inner() > 0, "the second request never ran");
 }
 
-/// A reader of the output sees the shape and values of a single run, and does not fail a started run.
+/// A reader of the output gets the shape and values of a single run. Reading never makes a started run fail.
 pub fn a_reader_of_a_growing_output_fails_no_started_run(device: &UnderTest) {
     for _ in 0..20 {
         let (first, _) = new_pair(device);
@@ -104,7 +104,7 @@ pub fn a_reader_of_a_growing_output_fails_no_started_run(device: &UnderTest) {
     }
 }
 
-/// If the output is being read when a run begins, the reader keeps the old values. The reader may be a running request.
+/// If another guard reads the output when a run starts, that guard keeps the old values. The reader may also be a running request.
 pub fn a_growing_output_that_is_read_gets_fresh_memory(device: &UnderTest) {
     let (first, second) = new_pair(device);
     let output = first.output_tensor(()).unwrap();

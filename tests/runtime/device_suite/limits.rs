@@ -1,4 +1,4 @@
-//! Empty and extremely large tensors, and cancellation at any time.
+//! Tensors without elements, extremely large tensors, and cancellation at arbitrary times.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use roiflow::runtime::executor::{Executor, Task};
 
 use super::*;
 
-/// An input of zero rows gives an output of zero rows. If no input was set, the run fails with an error.
+/// An input with 0 batch items gives an output with 0 batch items. If the input was not set, the run fails.
 pub fn a_batch_of_zero_rows_is_computed(device: &UnderTest) {
     let model = (device.double)();
     let request = model.create_infer_request().unwrap();
@@ -31,7 +31,7 @@ pub fn a_batch_of_zero_rows_is_computed(device: &UnderTest) {
     assert_eq!(model.infer(batch(0, 0)).unwrap()[0].shape()[..], [0, 4]);
 }
 
-/// The size exceeds the address space, so allocation always fails. Some engines fail at compilation.
+/// The size exceeds the address space, so allocation always fails. Some engines already fail at compilation.
 pub fn a_request_for_which_there_is_no_memory_is_refused(device: &UnderTest) {
     let n_rows = 1_usize << 44;
     match device.reshaped([n_rows, 4], "N?") {
@@ -59,7 +59,7 @@ impl Executor for Loses {
     }
 }
 
-/// The dropped step is before or after the device's steps.
+/// The step that is dropped is before or after the steps of the device.
 pub fn a_run_whose_step_is_queued_ends_with_its_cancel(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     for is_before in [true, false] {

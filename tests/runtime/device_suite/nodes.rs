@@ -1,4 +1,4 @@
-//! Profiling data of a model's nodes, on every device. Tests of the node names of each engine are in `profiling`.
+//! Profiling data of the nodes of a model, on every device. The module `profiling` tests the node names of each engine.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn executed(request: &InferRequest) -> Vec<NodeTime> {
 pub fn nodes_are_told_after_synchronous_and_asynchronous_runs(device: &UnderTest) {
     let Some(model) = profiled(device) else { return };
     let request = model.create_infer_request().unwrap();
-    // Some engines report the mean of all runs so far.
+    // Some engines report the mean of all previous runs.
     let mut longest = Duration::ZERO;
     for n_rows in [3, 5, 5] {
         for asynchronous in [false, true] {

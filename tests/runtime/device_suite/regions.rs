@@ -9,7 +9,7 @@ fn halves(n_rows: usize) -> (Tensor, [Tensor; 2]) {
     (whole.clone(), [half(0), half(4)])
 }
 
-/// Each request writes its half while the other half is leased. Then two threads repeat this concurrently without waiting for each other.
+/// Each request writes its half while the other half is leased. Then two threads do this concurrently; neither waits for the other.
 pub fn outputs_in_disjoint_regions_are_written_at_the_same_time(device: &UnderTest) {
     let (whole, [left, right]) = halves(3);
     let model = (device.double)();
@@ -70,7 +70,7 @@ pub fn two_outputs_of_a_request_are_regions_of_one_tensor(device: &UnderTest) {
     assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("shares memory with that of output"), "{error}");
 }
 
-/// The output is empty when the run begins, and grows within its memory.
+/// The output has no elements when the run starts, and grows within its memory.
 pub fn an_empty_output_leases_its_memory_once_it_has_elements(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let mut output = batch(0, 4);

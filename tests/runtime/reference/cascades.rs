@@ -1,4 +1,4 @@
-//! Cascades of real models against stored results.
+//! Cascades of real models, compared with stored results.
 
 use roiflow::frame::{Outcome, Rect};
 use roiflow::stages::{Stage, image_input};
@@ -8,17 +8,17 @@ use serde_json::Value;
 use super::{Bounds, EXACT, Picture, U8, Worst, float, floats, pairs, stage};
 use crate::support::{Scratch, compile_on, is_here, quantizes_as_references_do, real};
 
-/// Genders are compared only above this probability.
+/// Genders are compared only if their probability is above this value.
 const GENDER_SURE: f32 = 0.6;
 const GENDER_OFF_MAX: f32 = 0.03;
 const AGE_OFF_P95_MAX: f32 = 10.0;
-/// Tolerance of an attribute's probability, without rounding of scaled pixels and with rounding.
+/// Tolerance of an attribute's probability: without rounding of scaled pixels, and with rounding.
 const ATTRIBUTE_OFF_MAX: [f32; 2] = [0.1, 0.01];
 /// Tolerance with quantized weights, on a CPU whose integer sums differ from the reference.
 const ATTRIBUTE_QUANTIZED_OFF_MAX: f32 = 0.2;
-/// The reference is from ONNX Runtime. OpenVINO computes quantized models with other integer arithmetic. On the same 24 crops, its Python
-/// package (2026.4) returns exactly the bytes of `OPENVINO.CPU`. They differ from ONNX Runtime by up to 18 of 256 steps, independent of the
-/// hints for precision, mode and threads.
+/// Tolerance of quantized models per device. ONNX Runtime computed the reference. OpenVINO uses other integer arithmetic for quantized
+/// models. On the same 24 crops, its Python package (2026.4) returns exactly the bytes of `OPENVINO.CPU`. These bytes differ from ONNX
+/// Runtime by up to 18 of 256 steps, for all hints for precision, mode and threads.
 const QUANTIZED_OFF_MAX: [(&str, f32); 2] = [("ORT.CPU", 0.004), ("OPENVINO.CPU", 0.1)];
 
 /// Generates the comparisons for one device with an engine.
@@ -70,7 +70,7 @@ fn vehicles_and_their_attributes_are_those_of_the_reference() {
     check_vehicles("u8", &U8, "vehicle-attributes-recognition-barrier-0039.xml", ATTRIBUTE_OFF_MAX[1]);
 }
 
-/// Quantized weights change probabilities, so only results with high confidence are compared.
+/// Quantized weights change probabilities, so only results with a high probability are compared.
 #[test]
 fn attributes_of_vehicles_are_the_same_with_quantized_weights() {
     let off_max = if quantizes_as_references_do() { ATTRIBUTE_OFF_MAX[0] } else { ATTRIBUTE_QUANTIZED_OFF_MAX };
@@ -148,7 +148,7 @@ fn check_objects(device: &str, name: &str, bounds: &Bounds) {
     worst.report(&format!("{device} dev_B_yolox_imagenet_vehicle.jsonl {name}"));
 }
 
-/// The second half of B: uses the crops of the reference, so that only the classifier is compared.
+/// Compares only the classifier: its inputs are the crops of the reference.
 fn check_quantized(device: &str, off_max: f32) {
     if !is_here(device) {
         return;
@@ -219,7 +219,7 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str, off_max: f32) {
     worst.report(&format!("{device} dev_C_omz_vehicle_attributes.jsonl {name}"));
 }
 
-/// Stored results whose images are also stored.
+/// The stored results whose images are stored as well.
 fn pictures(file: &str) -> Option<Vec<Picture>> {
     let lines = real(&format!("reference/{file}"))?;
     let text = std::fs::read_to_string(&lines).unwrap();

@@ -1,5 +1,5 @@
-//! Real models against stored results of other engines and other image code, on identical pixels. Prints the largest differences. If models
-//! or images are missing, prints a message and passes.
+//! Real models, compared with stored results of other engines and other image libraries on identical pixels. The tests print the largest
+//! differences. If models or images are missing, they print a message and pass.
 
 mod cascades;
 mod models;
@@ -13,20 +13,20 @@ use serde_json::Value;
 
 use crate::support::{Scratch, description, real};
 
-/// Required accuracy, depending on the rounding of scaled images.
+/// The required accuracy. It depends on the rounding of scaled images.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    /// An additional line for [input] of the description; none to leave it unchanged.
+    /// A line that is added to `[input]` of the description; `None` leaves the description unchanged.
     rounding: Option<&'static str>,
     iou_min: f32,
     score_off_max: f32,
-    /// A box counts if its score exceeds the threshold by more than this.
+    /// A box is compared only if its score exceeds the threshold by more than this margin.
     score_margin: f32,
 }
 
-/// Without rounding in roiflow; the reference rounds to 8 bits.
+/// Bounds if roiflow does not round scaled pixels. The reference rounds them to 8 bits.
 const EXACT: Bounds = Bounds { rounding: None, iou_min: 0.98, score_off_max: 0.02, score_margin: 0.02 };
-/// Rounded like the reference. Not for JPEG files, because differences between JPEG decoders are larger.
+/// Bounds if roiflow rounds like the reference. They do not apply to JPEG files, because JPEG decoders differ by more.
 const U8: Bounds = Bounds { rounding: Some("rounding = \"u8\""), iou_min: 0.999, score_off_max: 1e-3, score_margin: 0.02 };
 
 /// The largest differences, and all differences that exceed the bounds.
@@ -71,7 +71,7 @@ impl Worst {
 
 struct Picture {
     name: String,
-    /// All image decoders give the same pixels.
+    /// Whether the image format is lossless, so that all decoders give the same pixels.
     lossless: bool,
     frame: Frame,
     objects: Vec<Value>,
@@ -93,7 +93,7 @@ impl Picture {
     }
 }
 
-/// Pairs of stored objects and detections. A stored or detected box clearly above the threshold must have a counterpart.
+/// Pairs of stored objects and detections. Each object or detection with a score clearly above the threshold must have a counterpart.
 fn pairs<'a>(
     picture: &'a Picture,
     found: &'a [Detection],
@@ -134,12 +134,12 @@ fn pairs<'a>(
     pairs
 }
 
-/// A stage on a real model. Its description is changed according to the bounds.
+/// A stage on a real model. `bounds` may change its description.
 fn stage(scratch: &Scratch, device: &str, model: &str, toml: &str, bounds: &Bounds) -> Option<StageOptions> {
     let model = real(&format!("models/{model}"))?;
     let mut path = description(toml);
     if let Some(line) = bounds.rounding {
-        // The description's label file is in the same folder.
+        // The label files are in the folder of the description.
         for labels in ["coco.txt", "imagenet_1000.txt"] {
             scratch.file(labels, std::fs::read(description(labels)).unwrap());
         }

@@ -1,5 +1,5 @@
-//! Every real model by itself, on every device that can run it, against stored results. `tests/golden/models/make.py` made them with plain
-//! OpenCV, numpy and the engines' own Python packages.
+//! Each real model separately, on every device that can run it, compared with stored results. `tests/golden/models/make.py` created the
+//! results with OpenCV, numpy and the engines' own Python packages.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use crate::support::{Scratch, is_here, quantizes_as_references_do, real};
 
 const EVERYWHERE: &[&str] = &["CPU", "ORT.CPU", "OPENVINO.CPU"];
 const OPENVINO: &[&str] = &["OPENVINO.CPU"];
-/// Class names are compared above this probability.
+/// Class names are compared only if their probability is above this value.
 const SURE: f32 = 0.6;
-/// With exact scaling, the reference also scales images in floating point. Its results are then as close as with rounding.
+/// With exact scaling, the reference also scales images in floating point. So the bounds are as strict as with rounding.
 const BOUNDS: [(&str, Bounds); 2] = [("exact", Bounds { rounding: None, ..U8 }), ("u8", U8)];
 
 #[test]
@@ -119,7 +119,7 @@ fn each_device(model: &str, toml: &str, devices: &[&str], golden: &str, check: i
             let is_quantized = model.starts_with("int8/");
             let bounds = match (is_quantized && !quantizes_as_references_do(), is_quantized && bounds.rounding.is_none()) {
                 (true, _) => &Bounds { iou_min: 0.95, score_off_max: EXACT.score_off_max, ..*bounds },
-                // The reference's interpolation weights are not rounded, and a quantized model may round differently.
+                // The reference does not round its interpolation weights, and a quantized model may round differently.
                 (false, true) => &EXACT,
                 (false, false) => bounds,
             };
@@ -131,7 +131,7 @@ fn each_device(model: &str, toml: &str, devices: &[&str], golden: &str, check: i
     }
 }
 
-/// The images of a golden file with their results; boxes in the form that [`pairs`] expects.
+/// The images of a golden file with their results. The boxes have the format that [`pairs`] expects.
 fn pictures(golden: &str, rounding: &str) -> Option<Vec<Picture>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/models/{golden}.jsonl"));
     let text = std::fs::read_to_string(path).unwrap();
@@ -150,7 +150,7 @@ fn pictures(golden: &str, rounding: &str) -> Option<Vec<Picture>> {
     pictures.collect()
 }
 
-/// Clips a box to the frame, because some references clip their boxes and roiflow does not.
+/// Clips a box to the frame, because some references clip their boxes but roiflow does not.
 fn cut(corners: [f32; 4], frame: Size) -> [f32; 4] {
     let (width, height) = (frame.width as f32, frame.height as f32);
     std::array::from_fn(|idx| corners[idx].clamp(0.0, if idx % 2 == 0 { width } else { height }))

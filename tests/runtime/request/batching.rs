@@ -1,5 +1,5 @@
-//! Gathering runs into one engine call: the distribution and order of results. Timeouts are hours or zero, so the clock does not decide the
-//! outcome. Tests with other timeouts check results, not times.
+//! Batching of runs into one engine call: the order of runs, and the result of each. Most batch timeouts are hours or zero, so the clock
+//! does not affect the outcome. Tests with other timeouts check only results, not times.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -17,10 +17,11 @@ pub(super) fn batches(batch_size: usize, batch_timeout: Duration) -> Config {
     Config { batch_size, batch_timeout, ..Config::default() }
 }
 
-/// The number of rows of each call, in call order.
+/// The number of batch items in each call, in the order of the calls.
 pub(super) type Calls = Arc<Mutex<Vec<usize>>>;
 
-/// Computes `y = 2 x` and records the number of rows of each call. Fails if the call is canceled or a row begins with -1; panics at -2.
+/// Computes `y = 2 x` and records the number of batch items of each call. Fails if the call is canceled or if an item starts with -1.
+/// Panics if an item starts with -2.
 pub(super) fn counting(calls: &Calls) -> Script {
     let calls = calls.clone();
     Script::computing(move |io, cancel| {
@@ -54,7 +55,7 @@ pub(super) fn start(requests: &[InferRequest], first: f32) {
     }
 }
 
-/// Each request gets its own result.
+/// Checks that each request has its own result.
 pub(super) fn check(requests: &[InferRequest], first: f32) {
     for (idx, request) in requests.iter().enumerate() {
         wait(request).unwrap();
@@ -88,7 +89,7 @@ fn without_a_batch_size_each_run_is_a_call() {
     assert!(requests[0].step_times().unwrap().iter().map(|step| &*step.name).eq(["fill", "infer"]));
 }
 
-/// If more runs start than fit in a batch, the first runs fill a batch. The remaining runs wait for the next batch.
+/// More runs start than fit into a batch. The first runs fill a batch, and the remaining runs wait for the next batch.
 #[test]
 fn a_full_batch_leaves_and_the_others_wait_for_company() {
     let gate = Gate::closed();
@@ -100,7 +101,7 @@ fn a_full_batch_leaves_and_the_others_wait_for_company() {
     gate.open();
     let started = requests[..4].to_vec();
     let n_ended = move || started.iter().filter(|request| request.wait_for(Duration::ZERO).unwrap()).count();
-    // The inputs are preprocessed on several threads, so any of the four runs can be last.
+    // Several threads preprocess the inputs, so any of the four runs may be the last one.
     let enough = n_ended.clone();
     eventually(move || enough() == 3);
     assert_eq!((n_ended(), calls_of(&calls)), (3, vec![3]), "one waits for two more");
@@ -109,7 +110,7 @@ fn a_full_batch_leaves_and_the_others_wait_for_company() {
     assert_eq!(calls_of(&calls), [3, 3]);
 }
 
-/// A run waits for further runs at most until the batch timeout; here no other run starts.
+/// A run waits for further runs until the batch timeout expires. In this test no other run starts.
 #[test]
 fn a_lone_run_goes_alone_when_its_time_is_over() {
     let (model, calls) = compile_counting(8, Duration::from_millis(1));
@@ -142,7 +143,7 @@ fn runs_that_are_all_there_are_do_not_wait() {
     assert_eq!(calls_of(&calls), [3, 2, 1]);
 }
 
-/// With a batch timeout of 0, runs do not wait for further runs. They are gathered only while all engines are busy.
+/// With a batch timeout of 0, runs do not wait for further runs. They are batched only while all engines are busy.
 #[test]
 fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
     let calls_of_eight = || {
@@ -150,7 +151,7 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
         let calls = Calls::default();
         let model = compile_with(Script { gate: Some(gate.clone()), ..counting(&calls) }, &batches(8, Duration::ZERO));
         let requests = requests(&model, 8);
-        // Two runs keep the device busy. Each starts before any other run arrives.
+        // Two runs keep the device busy. Each of them starts before another run arrives.
         for idx in 0..2 {
             start(&requests[idx..=idx], 1.0 + idx as f32);
             gate.wait_for_arrivals(1 + idx);
@@ -162,7 +163,7 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
         assert_eq!(calls.iter().sum::<usize>(), 8);
         calls
     };
-    // The test cannot detect whether a run is already waiting. A late run finds an idle engine and is not gathered.
+    // The test cannot detect whether a run is already waiting. A run that arrives late finds an idle engine and is not batched.
     let tries: Vec<_> = (0..20).map(|_| calls_of_eight()).collect();
     assert!(
         tries.iter().any(|calls| calls.len() <= 4),
@@ -193,7 +194,7 @@ fn a_failed_batch_is_tried_run_by_run_and_the_bad_input_fails_alone() {
     check(&requests, 1.0);
 }
 
-/// If an engine returns another number of rows than expected, the call fails.
+/// If the engine returns fewer batch items than expected, the call fails.
 #[test]
 fn a_call_with_too_few_rows_is_tried_run_by_run() {
     let script = Script::computing(|io, _| {
@@ -248,7 +249,7 @@ fn a_dropped_future_leaves_the_others_to_their_results() {
     start(&requests[1..2], 2.0);
     drop(future);
     assert_eq!(kind(wait(&requests[0])), Some(ErrorKind::Canceled));
-    // The first request starts again; the second run waits for it.
+    // The first request starts again, and the second run waits for it.
     start(&requests[..1], 1.0);
     start(&requests[2..], 3.0);
     check(&requests, 1.0);
@@ -282,14 +283,14 @@ fn a_dropped_request_leaves_the_others_to_their_results() {
     }
 }
 
-/// A call is canceled when all its requests are dropped; then the next call starts.
+/// If all requests of a call are dropped, the call is canceled and the next call starts.
 #[test]
 fn a_call_that_nobody_waits_for_is_canceled() {
     let gate = Gate::closed();
     gate.open();
     let n_calls = Arc::new(AtomicUsize::new(0));
     let n = n_calls.clone();
-    // The first call ends only when it is canceled. A drop does not wait for the call forever.
+    // The first call ends only when it is canceled. Dropping its requests must still return.
     let script = Script::computing(move |io, cancel| {
         let is_first = n.fetch_add(1, Ordering::AcqRel) == 0;
         while is_first && !cancel.is_canceled() {
@@ -368,7 +369,7 @@ fn steps_of_the_user_run_for_each_run_with_its_own_inputs_and_outputs() {
     assert_eq!(calls_of(&calls), [2]);
 }
 
-/// Step times of a gathered run: the engine's time is that of the whole call. A run that is not gathered has the same steps.
+/// Step times of a batched run: the engine's time is the time of the whole call. A run that is not batched has the same steps.
 #[test]
 fn step_times_name_the_steps_of_the_device_and_tell_the_time_of_the_call() {
     let script = Script::computing(|io, _| {
@@ -389,7 +390,7 @@ fn step_times_name_the_steps_of_the_device_and_tell_the_time_of_the_call() {
     }
 }
 
-/// On a device that computes in parallel with the CPU, each step runs once per call, not once per run.
+/// On a device that computes in parallel to the CPU, each step runs once per call instead of once per run.
 #[test]
 fn a_device_with_several_steps_takes_them_once_for_all() {
     let calls = Calls::default();
@@ -427,7 +428,7 @@ fn inputs_of_every_kind_are_gathered() {
     requests[2].set_tensors("x", &[row([1.0, 2.0, 3.0, 4.0])]).unwrap();
     requests[3].input_tensor(()).unwrap().view_mut::<f32>().unwrap().fill(5.0);
     requests[4].set_inputs(ndarray::arr2(&[[6_u8; 4]])).unwrap();
-    // The output is a region of a user's tensor.
+    // The output is a region of a tensor that the user set.
     let results = Tensor::from_slice([3, 6], &[-1.0_f32; 18]).unwrap();
     requests[4].set_output_tensor((), &results.roi(&[1, 1], &[2, 5]).unwrap()).unwrap();
     requests.iter().for_each(|request| request.start_async(()).unwrap());
@@ -440,7 +441,7 @@ fn inputs_of_every_kind_are_gathered() {
     assert_eq!(calls_of(&calls), [5]);
 }
 
-/// As without batching, the tensors that a run reads are leased exactly until the run ends.
+/// As without batching, a run leases the tensors that it reads from its start to its end.
 #[test]
 fn tensors_of_the_user_are_leased_for_the_run_and_then_free() {
     let (model, _calls) = compile_counting(2, HOURS);
@@ -538,7 +539,7 @@ fn a_queue_keeps_its_promises_over_gathered_runs() {
     drop(queue);
 }
 
-/// Handles on several streams: all owners of one compiled model share its batches.
+/// Several owners, such as streams, use one compiled model. Their runs are batched together.
 #[test]
 fn owners_of_one_compiled_model_share_its_batches() {
     let (model, calls) = compile_counting(4, HOURS);
@@ -563,7 +564,7 @@ fn owners_of_one_compiled_model_share_its_batches() {
     assert_eq!(owners[0].properties().config.batch_size, 4);
 }
 
-/// All steps run on the thread that starts the last run. The runtime must hold no lock while callbacks start further runs.
+/// All steps run on the thread that starts the last run. The runtime must not hold a lock while callbacks start further runs.
 #[test]
 fn runs_that_end_inside_the_last_start_call_back_and_start_again() {
     let calls = Calls::default();
@@ -583,7 +584,7 @@ fn runs_that_end_inside_the_last_start_call_back_and_start_again() {
     in_time(move || {
         start(&requests, 1.0);
         requests.iter().for_each(|request| request.wait().unwrap());
-        // The run is also canceled on this thread.
+        // The run is also canceled on the current thread.
         requests[0].start_async(()).unwrap();
         requests[0].cancel();
         assert_eq!(kind(requests[0].wait()), Some(ErrorKind::Canceled));
@@ -605,7 +606,7 @@ fn a_batch_size_out_of_its_range_is_refused() {
     core.compile_model(&model, "NULL", &batches(MAX_BATCH_SIZE, HOURS)).unwrap();
 }
 
-/// A model that cannot be gathered is a compilation error with the expected and the actual value.
+/// If runs of a model cannot be batched, compilation fails with the expected and the actual value.
 #[test]
 fn a_model_without_a_batch_is_refused_when_it_is_compiled() {
     let one = |dims: &[usize]| vec![port("x", dims)];

@@ -1,5 +1,5 @@
-//! A device of these tests that works like an accelerator: one step submits the run to the engine, which reports completion. No thread
-//! waits meanwhile. All other methods have the default implementations of the traits.
+//! Tests with a device that works like an accelerator. One step submits the run to the engine, which reports completion later. No thread
+//! waits for it. All other methods of the device are the default implementations of the traits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,18 +16,18 @@ use crate::support::{eventually, in_time, receive, row, values};
 
 type Rows = fn(&mut DeviceIo<'_>) -> Result<()>;
 
-/// Computes `y = 2 x`, or `rows`. After compilation, each run completes only when the test calls a method of `hand`.
+/// A device that computes `y = 2 x`, or `rows`. After compilation, a run completes only when the test calls a method of `hand`.
 struct Beside {
     hand: Arc<Hand>,
     rows: Rows,
     log: Arc<Log>,
-    /// All steps run on the thread that starts the run, or on the thread that completes it through `hand`.
+    /// Whether all steps run on the thread that starts the run, or on the thread that completes it through `hand`.
     is_inline: bool,
-    /// The step that starts the engine is the last step: no further step reads the results.
+    /// Whether the step that starts the engine is the last step, so that no later step reads the results.
     is_one_step: bool,
 }
 
-/// The engine: completes runs when the test calls a method.
+/// The engine. It completes a run when the test calls a method.
 #[derive(Default)]
 struct Hand {
     holds: AtomicBool,
@@ -57,16 +57,16 @@ impl Hand {
     }
 }
 
-/// Counts the calls of the engine, and configures its failures.
+/// Counts the calls of the engine, and selects failures.
 #[derive(Default)]
 struct Log {
     n_allocated: AtomicUsize,
     n_submitted: AtomicUsize,
     n_ended: AtomicUsize,
     interrupted: Mutex<Option<mpsc::Sender<()>>>,
-    /// The engine fails to start the next run, but still reports its completion.
+    /// Whether the engine fails to start the next run, but still reports its completion.
     refuses: AtomicBool,
-    /// The step that starts the next run fails after the engine has started.
+    /// Whether the step that starts the next run fails after the engine has started.
     fails_behind: AtomicBool,
 }
 
@@ -130,7 +130,7 @@ impl Device for Beside {
         let executor: Arc<dyn Executor> = if self.is_inline { Arc::new(Inline) } else { executors.cpu()? };
         let (hand, log) = (self.hand.clone(), self.log.clone());
         let mut info = model.info().clone();
-        // This device has no engine options.
+        // Like real engines, this device does not report axes.
         info.inputs.iter_mut().for_each(|port| port.axes = None);
         Ok(Arc::new(BesideModel { info, executor, hand, rows: self.rows, log, is_one_step: self.is_one_step }))
     }
@@ -216,7 +216,7 @@ fn batches(batch_size: usize) -> Config {
     Config { batch_size, batch_timeout: Duration::from_secs(100 * 3600), ..Config::default() }
 }
 
-/// The result of a run that the test no longer holds.
+/// The result of a run whose other handles the test has dropped.
 fn ended(request: &InferRequest) -> Result<()> {
     let request = request.clone();
     in_time(move || request.wait())
@@ -226,7 +226,7 @@ fn x() -> Vec<Port> {
     vec![port("x", &[0, 4])]
 }
 
-/// With and without gathering. With gathering, this is the only request of the model.
+/// Tests with and without batching. With batching, this is the only request of the model.
 #[test]
 fn a_run_waits_for_the_engine_where_its_request_says() {
     for batch_size in [1, 2] {
@@ -258,7 +258,8 @@ fn a_call_of_several_runs_waits_for_the_engine_as_one_run_does() {
     }
 }
 
-/// While the only engine is busy, runs are gathered, however short the batch timeout is. When the engine is idle, they start together.
+/// While the only engine is busy, runs are batched, even if the batch timeout is short. When the engine becomes idle, they start in one
+/// call.
 #[test]
 fn runs_gather_while_the_engine_is_busy() {
     let device = Beside::inline(double);
@@ -284,7 +285,7 @@ fn runs_gather_while_the_engine_is_busy() {
     assert_eq!((device.n_submitted() - n_before, device.hand.n_queued()), (3, 0));
 }
 
-/// Axes declared by the caller are used, although the engine does not know any axes.
+/// Axes that the caller declared are used, although the engine does not report axes.
 #[test]
 fn the_callers_axes_hold_on_a_device_that_knows_none() {
     let core = {
@@ -301,7 +302,7 @@ fn the_callers_axes_hold_on_a_device_that_knows_none() {
     }
 }
 
-/// A drop during the computation interrupts the engine, and waits until the engine no longer uses the tensors.
+/// A drop during the computation interrupts the engine. The drop returns when the engine no longer uses the tensors.
 #[test]
 fn a_drop_while_the_engine_computes_waits_for_its_end() {
     for batch_size in [1, 2] {
@@ -321,7 +322,7 @@ fn a_drop_while_the_engine_computes_waits_for_its_end() {
     }
 }
 
-/// Like the previous test, for a canceled run.
+/// A cancel during the computation interrupts the engine. The run ends when the engine no longer uses the tensors.
 #[test]
 fn a_canceled_run_ends_when_the_engine_is_done_with_it() {
     for batch_size in [1, 2] {
@@ -337,7 +338,7 @@ fn a_canceled_run_ends_when_the_engine_is_done_with_it() {
     }
 }
 
-/// A device and a request whose run is submitted to its engine, with or without gathering. Drop the request before the device.
+/// A device, and a request whose run is submitted to the engine of the device. The request must be dropped before the device.
 fn submitted(batch_size: usize) -> (Arc<Beside>, InferRequest) {
     let device = Beside::new(double);
     let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();
@@ -374,12 +375,12 @@ fn an_engine_that_refuses_to_start_fails_the_run_and_leaves_nothing_pending() {
     device.log.refuses.store(true, Ordering::Release);
     request.start_async(row([1.0; 4])).unwrap();
     assert_eq!(ended(&request).unwrap_err().to_string(), "the engine is busy");
-    // A later completion of the failed run has no effect.
+    // A late completion of the failed run has no effect.
     assert!(device.hand.run_one());
     runs_again(&device, &request);
 }
 
-/// Until the engine completes the run, it may use the run's tensors.
+/// The engine may use the tensors of a run until it completes the run, even if a step has failed.
 #[test]
 fn a_step_that_fails_after_the_start_ends_its_run_when_the_engine_is_done() {
     for calls_back_apart in [false, true] {
@@ -397,7 +398,7 @@ fn a_step_that_fails_after_the_start_ends_its_run_when_the_engine_is_done() {
     }
 }
 
-/// The run ends when the engine reports completion, both for an asynchronous and for a synchronous run.
+/// The run ends when the engine reports completion. This applies to asynchronous and synchronous runs.
 #[test]
 fn the_last_step_may_be_the_one_that_starts_the_engine() {
     let fails = || Error::new(ErrorKind::Device, "out of order");
@@ -422,7 +423,7 @@ fn the_last_step_may_be_the_one_that_starts_the_engine() {
     }
 }
 
-/// The engine may complete a run before the runtime waits for it. Tested on the caller's thread and on other threads.
+/// The engine may complete a run before or after the runtime hands the run over. Tested on the calling thread and on other threads.
 #[test]
 fn a_run_goes_on_whichever_comes_first() {
     for (is_inline, batch_size) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
@@ -468,7 +469,7 @@ fn a_completion_that_is_told_again_is_ignored() {
     runs_again(&device, &request);
 }
 
-/// A drop stops waiting after `drop_patience`. The memory of the run is freed when the engine completes it.
+/// Dropping the request blocks for at most `drop_patience`. The memory of the run is freed when the engine completes the run.
 #[test]
 fn an_engine_that_never_tells_holds_up_nobody_for_longer_than_said() {
     let device = Beside::new(double);
@@ -515,7 +516,7 @@ fn a_device_that_says_no_more_has_host_memory_and_no_times_of_nodes() {
     }
 }
 
-/// If the device does not know whether batch items are independent, compilation tests this.
+/// If the device does not know whether batch items are independent, compilation tests it.
 #[test]
 fn rows_are_gathered_only_if_none_depends_on_the_others() {
     let less_the_first: Rows = |io| {
@@ -544,7 +545,7 @@ fn rows_are_gathered_only_if_none_depends_on_the_others() {
     }
 }
 
-/// The device allocates the memory of the request's own tensor. It allocates again only if the memory is too small.
+/// The device allocates the memory of the request's own tensor. It allocates new memory only if the present memory is too small.
 #[test]
 fn an_input_that_is_copied_stays_in_the_memory_that_the_device_gave() {
     let device = Beside::new(double);

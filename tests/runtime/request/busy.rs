@@ -1,4 +1,4 @@
-//! Operations that fail during a run, and the state of a request after a failed start.
+//! Calls that fail while a run is in progress, and the state of a request after a failed start.
 
 use roiflow::runtime::{ErrorKind, FillInput};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
@@ -57,7 +57,8 @@ fn every_access_to_a_running_request_is_busy() {
     }
 }
 
-/// OpenVINO: canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails. Tensors are validated before the state changes.
+/// OpenVINO: canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails. Tensors are checked before the state of the request
+/// changes.
 #[test]
 fn a_start_that_failed_leaves_the_request_idle_and_usable() {
     let request = compile(doubling()).create_infer_request().unwrap();

@@ -1,4 +1,4 @@
-//! The completion callback: when it runs, allowed calls inside it, and its view of the request.
+//! The completion callback: when it is called, which calls are allowed inside it, and which state of the request it gets.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -69,8 +69,8 @@ fn the_callback_may_restart_the_request_ten_times() {
     assert!(receiver.recv().is_err(), "the callback is gone with its request");
 }
 
-/// OpenVINO: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The state is idle before the callback runs.
-/// Waiters continue only after the callback ended.
+/// OpenVINO: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The request is idle before the callback is
+/// called. Waiters continue only after the callback has returned.
 #[test]
 fn waiters_go_on_only_after_the_callback_ended() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -138,10 +138,10 @@ fn a_callback_may_infer_on_its_own_and_on_other_requests() {
     assert_eq!(receiver.recv().unwrap(), [20.0; 4]);
 }
 
-/// A callback's actions, in order.
+/// The actions of callbacks, in order.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Run 2 begins and ends on another thread, inside the callback of run 1. Then `end_of_first` ends this callback.
+/// Run 2 starts and ends on another thread, during the callback of run 1. Then `end_of_first` ends that callback.
 fn run_within_a_callback(end_of_first: fn()) -> (InferRequest, Log) {
     let (request, manual) = turned_by_hand();
     let log: Log = Arc::default();
@@ -202,7 +202,7 @@ fn a_callback_may_be_exchanged_between_runs_and_in_the_callback() {
     assert_eq!(receiver.try_iter().count(), 0);
 }
 
-/// A callback that fails to start the next run does not change the request.
+/// If a callback fails to start the next run, the request stays idle.
 #[test]
 fn a_restart_that_fails_in_the_callback_ends_the_chain() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -223,7 +223,7 @@ fn a_restart_that_fails_in_the_callback_ends_the_chain() {
     request.infer(()).unwrap();
 }
 
-/// User data stays with the request, also while the request runs.
+/// User data stays attached to the request, also while the request runs.
 #[test]
 fn user_data_is_there_for_the_callback() {
     let (request, manual) = turned_by_hand();
@@ -245,7 +245,7 @@ fn user_data_is_there_for_the_callback() {
     assert_eq!(Arc::strong_count(&data), 1);
 }
 
-/// If callbacks have their own thread, a long callback does not delay any engine.
+/// If callbacks have their own thread, a long callback does not block an engine.
 #[test]
 fn callbacks_run_on_their_own_thread_if_the_model_says_so() {
     let config = Config { callback_thread: true, ..Config::default() };
@@ -278,7 +278,7 @@ fn callbacks_run_on_their_own_thread_if_the_model_says_so() {
     second.wait().unwrap();
 }
 
-/// A request that is dropped between the last step of a run and its callback does not call the callback.
+/// If a request is dropped between the last step of a run and its callback, the callback is not called.
 #[test]
 fn a_drop_before_the_callback_threads_turn_calls_nobody() {
     let config = Config { callback_thread: true, ..Config::default() };

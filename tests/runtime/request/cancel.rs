@@ -1,4 +1,4 @@
-//! Cancellation: its effects, and the state of the request afterwards.
+//! Cancellation of runs: its effects, and the state of the request afterwards.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -9,7 +9,7 @@ use roiflow::runtime::{ErrorKind, Interrupt, RunContext, WeakInferRequest};
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// OpenVINO: canCancelAsyncRequest. The run succeeds or fails with `Canceled`, with no other result.
+/// OpenVINO: canCancelAsyncRequest. The run succeeds or fails with `Canceled`. No other result is possible.
 #[test]
 fn a_canceled_run_ends_well_or_as_canceled() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -77,7 +77,7 @@ fn a_device_that_looks_at_the_flag_ends_at_once() {
     request.infer(()).unwrap();
 }
 
-/// Cancel takes effect at the next step boundary.
+/// The steps after the current step are skipped.
 #[test]
 fn the_steps_after_a_cancel_are_skipped() {
     let (request, gate) = gated();
@@ -123,7 +123,7 @@ fn a_cancel_in_the_callback_does_not_reach_the_next_run() {
     }
 }
 
-/// Cancel never hangs the drop.
+/// Dropping a canceled request does not block, even if its run is still in progress.
 #[test]
 fn a_canceled_request_can_be_dropped_while_it_runs() {
     let (request, manual) = turned_by_hand();
@@ -143,7 +143,7 @@ impl Interrupt for Engine {
     }
 }
 
-/// A cancel interrupts the engine only during a computation, with both APIs that announce a computation.
+/// A cancel interrupts the engine only during a computation. Tested with both functions that announce a computation.
 #[test]
 fn a_cancel_interrupts_the_engine_only_while_it_computes() {
     for (is_computing, is_in_one_step) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -220,7 +220,7 @@ fn a_cancel_ends_a_run_whose_task_was_lost() {
     }
 }
 
-/// The caller may cancel while it holds a lock that the callback also takes.
+/// The thread that cancels may hold a lock that the callback also takes.
 #[test]
 fn a_cancel_does_not_call_back_on_its_own_thread() {
     let (request, _manual) = turned_by_hand();
@@ -237,7 +237,7 @@ fn a_cancel_does_not_call_back_on_its_own_thread() {
     });
 }
 
-/// The task of a canceled run is still in a queue while the next run waits in another queue.
+/// The task of a canceled run is still in one queue while the next run waits in another queue.
 #[test]
 fn a_task_of_an_earlier_run_executes_nothing() {
     let [first, second] = [(); 2].map(|()| Arc::new(Manual::default()));
@@ -307,7 +307,7 @@ fn a_task_that_is_run_twice_runs_one_step() {
     assert_eq!((n_steps.load(Ordering::Acquire), n.load(Ordering::Acquire)), (1, 1));
 }
 
-/// An interrupt that makes calls on its own request, which must not block, and then panics.
+/// An interrupt that calls methods of its own request and then panics. The calls must not block.
 struct Meddles {
     request: Mutex<Option<WeakInferRequest>>,
     seen: mpsc::Sender<Vec<Option<ErrorKind>>>,
@@ -327,7 +327,7 @@ impl Interrupt for Meddles {
     }
 }
 
-/// An interrupt is called without any lock: it may use the request, and its panic is ignored.
+/// No lock is held while an interrupt runs: it may use the request, and its panic is ignored.
 #[test]
 fn an_interrupt_may_use_its_request_and_panic() {
     let (sender, receiver) = mpsc::channel();

@@ -1,4 +1,5 @@
-//! The output of a request as input of another request or of the same request: no copy if the types agree, never a mixture of two runs.
+//! The output of a request is the input of another request or of the same request. If the element types are equal, nothing is copied. A
+//! reader never gets a mix of two runs.
 
 use roiflow::runtime::ErrorKind;
 use roiflow::tensor::{ElementType, Tensor};
@@ -24,7 +25,7 @@ fn a_window_of_one_axis_gives_exact_numbers() {
     assert_eq!(values(&model.infer(big.roi(&[1], &[4]).unwrap()).unwrap()[0]), [2.0, 4.0, 6.0]);
 }
 
-/// A model whose output has one row more than its input. The added row contains the number of rows.
+/// A model whose output has one more row than its input. The additional row contains the number of rows.
 fn growing() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let mut rows = read(io.input(0));
@@ -35,7 +36,8 @@ fn growing() -> CompiledModel {
     compile_ports(Arc::new(script), vec![port("x", &[0, 16])], vec![port("y", &[0, 16])])
 }
 
-/// OpenVINO: OVIterationChaining.Simple. From a tensor of {0, 16}, the output is fed back ten times and grows by one each time.
+/// OpenVINO: OVIterationChaining.Simple. The first tensor has the shape {0, 16}. The output is fed back ten times and grows by one row each
+/// time.
 #[test]
 fn an_output_that_is_fed_back_grows_by_a_row_each_time() {
     for asynchronous in [false, true] {
@@ -57,7 +59,7 @@ fn an_output_that_is_fed_back_grows_by_a_row_each_time() {
     }
 }
 
-/// The request alternates between two tensors. Feeding back the output allocates no memory after both tensors exist.
+/// The request alternates between two tensors. Once both exist, feeding back the output allocates no memory.
 #[test]
 fn two_tensors_take_turns_when_an_output_is_fed_back() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -74,7 +76,7 @@ fn two_tensors_take_turns_when_an_output_is_fed_back() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [128.0; 4]);
 }
 
-/// A model with two inputs, for example the sum of its two latest outputs. Neither tensor may be written while it is read.
+/// A model with two inputs, which are its two latest outputs. A run must write neither of them while it reads them.
 #[test]
 fn the_two_latest_outputs_may_both_be_fed_back() {
     let script = Script::computing(|io, _| {
@@ -93,7 +95,7 @@ fn the_two_latest_outputs_may_both_be_fed_back() {
     assert_eq!(fibonacci, [1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 34.0, 55.0, 89.0]);
 }
 
-/// A start that would read a tensor that a running request writes fails with `Busy`.
+/// A start fails with `Busy` if the run would read a tensor that another running request writes.
 #[test]
 fn the_output_of_a_running_request_is_nobodys_input() {
     let ((first, first_hand), (second, second_hand)) = (turned_by_hand(), turned_by_hand());
@@ -113,7 +115,7 @@ fn the_output_of_a_running_request_is_nobodys_input() {
     assert_eq!(values(&second.output_tensor(()).unwrap()), [4.0; 4]);
 }
 
-/// Each request's callback starts the next request on the output.
+/// The callback of each request starts the next request with its output.
 #[test]
 fn a_cascade_goes_from_callback_to_callback() {
     let model = compile(doubling());

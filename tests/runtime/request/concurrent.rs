@@ -1,4 +1,4 @@
-//! Several requests on several threads.
+//! Several requests that are used on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -66,7 +66,7 @@ fn three_running_requests_are_waited_for_out_of_order() {
     }
 }
 
-/// If many threads start the same request, one start succeeds; the others fail with `Busy`.
+/// Many threads start the same request at the same time. One start succeeds, and the others fail with `Busy`.
 #[test]
 fn one_of_many_simultaneous_starts_wins() {
     let (request, manual) = turned_by_hand();
@@ -92,7 +92,7 @@ fn one_of_many_simultaneous_starts_wins() {
     }
 }
 
-/// OpenVINO: OVInferConsistencyTest.Infer. Threads that share a compiled model get only their own results.
+/// OpenVINO: OVInferConsistencyTest.Infer. Each thread that shares a compiled model gets only its own results.
 #[test]
 fn many_threads_infer_over_one_model() {
     let model = compile(doubling());
@@ -109,7 +109,7 @@ fn many_threads_infer_over_one_model() {
     });
 }
 
-/// Starts, waits, cancels and drops from many threads concurrently: no call hangs, and every wait returns.
+/// Many threads start, wait for, cancel and drop requests concurrently. Every call must return.
 #[test]
 fn handles_of_one_request_are_used_from_many_threads() {
     let seed = 0x5eed_u64;

@@ -1,4 +1,4 @@
-//! Devices of a core, and device families: engines that provide any number of devices.
+//! The devices of a core, and device families, which are engines with any number of devices.
 
 use roiflow::runtime::ModelSource;
 use roiflow::runtime::device::{Device, DeviceFamily, DeviceInfo, DeviceModel};
@@ -13,7 +13,7 @@ const UNKNOWN: Read = || Err(Error::new(ErrorKind::Unsupported, "another format"
 const BROKEN: Read = || Err(Error::new(ErrorKind::Model, "it is cut off"));
 const READ: Read = || Ok(ModelInfo { inputs: vec![port("x", &[1, 4])], ..ModelInfo::default() });
 
-/// A device that reads files with this function and cannot run models.
+/// A device that reads files with this function. It cannot run models.
 struct Reader(Read);
 
 impl Device for Reader {
@@ -34,7 +34,7 @@ impl Device for Reader {
     }
 }
 
-/// Null devices with any name after the prefix. `known` are the listed devices.
+/// A family of NULL devices, which may have any name after the prefix. `known` are the devices that it lists.
 struct Family {
     prefix: &'static str,
     known: Vec<&'static str>,
@@ -78,13 +78,14 @@ fn a_family_gives_the_devices_behind_its_prefix() {
         assert_eq!(error.kind(), ErrorKind::NotFound, "{name}");
         assert_eq!(error.to_string(), format!("no device `{name}`: expected one of NULL, A.CPU, B.CPU"));
     }
-    // A device or family with the same name replaces the old one.
+    // A registered device or family replaces an earlier one with the same name.
     core.register_family(Arc::new(Family { prefix: "A", known: vec!["A.5"], read: UNKNOWN }));
     core.register(Arc::new(NullDevice::default()));
     assert_eq!(names(&core), ["NULL", "B.0", "B.1", "A.5"]);
 }
 
-/// The first device or family that knows the format reads the model or reports the error. If the format is unknown, the next one is tried.
+/// The first device or family that knows the format reads the model or reports its error. If a device does not know the format, the next
+/// device is tried.
 #[test]
 fn a_model_is_read_by_the_first_that_knows_its_format() {
     let scratch = Scratch::new("devices");
@@ -109,7 +110,7 @@ fn a_model_is_read_by_the_first_that_knows_its_format() {
     assert_eq!(read(UNKNOWN, &[]), Err((ErrorKind::Model, message)));
 }
 
-/// Options of an engine require a registered engine with that prefix, whichever device the model is compiled for.
+/// Options of an engine require that an engine with that prefix is registered, even if the model is compiled for another device.
 #[test]
 fn options_of_an_engine_need_an_engine_of_that_name() {
     let mut core = Core::new();

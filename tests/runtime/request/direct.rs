@@ -1,4 +1,4 @@
-//! `CompiledModel::infer`: runs on cached requests, from any number of threads.
+//! `CompiledModel::infer` runs on cached requests and may be called from any number of threads.
 
 use std::sync::mpsc;
 
@@ -11,7 +11,7 @@ use super::tensors::adding;
 use super::*;
 use crate::support::{row, values};
 
-/// All callers share the cached request, so a missing input would be a value of an earlier caller.
+/// All callers share the cached request. If an input could be missing, it would have a value of another caller.
 #[test]
 fn all_inputs_must_be_given() {
     let model = adding();
@@ -37,7 +37,7 @@ fn results_are_the_callers_own() {
     first.tensor(()).unwrap();
 }
 
-/// The caller's tensors are shared during the call and released when it returns or fails.
+/// The caller's tensors are shared during the call and released when the call returns or fails.
 #[test]
 fn inputs_are_given_back_when_the_call_returns() {
     let (sender, receiver) = mpsc::channel();
@@ -62,7 +62,7 @@ fn inputs_are_given_back_when_the_call_returns() {
     batch[0].view_mut::<f32>().unwrap().fill(0.0);
 }
 
-/// OpenVINO: C18 mixed dtypes. A single call gets inputs of different kinds.
+/// OpenVINO: C18 mixed dtypes. A single call gets values of different kinds.
 #[test]
 fn arrays_tensors_and_batches_are_mixed() {
     let inputs = vec![port("a", &[0, 4]), port("b", &[0, 4])];
@@ -77,7 +77,7 @@ fn arrays_tensors_and_batches_are_mixed() {
     assert_eq!(values(&results[0]), [11.0, 11.0, 11.0, 11.0, 22.0, 22.0, 22.0, 22.0]);
 }
 
-/// Each of many threads gets the results for its own inputs, also if input shapes differ.
+/// Each of many threads gets the results of its own inputs, even if input shapes differ.
 #[test]
 fn calls_at_once_do_not_see_each_other() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
@@ -95,7 +95,7 @@ fn calls_at_once_do_not_see_each_other() {
     });
 }
 
-/// At most the optimal number of requests is cached; `release` frees them.
+/// At most the optimal number of requests is cached. `release` frees them.
 #[test]
 fn requests_are_kept_and_released() {
     let gate = Gate::closed();

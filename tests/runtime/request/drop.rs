@@ -1,4 +1,4 @@
-//! Dropping handles: in any order, during a run, and in the request's own callback. Tests which values outlive others.
+//! Dropping of handles: in any order, during a run, and in the request's own callback. Checks which values outlive others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -55,7 +55,8 @@ fn tensors_outlive_request_model_and_core() {
     check_that_tensors_outlive(compile(doubling()));
 }
 
-/// The model doubles rows of four values. Only the request keeps the model and its core alive.
+/// Checks tensors that outlive their request. The model must double rows of four values. Only the request keeps the model and its core
+/// alive.
 pub fn check_that_tensors_outlive(model: CompiledModel) {
     let request = model.create_infer_request().unwrap();
     let own: Tensor = request.input_tensor(()).unwrap();
@@ -67,7 +68,7 @@ pub fn check_that_tensors_outlive(model: CompiledModel) {
     own.view_mut::<f32>().unwrap().fill(1.0);
 }
 
-/// A drop while running waits, and never calls the callback.
+/// Dropping a running request waits for the run, and the callback is not called.
 #[test]
 fn a_request_that_is_dropped_while_it_runs_never_calls_back() {
     let (request, gate) = gated();
@@ -82,7 +83,7 @@ fn a_request_that_is_dropped_while_it_runs_never_calls_back() {
     gate.wait_for_arrivals(1);
     let weak = request.downgrade();
     let dropping = std::thread::spawn(move || drop(request));
-    // No handle remains. The result does not depend on whether the run or the drop continues first.
+    // No handle is left. The result must not depend on whether the run or the drop continues first.
     while weak.upgrade().is_some() {
         std::thread::yield_now();
     }
@@ -101,7 +102,7 @@ fn a_request_that_is_dropped_in_the_queue_never_runs() {
     let (entered, has_entered) = mpsc::channel();
     request.set_callback(move |_, _| entered.send(()).unwrap()).unwrap();
     request.start_async(()).unwrap();
-    // Preprocessing is a step on the pool; it queues the device's step.
+    // Preprocessing runs on the pool and queues the step of the device, which takes some time.
     while manual.n_queued() == 0 {
         std::thread::yield_now();
     }
@@ -113,7 +114,7 @@ fn a_request_that_is_dropped_in_the_queue_never_runs() {
     assert_eq!(script.n_calls(), 0);
 }
 
-/// A drop during a run releases the tensors.
+/// Dropping a running request releases its tensors.
 #[test]
 fn the_users_tensors_are_free_after_the_drop() {
     let (request, manual) = turned_by_hand();
@@ -127,7 +128,7 @@ fn the_users_tensors_are_free_after_the_drop() {
     assert!(manual.run_one());
 }
 
-/// Dropping the last handle in the request's own callback does not hang.
+/// The request's own callback drops the last handle. The drop must not block.
 #[test]
 fn a_callback_may_drop_the_last_handle() {
     for restarts in [false, true] {
@@ -139,7 +140,7 @@ fn a_callback_may_drop_the_last_handle() {
             .set_callback(move |request, _| {
                 drop(held.lock().unwrap().take());
                 if restarts {
-                    // The start never fails with `Stopped`, because the running callback still has the request.
+                    // The start cannot fail with `Stopped`, because the running callback still has a handle of the request.
                     let _started = request.start_async(());
                 }
                 sender.send(()).unwrap();
@@ -170,7 +171,7 @@ fn a_callback_may_drop_another_running_request() {
     assert!(manual.run_one());
 }
 
-/// A step that drops the last handle ends its own request. The drop must not wait for the step itself.
+/// A step drops the last handle of its own request. The drop must not wait for the step.
 #[test]
 fn a_step_may_drop_the_last_handle() {
     let (request, gate) = gated();
@@ -193,7 +194,7 @@ fn a_step_may_drop_the_last_handle() {
     assert!(waited < Duration::from_secs(2), "it waited {waited:?} for itself");
 }
 
-/// A step that waits for its own run gets an error instead of blocking forever.
+/// A step that waits for its own run gets an error. Otherwise it would block forever.
 #[test]
 fn waiting_in_an_own_step_is_refused() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -219,7 +220,7 @@ fn a_weak_handle_does_not_keep_a_request() {
     assert_eq!(weak.upgrade(), None);
 }
 
-/// A run that outlives its dropped request keeps its tensors and steps, and frees them when it ends.
+/// A run that outlives its dropped request keeps its tensors and steps. It frees them when it ends.
 #[test]
 fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     let gate = Gate::closed();
@@ -259,7 +260,8 @@ fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     });
 }
 
-/// Runs tasks immediately and keeps references to them, like a worker that was preempted before it released its last task.
+/// An executor that runs tasks immediately and keeps references to them. It behaves like a worker that was preempted before it released its
+/// last task.
 #[derive(Debug, Default)]
 struct Hoarder(Mutex<Vec<Kept>>);
 
@@ -278,7 +280,7 @@ impl Executor for Hoarder {
     }
 }
 
-/// The drop itself frees the request and the model. If a worker freed an engine later, this could happen while the process exits.
+/// The drop itself must free the request and the model. If a worker freed an engine later, the process might already be exiting.
 #[test]
 fn model_and_request_are_freed_when_their_drops_return() {
     let (script, watched) = (Arc::new(doubling()), Arc::new(()));
@@ -297,11 +299,11 @@ fn model_and_request_are_freed_when_their_drops_return() {
     drop((model, request));
     assert_eq!(executor.0.lock().unwrap().len(), 1, "the task is still there");
     assert_eq!((Arc::strong_count(&script), Arc::strong_count(&watched)), (1, 1));
-    // The worker that queued the step may still hold a reference to the executor.
+    // The worker that queued the step may hold a reference to the executor slightly longer.
     eventually(move || Arc::strong_count(&executor) == 1);
 }
 
-/// While the run lasts, its dropped request counts toward the maximum number of requests.
+/// A run that outlives its dropped request still counts in the maximum number of requests.
 #[test]
 fn a_drop_waits_no_longer_than_it_was_told() {
     let gate = Gate::closed();

@@ -1,4 +1,4 @@
-//! Executors of tasks.
+//! Executors and thread pools.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -19,7 +19,7 @@ impl Task for Work {
     }
 }
 
-/// Like [`Work`], with priority over other tasks.
+/// A task that calls a closure and is urgent.
 struct Urgent(Work);
 
 impl Task for Urgent {
@@ -52,7 +52,7 @@ fn every_executor_runs_tasks_in_order() {
     }
 }
 
-/// A pool of one worker that stays busy until the returned value is dropped.
+/// A pool with one worker. The worker stays busy until the returned sender is dropped.
 fn held() -> (Pool, mpsc::Sender<()>) {
     let pool = Pool::new("held", 1).unwrap();
     let (open, gate) = mpsc::channel::<()>();
@@ -83,7 +83,7 @@ fn urgent_tasks_without_end_leave_others_their_turn() {
     let (pool, open) = held();
     let pool = Arc::new(pool);
     let others = Arc::new(AtomicUsize::new(0));
-    // Each urgent task queues the next one until all other tasks are done.
+    // Each urgent task queues the next urgent task until all other tasks have run.
     struct Chain(std::sync::Weak<Pool>, Arc<AtomicUsize>, AtomicUsize);
     impl Task for Chain {
         fn run(self: Arc<Self>) {
@@ -137,7 +137,7 @@ fn urgent_tasks_of_many_threads_are_all_run() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let seen = n_done.clone();
-        // The pool is not dropped here, because dropping a pool also runs tasks of which no worker was notified.
+        // The pool must not be dropped here: its drop would also run tasks for which no worker was notified.
         eventually(move || seen.load(Ordering::Acquire) == round * 400);
     }
 }
@@ -248,7 +248,7 @@ fn steps_run_where_their_executor_says() {
     assert!(!threads.contains(&std::thread::current().id()));
 }
 
-/// A queue never overflows: creating more requests than the queue has slots is an error.
+/// If the maximum number of requests exists, creating another request fails.
 #[test]
 fn too_many_requests_are_refused_when_they_are_made() {
     let model = compile(doubling());
@@ -279,14 +279,14 @@ fn exclusive_models_of_a_device_share_one_worker() {
     let cpu: Arc<dyn Executor> = core.executors().cpu().unwrap();
     assert!(core.executors().for_model("NULL", &Config::default()).unwrap() == cpu);
     drop(models);
-    // The worker releases the last run shortly after the waiter was notified.
+    // The worker releases the last run shortly after it has notified the waiter.
     eventually(move || core.executors().n_named() == 0);
 }
 
-/// Exclusive runs execute sequentially in the order of their starts, however long preprocessing of each run takes.
+/// Exclusive runs execute one after the other in the order of their starts, even if preprocessing takes longer for some of them.
 #[test]
 fn exclusive_runs_keep_the_order_of_their_starts() {
-    /// The first preprocessing waits until the last run has been started.
+    /// A filler that waits until the last run has been started.
     struct Slow(Arc<std::sync::Barrier>, usize);
     impl roiflow::runtime::FillInput for Slow {
         fn shape(&mut self, _port: &Port) -> Result<roiflow::tensor::Shape> {
@@ -326,7 +326,7 @@ fn exclusive_runs_keep_the_order_of_their_starts() {
     }
 }
 
-/// OpenVINO: ReusableCPUStreamsExecutor. A name returns the same threads while a handle of the pool exists.
+/// OpenVINO: ReusableCPUStreamsExecutor. While a handle of a pool exists, its name returns the same threads.
 #[test]
 fn a_named_pool_is_reused_while_it_is_kept() {
     let executors = devices_core().executors().clone();
@@ -340,7 +340,7 @@ fn a_named_pool_is_reused_while_it_is_kept() {
     assert_eq!(executors.named("waiter", 1).unwrap().n_threads(), 1);
 }
 
-/// Tasks do not count as requests: a dropped request does not count, although the executor still holds its tasks.
+/// Only requests are counted, not tasks. A dropped request does not count, even if an executor still holds its tasks.
 #[test]
 fn tasks_of_dropped_requests_count_as_no_requests() {
     let manual = Arc::new(Manual::default());
@@ -355,7 +355,7 @@ fn tasks_of_dropped_requests_count_as_no_requests() {
     while manual.run_one() {}
 }
 
-/// The pool's only worker queues more tasks than the queue has slots, so no slot becomes free meanwhile.
+/// The only worker of the pool queues many tasks. No other worker could run them meanwhile.
 #[test]
 fn a_task_may_queue_any_number_of_tasks_on_its_own_pool() {
     for is_urgent in [false, true] {

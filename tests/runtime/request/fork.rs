@@ -1,4 +1,4 @@
-//! A forked process has no threads of its parent: calls return errors, and no call blocks forever.
+//! A forked process has no threads of its parent. Calls in that process must return errors and must not block forever.
 
 use std::time::{Duration, Instant};
 
@@ -30,17 +30,17 @@ fn in_child(running: InferRequest, idle: InferRequest, queue: AsyncInferQueue<()
     wrong
 }
 
-/// The pool was started in the parent; the request is created in the child.
+/// The pool was started in the parent process, and the request is created in the child process.
 #[test]
 fn a_pool_that_was_started_before_the_fork_is_refused() {
     alone("request::fork::a_pool_that_was_started_before_the_fork_is_refused", || {
         let model = compile(doubling());
-        // SAFETY: as below.
+        // SAFETY: as in `a_forked_process_gets_errors_and_waits_for_nothing`.
         let child = unsafe { fork() };
         if child == 0 {
             let refused = model.create_infer_request().and_then(|request| request.start_async(()));
             let is_wrong = kind(refused) != Some(ErrorKind::Unsupported);
-            // SAFETY: as below.
+            // SAFETY: as in `a_forked_process_gets_errors_and_waits_for_nothing`.
             unsafe { _exit(is_wrong.into()) }
         }
         wait_for_child(child);
@@ -50,7 +50,7 @@ fn a_pool_that_was_started_before_the_fork_is_refused() {
 /// Waits for the child process and checks that it succeeded.
 fn wait_for_child(child: i32) {
     let (begin, mut status) = (Instant::now(), 0);
-    // SAFETY: `waitpid` gets a child of this process and a valid pointer for the status.
+    // SAFETY: `waitpid` gets the ID of a child of this process and a valid pointer for the status.
     while unsafe { waitpid(child, &raw mut status, WITHOUT_WAITING) } == 0 {
         assert!(begin.elapsed() < Duration::from_secs(60), "the child hangs");
         std::thread::yield_now();
@@ -70,7 +70,7 @@ fn a_forked_process_gets_errors_and_waits_for_nothing() {
         let child = unsafe { fork() };
         if child == 0 {
             let wrong = in_child(running, idle, queue);
-            // SAFETY: as above.
+            // SAFETY: exits the child process without running the exit handlers of the parent.
             unsafe { _exit(wrong) }
         }
         wait_for_child(child);

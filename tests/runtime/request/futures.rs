@@ -1,4 +1,4 @@
-//! `.await` on a run, in any executor.
+//! Futures of runs, in any async executor.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +50,7 @@ fn a_run_is_awaited() {
     assert_eq!(never_started.run(()).request(), &never_started);
 }
 
-/// The future returns errors of the start and of the run.
+/// The future returns the error of the start or of the run.
 #[test]
 fn errors_come_out_of_the_future() {
     let request = compile(failing()).create_infer_request().unwrap();
@@ -64,7 +64,7 @@ fn errors_come_out_of_the_future() {
     block_on(busy.into_future()).unwrap();
 }
 
-/// Both runs execute concurrently, and several tasks of one thread make progress.
+/// Both runs are in progress at the same time, and several async tasks of one thread make progress.
 #[test]
 fn several_runs_are_awaited_together() {
     let model = compile(doubling());
@@ -87,7 +87,7 @@ fn several_runs_are_awaited_together() {
     assert_eq!(sum.get(), 80.0);
 }
 
-/// Dropping the future cancels its own run, and no other run.
+/// Dropping a future cancels its own run and no other run.
 #[test]
 fn a_future_that_is_dropped_cancels_its_run() {
     let (request, manual) = turned_by_hand();
@@ -109,7 +109,7 @@ fn a_future_that_is_dropped_cancels_its_run() {
     request.wait().unwrap();
 }
 
-/// A future returns the result of its own run, also after later runs have ended.
+/// A future returns the result of its own run, even if later runs have ended.
 #[test]
 fn a_future_gives_the_outcome_of_its_own_run() {
     let script = Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "no")) } else { double(io) });
@@ -123,7 +123,7 @@ fn a_future_gives_the_outcome_of_its_own_run() {
     block_on(fine).unwrap();
 }
 
-/// Every waiting task is woken once, however often it polled.
+/// Every waiting async task is woken once, even if it has polled several times.
 #[test]
 fn several_tasks_are_woken_once_each() {
     let (request, manual) = turned_by_hand();
@@ -140,7 +140,7 @@ fn several_tasks_are_woken_once_each() {
     assert!(poll(&mut run, &woken[0]).is_ready() && others.iter_mut().all(|other| poll(other, &woken[1]).is_ready()));
 }
 
-/// A future that moves to another task wakes that task.
+/// If a future moves to another async task, it wakes that task.
 #[test]
 fn the_task_that_asked_last_is_woken() {
     let (request, manual) = turned_by_hand();
@@ -152,7 +152,7 @@ fn the_task_that_asked_last_is_woken() {
     block_on(run).unwrap();
 }
 
-/// As with `wait`: the callback returns before the future is ready.
+/// A future is ready only after the callback has returned, as with `wait`.
 #[test]
 fn a_future_is_ready_only_after_the_callback_ended() {
     let (request, manual) = turned_by_hand();
@@ -170,7 +170,7 @@ fn a_future_is_ready_only_after_the_callback_ended() {
     block_on(run).unwrap();
 }
 
-/// Awaiting the request's own run inside its callback would deadlock.
+/// Awaiting a run inside the callback of the same request would deadlock, so it is an error.
 #[test]
 fn awaiting_in_the_own_callback_is_refused() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -181,7 +181,7 @@ fn awaiting_in_the_own_callback_is_refused() {
     in_time(move || request.wait()).unwrap();
 }
 
-/// The awaiting task and the start of the run are on different threads.
+/// The future is awaited on one thread, and the run is started on another.
 #[test]
 fn a_future_moves_to_another_thread() {
     let (request, gate) = gated();
@@ -193,7 +193,7 @@ fn a_future_moves_to_another_thread() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 4]);
 }
 
-/// The future keeps the request alive: the run completes without any other handle.
+/// The future keeps the request alive, so the run completes without another handle.
 #[test]
 fn a_future_keeps_its_request() {
     let (request, gate) = gated();
@@ -215,7 +215,7 @@ fn polling_a_future_again_panics() {
     }
 }
 
-/// If a future moves between tasks, it keeps only the waker of the latest task.
+/// A future that moves between async tasks keeps only the waker of the latest task.
 #[test]
 fn a_future_keeps_one_waker_however_often_it_is_polled() {
     let (request, manual) = turned_by_hand();
@@ -249,7 +249,7 @@ fn a_dropped_future_leaves_no_waker_behind() {
     assert_eq!(woken.n(), 0);
 }
 
-/// Several futures may wait for one run. Only the future returned by `run` owns the run.
+/// Several futures may wait for one run. Only the future that `run` returned cancels the run when it is dropped.
 #[test]
 fn dropping_an_observer_cancels_nothing() {
     let (request, manual) = turned_by_hand();
@@ -263,7 +263,7 @@ fn dropping_an_observer_cancels_nothing() {
     assert_eq!(kind(block_on(observer)), Some(ErrorKind::Canceled));
 }
 
-/// Wakers and their clones are user code: they run without any lock, and a panic in one waker does not prevent the other wakeups.
+/// Wakers and their clones are user code. No lock is held while they run, and a panic in one waker does not prevent other wakeups.
 #[test]
 fn a_waker_may_use_the_request_and_panic() {
     struct Meddles(InferRequest, AtomicUsize);

@@ -1,4 +1,4 @@
-//! Gathered runs: their positions in queues, threads, engines, memory, and profiling data.
+//! Batched runs: their positions in queues, their threads, engines and memory, and their profiling data.
 
 use std::sync::{Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ impl Latch {
     }
 }
 
-/// A run that is not gathered holds the engine until the device's last step, not during the user's steps on the outputs.
+/// A run that is not batched occupies the engine until the last step of the device. The user's later steps do not occupy the engine.
 #[test]
 fn the_steps_of_the_user_keep_no_engine_from_others() {
     let model = compile_with(doubling(), &batches(2, Duration::ZERO));
@@ -43,7 +43,7 @@ fn the_steps_of_the_user_keep_no_engine_from_others() {
     check(&requests, 0.0);
 }
 
-/// Gathering and distributing runs queues no additional task. Each `hand.run_one()` runs one task of the device's queue.
+/// Batching queues no additional task. Each `hand.run_one()` runs one task in the queue of the device.
 #[test]
 fn a_gathered_run_takes_no_more_turns_than_it_must() {
     let hand = Arc::new(Manual::default());
@@ -58,7 +58,7 @@ fn a_gathered_run_takes_no_more_turns_than_it_must() {
         queued(1);
         assert!(hand.run_one());
         if timeout.is_zero() {
-            // With a batch timeout of 0, the run queues itself again, so that tasks already in the queue run first.
+            // With a batch timeout of 0, the collector queues a task, so that tasks that are already in the queue run first.
             assert_eq!(hand.n_queued(), 1);
             assert!(hand.run_one());
         }
@@ -77,7 +77,7 @@ fn a_gathered_run_takes_no_more_turns_than_it_must() {
     check(&requests, 1.0);
 }
 
-/// If a call ends on another executor, its runs continue on the device's executor.
+/// If a call ends on another executor, its runs continue on the executor of the device.
 #[test]
 fn runs_go_on_where_the_device_computes_not_where_the_call_ends() {
     let (there, end) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -99,7 +99,7 @@ fn runs_go_on_where_the_device_computes_not_where_the_call_ends() {
     check(&requests, 1.0);
 }
 
-/// The next batch is computed while a callback blocks the only callback thread.
+/// A callback blocks the only callback thread. Meanwhile the next batch is computed.
 #[test]
 fn a_callback_that_takes_long_holds_up_no_batch() {
     let model = compile_with(doubling(), &Config { callback_thread: true, ..batches(2, HOURS) });
@@ -125,7 +125,7 @@ fn a_callback_that_takes_long_holds_up_no_batch() {
     check(&requests, 1.0);
 }
 
-/// Node times belong to the call that the run was gathered into, or to the run itself if it was not gathered.
+/// The node times of a batched run are those of its call. The node times of another run are its own.
 #[test]
 fn the_times_of_nodes_are_those_of_the_latest_call() {
     let script = Script::computing(|io, _| {
@@ -144,7 +144,7 @@ fn the_times_of_nodes_are_those_of_the_latest_call() {
     start(&requests, 9.0);
     check(&requests, 9.0);
     assert!(requests.iter().all(|request| time(request).unwrap() >= slow));
-    // Takes the minimum of several runs, because the system may interrupt some of them.
+    // Uses the minimum of several runs, because the system may interrupt some of them.
     let of_fast = (0..20).map(|_| requests[0].infer(row([1.0; 4])).map(|()| time(&requests[0]).unwrap()).unwrap()).min();
     assert!(of_fast.unwrap() < slow, "{of_fast:?}");
     assert!(time(&requests[1]).unwrap() >= slow, "of its own run");
@@ -157,7 +157,7 @@ fn what_the_device_ignores_is_told_of_a_gathering_model_too() {
     assert_eq!(ignored, ["n_threads"]);
 }
 
-/// This includes the thread for the batch timeout and everything it owns.
+/// After the model is dropped, neither the thread for the batch timeout nor any of its data remains.
 #[test]
 fn nothing_is_left_of_a_gathering_model_that_is_dropped() {
     let mut core = Core::new();
@@ -171,7 +171,7 @@ fn nothing_is_left_of_a_gathering_model_that_is_dropped() {
     eventually(move || core.executors().n_named() == 0);
 }
 
-/// The owner of a tensor that was set for a run can use it again after the run.
+/// After a run, the owner of a tensor can use the tensor again.
 #[test]
 fn a_call_keeps_no_tensor_of_its_runs() {
     let (model, _calls) = compile_counting(2, HOURS);
@@ -185,7 +185,7 @@ fn a_call_keeps_no_tensor_of_its_runs() {
     eventually(move || lent.n_idle() == 2);
 }
 
-/// CPU time, in hundredths of a second, of the threads of this process with this name, or of the calling thread.
+/// CPU time in hundredths of a second: of the threads of this process with this name, or of the calling thread.
 #[cfg(target_os = "linux")]
 fn processor_time(name: Option<&str>) -> u64 {
     let ticks = |stat: String| {
@@ -194,7 +194,7 @@ fn processor_time(name: Option<&str>) -> u64 {
     };
     let Some(name) = name else { return ticks(std::fs::read_to_string("/proc/thread-self/stat").unwrap()) };
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-    // The files of a thread that ended meanwhile no longer exist.
+    // A thread that has ended has no files any more.
     let of_name = threads.filter(|thread| std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim() == name));
     of_name.filter_map(|thread| std::fs::read_to_string(thread.join("stat")).ok()).map(ticks).sum()
 }

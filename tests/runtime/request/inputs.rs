@@ -70,7 +70,7 @@ fn an_array_is_copied_at_once_and_cast() {
     assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
 }
 
-/// OpenVINO: C19 non-writable inputs always copied. After the copy, changes of the user's data do not affect the request, and vice versa.
+/// OpenVINO: C19 non-writable inputs always copied. After the copy, the request and the caller do not see each other's changes.
 #[test]
 fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -100,7 +100,7 @@ fn an_array_gives_an_open_input_its_shape() {
     assert_eq!(kind(request.infer(aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
 }
 
-/// OpenVINO: C19 wrong type. The error has the expected and the actual value, and no input is set.
+/// OpenVINO: C19 wrong type. The error contains the expected and the actual value, and no input is set.
 #[test]
 fn if_one_input_does_not_fit_none_is_set() {
     let model = adding();
@@ -130,7 +130,7 @@ fn if_one_input_does_not_fit_none_is_set() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [3.0; 4]);
 }
 
-/// If the destination tensor of a copy is leased by a view, the call fails with `Busy` and sets no input.
+/// A view leases the tensor into which values would be copied. The call fails with `Busy` and sets no input.
 #[test]
 fn a_copy_into_a_tensor_that_is_viewed_is_busy() {
     let request = adding().create_infer_request().unwrap();
@@ -147,7 +147,7 @@ fn a_copy_into_a_tensor_that_is_viewed_is_busy() {
     assert_eq!(sum_of(&request, [("b", &array)]), 2.0);
 }
 
-/// A panic in a user's `Inputs` value is returned as an error by `start_async`, and propagates through `set_inputs`.
+/// The user's `Inputs` value panics. `start_async` returns the panic as an error, and `set_inputs` propagates it.
 #[test]
 fn inputs_that_panic_leave_the_request_idle() {
     struct Panics;
@@ -165,8 +165,8 @@ fn inputs_that_panic_leave_the_request_idle() {
     request.infer(row([1.0; 4])).unwrap();
 }
 
-/// OpenVINO: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The caller declares the axes. By default, the first axis is the
-/// batch axis.
+/// OpenVINO: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The axes that the caller declares select the batch axis. By
+/// default, it is the first axis.
 #[test]
 fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
     let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
@@ -189,7 +189,7 @@ fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
     assert_eq!(kind(scalar.set_tensors((), &[Tensor::new(ElementType::F32, []).unwrap()])), Some(ErrorKind::Tensor));
 }
 
-/// A batch leases every slice, so that no slice changes while it is read.
+/// A run with a batch leases every slice, so that no slice changes while it is read.
 #[test]
 fn the_slices_of_a_running_batch_cannot_be_written() {
     let (before_fill, manual) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -205,7 +205,7 @@ fn the_slices_of_a_running_batch_cannot_be_written() {
         assert_eq!(tensor.view_mut::<f32>().err().map(|error| error.kind()), Some(roiflow::tensor::ErrorKind::Busy));
     }
     assert!(before_fill.run_one());
-    // The slices were gathered and are no longer leased, although the run continues.
+    // The slices have been copied and are no longer leased, although the run is still in progress.
     big.view_mut::<f32>().unwrap().fill(0.0);
     assert!(manual.run_one());
     request.wait().unwrap();
@@ -230,7 +230,7 @@ fn several_outputs_are_set_at_once() {
     assert!(request.tensor("sum").unwrap().is_same(&other));
 }
 
-/// An output with bounds gets the shape of the result, whatever shape the user's tensor had before.
+/// An output whose extents have bounds accepts a tensor of any shape. The run sets the shape of the result.
 #[test]
 fn an_output_within_bounds_accepts_a_tensor_that_has_no_size_yet() {
     let bounded = |name| Port::new(name, ElementType::F32, [Dim::from(1..=4), 4.into()]);
@@ -244,7 +244,7 @@ fn an_output_within_bounds_accepts_a_tensor_that_has_no_size_yet() {
     assert_eq!(kind(request.set_output_tensor((), &Tensor::new(ElementType::U8, [3, 4]).unwrap())), Some(ErrorKind::Tensor));
 }
 
-/// `clear_inputs` releases the user's tensors. The request then uses its own tensors again.
+/// `clear_inputs` releases the tensors of the user. The request then uses its own tensors again.
 #[test]
 fn inputs_that_are_cleared_are_the_requests_own_again() {
     let request = adding().create_infer_request().unwrap();
@@ -265,7 +265,7 @@ fn inputs_say_what_they_are() {
     assert_eq!(format!("{:?}", Input::Batch(&[tensor])), "Batch([Tensor([1, 4] f32)])");
 }
 
-/// A single value sets the model's only input.
+/// A single value is set as the only input of the model.
 #[test]
 fn a_value_needs_no_key_where_there_is_one_input() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -276,7 +276,7 @@ fn a_value_needs_no_key_where_there_is_one_input() {
     }
 }
 
-/// Errors about batches have the expected and the actual shape, as far as the port and the first slice determine them.
+/// Errors about batches contain the expected and the actual shape. The port and the first slice determine the expected shape.
 #[test]
 fn slices_that_do_not_fit_are_refused_with_what_was_expected() {
     let refusal = |dims: &[usize], slices: &[&[usize]]| {
@@ -296,7 +296,7 @@ fn slices_that_do_not_fit_are_refused_with_what_was_expected() {
     assert!(scalar.contains("a batch of slices needs the batch as the first axis, as in `NCHW`; the port's axes: none"), "{scalar}");
 }
 
-/// A duplicate key is an error. In a map, the value that is set last would depend on the iteration order.
+/// Setting one input twice is an error. In a map, the iteration order would decide which value is used.
 #[test]
 fn an_input_that_is_given_twice_is_refused() {
     let request = adding().create_infer_request().unwrap();
@@ -319,7 +319,7 @@ fn an_input_that_is_given_twice_is_refused() {
     assert_eq!(sum_of(&request, ()), 3.0);
 }
 
-/// Inputs of a user-defined type that fail or panic after they wrote values.
+/// Inputs of a user-defined type that write values and then fail or panic.
 struct Fails {
     panics: bool,
 }
@@ -369,7 +369,7 @@ fn a_copy_that_fails_sets_nothing() {
     }
 }
 
-/// Growing the shape allocates new memory. A view of the smaller tensor keeps the old memory.
+/// A larger shape needs new memory. A view of the smaller tensor keeps the old memory.
 #[test]
 fn a_copy_that_is_refused_leaves_the_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
@@ -384,8 +384,7 @@ fn a_copy_that_is_refused_leaves_the_shape() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 20]);
 }
 
-/// Two outputs that share memory are rejected when they are set. The error has both ports. Otherwise every start would fail with
-/// `Busy`.
+/// Setting two outputs that share memory fails, and the error names both ports. Otherwise every start would fail with `Busy`.
 #[test]
 fn one_tensor_for_two_outputs_is_refused() {
     let request = adding().create_infer_request().unwrap();
@@ -404,7 +403,7 @@ fn one_tensor_for_two_outputs_is_refused() {
     }
     request.set_output_tensor("sum", &big.roi(&[0, 0], &[1, 4]).unwrap()).unwrap();
     assert_eq!(kind(request.set_output_tensor("difference", &big.roi(&[0, 0], &[1, 4]).unwrap())), Some(ErrorKind::Conflict));
-    // One call may swap two tensors.
+    // One call may exchange the tensors of two outputs.
     request.set_output_tensors([("sum", &before[1]), ("difference", &before[0])]).unwrap();
     request.infer([&row([5.0; 4]), &row([2.0; 4])]).unwrap();
     assert_eq!((values(&before[1]), values(&before[0])), (vec![7.0; 4], vec![3.0; 4]));
@@ -426,7 +425,7 @@ fn the_requests_own_input_is_no_output_and_no_batch() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0; 12]);
 }
 
-/// If a step requests a port that does not exist, the error has the number of ports.
+/// If a step requests a port that does not exist, the error contains the number of ports.
 #[test]
 fn a_step_that_asks_for_no_such_port_gets_an_error() {
     let request = adding().create_infer_request().unwrap();

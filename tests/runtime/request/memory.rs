@@ -1,11 +1,11 @@
-//! The numbers of threads and bytes do not grow with the number of requests and runs. Each test runs in a separate process.
+//! The numbers of threads and bytes must not grow with the number of requests and runs. Each test runs in a separate process.
 
 use std::fs;
 
 use super::*;
 use crate::support::{alone, resident_bytes, row, tiny};
 
-/// Tolerance for memory that a warm allocator allocates and frees.
+/// Tolerance for memory that the allocator itself keeps or releases.
 const MAX_GROWTH_BYTES: usize = 4 << 20;
 
 #[test]
@@ -62,7 +62,7 @@ fn runs_that_fail_do_not_grow_the_memory() {
     });
 }
 
-/// A long-lived request and model; one million runs with `ROIFLOW_LONG_RUNS`.
+/// Many runs of one request: one million with `ROIFLOW_LONG_RUNS`.
 #[test]
 fn runs_of_one_request_do_not_grow_the_memory() {
     alone("request::memory::runs_of_one_request_do_not_grow_the_memory", || {
@@ -76,7 +76,7 @@ fn runs_of_one_request_do_not_grow_the_memory() {
     });
 }
 
-/// The embedded engine: requests that are created and dropped, and direct inference with changing batch sizes.
+/// Requests of the embedded engine that are created and dropped, and direct inference with changing batch sizes.
 #[test]
 fn runs_on_the_embedded_engine_do_not_grow_the_memory() {
     alone("request::memory::runs_on_the_embedded_engine_do_not_grow_the_memory", || {
@@ -94,7 +94,7 @@ fn runs_on_the_embedded_engine_do_not_grow_the_memory() {
     });
 }
 
-/// The engine keeps buffers per request and thread. A thread that never ran the request may drop it.
+/// The engine has buffers per request and thread. A request may be dropped on a thread that never ran it.
 #[test]
 fn requests_of_the_embedded_engine_that_come_and_go_do_not_grow_the_memory() {
     alone("request::memory::requests_of_the_embedded_engine_that_come_and_go_do_not_grow_the_memory", || {
@@ -109,7 +109,7 @@ fn requests_of_the_embedded_engine_that_come_and_go_do_not_grow_the_memory() {
     });
 }
 
-/// Memory of a queue's jobs, successful or failed, is bounded, as is memory of futures.
+/// The memory of jobs in a queue is bounded, for successful and failed jobs. The memory of futures is bounded as well.
 #[test]
 fn jobs_and_futures_do_not_grow_the_memory() {
     alone("request::memory::jobs_and_futures_do_not_grow_the_memory", || {
@@ -134,8 +134,8 @@ fn check(action: impl FnMut()) {
     check_n(20_000, action);
 }
 
-/// Checks that resident memory after `n` calls is about the same as after 2000 calls. Without `ROIFLOW_LONG_RUNS`, `n` is limited to 20 000
-/// to save time.
+/// Checks that resident memory is about the same after 2000 calls and after `n` calls. Without `ROIFLOW_LONG_RUNS`, `n` is limited to 20
+/// 000 to save time.
 fn check_n(n: usize, mut action: impl FnMut()) {
     let Some(_) = resident_bytes() else { return eprintln!("skipped: no /proc here") };
     let n = if std::env::var_os("ROIFLOW_LONG_RUNS").is_some() { n } else { n.min(20_000) };

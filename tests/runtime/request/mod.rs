@@ -1,5 +1,5 @@
-//! Requests on the null device: lifetime, tensors and errors, one topic per file. Gates, channels and manual executors force the order of
-//! events. Doc comments name the equivalent OpenVINO behavior test.
+//! Requests on the device NULL: lifetimes, tensors and errors, with one topic per file. Gates, channels and manual executors force the
+//! order of events. Doc comments name the equivalent OpenVINO behavior test.
 
 mod batching;
 mod beside;
@@ -47,7 +47,7 @@ pub fn port(name: &str, dims: &[usize]) -> Port {
     Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
 }
 
-/// Compiles a model without a file, from ports, for a separate null device.
+/// Compiles a model from ports, without a file, for a separate device NULL.
 pub fn compile_ports(script: Arc<Script>, inputs: Vec<Port>, outputs: Vec<Port>) -> CompiledModel {
     let mut core = Core::new();
     core.register(Arc::new(NullDevice::new(script)));
@@ -55,25 +55,25 @@ pub fn compile_ports(script: Arc<Script>, inputs: Vec<Port>, outputs: Vec<Port>)
     core.compile_model(&model, "NULL", &Config::default()).unwrap()
 }
 
-/// `x` [1, 4] -> `y` [1, 4], with these options.
+/// Compiles a model `x` [1, 4] -> `y` [1, 4] with these options.
 pub fn compile_with(script: Script, config: &Config) -> CompiledModel {
     let mut core = Core::new();
     core.register(Arc::new(NullDevice::new(Arc::new(script))));
     compile_on(&core, "NULL", config)
 }
 
-/// `x` [1, 4] -> `y` [1, 4], on a device of this core.
+/// Compiles a model `x` [1, 4] -> `y` [1, 4] for a device of this core.
 pub fn compile_on(core: &Core, device: &str, config: &Config) -> CompiledModel {
     let info = ModelInfo { inputs: vec![port("x", &[1, 4])], outputs: vec![port("y", &[1, 4])], ..ModelInfo::default() };
     core.compile_model(&Model::from_ports(info), device, config).unwrap()
 }
 
-/// `x` [1, 4] -> `y` [1, 4].
+/// Compiles a model `x` [1, 4] -> `y` [1, 4].
 pub fn compile(script: Script) -> CompiledModel {
     compile_ports(Arc::new(script), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])])
 }
 
-/// Computes `y = 2 x` immediately.
+/// A script that computes `y = 2 x` immediately.
 pub fn doubling() -> Script {
     Script::computing(|io, _cancel| double(io))
 }
@@ -85,20 +85,20 @@ pub fn double(io: &mut DeviceIo<'_>) -> Result<()> {
     write(io, 0, &shape, doubled)
 }
 
-/// The values of an input, any strides.
+/// The values of an input with any strides.
 pub fn read(bytes: &Bytes) -> Vec<f32> {
     let mut dense = vec![0; bytes.layout().dense_bytes()];
     bytes.copy_all_to_dense(&mut dense).unwrap();
     dense.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
 }
 
-/// Writes an output of this shape.
+/// Writes values into an output and gives it this shape.
 pub fn write(io: &mut DeviceIo<'_>, output_idx: usize, shape: &[usize], values: Vec<f32>) -> Result<()> {
     let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
     Ok(io.output(output_idx, shape)?.copy_all_from_dense(&bytes)?)
 }
 
-/// A request whose runs compute `y = 2 x` on the starting thread. A run ends when the test runs a task of the manual executor.
+/// A request whose runs compute `y = 2 x` on the thread that starts them. A run ends when the test runs a task of the manual executor.
 pub fn turned_by_hand() -> (InferRequest, Arc<Manual>) {
     let (manual, mut script) = (Arc::new(Manual::default()), doubling());
     by_hand(&mut script, &manual);
@@ -118,12 +118,12 @@ pub fn gated() -> (InferRequest, Arc<Gate>) {
     (request, gate)
 }
 
-/// A device that fails.
+/// A script that always fails.
 pub fn failing() -> Script {
     Script::computing(|_, _| Err(Error::new(ErrorKind::Device, "the device is on fire")))
 }
 
-/// The error's kind.
+/// The kind of the error; `None` if there is no error.
 pub fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
     result.err().map(|error| error.kind())
 }

@@ -12,7 +12,7 @@ use roiflow::tensor::Tensor;
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// Four jobs end in the order 3, 2, 1, 0: each waits for the next one.
+/// A model on which four jobs end in the order 3, 2, 1, 0, because each job waits for the next one.
 fn backwards() -> CompiledModel {
     let n_done = Arc::new((Mutex::new(0), Condvar::new()));
     let script = Script::computing(move |io, _| {
@@ -50,7 +50,8 @@ fn results_come_in_the_order_of_the_inputs_however_the_jobs_end() {
     });
 }
 
-/// Inputs below zero fail in the device, and 7 has the wrong shape. For 8, the reading closure fails; for 9, it panics.
+/// A queue and its inputs. Inputs below zero fail in the device, and 7 has the wrong shape. For 8, the closure that reads the results
+/// fails; for 9, it panics.
 fn troubled() -> (AsyncInferQueue, Vec<Tensor>) {
     let script =
         Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "below zero")) } else { double(io) });
@@ -70,7 +71,7 @@ fn read_troubled(request: &InferRequest) -> Result<f32> {
 const TROUBLES: [std::result::Result<f32, ErrorKind>; 8] =
     [Ok(2.0), Err(ErrorKind::Device), Ok(4.0), Err(ErrorKind::Tensor), Ok(6.0), Err(ErrorKind::Config), Err(ErrorKind::Panic), Ok(8.0)];
 
-/// A job that fails, is refused, or cannot be read gives an error at its position. The other jobs continue.
+/// A job that fails, is refused, or cannot be read gives an error at its position. The other jobs are not affected.
 #[test]
 fn failures_stand_in_their_places() {
     in_time(|| {
@@ -89,7 +90,7 @@ fn failures_stand_in_their_places() {
     });
 }
 
-/// At most two inputs per request are taken ahead of the results.
+/// The iterator takes at most two inputs per request before it yields their results.
 #[test]
 fn the_inputs_are_asked_for_as_they_are_needed() {
     let n_asked = Arc::new(AtomicUsize::new(0));
@@ -108,7 +109,7 @@ fn the_inputs_are_asked_for_as_they_are_needed() {
     }
 }
 
-/// If the iterator is dropped before its end, running jobs complete and the queue can be used again.
+/// The iterator is dropped early. Running jobs complete, and the queue can be used again.
 #[test]
 fn an_iteration_may_be_dropped_before_its_end() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
@@ -129,7 +130,7 @@ fn an_iteration_may_be_dropped_before_its_end() {
     });
 }
 
-/// Two streams share the requests of one queue, and both make progress.
+/// Two streams of inputs share the requests of one queue. Both make progress.
 #[test]
 fn two_streams_share_a_queue() {
     in_time(|| {
@@ -141,7 +142,7 @@ fn two_streams_share_a_queue() {
     });
 }
 
-/// Available results are returned before the next input arrives.
+/// Available results are returned, even if the next input has not arrived.
 #[test]
 fn results_do_not_wait_for_the_next_input() {
     in_time(|| {
@@ -157,7 +158,7 @@ fn results_do_not_wait_for_the_next_input() {
     });
 }
 
-/// An input stream without a pending item has not ended.
+/// A stream of inputs that is pending has not ended.
 #[test]
 fn a_stream_goes_on_after_its_inputs_paused() {
     in_time(|| {
@@ -171,7 +172,7 @@ fn a_stream_goes_on_after_its_inputs_paused() {
     });
 }
 
-/// Runs all tasks immediately, except the first, which waits in `first`.
+/// An executor that runs all tasks immediately, except the first task, which it stores in `first`.
 #[derive(Debug, Default)]
 struct AllButTheFirst {
     n_tasks: AtomicUsize,
@@ -187,11 +188,11 @@ impl Executor for AllButTheFirst {
     }
 }
 
-/// While the first result is missing, later results wait: at most one per request, in addition to the running jobs.
+/// While the first result is missing, later results are stored: at most one per request, in addition to the running jobs.
 #[test]
 fn results_that_wait_for_their_turn_are_bounded() {
     let held = Arc::new(AllButTheFirst::default());
-    // This option also runs preprocessing on that executor.
+    // With this option, preprocessing also runs on that executor.
     let config = Config { exclusive_requests: true, ..Config::default() };
     let model = compile_with(Script { executor: Some(held.clone()), ..doubling() }, &config);
     let queue = AsyncInferQueue::<()>::new(&model, 2).unwrap();

@@ -1,4 +1,4 @@
-//! A device that computes in parallel with the CPU: the work on several frames and of several device instances overlaps.
+//! A device that computes in parallel to the CPU. Work on several frames, and work of several instances of the device, overlaps.
 
 use std::sync::mpsc;
 
@@ -8,7 +8,7 @@ use roiflow::tensor::{BytesMut, Shape};
 use super::*;
 use crate::support::{eventually, in_time, receive, values};
 
-/// Preprocesses by filling in its number, and sends the number.
+/// A filler that writes its number and sends it.
 struct Says(f32, mpsc::Sender<f32>);
 
 impl FillInput for Says {
@@ -27,7 +27,7 @@ fn with_waiter(gate: &Arc<Gate>) -> Arc<Script> {
     Arc::new(Script { gate: Some(gate.clone()), has_own_waiter: true, ..doubling() })
 }
 
-/// While one frame is in the device, the next frame is preprocessed.
+/// While the device computes one frame, the CPU preprocesses the next frame.
 #[test]
 fn the_fill_of_one_frame_overlaps_with_the_wait_for_another() {
     let gate = Gate::closed();
@@ -55,7 +55,7 @@ fn the_fill_of_one_frame_overlaps_with_the_wait_for_another() {
     assert_eq!(names, ["fill", "submit", "wait", "finish"]);
 }
 
-/// Preprocessing runs on the CPU, and never waits in the queue of a device.
+/// Preprocessing runs on the CPU. It must not wait in the queue of a device.
 #[test]
 fn a_fill_does_not_wait_for_the_queue_of_the_device() {
     let hand = Arc::new(Manual::default());
@@ -70,7 +70,8 @@ fn a_fill_does_not_wait_for_the_queue_of_the_device() {
     in_time(move || request.wait()).unwrap();
 }
 
-/// Each device instance has a separate waiter, so both are waited for concurrently. With a common waiter, the second run would not arrive.
+/// Each instance of the device has a separate waiter thread, so the runtime waits for both at the same time. With a common waiter, the
+/// second run would not arrive.
 #[test]
 fn two_instances_of_a_device_overlap() {
     let gate = Gate::closed();
@@ -87,11 +88,11 @@ fn two_instances_of_a_device_overlap() {
     gate.open();
     requests.iter().for_each(|request| request.wait().unwrap());
     drop(requests);
-    // A waiter exists while a model of its device exists. It releases its last run shortly after the waiters of that run were notified.
+    // A waiter exists while a model of its device exists. It releases the last run shortly after it has notified the waiting threads.
     eventually(move || core.executors().n_named() == 0);
 }
 
-/// All models of one instance share its waiter.
+/// All models of one instance share its waiter thread.
 #[test]
 fn the_models_of_one_instance_share_a_waiter() {
     let gate = Gate::closed();
@@ -111,7 +112,7 @@ fn the_models_of_one_instance_share_a_waiter() {
     });
 }
 
-/// A request that is dropped while the device computes leaves the waiter free for the next one.
+/// A request is dropped while the device computes. The waiter thread must be free for the next request.
 #[test]
 fn a_drop_beside_the_device_does_not_block_its_waiter() {
     let gate = Gate::closed();

@@ -1,4 +1,4 @@
-//! Panics in code of the user or of a device become errors of kind `Panic`. They never cause a hang or an abort.
+//! Panics in code of the user or of a device become errors of kind `Panic`. They must not cause a hang or an abort.
 
 use std::sync::mpsc;
 
@@ -18,7 +18,7 @@ enum Fault {
     FillFails,
 }
 
-/// Fails once; later it fills ones.
+/// A filler that fails once and later writes ones.
 struct Faulty(Option<Fault>);
 
 impl Faulty {
@@ -157,12 +157,12 @@ fn panics_leave_the_workers_alive() {
     }
 }
 
-/// More panics than workers, to detect lost workers.
+/// More panics than there are workers, so that a lost worker is detected.
 fn more_than_workers() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from) + 2
 }
 
-/// An executor that panics, either before it takes the task or after it runs the task.
+/// An executor that panics, either before it takes the task or after it has run the task.
 #[derive(Debug)]
 struct Panicking {
     runs_first: bool,
@@ -278,7 +278,7 @@ fn a_task_that_panics_leaves_its_worker_alive() {
     crate::support::receive(&receiver);
 }
 
-/// A filler panics after other tensors were leased. These leases are released.
+/// A filler panics after other tensors were leased. Those leases must be released.
 #[test]
 fn a_panic_between_two_leases_ends_the_first_one() {
     struct Panics;
@@ -306,7 +306,7 @@ fn a_panic_between_two_leases_ends_the_first_one() {
     request.infer(()).unwrap();
 }
 
-/// After inputs panic, the runtime must not treat the calling thread as being inside a step.
+/// After a panic in the inputs, the runtime must not assume that the calling thread is still inside a step.
 #[test]
 fn a_thread_whose_inputs_panicked_may_wait() {
     struct Panics;
@@ -328,7 +328,7 @@ fn a_thread_whose_inputs_panicked_may_wait() {
     request.wait().unwrap();
 }
 
-/// The closure that receives step times runs without any lock: it may use the request, and may panic.
+/// The closure that receives step times is called without any lock. It may use the request, and may panic.
 #[test]
 fn the_times_of_steps_are_visited_without_a_lock() {
     let request = compile(doubling()).create_infer_request().unwrap();

@@ -1,4 +1,4 @@
-//! Requests borrowed from a pool or a queue.
+//! Requests that are taken from a pool or a queue and returned to it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn a_pooled_request_that_is_given_back_while_it_runs_is_taken_again_only_when_id
     });
 }
 
-/// A clone runs on another thread and without the queue, while the borrower returns the request.
+/// While the owner returns the request to the queue, another handle runs the request on another thread, without the queue.
 #[test]
 fn a_borrowed_request_that_somebody_runs_synchronously_comes_back_when_that_run_ends() {
     in_time(|| {

@@ -1,4 +1,4 @@
-//! Runs in separate parts, and waits for a queue with a time limit, for bindings to other languages.
+//! Runs that are split into parts, and waits for a queue with a time limit. Bindings to other languages use both.
 
 use std::time::Duration;
 

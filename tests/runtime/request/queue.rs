@@ -1,4 +1,4 @@
-//! `AsyncInferQueue`: jobs are submitted faster than they complete.
+//! `AsyncInferQueue`, with more jobs than requests.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use roiflow::runtime::{AsyncInferQueue, ErrorKind, Input, Inputs, JobErrors, Por
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// Fails for numbers below zero.
+/// A script that fails for numbers below zero.
 fn picky() -> Script {
     Script::computing(
         |io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "a number below zero")) } else { double(io) },
     )
 }
 
-/// A queue whose device holds its jobs until the gate opens.
+/// A queue whose device blocks its jobs until the gate opens.
 fn gated_queue<U: Send + 'static>(n_requests: usize) -> (AsyncInferQueue<U>, Arc<Gate>) {
     let gate = Gate::closed();
     let queue = AsyncInferQueue::new(&compile(Script { gate: Some(gate.clone()), ..picky() }), n_requests).unwrap();
@@ -30,7 +30,7 @@ fn kinds(errors: &JobErrors) -> Vec<(u64, ErrorKind)> {
     errors.errors.iter().map(|failed| (failed.job, failed.error.kind())).collect()
 }
 
-/// OpenVINO: infer_queue. Eight jobs on four requests. The callback runs once per job with the job's own data and values.
+/// OpenVINO: infer_queue. Eight jobs run on four requests. The callback is called once per job, with the data and values of that job.
 #[test]
 fn eight_jobs_run_on_four_requests() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 4).unwrap();
@@ -107,7 +107,7 @@ fn a_panic_of_the_callback_comes_out_of_wait_all() {
     queue.wait_all().unwrap();
 }
 
-/// OpenVINO: fail_in_inference. Unlike in OpenVINO, the callback is called with the error if a job fails.
+/// OpenVINO: fail_in_inference. In contrast to OpenVINO, the callback of a failed job is called with the error.
 #[test]
 fn the_error_of_a_job_reaches_its_callback_and_wait_all_once() {
     let queue = AsyncInferQueue::new(&compile(picky()), 2).unwrap();
@@ -125,7 +125,7 @@ fn the_error_of_a_job_reaches_its_callback_and_wait_all_once() {
     queue.wait_all().unwrap();
 }
 
-/// The queue keeps a limited number of errors and counts further errors. Each error is returned once.
+/// The queue stores a limited number of errors and counts further errors. Each error is returned once.
 #[test]
 fn errors_do_not_pile_up() {
     let queue = AsyncInferQueue::new(&compile(failing()), 2).unwrap();
@@ -158,7 +158,7 @@ fn canceled_jobs_end_and_the_queue_goes_on() {
     queue.wait_all().unwrap();
 }
 
-/// `start_async` waits for an idle request; `try_start_async` returns the job's data instead.
+/// `start_async` waits for an idle request. `try_start_async` does not wait, and returns the data of the job.
 #[test]
 fn a_full_queue_holds_back_or_says_so() {
     let (queue, gate) = gated_queue(2);
@@ -182,7 +182,7 @@ fn a_full_queue_holds_back_or_says_so() {
     in_time(move || queue.wait_all()).unwrap();
 }
 
-/// An invalid input is rejected immediately, and the request is available for the next job.
+/// An invalid input is rejected immediately, and the request is available to the next job.
 #[test]
 fn a_job_that_is_refused_costs_no_request() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 1).unwrap();
@@ -214,7 +214,7 @@ fn an_idle_request_that_is_taken_is_nobody_elses() {
     queue.wait_all().unwrap();
 }
 
-/// A run that the holder of an idle request starts is not a job. The request becomes idle again when this run ends.
+/// The owner of an idle request starts a run that is not a job. The request becomes idle in the queue when this run ends.
 #[test]
 fn a_run_of_the_holders_own_keeps_the_request_until_it_ends() {
     let (queue, gate) = gated_queue::<()>(1);
@@ -230,7 +230,7 @@ fn a_run_of_the_holders_own_keeps_the_request_until_it_ends() {
     });
 }
 
-/// Like the previous test, with a synchronous run by another handle of the same request.
+/// Another handle of a taken request runs it synchronously. The request must become idle in the queue when this run ends.
 #[test]
 fn a_synchronous_run_by_another_handle_does_not_lose_the_request() {
     let (queue, gate) = gated_queue::<()>(1);
@@ -247,7 +247,7 @@ fn a_synchronous_run_by_another_handle_does_not_lose_the_request() {
     });
 }
 
-/// Inputs whose visit blocks until the test continues it, to keep an edit in progress.
+/// Inputs whose `visit` blocks until the test continues it. They keep an edit of the request in progress.
 struct Slow {
     begun: Mutex<mpsc::Sender<()>>,
     go_on: Mutex<mpsc::Receiver<()>>,
@@ -255,7 +255,7 @@ struct Slow {
 
 impl Inputs for Slow {
     fn visit(&self, _see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()> {
-        // Inputs are visited twice: once to check them, once to set them.
+        // Inputs are visited twice: first to check them, then to set them.
         let _heard = self.begun.lock().unwrap().send(());
         let _told = self.go_on.lock().unwrap().recv();
         Ok(())
@@ -267,7 +267,7 @@ fn slow() -> (Slow, mpsc::Receiver<()>, mpsc::Sender<()>) {
     (Slow { begun: Mutex::new(begun), go_on: Mutex::new(may_go_on) }, has_begun, go_on)
 }
 
-/// Another handle sets an input of a request while the request is returned to the queue.
+/// Another handle sets an input while the owner returns the request to the queue.
 #[test]
 fn an_edit_by_another_handle_does_not_lose_the_request() {
     let queue = AsyncInferQueue::<()>::new(&compile(doubling()), 1).unwrap();
@@ -286,7 +286,7 @@ fn an_edit_by_another_handle_does_not_lose_the_request() {
     });
 }
 
-/// A task that awaited the run sets the next inputs before the queue is notified of the end of the run.
+/// An async task that awaited the run sets the next inputs before the queue is notified of the end of the run.
 #[test]
 fn an_edit_right_after_a_run_does_not_lose_the_request() {
     struct Edits {
@@ -315,7 +315,7 @@ fn an_edit_right_after_a_run_does_not_lose_the_request() {
     });
 }
 
-/// Each of many producers gets a separate request, and no producer gets `Busy`.
+/// Each of many producers gets its own request. No start fails with `Busy`.
 #[test]
 fn many_producers_never_meet_a_busy_request() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 3).unwrap();
@@ -344,7 +344,7 @@ fn many_producers_never_meet_a_busy_request() {
     assert!(answers.iter().all(|(input, output)| *output == 2.0 * input));
 }
 
-/// In the queue's own callback, a wait that can never end is an error.
+/// A wait that could never end inside the queue's own callback is an error.
 #[test]
 fn waiting_in_the_queues_own_callback_is_refused() {
     let queue = Arc::new(AsyncInferQueue::new(&compile(doubling()), 1).unwrap());
@@ -363,7 +363,7 @@ fn waiting_in_the_queues_own_callback_is_refused() {
     queue.wait_all().unwrap();
 }
 
-/// If another request is idle, a callback may start the next job.
+/// A callback may start the next job if another request is idle.
 #[test]
 fn a_callback_may_start_a_job_on_another_request() {
     let queue = Arc::new(AsyncInferQueue::new(&compile(doubling()), 2).unwrap());
@@ -384,7 +384,7 @@ fn a_callback_may_start_a_job_on_another_request() {
     }
 }
 
-/// Dropping the queue cancels its jobs and frees their data. No callback is called after the drop.
+/// Dropping the queue cancels its jobs and frees their data. No callback is called after that.
 #[test]
 fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     let (queue, gate) = gated_queue(2);
@@ -397,7 +397,7 @@ fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     gate.wait_for_arrivals(1);
     let watched = data.clone();
     let dropping = std::thread::spawn(move || drop(queue));
-    // The jobs' data is freed first. From this point on, the callback has been dropped.
+    // The data of the jobs is freed first. From then on, the callback has been dropped.
     in_time(move || {
         while Arc::strong_count(&watched) > 2 {
             std::thread::yield_now();
@@ -409,7 +409,7 @@ fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     assert_eq!((Arc::strong_count(&called), Arc::strong_count(&data)), (1, 1));
 }
 
-/// Sends its message when dropped.
+/// A value that sends a message when it is dropped.
 struct Says(&'static str, mpsc::Sender<&'static str>);
 
 impl Drop for Says {
@@ -418,7 +418,7 @@ impl Drop for Says {
     }
 }
 
-/// If a callback is running when the queue is dropped, the drop waits for the callback.
+/// If a callback is running, dropping the queue waits for it.
 #[test]
 fn the_drop_of_a_queue_waits_for_its_callbacks() {
     let (queue, gate) = gated_queue(2);
@@ -432,7 +432,7 @@ fn the_drop_of_a_queue_waits_for_its_callbacks() {
             return;
         }
         entered.send(()).unwrap();
-        // The drop of the queue first frees the data of the other job.
+        // Dropping the queue first frees the data of the other job.
         assert_eq!(receive(&said.lock().unwrap()), "the drop has begun");
         opened.open();
         ended.store(true, Ordering::Release);
@@ -445,7 +445,7 @@ fn the_drop_of_a_queue_waits_for_its_callbacks() {
     let dropping = std::thread::spawn(move || {
         drop(queue);
         let waited = has_ended.load(Ordering::Acquire);
-        // If no message was sent, this one prevents the callback from blocking forever.
+        // This message prevents the callback from blocking forever if no other message was sent.
         let _heard = sender.send("the drop is over");
         waited
     });
@@ -471,7 +471,7 @@ fn a_queue_may_be_dropped_in_its_own_callback() {
     in_time(move || assert!(queue.lock().unwrap().is_none()));
 }
 
-/// The callback may be replaced while jobs run. Jobs that end later use the new callback.
+/// The callback may be replaced while jobs run. Jobs that end afterwards use the new callback.
 #[test]
 fn the_callback_may_be_exchanged() {
     let (queue, gate) = gated_queue(1);
@@ -489,7 +489,7 @@ fn the_callback_may_be_exchanged() {
     assert_eq!((n_first.load(Ordering::Acquire), Arc::strong_count(&n_first)), (0, 1));
 }
 
-/// Requests of a queue are read-only for other holders. The queue alone starts jobs and sets the callback.
+/// Other code may only read the requests of a queue. Only the queue starts jobs and sets the callback.
 #[test]
 fn a_request_of_a_queue_is_started_and_wired_by_the_queue_alone() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
@@ -512,7 +512,7 @@ fn a_request_of_a_queue_is_started_and_wired_by_the_queue_alone() {
         assert_eq!(receiver.try_iter().collect::<HashMap<_, _>>(), (0..200).map(|job| (job, None)).collect());
         let idle = [queue.try_take_idle().unwrap(), queue.try_take_idle().unwrap()];
         assert!(queue.try_take_idle().is_none(), "there are two requests");
-        // The holder of an idle request may run it, but not replace its callback.
+        // The owner of an idle request may run it, but may not replace its callback.
         idle[0].infer(row([3.0; 4])).unwrap();
         assert_eq!(values(&idle[0].output_tensor(()).unwrap()), [6.0; 4]);
         assert_eq!(kind(idle[0].set_callback(|_, _| ())), owned);

@@ -1,8 +1,8 @@
-//! Random sequences of operations on one request against a simple model of the contract.
+//! Random sequences of operations on one request, compared with a simple model of the expected behavior.
 //!
-//! The request runs on manual executors, so the sequence alone determines the order and failures are reproducible. A failing sequence is
-//! reduced to the necessary operations and printed with its seed. `ROIFLOW_SEQUENCES` is the number of sequences, `ROIFLOW_SEED` the seed
-//! of the first. Tests that need real threads are in `concurrent`.
+//! The request runs on manual executors. So only the sequence determines the order of events, and failures are reproducible. A failing
+//! sequence is reduced to the operations that are needed for the failure, and printed with its seed. `ROIFLOW_SEQUENCES` sets the number of
+//! sequences, and `ROIFLOW_SEED` the seed of the first sequence. Tests that need real threads are in `concurrent`.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use roiflow::tensor::{ElementType, Tensor, View};
 use super::*;
 use crate::support::{row, values};
 
-/// The next operation. The number is the input's first value: see [`outcome_of`].
+/// An operation of a sequence. The number is the first value of the input, see [`outcome_of`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Op {
     Start(i32),
@@ -46,7 +46,7 @@ enum Op {
     DropRequest,
 }
 
-/// The callback's action after it recorded its arguments.
+/// The action of the callback after it has recorded its arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Call {
     Return,
@@ -57,7 +57,7 @@ enum Call {
     Await,
 }
 
-/// The outcome of a run on this value: success, or an error or panic of the device.
+/// The outcome of a run with this input value: success, or an error or panic of the device.
 fn outcome_of(value: i32) -> Option<ErrorKind> {
     match value {
         -1 => Some(ErrorKind::Device),
@@ -120,20 +120,20 @@ impl Generator {
 /// The expected state of the request.
 #[derive(Default)]
 struct Expected {
-    /// The current run: its number, its value, whether it was canceled.
+    /// The current run: its number, its input value, and whether it was canceled.
     running: Option<(u64, i32, bool)>,
     n_started: u64,
     /// The outcome of the latest run that ended.
     latest: Option<ErrorKind>,
-    /// The outcomes of all runs, for the futures.
+    /// The outcomes of all runs, which futures return.
     outcomes: Vec<Option<ErrorKind>>,
     input: i32,
-    /// The first output value. `None` while it is undefined, for example after a failed run.
+    /// The first value of the output; `None` while it is undefined, for example after a failed run.
     output: Option<i32>,
     callback: Option<Call>,
-    /// The runs whose tasks are in the manual executor, in order, including canceled runs.
+    /// The runs whose tasks are in the manual executor, in order. Includes canceled runs.
     queued: VecDeque<u64>,
-    /// The arguments of each callback: the outcome, and the first value of the output.
+    /// The arguments of each call of the callback: the outcome, and the first value of the output.
     told: Vec<Told>,
     n_steps: usize,
     n_steps_run: usize,
@@ -142,7 +142,7 @@ struct Expected {
 type Told = (Option<ErrorKind>, Option<i32>);
 
 impl Expected {
-    /// Synchronous runs and runs that fail immediately are not queued.
+    /// Starts a run. Synchronous runs, and runs that fail immediately, are not queued.
     fn begin(&mut self, value: i32, synchronous: bool) -> u64 {
         self.n_started += 1;
         if !synchronous && outcome_of(value).is_none() {
@@ -163,7 +163,7 @@ impl Expected {
             self.output = Some(2 * value);
             self.n_steps_run += self.n_steps;
         } else if outcome == Some(ErrorKind::Canceled) {
-            // The device wrote the output before the cancellation was noticed.
+            // The device had written the output before it noticed the cancel.
             self.output = Some(2 * value);
         }
         self.settle(run, outcome);
@@ -179,7 +179,7 @@ impl Expected {
             Call::Restart(value) => {
                 self.callback = Some(Call::Return);
                 self.begin(value, false);
-                // A run that fails immediately ends on this thread. Its callback is called after the current callback.
+                // A run that fails immediately ends on the current thread. Its callback is called after the current callback.
                 if outcome_of(value).is_some() {
                     self.end(true);
                 }
@@ -200,7 +200,7 @@ impl Expected {
     }
 }
 
-/// Counts how often a task is woken.
+/// Counts the wakeups of an async task.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -213,7 +213,7 @@ impl Wake for Woken {
 struct Awaited {
     run: u64,
     future: RunFuture,
-    /// Dropping the future cancels the run.
+    /// Whether dropping the future cancels the run.
     owns_run: bool,
     woken: Arc<Woken>,
     was_polled: bool,
@@ -251,21 +251,21 @@ impl World {
         }
     }
 
-    /// The error of a start, with a new input or with the current input.
+    /// The error that a start must return, with a new input or with the current input.
     fn refuses(&self, is_new_input: bool) -> Option<ErrorKind> {
         if self.expected.running.is_some() {
             return Some(ErrorKind::Busy);
         }
         let (input, output) = (self.request.input_tensor(()).unwrap(), self.request.output_tensor(()).unwrap());
-        // If the output is also the input, the run writes to another tensor. Readers of the input do not prevent the run.
+        // If the output is also the input, the run writes to another tensor. Then readers of the input do not prevent the run.
         let stays = is_new_input || !input.shares_memory_with(&output);
         let is_viewed = self.views.iter().any(|(tensor, _)| tensor.shares_memory_with(&output));
         (stays && is_viewed).then_some(ErrorKind::Busy)
     }
 
-    /// A start that may be refused. A run that fails immediately has ended when the start returns.
+    /// Starts a run, which may be refused. A run that fails immediately has ended when the start returns.
     fn start(&mut self, value: i32, refused: Option<ErrorKind>, started: Result<()>) {
-        // Inputs are set before the tensors are leased: a view of the output prevents the run, but the input is set.
+        // Inputs are set before the tensors are leased. So a view of the output prevents the run, but the input is set.
         if self.expected.running.is_none() {
             self.expected.input = value;
         }
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// The current run waits in the manual executor, so a cancel ends it. Its callback returns on another thread.
+    /// Cancels the current run. It waits in the manual executor, so the cancel ends it. Its callback is called on another thread.
     fn cancel(&mut self, cancel: impl FnOnce()) {
         let ended = self.request.completed();
         cancel();
@@ -287,7 +287,7 @@ impl World {
             let _outcome = block_on(ended);
             self.expected.end(true);
             if self.expected.running.is_none() {
-                // The callback may have started another run, which failed immediately and also called the callback.
+                // The callback may have started another run that failed immediately and also called the callback.
                 let _outcome = self.request.wait();
             }
         }
@@ -488,9 +488,9 @@ impl World {
         assert_eq!(self.n_steps_run.load(Ordering::Acquire), self.expected.n_steps_run);
     }
 
-    /// Drops all handles, also during a run. No callback is called after that, and all memory is released.
+    /// Drops all handles, which may happen during a run. No callback may be called after that, and all memory must be freed.
     fn end(mut self) {
-        // Of all futures, only the future that owns the current run calls the callback when it is dropped.
+        // Only the future that owns the current run cancels it when dropped, which calls the callback.
         let running = self.expected.running.map(|(run, ..)| run);
         if let Some(idx) = self.futures.iter().position(|awaited| awaited.owns_run && Some(awaited.run) == running) {
             let future = self.futures.remove(idx).future;
@@ -507,7 +507,7 @@ impl World {
     }
 }
 
-/// Runs a sequence. Returns the failure message, if any.
+/// Runs a sequence. Returns the failure message if it fails.
 fn failure(ops: &[Op]) -> Option<String> {
     let ran = std::panic::catch_unwind(|| {
         let mut world = World::new();
@@ -531,7 +531,7 @@ fn failure(ops: &[Op]) -> Option<String> {
     })
 }
 
-/// Removes operations that are not necessary for the failure.
+/// Removes the operations that are not needed for the failure.
 fn shortest(mut ops: Vec<Op>) -> Vec<Op> {
     let mut idx = 0;
     while idx < ops.len() {

@@ -1,4 +1,4 @@
-//! Tensors in device memory: the host cannot access them directly, can copy them, and requests use them without a copy.
+//! Tensors in device memory. The host can only copy them. Requests use them without a copy.
 
 use roiflow::devices::null::NullMemory;
 use roiflow::runtime::{ContextParams, RemoteContext};
@@ -29,7 +29,7 @@ fn copied(tensor: &Tensor) -> Vec<f32> {
     values(&host)
 }
 
-/// `y = 2 x` on a device that reads and writes its own memory if the tensors are in that memory.
+/// A script for `y = 2 x`. The device reads and writes tensors in its own memory directly.
 fn doubling_there() -> Script {
     Script::computing(|io, _| {
         let input = match NullMemory::on_device(io.input_tensor(0)) {
@@ -52,7 +52,7 @@ fn doubling_rows() -> CompiledModel {
     compile_ports(Arc::new(doubling_there()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])])
 }
 
-/// OpenVINO: canCreateRemote. The tensor has the parameters of its context.
+/// OpenVINO: canCreateRemote. A tensor has the parameters of its context.
 #[test]
 fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!((context().device(), context().params()), ("NULL", ContextParams::DeviceMemory { max_bytes: None }));
@@ -75,7 +75,7 @@ fn a_size_that_overflows_is_refused() {
     }
 }
 
-/// OpenVINO: test_remote_api. On CPU, the default context is an error.
+/// OpenVINO: test_remote_api. The device CPU has no default context, so getting it fails.
 #[test]
 fn a_device_without_memory_of_its_own_says_so() {
     for context in [core().default_context("CPU"), core().create_context("CPU", &ContextParams::DeviceMemory { max_bytes: Some(1) })] {
@@ -85,7 +85,8 @@ fn a_device_without_memory_of_its_own_says_so() {
     }
 }
 
-/// OpenVINO: remoteTensorAsTensor, test_remote_api. Type and shape can be read, and the shape can be set. Access to the data fails.
+/// OpenVINO: remoteTensorAsTensor, test_remote_api. The host can read the element type and shape, and set the shape. It cannot access the
+/// values.
 #[test]
 fn the_host_sees_type_and_shape_and_nothing_else() {
     let mut tensor = context().create_tensor(ElementType::F32, [2, 6]).unwrap();
@@ -157,7 +158,7 @@ fn copies_that_do_not_fit_are_refused() {
     device.copy_to(&host).unwrap();
 }
 
-/// OpenVINO: inferWithRemoteNoThrow, canInputRemoteTensor. A remote input with a host output, and with a remote output.
+/// OpenVINO: inferWithRemoteNoThrow, canInputRemoteTensor. Runs a remote input with a host output and with a remote output.
 #[test]
 fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -173,7 +174,7 @@ fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     assert_eq!(copied(&output), [10.0; 4], "a host tensor may follow");
 }
 
-/// OpenVINO: canInputOutputRemoteTensor. An output that is too large is shrunk to the actual shape in place.
+/// OpenVINO: canInputOutputRemoteTensor. A remote output that is too large gets the shape of the result, in the same memory.
 #[test]
 fn a_remote_output_with_room_is_reshaped_and_one_without_fails_the_run() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -256,7 +257,7 @@ fn a_device_refuses_memory_of_another_one_when_it_is_set() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), NUMBERS);
 }
 
-/// OpenVINO: SetInputTensors_remote_tensor_default. The host gathers the slices.
+/// OpenVINO: SetInputTensors_remote_tensor_default. The host copies the slices of a batch, so they cannot be remote.
 #[test]
 fn a_batch_of_remote_slices_is_refused_and_a_batch_of_one_is_a_tensor() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -279,7 +280,7 @@ fn results_of_ones_own_come_out_of_remote_outputs() {
     assert_eq!(values(&results.to_owned().unwrap()[0]), [2.0, 4.0, 6.0, 8.0]);
 }
 
-/// Like the previous test, for an input, and for a device that accepts such memory but then accesses it as host memory.
+/// A device accepts a remote input but then requests its bytes, which the host cannot access.
 #[test]
 fn whoever_asks_for_the_bytes_of_a_remote_input_is_told_where_it_lies() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -303,7 +304,7 @@ fn a_decoder_that_asks_for_a_remote_output_gets_an_error() {
     assert!(error.to_string().contains("`y`") && error.to_string().contains("the memory of NULL"), "{error}");
 }
 
-/// Without a script, the null device writes zeros, also to its own memory.
+/// Without a script, the device NULL writes zeros, also into its own memory.
 #[test]
 fn the_zeros_of_the_null_device_reach_its_own_memory() {
     let request = compile(Script::default()).create_infer_request().unwrap();
@@ -313,7 +314,8 @@ fn the_zeros_of_the_null_device_reach_its_own_memory() {
     assert_eq!(copied(&output), [0.0; 4]);
 }
 
-/// OpenVINO: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context, and a context after its core.
+/// OpenVINO: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context is dropped, and a context after its core is
+/// dropped.
 #[test]
 fn tensors_outlive_their_context_and_contexts_their_core() {
     let mut core = Core::new();
@@ -326,7 +328,7 @@ fn tensors_outlive_their_context_and_contexts_their_core() {
     assert_eq!(copied(&tensor), NUMBERS);
 }
 
-/// The runtime keeps the kind of tensor errors if it has the same kind.
+/// An error of a tensor gets the same kind as an error of the runtime, if the runtime has that kind.
 #[test]
 fn errors_of_tensors_are_errors_of_the_runtime() {
     let input = row([1.0; 4]);

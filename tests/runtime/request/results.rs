@@ -1,4 +1,4 @@
-//! Results of a run: all outputs or selected outputs, shared with the request or owned by the caller.
+//! The results of a run: all outputs or selected outputs, shared with the request or copied.
 
 use roiflow::runtime::ErrorKind;
 

@@ -1,4 +1,4 @@
-//! Calls that combine several other calls.
+//! Methods that combine several other calls.
 
 use std::sync::{Arc, mpsc};
 
@@ -32,7 +32,7 @@ fn user_data_comes_with_the_start_of_its_run() {
     request.set_callback(move |request, _| sender.send(*request.user_data::<u64>().unwrap()).unwrap()).unwrap();
     for frame in [3_u64, 4] {
         request.start_with(row([1.0; 4]), Arc::new(frame)).unwrap();
-        // A rejected start does not change the data of the run.
+        // A start that fails does not change the data of the current run.
         assert_eq!(kind(request.start_with((), Arc::new(99_u64))), Some(ErrorKind::Busy));
         assert!(manual.run_one());
         assert_eq!(receive(&receiver), frame);
@@ -72,7 +72,7 @@ fn a_run_that_is_awaited_gives_its_results() {
     assert!(results.tensor(0).unwrap().is_same(&request.output_tensor(0).unwrap()), "no copy");
     drop(results);
     block_on(request.run(()).without_results()).unwrap();
-    // The request is started again before its results are read.
+    // The request is started again before the results of the first run are read.
     let (request, manual) = turned_by_hand();
     let run = request.run(());
     assert!(manual.run_one());
@@ -91,7 +91,7 @@ fn a_model_infers_without_blocking_a_thread() {
     assert_eq!(kind(block_on(compile(failing()).infer_async(row([1.0; 4])))), Some(ErrorKind::Device));
 }
 
-/// The request returns to the model, which reuses it after the canceled run has ended.
+/// After the canceled run has ended, the request returns to the model, which reuses it.
 #[test]
 fn a_dropped_inference_is_canceled() {
     let (manual, mut script) = (Arc::new(Manual::default()), doubling());
@@ -124,7 +124,7 @@ fn flat_values_take_the_shape_of_their_input() {
     let error = request.infer(vec![1.0_f32; 3]).unwrap_err();
     assert_eq!(error.to_string(), "input `x`: expected [1, 4] f32, got 3 values without a shape");
     assert_eq!((error.kind(), error.port()), (ErrorKind::Tensor, Some("x")));
-    // One extent is dynamic and derived from the number of values.
+    // One extent is dynamic, and is calculated from the number of values.
     let open = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]).create_infer_request().unwrap();
     open.infer(vec![0.5_f32; 12]).unwrap();
     assert_eq!((&open.output_tensor(()).unwrap().shape()[..], doubled(&open)), (&[3, 4][..], vec![1.0; 12]));
@@ -165,7 +165,7 @@ fn an_error_says_port_expected_and_got_to_programs() {
     let error = request.set_tensor("a", &Tensor::new(ElementType::U8, [1, 4]).unwrap()).unwrap_err().context("camera 1");
     assert_eq!((error.port(), error.expected(), error.got()), (Some("a"), Some("[1, 4] f32"), Some("[1, 4] u8")));
     assert_eq!(error.to_string(), "camera 1: input `a`: expected [1, 4] f32, got [1, 4] u8");
-    // A copy of the error keeps them and the source.
+    // A copy of the error has the same port and the same source.
     let with_source = Error::with_source(ErrorKind::Io, "no file", std::io::Error::other("gone")).with_port("x");
     let copy = with_source.clone().context("again");
     assert_eq!((copy.port(), std::error::Error::source(&copy).unwrap().to_string()), (Some("x"), "gone".to_owned()));
@@ -183,7 +183,7 @@ impl FillInput for Nothing {
     }
 }
 
-/// Errors distinguish a request that is busy now (`Busy`) from tensors that can never be used together (`Conflict`).
+/// `Busy` and `Conflict` are different: `Busy` ends when the other use ends, but tensors with a `Conflict` can never be used together.
 #[test]
 fn a_conflict_of_a_requests_own_tensors_is_not_transient() {
     let request = adding().create_infer_request().unwrap();
@@ -253,7 +253,7 @@ fn a_pipeline_is_replaced_as_a_whole() {
         assert!(error.kind() == ErrorKind::Config && error.to_string().contains("fill"), "{error}");
     }
     assert_eq!(names(&request).len(), built_in.len() + 2);
-    // Steps that are added later are first or last.
+    // Steps that are added later are placed before or after all other steps.
     request.prepend_step("second", |_| Ok(())).unwrap();
     request.append_step("very last", |_| Ok(())).unwrap();
     assert_eq!((names(&request)[1].as_str(), names(&request).last().unwrap().as_str()), ("second", "very last"));
@@ -282,7 +282,7 @@ fn a_job_waits_for_an_idle_request_without_a_thread() {
     let turn = async { while manual.run_one() {} };
     let (second, ()) = block_on(async { ::futures::join!(queue.push(row([2.0; 4]), 2), turn) });
     assert_eq!((second.unwrap(), receive(&receiver)), (1, (1, 2.0)));
-    // A discarded job releases its request for other jobs.
+    // If a waiting job is discarded, its request becomes available to other jobs.
     let waits = queue.push(row([3.0; 4]), 3);
     drop(waits);
     while manual.run_one() {}
@@ -314,7 +314,7 @@ fn a_queues_callback_may_change_what_it_captured() {
     drop(queue);
 }
 
-/// On an inline executor a job completes inside the callback that started it.
+/// With an inline executor, a job completes inside the callback that started it.
 #[test]
 fn a_queues_callback_that_would_call_itself_is_an_error_of_the_job() {
     let script = Script { executor: Some(Arc::new(Inline)), ..doubling() };

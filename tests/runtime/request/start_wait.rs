@@ -1,4 +1,4 @@
-//! Start, and all kinds of waits.
+//! Starting of runs, and all kinds of waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn waiting_before_any_start_returns_at_once() {
     assert!(!request.wait_for(Duration::from_millis(1)).unwrap());
 }
 
-/// OpenVINO: FailedAsyncInferWithNegativeTimeForWait. A `Duration` cannot be negative; the maximum must not fail either.
+/// OpenVINO: FailedAsyncInferWithNegativeTimeForWait. A `Duration` cannot be negative, and the longest one must not fail either.
 #[test]
 fn the_longest_timeout_is_as_good_as_none() {
     let (request, manual) = turned_by_hand();
@@ -56,7 +56,7 @@ fn the_longest_timeout_is_as_good_as_none() {
     assert!(waiting.join().unwrap().unwrap());
 }
 
-/// A wait with a time limit returns when the run ends, if this is before the limit.
+/// A wait with a time limit returns when the run ends, if the run ends before the limit.
 #[test]
 fn a_long_limit_is_not_over_before_the_run_is() {
     for _ in 0..10 {
@@ -71,7 +71,7 @@ fn a_long_limit_is_not_over_before_the_run_is() {
             }
         });
         receive(&receiver);
-        // The wait usually begins before the run ends, but it may also begin after.
+        // The wait usually begins before the run ends. It may also begin afterwards.
         (0..100).for_each(|_| std::thread::yield_now());
         assert!(manual.run_one());
         assert!(in_time(move || waiting.join().unwrap()).unwrap());
@@ -91,7 +91,7 @@ fn synchronous_and_asynchronous_runs_may_alternate() {
     }
 }
 
-/// Every wait returns the error, including waits of other threads and later waits.
+/// Every wait returns the error of the run, including waits of other threads and later waits.
 #[test]
 fn the_error_of_a_run_reaches_every_wait() {
     let manual = Arc::new(Manual::default());

@@ -1,4 +1,4 @@
-//! The steps of a run: their order, their executors, and the steps skipped after an error.
+//! The steps of a run: their order, their executors, and which steps are skipped after an error.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -14,7 +14,7 @@ fn write_to(log: &Log, line: &'static str) {
     log.lock().unwrap().push(line);
 }
 
-/// Fills with ones.
+/// A filler that logs its call and writes ones.
 struct Ones(Log);
 
 impl FillInput for Ones {
@@ -29,7 +29,7 @@ impl FillInput for Ones {
     }
 }
 
-/// A script that logs its call, and fails if `fails` is set.
+/// A script that logs its call. If `fails` is set, it fails.
 fn logged(log: &Log, fails: bool) -> Script {
     let log = log.clone();
     Script::computing(move |io, _| {
@@ -62,7 +62,7 @@ fn fill_device_and_appended_steps_run_in_this_order_in_both_ways() {
     assert_eq!(names, ["fill", "infer", "decode", "count"]);
 }
 
-/// An error in a step skips the remaining steps and completes the run.
+/// If a step fails, the remaining steps are skipped and the run completes.
 #[test]
 fn an_error_skips_the_steps_after_it() {
     let log = Log::default();
@@ -82,7 +82,7 @@ fn an_error_skips_the_steps_after_it() {
     assert_eq!(*log.lock().unwrap(), ["fill", "infer", "failed"]);
 }
 
-/// Consecutive steps on one executor are one task. Each change of the executor queues a new task.
+/// Consecutive steps on one executor are one task. A step on another executor needs a new task.
 #[test]
 fn a_run_hops_only_where_the_executor_changes() {
     let (first, second) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -113,7 +113,7 @@ fn a_run_hops_only_where_the_executor_changes() {
     assert_eq!(names, ["fill", "infer", "submit", "check", "wait", "note", "finish"]);
 }
 
-/// A synchronous run completes without an executor.
+/// A synchronous run does not use an executor.
 #[test]
 fn a_synchronous_run_stays_on_the_callers_thread() {
     let manual = Arc::new(Manual::default());
@@ -164,7 +164,7 @@ fn appended_steps_know_the_number_of_the_run() {
     assert_eq!(*runs.lock().unwrap(), [1, 2, 3]);
 }
 
-/// Latency and step times are those of the latest run.
+/// The latency and step times of a request are those of its latest run.
 #[test]
 fn every_run_has_a_latency() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -221,7 +221,7 @@ fn prepended_steps_run_before_the_fill() {
     assert_eq!(std::mem::take(&mut *log.lock().unwrap()), ["fill", "infer"]);
 }
 
-/// A prepended step may fail the run.
+/// If a prepended step fails, the run fails.
 #[test]
 fn an_error_of_a_prepended_step_is_the_runs_and_nothing_is_computed() {
     let log = Log::default();
@@ -236,7 +236,7 @@ fn an_error_of_a_prepended_step_is_the_runs_and_nothing_is_computed() {
     request.infer(()).unwrap();
 }
 
-/// A step runs on the executor that was passed with it.
+/// A step runs on the executor that the user passed with it.
 #[test]
 fn steps_run_where_the_user_says() {
     let (before, after) = (Arc::new(Manual::default()), Arc::new(Manual::default()));
@@ -261,7 +261,7 @@ fn steps_run_where_the_user_says() {
     assert_eq!(*log.lock().unwrap(), ["before", "infer", "after"]);
 }
 
-/// Values captured by steps are dropped when the steps are cleared, and not before.
+/// Values that steps have captured are dropped when the steps are cleared, not earlier.
 #[test]
 fn cleared_steps_are_freed() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -285,7 +285,7 @@ fn cleared_steps_are_freed() {
     assert_eq!(Arc::strong_count(&captured), 1);
 }
 
-/// Information that a user's step has about its run: the number of ports, and whether the run is canceled.
+/// A user step can read the number of ports of its run, and whether the run is canceled.
 #[test]
 fn a_step_sees_all_ports_and_a_cancel() {
     let request = tensors::adding().create_infer_request().unwrap();
@@ -305,7 +305,7 @@ fn a_step_sees_all_ports_and_a_cancel() {
     assert_eq!(kind(in_time(move || request.wait())), Some(ErrorKind::Canceled));
 }
 
-/// A device gets exactly the ports of the model, and the outputs that it computes must match their shapes.
+/// A device gets exactly the ports of the model. The outputs that it computes must match their shapes.
 #[test]
 fn a_device_that_computes_another_shape_fails_the_run() {
     let script = Script::computing(|io, _| {

@@ -1,4 +1,4 @@
-//! Tensors of a request: their names, valid values, and owners of their memory.
+//! The tensors of a request: their names, the values that they accept, and the owners of their memory.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use roiflow::tensor::{ElementType, Tensor};
 use super::*;
 use crate::support::{row, values};
 
-/// `a`, `b` -> `sum`, `difference`; the first and the last port have a second name.
+/// The model `a`, `b` -> `sum`, `difference`. The first and the last port have a second name.
 pub(super) fn adding() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (a, b) = (read(io.input(0)), read(io.input(1)));
@@ -222,7 +222,7 @@ fn a_tensor_that_is_reshaped_away_fails_the_start_and_back_it_works() {
     }
 }
 
-/// Inputs are one tensor, a list (which may be partial), or named tensors.
+/// Inputs are one tensor, a list (which may be shorter than the list of ports), or named tensors.
 #[test]
 fn inputs_are_given_by_list_by_index_or_by_name() {
     let request = adding().create_infer_request().unwrap();
@@ -245,7 +245,7 @@ fn inputs_are_given_by_list_by_index_or_by_name() {
     assert_eq!(sum(), 6.0, "inputs stay as they were");
 }
 
-/// The device suite has OVNotSupport and the other tests of dynamic shapes.
+/// An extent that is dynamic accepts any value. `device_suite` contains OVNotSupport and the other tests of dynamic shapes.
 #[test]
 fn an_open_extent_accepts_any_and_the_others_stay_fixed() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
@@ -260,7 +260,7 @@ fn an_open_extent_accepts_any_and_the_others_stay_fixed() {
     assert_eq!(error.to_string(), "input `x`: expected [?, 4] f32, got [2, 5] f32");
 }
 
-/// A handle is equal to its clones and to no handle of another request.
+/// A handle is equal to its clones, and not equal to a handle of another request.
 #[test]
 #[allow(clippy::mutable_key_type, reason = "a handle is hashed by its number, which never changes")]
 fn handles_of_one_request_are_equal() {

@@ -1,4 +1,4 @@
-//! Futures of runs, polled manually.
+//! Futures of runs that the tests poll manually.
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
@@ -20,7 +20,8 @@ impl Wake for Counting {
     }
 }
 
-/// During the first callback, a future begins to wait, and a second run starts and fails immediately. The future belongs to the first run.
+/// During the first callback, a future begins to wait for the first run. Then a second run starts and fails immediately. The future must
+/// return the result of the first run.
 #[test]
 fn who_begins_to_wait_during_a_callback_gets_the_end_of_its_run_before_the_next_callback() {
     in_time(|| {
