@@ -223,12 +223,13 @@ pub fn strided(array: &Bound<'_, PyUntypedArray>, layout: Layout) -> PyResult<Te
     Tensor::foreign(Box::new(memory), layout, 0).or_raise()
 }
 
-/// Writes to the bytes of a plain array that was just made: no other code has a reference to it.
-pub fn with_bytes_mut(array: &Bound<'_, PyUntypedArray>, write: impl FnOnce(&mut [u8])) {
+/// Writes to the bytes of a plain array that was just made: no other code has a reference to it. `write` runs without the interpreter's lock.
+pub fn with_bytes_mut(array: &Bound<'_, PyUntypedArray>, write: impl FnOnce(&mut [u8]) + Send) {
     let n_bytes = array.len() * array.dtype().itemsize();
     if n_bytes > 0 {
         // SAFETY: a contiguous array has this many bytes, and the caller has the only reference.
-        write(unsafe { std::slice::from_raw_parts_mut(data(array), n_bytes) });
+        let bytes = unsafe { std::slice::from_raw_parts_mut(data(array), n_bytes) };
+        crate::interpreter::detached(array.py(), || write(bytes));
     }
 }
 

@@ -135,11 +135,12 @@ pub fn _plot<'py>(
     let copy = array::cast(image, ElementType::U8)?;
     let (labels, confidence, thickness, font_size) = style;
     let style = overlay::Style { labels, confidence, thickness, font_size };
+    let results = results.results.clone();
     array::with_bytes_mut(&copy, |bytes| {
         let row_stride_bytes = size.width as usize * format.pixel_bytes();
         let planes = [Plane { bytes, row_stride_bytes }, Plane::default(), Plane::default()];
         let mut canvas = Canvas::new(format, size, COLORIMETRY, planes).expect("the array has the bytes of its shape");
-        overlay::draw_results(&mut canvas, size, &results.results, style, &mut String::new());
+        overlay::draw_results(&mut canvas, size, &results, style, &mut String::new());
     });
     Ok(copy)
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from api import IS_OPENVINO, ov
-from vision import GREEN, RED, load, scene
+from vision import GREEN, RED, load, scene, slow
 
 pytestmark = pytest.mark.skipif(IS_OPENVINO, reason="roiflow alone has models that take images")
 
@@ -71,18 +71,7 @@ def test_a_pending_run_gives_its_results_to_every_thread_that_waits():
 
 
 def test_a_wait_with_a_timeout_ends():
-    import models
-
-    description = {"task": "classification", "input": {"color": "gray", "layout": "nhwc"}, "output": {"decoder": "custom"}}
-    slow = models.save(
-        "slow_pending",
-        [models.node("Squeeze", "image axes", "m0"), *[models.node("MatMul", f"m{n} w", f"m{n + 1}") for n in range(200)],
-         models.node("Unsqueeze", "m200 axes", "y")],
-        [models.port("image", [1, 512, 512, 1])],
-        [models.port("y", [1, 512, 512, 1])],
-        [models.constant("axes", [0, 3], np.int64), models.constant("w", np.eye(512))],
-    )
-    model = ov.load(slow, device="CPU", description=description, performance="throughput", config={"requests": 1})
+    model = slow("slow_pending", 200, performance="throughput", config={"requests": 1})
     running, waiting = [model.submit(np.zeros((8, 8), np.uint8)) for _ in range(2)]
     with pytest.raises(TimeoutError, match=r"0\.01 seconds"):
         waiting.result(timeout=0.01)

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+import models
 from api import ov
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -32,3 +33,17 @@ def pattern(width=100, height=75):
     image = np.repeat(((x + y) % 200).astype(np.uint8)[..., None], 3, axis=2)
     image[10:41, 20:53] = (250, 20, 30)
     return image
+
+
+def slow(name, n_layers, **options):
+    """A classifier whose run takes long: a chain of products of matrices of 512x512. Its attribute `name` is a tensor."""
+    description = {"task": "classification", "input": {"color": "gray", "layout": "nhwc"}, "output": {"decoder": "custom"}}
+    products = [models.node("MatMul", f"m{n} w", f"m{n + 1}") for n in range(n_layers)]
+    path = models.save(
+        name,
+        [models.node("Squeeze", "image axes", "m0"), *products, models.node("Unsqueeze", f"m{n_layers} axes", "y")],
+        [models.port("image", [1, 512, 512, 1])],
+        [models.port("y", [1, 512, 512, 1])],
+        [models.constant("axes", [0, 3], np.int64), models.constant("w", np.eye(512))],
+    )
+    return ov.load(path, **{"device": "CPU", "description": description, **options})
