@@ -75,7 +75,7 @@ class Dimension:
         self._min: int = max(low, 0)
         self._max: int = -1 if high < 0 else high
         if 0 <= self._max < self._min:
-            raise ValueError(f"Dimension: expected a least extent up to the greatest, got {low} and {high}")
+            raise ValueError(f"Dimension: expected a minimum up to the maximum, got {low} and {high}")
 
     @staticmethod
     def dynamic() -> Dimension:
@@ -99,21 +99,21 @@ class Dimension:
         return self._min
 
     def get_min_length(self) -> int:
-        """The least extent."""
+        """The minimum extent."""
         return self._min
 
     def get_max_length(self) -> int:
-        """The greatest extent; -1 if there is none."""
+        """The maximum extent; -1 if there is no maximum."""
         return self._max
 
     @property
     def min_length(self) -> int:
-        """The least extent."""
+        """The minimum extent."""
         return self._min
 
     @property
     def max_length(self) -> int:
-        """The greatest extent; -1 if there is none."""
+        """The maximum extent; -1 if there is no maximum."""
         return self._max
 
     def __len__(self) -> int:
@@ -206,11 +206,11 @@ class PartialShape(Sequence[Dimension]):
         return self.to_shape()
 
     def get_min_shape(self) -> Shape:
-        """The least extents."""
+        """The minimum extents."""
         return Shape(dimension.min_length for dimension in self._dimensions)
 
     def get_max_shape(self) -> list[int]:
-        """The greatest extents; -1 where there is none."""
+        """The maximum extents; -1 for an axis without a maximum."""
         return [dimension.max_length for dimension in self._dimensions]
 
     def get_dimension(self, index: int) -> Dimension:

@@ -223,7 +223,7 @@ impl Key {
                 Self::Name(name) => format!("no {kind} `{name}`: the model has {names}"),
                 Self::Index(idx) => format!("no {kind} number {idx}: the model has {}: {names}", ports.len()),
                 Self::Port(port) => format!("no {kind} {}: the model has {names}", port.port),
-                Self::Only => format!("the model has {} {kind}s: say which of {names}", ports.len()),
+                Self::Only => format!("the model has {} {kind}s: select one of {names}", ports.len()),
             })
         })
     }

@@ -379,14 +379,14 @@ fn check_host(tensor: &tensor::Tensor) -> PyResult<()> {
     match tensor.remote_place() {
         None => Ok(()),
         Some(place) => Err(TensorError::new_err(format!(
-            "the tensor lies in {place}, which the host can't see; copy it to a host tensor with copy_to"
+            "the tensor is in {place}, which the host cannot access; copy it to a host tensor with copy_to"
         ))),
     }
 }
 
 fn copy(source: &tensor::Tensor, target: &mut tensor::Tensor) -> PyResult<()> {
     if source.element() != target.element() {
-        let message = format!("copy: expected {} as the target has, got {}", name_of(target.element()), name_of(source.element()));
+        let message = format!("copy: expected {}, as in the target, got {}", name_of(target.element()), name_of(source.element()));
         return Err(TensorError::new_err(message));
     }
     if source.shape() != target.shape() {

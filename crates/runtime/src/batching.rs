@@ -76,14 +76,14 @@ pub(super) fn open_rows(
 ) -> Result<Opened> {
     if !model.variables().is_empty() {
         return Err(refused(
-            "each request of a stateful model keeps its own state, which a call of several runs would mix; use batch size 1",
+            "each request of a stateful model has its own state, and a call for several runs would mix the states; use batch size 1",
         ));
     }
     let must_open = check_ports(alone.info(), model.info(), max_rows)?;
     let (opened, together) = if must_open {
         let opened = model.with_open_batch(max_rows)?;
         let together = device.compile(&opened, config, executors).map_err(|error| {
-            refused(format!("the model fixes its first axis at 1, and can't be compiled with 1 to {max_rows} rows: {error}"))
+            refused(format!("its first axis is fixed at 1, and it cannot be compiled for 1 to {max_rows} batch items: {error}"))
         })?;
         (opened, together)
     } else {
@@ -100,7 +100,7 @@ pub(super) fn open_rows(
 /// Checks that a model accepts up to `max_rows` independent batch items without a second compilation.
 pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
     if check_ports(model.info(), model.info(), max_rows)? {
-        return Err(refused("it fixes its first axis at 1"));
+        return Err(refused("its first axis is fixed at 1"));
     }
     check_independent(model, model, device_model, max_rows)
 }
@@ -108,7 +108,7 @@ pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, 
 fn check_independent(alone: &CompiledModel, together: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
     match device_model.rows_are_independent() {
         Some(true) => Ok(()),
-        Some(false) => Err(refused(mixes_rows("the device says so"))),
+        Some(false) => Err(refused(mixes_rows("the device reports this"))),
         None => try_rows(alone, together, max_rows.min(3)),
     }
 }
@@ -118,14 +118,14 @@ fn refused(why: impl AsRef<str>) -> Error {
 }
 
 fn mixes_rows(how: &str) -> String {
-    format!("its rows are not independent, so what one run gets would depend on the others ({how}); use batch size 1")
+    format!("its batch items are not independent ({how}), so the result of one run would depend on other runs; use batch size 1")
 }
 
 /// Checks that the first axis of all ports can be the batch. Returns whether the first axis of an input is fixed at 1, so that the model
 /// must be recompiled.
 fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
-        return Err(refused("it has no inputs that could be gathered; use batch size 1"));
+        return Err(refused("it has no inputs, so its runs cannot be batched; use batch size 1"));
     }
     for (port, said) in info.inputs.iter().zip(&said.inputs) {
         let rank = port.shape.dims().len();
@@ -141,15 +141,15 @@ fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> 
         let first = port.shape.dims()[0];
         if first != Dim::Fixed(1) && !(first.admits(1) && first.admits(size)) {
             return fail(&format!(
-                "expected a first axis of 1, or one that is open from 1 to {size}, got {first}; reshape the model, or use batch size 1"
+                "expected a first axis of 1, or a dynamic one from 1 to {size}, got {first}; reshape the model, or use batch size 1"
             ));
         }
         if port.shape.dims()[1..].iter().any(Dim::is_open) {
-            return fail("expected all extents but the first to be known, because only rows of one shape make a batch; reshape the model");
+            return fail("expected all extents except the first to be fixed, because all items of a batch have one shape; reshape the model");
         }
     }
     if let Some(port) = info.outputs.iter().find(|port| !port.shape.dims().first().is_some_and(|first| first.admits(1))) {
-        return Err(refused(format!("output {port}: expected a row for each run as its first axis; use batch size 1")));
+        return Err(refused(format!("output {port}: expected the batch as its first axis; use batch size 1")));
     }
     Ok(info.inputs.iter().any(|port| port.shape.dims()[0] == Dim::Fixed(1)))
 }
@@ -305,18 +305,18 @@ fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
 fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> Result<()> {
     let precision = together.properties().config.precision;
     let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
-    let whole = together.infer(&batches).map_err(|error| error.context(format!("{n_rows} rows in one call")))?.into_tensors();
+    let whole = together.infer(&batches).map_err(|error| error.context(format!("{n_rows} batch items in one call")))?.into_tensors();
     for (port, output) in together.outputs().iter().zip(&whole) {
         if output.shape().first() != Some(&n_rows) {
-            return Err(refused(format!("output {port}: expected {n_rows} rows of {n_rows}, got {}; use batch size 1", output.shape())));
+            return Err(refused(format!("output {port}: expected {n_rows} batch items, got the shape {}; use batch size 1", output.shape())));
         }
     }
     for row_idx in 0..n_rows {
         let rows = batches.iter().map(|batch| row_of(batch, row_idx)).collect::<Result<Vec<_>>>()?;
-        let results = alone.infer(&rows).map_err(|error| error.context("one row"))?.into_tensors();
+        let results = alone.infer(&rows).map_err(|error| error.context("one batch item"))?.into_tensors();
         for ((port, of_one), of_all) in together.outputs().iter().zip(&results).zip(&whole) {
             if let Some(difference) = difference(of_one, &row_of(of_all, row_idx)?, precision)? {
-                let how = format!("output {port}, row {row_idx}: {difference}");
+                let how = format!("output {port}, batch item {row_idx}: {difference}");
                 return Err(refused(mixes_rows(&how)));
             }
         }

@@ -227,7 +227,7 @@ impl Collector {
         if !timeout.is_zero() && Deadline::after(timeout).is_some() {
             let watched = shared.clone();
             spawn("roiflow-batches", move || watched.watch())
-                .map_err(|error| Error::with_source(ErrorKind::Device, "cannot start the thread that watches over batches", error))?;
+                .map_err(|error| Error::with_source(ErrorKind::Device, "cannot start the thread for batch timeouts", error))?;
         }
         Ok(Self { shared })
     }
@@ -457,7 +457,7 @@ impl Shared {
         if let Some(error) = failed
             && !tasks.is_empty()
         {
-            tracing::debug!("a batch of {n_rows} runs failed ({error}); each is run by itself");
+            tracing::debug!("a call for {n_rows} runs failed ({error}); each run is repeated alone");
         }
         let mut own = None;
         for task in tasks.drain(..) {
@@ -571,7 +571,7 @@ fn check_rows(outputs: &[Tensor], n_rows: usize) -> Result<()> {
     match outputs.iter().enumerate().find(|(_, output)| output.shape().first() != Some(&n_rows)) {
         None => Ok(()),
         Some((output_idx, output)) => {
-            let message = format!("output {output_idx}: expected {n_rows} rows for as many runs, got {}", output.shape());
+            let message = format!("output {output_idx}: expected {n_rows} batch items, one per run, got the shape {}", output.shape());
             Err(Error::new(ErrorKind::Device, message))
         }
     }

@@ -112,7 +112,7 @@ impl CompiledModel {
     /// Returns `Unsupported` if the items are not independent, with the reason; and the errors of the test runs.
     pub fn check_rows(&self, max_rows: usize) -> Result<()> {
         if !self.shared.variables.is_empty() {
-            return Err(Error::new(ErrorKind::Unsupported, "a stateful model keeps one state, not one for each row"));
+            return Err(Error::new(ErrorKind::Unsupported, "a request of a stateful model has one state, not one per batch item"));
         }
         batching::check_rows(self, &*self.shared.model, max_rows)
     }

@@ -75,7 +75,7 @@ impl RunContext<'_> {
         let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
             Some(_) => unseen("output", &slot.port, &slot.tensor),
             None => {
-                Error::new(ErrorKind::Tensor, format!("output {} is not computed yet: read it in a step after the device's", slot.port))
+                Error::new(ErrorKind::Tensor, format!("output {} is not computed yet: read it in a step after the steps of the device", slot.port))
             }
         })?;
         Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
@@ -101,5 +101,5 @@ impl fmt::Debug for RunContext<'_> {
 /// The error for values in device memory.
 pub(super) fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
     let place = tensor.remote_place().unwrap_or_default();
-    Error::new(ErrorKind::Tensor, format!("{kind} {port}: it lies in {place}, which the host can't see")).with_port(port.name())
+    Error::new(ErrorKind::Tensor, format!("{kind} {port}: it is in {place}, which the host cannot access")).with_port(port.name())
 }

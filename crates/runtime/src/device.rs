@@ -107,7 +107,7 @@ pub trait Device: Send + Sync {
     /// Returns `Unsupported` if the device has no such context.
     fn default_context(&self) -> Result<RemoteContext> {
         let message = format!(
-            "device {} has no memory of its own: it runs on plain tensors, and on shared memory (ContextParams::SharedMemory)",
+            "device {} has no memory of its own: it uses plain tensors and shared memory (ContextParams::SharedMemory)",
             self.name()
         );
         Err(Error::new(ErrorKind::Unsupported, message))
@@ -236,7 +236,7 @@ pub trait DeviceRequest: Send {
     /// # Errors
     /// Returns `Config` if the model was compiled without [`Config::profiling`]; `Unsupported` if the engine does not report times.
     fn profiling_info(&self) -> Result<Vec<NodeTime>> {
-        Err(Error::new(ErrorKind::Unsupported, "this device does not tell the times of nodes; `step_times` tells those of steps"))
+        Err(Error::new(ErrorKind::Unsupported, "this device does not report the times of nodes; `step_times` reports the times of steps"))
     }
 }
 
@@ -244,6 +244,6 @@ pub trait DeviceRequest: Send {
 pub fn profiling_is_off() -> Error {
     Error::new(
         ErrorKind::Config,
-        "the times of nodes were not taken: compile the model with `Config { profiling: true, ..Config::default() }`",
+        "the times of nodes were not measured: compile the model with `Config { profiling: true, ..Config::default() }`",
     )
 }

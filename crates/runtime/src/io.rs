@@ -252,7 +252,7 @@ impl InputSlot {
             }
             Input::Batch(slices) => {
                 if let Some(place) = slices.iter().find_map(Tensor::remote_place) {
-                    let message = format!("input {}: slices are gathered by the host, which can't see {place}; set one tensor", self.port);
+                    let message = format!("input {}: the host copies the slices of a batch but cannot access {place}; set one tensor", self.port);
                     return Err(Error::new(ErrorKind::Unsupported, message));
                 }
                 self.check_slices(slices).map(drop)
@@ -287,7 +287,7 @@ impl InputSlot {
         let port = &self.port;
         let fail = |message: String| Err(Error::new(ErrorKind::Tensor, format!("input {port}: {message}")).with_port(port.name()));
         let rank = port.shape.dims().len();
-        let Some(first) = slices.first() else { return fail("got an empty batch, expected at least one slice".to_owned()) };
+        let Some(first) = slices.first() else { return fail("expected at least one slice, got an empty batch".to_owned()) };
         let batch_axis = match &port.axes {
             Some(axes) => axes.batch_axis(rank).map_err(|error| self.named(error))?,
             None => (rank > 0).then_some(0),
@@ -298,7 +298,7 @@ impl InputSlot {
         }
         if let Some(slice_idx) = slices.iter().position(|slice| slice.overlaps(&self.own)) {
             let message = format!(
-                "input {port}: slice {slice_idx} of {} lies in the input's own tensor, into which the slices are gathered; set slices of another tensor",
+                "input {port}: slice {slice_idx} of {} is in the input's own tensor, into which the slices are copied; set slices of another tensor",
                 slices.len()
             );
             return Err(Error::new(ErrorKind::Conflict, message).with_port(port.name()));
@@ -477,7 +477,7 @@ impl OutputSlot {
         if let Some(input) = inputs.iter().find(|slot| slot.reads_elements_of(&self.tensor)) {
             if !self.own {
                 let message = format!(
-                    "output {}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
+                    "output {}: its tensor shares memory with that of input {}, and a run cannot write a tensor that it reads; set another tensor",
                     self.port, input.port
                 );
                 return Err(Error::new(ErrorKind::Conflict, message).with_port(self.port.name()));
@@ -643,13 +643,13 @@ impl RunIo {
         let is_other = |idx: &usize| *idx != output_idx && will_be(*idx).overlaps(tensor);
         if let Some(other_idx) = (0..self.visible_outputs().len()).find(is_other) {
             let other = &self.outputs[other_idx].port;
-            let message = format!("output {port}: its tensor shares memory with that of output {other}; each needs a tensor of its own");
+            let message = format!("output {port}: its tensor shares memory with that of output {other}; set a different tensor for each output");
             return Err(Error::new(ErrorKind::Conflict, message).with_port(port.name()));
         }
         let is_own = |slot: &&InputSlot| !matches!(slot.source, Source::Shared(_)) && slot.own.overlaps(tensor);
         if let Some(input) = self.visible_inputs().iter().find(is_own) {
             let message = format!(
-                "output {port}: its tensor shares memory with that of input {}; a run does not write what it reads, set another tensor",
+                "output {port}: its tensor shares memory with that of input {}, and a run cannot write a tensor that it reads; set another tensor",
                 input.port
             );
             return Err(Error::new(ErrorKind::Conflict, message).with_port(port.name()));
@@ -694,7 +694,7 @@ impl RunIo {
             return None;
         }
         let message = format!(
-            "input {}: it shares memory with input {}, and one of them is filled or gathered by the run; set another tensor",
+            "input {}: it shares memory with input {}, and the run writes one of the two; set another tensor",
             slot.port, other.port
         );
         Some(Error::new(ErrorKind::Conflict, message).with_port(slot.port.name()))
@@ -762,7 +762,7 @@ impl DeviceIo<'_> {
     pub fn input(&self, input_idx: usize) -> &Bytes {
         match &self.io.inputs[self.io.places.inputs[input_idx]].lease {
             Some(InputLease::Read(bytes)) => bytes,
-            Some(InputLease::Remote(_)) => panic!("input {input_idx} lies in a device's memory"),
+            Some(InputLease::Remote(_)) => panic!("input {input_idx} is in device memory"),
             _ => unreachable!("inputs are readable once the step `fill` ended"),
         }
     }
@@ -804,7 +804,7 @@ pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dy
         Some(place) if !device.accepts_remote(tensor) => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{kind} {port}: this device can't use {place}; copy the tensor to a host tensor, or to one of the device's own context"
+                "{kind} {port}: this device cannot use {place}; copy the tensor to a host tensor, or to a tensor of the device's own context"
             ),
         )),
         _ => Ok(()),

@@ -171,7 +171,7 @@ impl Model {
             if variables.iter().any(|known| known.input_idx == input_idx || known.output_idx == output_idx) {
                 return Err(Error::new(
                     ErrorKind::Tensor,
-                    format!("variable of input {to} and output {from}: one of them is a variable already"),
+                    format!("variable of input {to} and output {from}: one of these ports is already a variable"),
                 ));
             }
             variables.push(VariablePorts { input_idx, output_idx });

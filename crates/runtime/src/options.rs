@@ -46,7 +46,7 @@ impl Config {
         }
         let Some((_, expected)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
             let names = OPTIONS.map(|(known, _)| known).join(", ");
-            return Err(error(format!("no option `{name}`: expected one of {names}, or an engine's own, such as OPENVINO.NUM_STREAMS")));
+            return Err(error(format!("no option `{name}`: expected one of {names}, or an option of an engine, such as OPENVINO.NUM_STREAMS")));
         };
         let is_set = match name {
             "performance" => {
@@ -93,7 +93,7 @@ impl Config {
             None => Ok(()),
             Some(name) => {
                 let engines = engines.collect::<Vec<_>>().join(", ");
-                Err(error(format!("option `{name}`: expected the prefix of an engine that has options of its own, one of {engines}")))
+                Err(error(format!("option `{name}`: expected the prefix of an engine with its own options, one of {engines}")))
             }
         }
     }

@@ -94,7 +94,7 @@ pub(super) fn checked(steps: Vec<PipelineStep>, present: &[Step]) -> Result<Vec<
     if let Some(first) = first
         && let Some(between) = steps[first..last].iter().find(|step| !step.is_built_in())
     {
-        let message = format!("pipeline: the step `{}` lies between those of the device; put it before or after them", between.name());
+        let message = format!("pipeline: the step `{}` is between the steps of the device; put it before or after them", between.name());
         return Err(Error::new(ErrorKind::Config, message));
     }
     let step = |PipelineStep { name, executor, task }| {

@@ -114,7 +114,7 @@ impl PartialShape {
     /// Returns `Tensor` if there are more than [`MAX_RANK`] axes, or if a range is empty.
     pub fn new(dims: Vec<Dim>) -> Result<Self> {
         if dims.len() > MAX_RANK {
-            return Err(Error::new(ErrorKind::Model, format!("a port with {} axes: at most {MAX_RANK} are supported", dims.len())));
+            return Err(Error::new(ErrorKind::Model, format!("expected at most {MAX_RANK} axes, got {}", dims.len())));
         }
         let shape = Self(dims);
         shape.check()?;
@@ -130,7 +130,7 @@ impl PartialShape {
         match self.0.iter().position(is_empty) {
             None => Ok(()),
             Some(axis) => {
-                let message = format!("shape {self}, axis {axis}: expected a least extent up to the greatest, got {}", self.0[axis]);
+                let message = format!("shape {self}, axis {axis}: expected a minimum up to the maximum, got {}", self.0[axis]);
                 Err(Error::new(ErrorKind::Tensor, message))
             }
         }
@@ -208,7 +208,7 @@ impl Axes {
         let n_named = front.chars().count() + back.chars().count();
         let has_gap = self.0.contains("...");
         if n_named > rank || (!has_gap && n_named < rank) {
-            return Err(Error::new(ErrorKind::Tensor, format!("axes `{self}`: expected {rank} of them, got {n_named}")));
+            return Err(Error::new(ErrorKind::Tensor, format!("axes `{self}`: expected {rank} axes, got {n_named}")));
         }
         let in_back = || back.chars().position(|axis| axis == 'N').map(|at| rank - back.chars().count() + at);
         Ok(front.chars().position(|axis| axis == 'N').or_else(in_back))
@@ -339,7 +339,7 @@ impl PortKey<'_> {
             Self::Index(index) => (index < n_ports).then_some(index),
             Self::Only if n_ports == 1 => Some(0),
             Self::Only => {
-                return Err(Error::new(ErrorKind::NotFound, format!("the model has {n_ports} {kind}s: say which of {}", names())));
+                return Err(Error::new(ErrorKind::NotFound, format!("the model has {n_ports} {kind}s: select one of {}", names())));
             }
         };
         found.ok_or_else(|| {
@@ -385,9 +385,9 @@ mod tests {
             assert_eq!(batch_axis(axes, rank).unwrap(), expected, "{axes}");
         }
         for rank in [3, 5] {
-            assert!(batch_axis("NCHW", rank).unwrap_err().to_string().contains(&format!("expected {rank} of them, got 4")));
+            assert!(batch_axis("NCHW", rank).unwrap_err().to_string().contains(&format!("expected {rank} axes, got 4")));
         }
-        assert!(batch_axis("C...HW", 2).unwrap_err().to_string().contains("expected 2 of them, got 3"));
+        assert!(batch_axis("C...HW", 2).unwrap_err().to_string().contains("expected 2 axes, got 3"));
         assert_eq!(batch_axis("N...", 5).unwrap(), Some(0), "a gap stands for any number");
         for bad in ["NN", "nchw", "N.C", "N......C"] {
             assert_eq!(bad.parse::<Axes>().unwrap_err().kind(), ErrorKind::Config, "{bad}");

@@ -215,7 +215,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         let (callback, calling) = (Mutex::new(callback), AtomicU64::new(0));
         self.replace_callback(Arc::new(move |request, user_data, result| {
             if calling.load(Ordering::Acquire) == this_thread() {
-                let message = "the job completed inside the queue's own callback, which would call itself; start it after the callback";
+                let message = "the job completed inside the queue's own callback, which cannot be called again before it returns; start the job after the callback";
                 return Err(Error::new(ErrorKind::WouldDeadlock, message));
             }
             let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
@@ -395,7 +395,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         let mut _waits = Waits::none(); // Must be dropped after the lock.
         let mut state = shared.state.lock().unwrap();
         if shared.is_inside() {
-            let message = "wait_all inside the queue's own callback would wait for itself; return instead";
+            let message = "wait_all inside the queue's own callback would never return; return from the callback instead";
             return Err(refused(Error::new(ErrorKind::WouldDeadlock, message)));
         }
         let is_started = |slot: &Slot<U>| matches!(slot, Slot::Started { .. });
@@ -498,7 +498,7 @@ impl<U> Shared<U> {
             let n_requests = self.requests.len();
             return Err(Error::new(
                 ErrorKind::WouldDeadlock,
-                format!("all {n_requests} requests are busy, and one of them is in this callback: use try_start_async, or more requests"),
+                format!("all {n_requests} requests are busy, and this callback belongs to one of them: use try_start_async, or more requests"),
             ));
         }
         self.check_process()
@@ -508,7 +508,7 @@ impl<U> Shared<U> {
     fn check_wait_for_all(&self, state: &State<U>) -> Result<(), JobErrors> {
         let only = |error| JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 };
         if self.is_inside() {
-            let message = "wait_all inside the queue's own callback would wait for itself; return instead";
+            let message = "wait_all inside the queue's own callback would never return; return from the callback instead";
             return Err(only(Error::new(ErrorKind::WouldDeadlock, message)));
         }
         if state.has_started() { self.check_process().map_err(only) } else { Ok(()) }

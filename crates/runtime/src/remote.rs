@@ -83,7 +83,7 @@ impl RemoteContext {
         if cfg!(target_os = "linux") {
             Ok(Self::new(device, Arc::new(Shared)))
         } else {
-            Err(Error::new(ErrorKind::Unsupported, "memory is shared by sealed anonymous files, which only Linux has"))
+            Err(Error::new(ErrorKind::Unsupported, "shared memory needs sealed anonymous files, which only Linux supports"))
         }
     }
 
@@ -135,6 +135,6 @@ impl ContextMemory for Shared {
 
     #[cfg(not(target_os = "linux"))]
     fn create_tensor(&self, _element: ElementType, _shape: Shape) -> Result<Tensor> {
-        Err(Error::new(ErrorKind::Unsupported, "memory is shared by sealed anonymous files, which only Linux has"))
+        Err(Error::new(ErrorKind::Unsupported, "shared memory needs sealed anonymous files, which only Linux supports"))
     }
 }

@@ -469,7 +469,7 @@ impl InferRequest {
             let output_idx = key.find("output", outputs).map_err(|of_outputs| neither(&of_inputs, of_outputs))?;
             let port = &outputs[output_idx];
             let Input::Share(tensor) = value else {
-                let message = format!("output {port}: expected a tensor, got {value:?}; an output is written, not read");
+                let message = format!("output {port}: expected a tensor, got {value:?}; pass a tensor that the run can write");
                 return Err(Error::new(ErrorKind::Tensor, message).with_port(port.name()));
             };
             if found.iter().any(|(known, _)| *known == output_idx) {

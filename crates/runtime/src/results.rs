@@ -48,7 +48,7 @@ impl Results {
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<&Tensor> {
         let port_idx = key.into().find("output", &self.ports)?;
         self.tensors.iter().find(|(of, _)| *of == port_idx).map(|(_, tensor)| tensor).ok_or_else(|| {
-            let message = format!("output {} was not asked for; ask for it, or for all results", self.ports[port_idx]);
+            let message = format!("output {} was not requested; request it, or request all results", self.ports[port_idx]);
             Error::new(super::ErrorKind::NotFound, message)
         })
     }

@@ -145,7 +145,7 @@ impl Handle {
         let is_allowed = guarded.keeper != Keeper::Queue || (!calls_back && guarded.state.is_called_on(this_thread()));
         drop(guarded);
         if !is_allowed {
-            return Err(owned_by_queue("start a job of the queue, or take an idle request of it"));
+            return Err(owned_by_queue("start a job of the queue, or take an idle request out of the queue"));
         }
         self.begin_for_queue(inputs, calls_back).map_err(|error| self.named(error))
     }
@@ -343,8 +343,8 @@ impl Shared {
         if self.executors.are_in_this_process() {
             return Ok(());
         }
-        let message = "this process was forked from the one that made the request, and has none of its threads: \
-                       make core, model and request in this process, or start it with exec (in Python with `spawn`)";
+        let message = "this process is a fork of the process that created the request, and has none of its threads: \
+                       create core, model and request in this process, or start the process with exec (in Python with `spawn`)";
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
@@ -398,7 +398,7 @@ impl Shared {
                 body.abandon(&self.cancel, error);
                 self.end_apart(body);
             }
-            None => tracing::warn!("{error}, after it had taken its task"),
+            None => tracing::warn!("{error}, after the executor had taken the task"),
         }
     }
 
@@ -685,7 +685,7 @@ fn canceled() -> Error {
 fn would_deadlock() -> Error {
     Error::new(
         ErrorKind::WouldDeadlock,
-        "wait inside the request's own callback, step or interrupt would wait for itself; start the next run from the callback and return instead",
+        "wait inside the request's own callback, step or interrupt would never return; start the next run in the callback and return",
     )
 }
 
@@ -815,7 +815,7 @@ impl Drop for Handle {
             recall(&*executor);
         }
         if is_left {
-            tracing::warn!(request = shared.id, "a run goes on after its request was dropped; its memory is freed when it ends");
+            tracing::warn!(request = shared.id, "a run continues after its request was dropped; its memory is freed when the run ends");
         }
         drop((of_the_user, body));
     }

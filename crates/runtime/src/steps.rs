@@ -126,7 +126,7 @@ impl CancelToken {
         self.engine.lock().unwrap().telling = 0;
         self.has_told.notify_all();
         if let Err(error) = told {
-            tracing::warn!("{error}; the run ends with its step instead");
+            tracing::warn!("{error}; the run ends with its current step instead");
         }
     }
 

@@ -200,7 +200,7 @@ impl Registry {
             drop(refused); // Dropped without the lock, because it holds requests.
             return Err(Error::new(
                 ErrorKind::WouldDeadlock,
-                "the wait is part of a cycle: what it waits for is inside a callback or step that waits for this thread; \
+                "the wait is part of a cycle: it waits for a run that is inside a callback or step, which waits for this thread; \
                  return from the callback instead, or use another request",
             ));
         }

@@ -104,7 +104,7 @@ impl Leased {
 }
 
 fn invalid<T: Element>() -> Error {
-    Error::new(ErrorKind::ElementType, format!("the bytes are no {} values (expected 0 or 1)", T::TYPE))
+    Error::new(ErrorKind::ElementType, format!("the bytes are not valid {} values (expected 0 or 1)", T::TYPE))
 }
 
 /// A guard that reads untyped bytes.
@@ -154,11 +154,11 @@ impl Bytes {
     pub fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
         let (from, to) = (self.0.layout, target.0.layout);
         if from.element() != to.element() {
-            let message = format!("copy: expected {} as the target has, got {}", to.element(), from.element());
+            let message = format!("copy: expected {}, as in the target, got {}", to.element(), from.element());
             return Err(Error::new(ErrorKind::ElementType, message));
         }
         if from.shape() != to.shape() {
-            return Err(Error::new(ErrorKind::Shape, format!("copy: expected {} as the target has, got {}", to.shape(), from.shape())));
+            return Err(Error::new(ErrorKind::Shape, format!("copy: expected {}, as in the target, got {}", to.shape(), from.shape())));
         }
         // SAFETY: both guards cover the elements of their layouts. The lease for writing excludes all other leases, so the two guards have
         // no byte in common.
@@ -188,7 +188,7 @@ impl Bytes {
     pub fn copy_row_to_dense(&self, index: usize, target: &mut [u8]) -> Result<()> {
         let (layout, offset_bytes) = row_window(&self.0.layout, index)?;
         if target.len() != layout.dense_bytes() {
-            return Err(Error::new(ErrorKind::Shape, format!("row: expected {} bytes, got {}", layout.dense_bytes(), target.len())));
+            return Err(Error::new(ErrorKind::Shape, format!("batch item: expected {} bytes, got {}", layout.dense_bytes(), target.len())));
         }
         let dense = Layout::dense(layout.element(), *layout.shape())?;
         // SAFETY: as in `copy_all_to_dense`. The batch item is a part of the leased elements.
@@ -326,7 +326,7 @@ impl RowMut<'_> {
         let from = source.layout();
         if (from.element(), from.shape()) != (self.layout.element(), self.layout.shape()) {
             let (expected, element) = (self.layout.shape(), self.layout.element());
-            let message = format!("row of a batch: expected {expected} {element}, got {} {}", from.shape(), from.element());
+            let message = format!("batch item: expected {expected} {element}, got {} {}", from.shape(), from.element());
             return Err(Error::new(ErrorKind::Shape, message));
         }
         // SAFETY: as in `Bytes::copy_to`.
@@ -358,7 +358,7 @@ fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
     end[..rank].copy_from_slice(layout.shape());
     let mut begin = [0; MAX_RANK];
     if rank == 0 || index >= end[0] {
-        return Err(Error::new(ErrorKind::Shape, format!("row {index} of shape {}: there is none", layout.shape())));
+        return Err(Error::new(ErrorKind::Shape, format!("batch item {index}: shape {} has no such item", layout.shape())));
     }
     (begin[0], end[0]) = (index, index + 1);
     layout.window(&begin[..rank], &end[..rank])

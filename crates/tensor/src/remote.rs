@@ -167,18 +167,18 @@ pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
 }
 
 fn remote_of(placed: &Placed) -> Result<&dyn RemoteMemory> {
-    placed.memory.as_remote().ok_or_else(|| Error::new(ErrorKind::Busy, "copy: the tensor took other memory meanwhile; copy it again"))
+    placed.memory.as_remote().ok_or_else(|| Error::new(ErrorKind::Busy, "copy: the tensor moved to other memory meanwhile; copy it again"))
 }
 
 /// Checks that the element types and shapes are equal.
 pub(super) fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
     if from.element() != to.element() {
         let (expected, got) = (to.element(), from.element());
-        return Err(Error::new(ErrorKind::ElementType, format!("copy: expected {expected} as the target has, got {got}")));
+        return Err(Error::new(ErrorKind::ElementType, format!("copy: expected {expected}, as in the target, got {got}")));
     }
     if from.shape() != to.shape() {
         let (expected, got) = (to.shape(), from.shape());
-        return Err(Error::new(ErrorKind::Shape, format!("copy: expected {expected} as the target has, got {got}")));
+        return Err(Error::new(ErrorKind::Shape, format!("copy: expected {expected}, as in the target, got {got}")));
     }
     Ok(())
 }

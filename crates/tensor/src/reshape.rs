@@ -156,5 +156,5 @@ fn check_is_of(memory: &Arc<Memory>, placed: &Placed) -> Result<()> {
     if Arc::ptr_eq(memory, &placed.memory) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Busy, "the tensor took other memory while a run held it; use a tensor that no other request writes"))
+    Err(Error::new(ErrorKind::Busy, "the tensor moved to other memory while a run leased it; use a tensor that no other request writes"))
 }

@@ -74,7 +74,7 @@ impl Tensor {
         let mapping = memory.as_shared().ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
-                "this tensor's memory is not shared: make it with the shared-memory context, or copy it to one that is",
+                "this tensor's memory is not shared: create the tensor in the shared-memory context, or copy it to such a tensor",
             )
         })?;
         let descriptor = mapping.descriptor.try_clone().map_err(|error| Error::new(ErrorKind::Io, format!("export: {error}")))?;
@@ -182,7 +182,7 @@ impl SharedTensor {
         if file.access != Access::ReadWrite {
             return Err(Error::new(
                 ErrorKind::Access,
-                "write: this shared memory is read-only here; only the process that made it writes it (`SharedTensor::new` makes memory for several)",
+                "write: this shared memory is read-only here; only the process that created it can write it (`SharedTensor::new` creates memory for several writers)",
             ));
         }
         let _lease = file.lease(&self.layout, self.offset_bytes, true)?;
@@ -242,7 +242,7 @@ impl SharedTensor {
                 ErrorKind::Access,
                 format!(
                     "{operation}: expected a memory file sealed against shrinking (F_SEAL_SHRINK), got seals {seals:?}; \
-                     unsealed, its owner could cut it off and kill a process that maps it"
+                     without the seal, its owner could shrink it and kill a process that maps it"
                 ),
             ));
         }
@@ -258,7 +258,7 @@ impl SharedTensor {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!(
-                    "{operation}: shape {} with strides {:?} at byte {} reaches past the file's {} bytes",
+                    "{operation}: shape {} with strides {:?} at byte {} exceeds the file of {} bytes",
                     self.layout.shape(),
                     self.layout.stride_bytes(),
                     self.offset_bytes,
@@ -364,7 +364,7 @@ fn write_all(file: &OwnedFd, source: &[u8], offset_bytes: usize) -> Result<()> {
     let mut n_written = 0;
     while n_written < source.len() {
         match rustix::io::pwrite(file, &source[n_written..], (offset_bytes + n_written) as u64) {
-            Ok(0) => return Err(Error::new(ErrorKind::Io, "write: the file takes no more bytes")),
+            Ok(0) => return Err(Error::new(ErrorKind::Io, "write: the file accepts no more bytes")),
             Ok(n) => n_written += n,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(system("write", errno)),

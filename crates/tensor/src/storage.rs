@@ -255,7 +255,7 @@ impl Memory {
             None => Ok(()),
             Some(remote) => Err(Error::new(
                 ErrorKind::Remote,
-                format!("the tensor lies in {}, which the host can't see; copy it to a host tensor with `copy_to`", remote.place()),
+                format!("the tensor is in {}, which the host cannot access; copy it to a host tensor with `copy_to`", remote.place()),
             )),
         }
     }

@@ -135,7 +135,7 @@ scalars!(bool, u8, i8, u16, i16, u32, i32, u64, i64, super::f16, super::bf16, f3
 fn copy_flat<T: Element>(values: &[T], target: &mut BytesMut) -> Result<()> {
     let (shape, n_elements) = (*target.layout().shape(), target.layout().n_elements());
     if values.len() != n_elements {
-        let message = format!("copy: expected {n_elements} values, as {shape} has, got {}", values.len());
+        let message = format!("copy: expected {n_elements} values for the shape {shape}, got {}", values.len());
         return Err(Error::new(ErrorKind::Shape, message));
     }
     let values = ArrayView::from_shape(IxDyn(&shape), values).expect("as many elements as the shape has, checked above");
@@ -144,7 +144,7 @@ fn copy_flat<T: Element>(values: &[T], target: &mut BytesMut) -> Result<()> {
 
 fn copy<T: Element, D: Dimension>(values: &ArrayRef<T, D>, target: &mut BytesMut) -> Result<()> {
     if **target.layout().shape() != *values.shape() {
-        let message = format!("copy: expected {} as the target has, got {:?}", target.layout().shape(), values.shape());
+        let message = format!("copy: expected {}, as in the target, got {:?}", target.layout().shape(), values.shape());
         return Err(Error::new(ErrorKind::Shape, message));
     }
     macro_rules! each {

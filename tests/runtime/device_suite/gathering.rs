@@ -85,7 +85,7 @@ pub fn a_model_of_one_row_is_gathered(device: &UnderTest) {
 pub fn a_model_that_mixes_its_rows_is_not_gathered(device: &UnderTest) {
     let error = (device.center_with)(&batches(4, HOURS)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("its rows are not independent"), "{error}");
+    assert!(error.to_string().contains("its batch items are not independent"), "{error}");
     (device.center_with)(&Config::default()).unwrap();
 }
 

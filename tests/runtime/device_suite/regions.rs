@@ -53,7 +53,7 @@ pub fn a_run_reads_one_region_and_writes_another_of_the_tensor(device: &UnderTes
     let middle = whole.roi(&[0, 2], &[2, 6]).unwrap();
     let error = request.infer(&middle).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
-    assert!(error.to_string().contains("a run does not write what it reads"), "{error}");
+    assert!(error.to_string().contains("a run cannot write a tensor that it reads"), "{error}");
     request.infer(&left).unwrap();
 }
 

@@ -615,13 +615,13 @@ fn a_model_without_a_batch_is_refused_when_it_is_compiled() {
             one(&[4, 4]),
             one(&[4, 4]),
             doubling(),
-            "input `x` [4, 4] f32: expected a first axis of 1, or one that is open from 1 to 8, got 4",
+            "input `x` [4, 4] f32: expected a first axis of 1, or a dynamic one from 1 to 8, got 4",
         ),
         (one(&[]), one(&[1]), doubling(), "input `x` [] f32: expected the batch as its first axis, as in `NCHW`, got the axes none"),
-        (one(&[0, 0]), one(&[0, 0]), doubling(), "input `x` [?, ?] f32: expected all extents but the first to be known"),
+        (one(&[0, 0]), one(&[0, 0]), doubling(), "input `x` [?, ?] f32: expected all extents except the first to be fixed"),
         (vec![], one(&[1, 4]), doubling(), "it has no inputs"),
-        (one(&[1, 4]), vec![port("y", &[100, 4])], doubling(), "output `y` [100, 4] f32: expected a row for each run"),
-        (one(&[1, 4]), one(&[1, 4]), Script { mixes_rows: true, ..doubling() }, "its rows are not independent"),
+        (one(&[1, 4]), vec![port("y", &[100, 4])], doubling(), "output `y` [100, 4] f32: expected the batch as its first axis"),
+        (one(&[1, 4]), one(&[1, 4]), Script { mixes_rows: true, ..doubling() }, "its batch items are not independent"),
     ];
     for (inputs, outputs, script, expected) in cases {
         let mut core = Core::new();
@@ -660,5 +660,5 @@ fn a_stateful_model_is_refused_when_it_is_compiled() {
     let model = Model::from_ports(info).make_stateful([("state", "state_out")]).unwrap();
     let error = core.compile_model(&model, "NULL", &batches(2, HOURS)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("each request of a stateful model keeps its own state"), "{error}");
+    assert!(error.to_string().contains("each request of a stateful model has its own state"), "{error}");
 }

@@ -512,7 +512,7 @@ fn a_device_that_says_no_more_has_host_memory_and_no_times_of_nodes() {
         request.infer(row([1.0; 4])).unwrap();
         let error = request.profiling_info().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("does not tell the times of nodes"), "{error}");
+        assert!(error.to_string().contains("does not report the times of nodes"), "{error}");
     }
 }
 
@@ -532,9 +532,9 @@ fn rows_are_gathered_only_if_none_depends_on_the_others() {
         _ => Err(Error::new(ErrorKind::Device, "one row at a time")),
     };
     let cases = [
-        (less_the_first, "its rows are not independent, so what one run gets would depend on the others (output `y` [?, 4] f32, row 1: "),
-        (one_row, "output `y` [?, 4] f32: expected 3 rows of 3, got [1, 4]"),
-        (failing, "3 rows in one call: one row at a time"),
+        (less_the_first, "its batch items are not independent (output `y` [?, 4] f32, batch item 1: "),
+        (one_row, "output `y` [?, 4] f32: expected 3 batch items, got the shape [1, 4]"),
+        (failing, "3 batch items in one call: one row at a time"),
     ];
     for (rows, expected) in cases {
         let device = Beside::new(rows);

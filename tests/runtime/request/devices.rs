@@ -128,6 +128,6 @@ fn options_of_an_engine_need_an_engine_of_that_name() {
     for options in ["C.streams=2", "A.streams=2,AB.streams=2"] {
         let error = compile(options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
-        assert!(error.to_string().contains("expected the prefix of an engine that has options of its own, one of A, B"), "{error}");
+        assert!(error.to_string().contains("expected the prefix of an engine with its own options, one of A, B"), "{error}");
     }
 }

@@ -117,7 +117,7 @@ fn if_one_input_does_not_fit_none_is_set() {
         (request.infer([&other, &other, &other]), ErrorKind::NotFound, "no input number 2"),
         (request.infer(inputs!["a" => &array, "b" => &long]), ErrorKind::Tensor, "input `b`: expected [1, 4] f32, got [1, 5] f32"),
         (request.start_async(inputs!["a" => &array, "b" => Input::Batch(&[])]), ErrorKind::Tensor, "empty batch"),
-        (request.infer(&array), ErrorKind::NotFound, "say which of `a`, `b`"),
+        (request.infer(&array), ErrorKind::NotFound, "select one of `a`, `b`"),
         (request.start_async(HashMap::from([(0, &other), (7, &other)])), ErrorKind::NotFound, "no input number 7"),
     ];
     for (refused, kind, said) in refused {

@@ -48,7 +48,7 @@ fn only_those_asked_for_are_given_in_that_order() {
     assert_eq!((one.len(), values(&one["difference"])), (1, vec![2.0; 4]));
     let error = one.tensor("sum").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(error.to_string().contains("`sum` [1, 4] f32 was not asked for"), "{error}");
+    assert!(error.to_string().contains("`sum` [1, 4] f32 was not requested"), "{error}");
     assert!(request.results_of::<&str>([]).unwrap().is_empty());
     assert_eq!(kind(request.results_of(["sum", "a"])), Some(ErrorKind::NotFound));
 }

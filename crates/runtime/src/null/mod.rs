@@ -52,7 +52,7 @@ impl Device for NullDevice {
     }
 
     fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
-        Err(Error::new(ErrorKind::Unsupported, "device NULL reads no models"))
+        Err(Error::new(ErrorKind::Unsupported, "device NULL cannot read models"))
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
