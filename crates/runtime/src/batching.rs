@@ -48,9 +48,14 @@ pub(super) fn gathering(
     let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
     let first = alone.steps().into_iter().next().ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
     let resume = first.executor;
-    let lands_there = together.steps().last().is_some_and(|last| Arc::ptr_eq(&last.executor, &resume));
-    let terms =
-        Terms { size: config.batch_size, timeout: config.batch_timeout, resume: resume.clone(), lands_there, profiles: config.profiling };
+    let ends_on_resume = together.steps().last().is_some_and(|last| Arc::ptr_eq(&last.executor, &resume));
+    let terms = Terms {
+        size: config.batch_size,
+        timeout: config.batch_timeout,
+        resume: resume.clone(),
+        ends_on_resume,
+        profiles: config.profiling,
+    };
     let n_calls = together.optimal_number_of_requests().max(1);
     let requests = (0..n_calls).map(|_| calls.create_infer_request()).collect::<Result<_>>()?;
     let gathering = Gathering { collector: Arc::new(Collector::new(terms, requests)?), resume, n_rows: n_calls * config.batch_size };
@@ -145,7 +150,9 @@ fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> 
             ));
         }
         if port.shape.dims()[1..].iter().any(Dim::is_open) {
-            return fail("expected all extents except the first to be fixed, because all items of a batch have one shape; reshape the model");
+            return fail(
+                "expected all extents except the first to be fixed, because all items of a batch have one shape; reshape the model",
+            );
         }
     }
     if let Some(port) = info.outputs.iter().find(|port| !port.shape.dims().first().is_some_and(|first| first.admits(1))) {
@@ -308,7 +315,10 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> R
     let whole = together.infer(&batches).map_err(|error| error.context(format!("{n_rows} batch items in one call")))?.into_tensors();
     for (port, output) in together.outputs().iter().zip(&whole) {
         if output.shape().first() != Some(&n_rows) {
-            return Err(refused(format!("output {port}: expected {n_rows} batch items, got the shape {}; use batch size 1", output.shape())));
+            return Err(refused(format!(
+                "output {port}: expected {n_rows} batch items, got the shape {}; use batch size 1",
+                output.shape()
+            )));
         }
     }
     for row_idx in 0..n_rows {

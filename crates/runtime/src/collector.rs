@@ -3,42 +3,42 @@
 //! The collector handles seats (one per request), calls (a fixed number of requests of the batched model) and the executor on which runs
 //! continue. It does not use ports or shapes; the module `batching` does.
 //!
-//! # A seat
+//! # The states of a seat
 //!
-//! Each request has a seat. The diagram shows the state of a seat during a run. A run that cannot be batched (its inputs have a batch size
-//! above 1, or are in device memory) stays `Away`. A synchronous run offers its inputs but never arrives: it computes on the calling thread
-//! and leaves.
+//! Each request has a seat, which is its entry in the collector. The diagram shows the state of a seat during a run. A run that cannot be
+//! batched stays `Idle`: its inputs have a batch size above 1, or are in device memory. A synchronous run is `Offered` but never waits: it
+//! computes on the calling thread and leaves.
 //!
 //! ```text
-//!                                           lone and due, or recalled by a cancel
-//!  Away ─offer─▶ Offered ─arrive─▶ Waiting ─────────────────────────────────────────────────────────────▶ Alone
-//!   ▲                                 │ others too, and due                                                ▲ │
-//!   │                                 ▼                      the call failed: run by run                   │ │
-//!   │                              Aboard ─────────────────────────────────────────────────────────────────┘ │
-//!   │                                 │ the call ended                                                       │
+//!                                           due and no other run waits, or recalled by a cancel
+//!  Idle ─offer─▶ Offered ─arrive─▶ Waiting ────────────────────────────────────────────────────────────▶ Single
+//!   ▲                                 │ due, and other runs wait                                           ▲ │
+//!   │                                 ▼                      the call failed                               │ │
+//!   │                              InCall ─────────────────────────────────────────────────────────────────┘ │
+//!   │                                 │ the call succeeded                                                   │
 //!   │                                 ▼                                                                      │
-//!   └───────── row copied ───────── Landed           Away ◀── the run ended, from wherever it was (`leave`) ─┘
+//!   └────── batch item copied ───── HasResult        Idle ◀── the run ended, in any state (`leave`) ─────────┘
 //! ```
 //!
-//! | part | action |
+//! | code | action |
 //! |---|---|
-//! | the run, on its executor | offers its inputs, arrives, copies its row, leaves |
-//! | any thread that changes the state | afterwards makes every move that is due (`pump`): starts calls, continues single runs |
-//! | the watcher, one thread per model | sleeps until the time limit of the oldest run, then does the same |
-//! | the end of a call | lands the seats aboard and continues their runs |
+//! | the run, on its executor | offers its inputs, waits, copies its batch item, leaves |
+//! | each thread that has changed the state | performs all actions that are due (`pump`): starts calls, continues single runs |
+//! | the watcher, one thread per model | sleeps until the time limit of the oldest waiting run, then does the same |
+//! | the end of a call | changes the state of the seats in the call, and continues their runs |
 //!
-//! A move is due when an engine is free and one of these holds: the waiting runs fill a batch, all requests of the model wait, or the
+//! An action is due when an engine is free and one of these holds: the waiting runs fill a batch, all requests of the model wait, or the
 //! oldest waiting run has reached its time limit. The collector counts engines. A call occupies one engine from its start until its last
-//! batch item is copied. A single run occupies one engine until its last step. So runs gather while all engines compute, and a run that
-//! waits has at most its time limit of delay while an engine is free. Some runs are not counted: runs that stay away, synchronous runs, and
-//! runs that continue alone after a failed call or a cancel. They wait at the executor as without batching.
+//! batch item is copied. A single run occupies one engine until its last step. So runs are collected while all engines compute, and while
+//! an engine is free, a run waits at most for its time limit. Some runs are not counted: runs whose seat stays `Idle`, synchronous runs,
+//! and runs that continue alone after a failed call or a cancel. They wait at the executor as without batching.
 //!
 //! With a time limit of 0, the collector considers a new run only after the tasks that are already in the queue of the executor. On a CPU,
 //! these tasks need the same threads that the engine computes on. Without this delay, their runs would never be combined.
 //!
 //! # Why nothing is lost, and which sizes are bounded
 //!
-//! - All of this state is under one lock. `pump` follows each change that may make a move due. The watcher sleeps without a limit only
+//! - All of this state is under one lock. `pump` follows each change that may make an action due. The watcher sleeps without a limit only
 //!   while no run waits for a time limit. It sets `sleeps` under the lock, and `pump` wakes it.
 //! - All time limits are equal, so the run that has waited longest reaches its limit first.
 //! - The lock is held only to read and change the state. The collector starts calls, continues runs, and drops tensors of the user without
@@ -69,7 +69,7 @@ struct Shared {
     timeout: Duration,
     resume: Arc<dyn Executor>,
     /// Whether calls end on `resume`, so that one run of the call can continue on the same thread.
-    lands_there: bool,
+    ends_on_resume: bool,
     profiles: bool,
     state: Mutex<State>,
     /// Notifies the watcher.
@@ -95,7 +95,7 @@ struct State {
 #[derive(Default)]
 struct Seat {
     is_taken: bool,
-    place: Place,
+    state: SeatState,
     inputs: Vec<Tensor>,
     task: Option<Arc<dyn Task>>,
 }
@@ -108,20 +108,20 @@ struct Waiting {
 
 /// The state of a seat during a run; see the diagram in the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Place {
+enum SeatState {
     #[default]
-    Away,
+    Idle,
     Offered,
     Waiting,
-    Aboard {
+    InCall {
         call_idx: usize,
         row_idx: usize,
     },
-    Landed {
+    HasResult {
         call_idx: usize,
         row_idx: usize,
     },
-    Alone {
+    Single {
         /// Whether the run occupies one of the counted engines.
         has_engine: bool,
     },
@@ -133,7 +133,7 @@ struct Call {
     is_on: bool,
     /// The seat of each batch item; `None` if the run has left.
     seats: Vec<Option<usize>>,
-    n_aboard: usize,
+    n_in_call: usize,
     /// Empty lists for the inputs, one per port. They are kept so that a start allocates nothing.
     lists: Vec<Vec<Tensor>>,
     /// The results of the latest call.
@@ -148,14 +148,14 @@ struct Results {
     profile: Option<Arc<[NodeTime]>>,
 }
 
-/// A change of the state that is due, with the part that must be done without the lock.
-enum Move {
-    Alone {
+/// The part of a due action that must be done without the lock.
+enum Action {
+    RunAlone {
         seat_idx: usize,
         task: Arc<dyn Task>,
     },
     /// Start a call. `slices` contains the inputs by port and batch item.
-    Start {
+    StartCall {
         call_idx: usize,
         request: InferRequest,
         slices: Vec<Vec<Tensor>>,
@@ -165,12 +165,12 @@ enum Move {
 /// The single run that may continue on the current thread, if the thread belongs to the executor `resume`.
 #[derive(Clone, Copy)]
 enum Here {
-    Nobody,
+    NoRun,
     Run(usize),
     AnyRun,
 }
 
-/// A task that makes all moves that are due. It runs after the tasks that are already in the queue of the executor.
+/// A task that performs all actions that are due. It runs after the tasks that are already in the queue of the executor.
 struct Look(Arc<Shared>);
 
 impl Task for Look {
@@ -193,7 +193,7 @@ pub(super) struct Terms {
     /// The executor on which runs continue.
     pub(super) resume: Arc<dyn Executor>,
     /// Whether calls end on the same executor.
-    pub(super) lands_there: bool,
+    pub(super) ends_on_resume: bool,
     /// Whether to collect the execution times of nodes.
     pub(super) profiles: bool,
 }
@@ -201,11 +201,11 @@ pub(super) struct Terms {
 impl Collector {
     /// Creates a collector. `calls` are requests of the batched model, as many as the engine can run concurrently.
     pub(super) fn new(terms: Terms, calls: Vec<InferRequest>) -> Result<Self> {
-        let Terms { size, timeout, resume, lands_there, profiles } = terms;
+        let Terms { size, timeout, resume, ends_on_resume, profiles } = terms;
         let n_calls = calls.len();
         let new = |request: InferRequest| {
             let lists = request.model_inputs().iter().map(|_| Vec::with_capacity(size)).collect();
-            Call { request, is_on: false, seats: Vec::with_capacity(size), n_aboard: 0, lists, results: Results::default() }
+            Call { request, is_on: false, seats: Vec::with_capacity(size), n_in_call: 0, lists, results: Results::default() }
         };
         let state = State {
             seats: Vec::new(),
@@ -219,10 +219,11 @@ impl Collector {
             closed: false,
             tasks: Vec::with_capacity(size),
         };
-        let shared = Arc::new(Shared { size, timeout, resume, lands_there, profiles, state: Mutex::new(state), changed: Condvar::new() });
+        let shared =
+            Arc::new(Shared { size, timeout, resume, ends_on_resume, profiles, state: Mutex::new(state), changed: Condvar::new() });
         for (call_idx, call) in shared.state.lock().unwrap().calls.iter().enumerate() {
             let weak = Arc::downgrade(&shared);
-            call.request.set_on_quiet(Arc::new(move |_run| land(&weak, call_idx)));
+            call.request.set_on_quiet(Arc::new(move |_run| collect_results(&weak, call_idx)));
         }
         if !timeout.is_zero() && Deadline::after(timeout).is_some() {
             let watched = shared.clone();
@@ -247,12 +248,12 @@ impl Collector {
     /// Frees the seat of a request that was dropped after its run ended.
     pub(super) fn give_seat_back(&self, seat_idx: usize) {
         let mut state = self.shared.state.lock().unwrap();
-        debug_assert_eq!(state.seats[seat_idx].place, Place::Away);
+        debug_assert_eq!(state.seats[seat_idx].state, SeatState::Idle);
         state.n_seats_taken -= 1;
         state.seats[seat_idx].is_taken = false;
         drop(state);
         // With one seat fewer, the waiting runs may now be all requests of the model.
-        self.shared.pump(Here::Nobody);
+        self.shared.pump(Here::NoRun);
     }
 
     /// The executor on which the run of this seat waits for other runs.
@@ -264,14 +265,14 @@ impl Collector {
     pub(super) fn offer(&self, seat_idx: usize, inputs: Vec<Tensor>) {
         let mut state = self.shared.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
-        debug_assert!(seat.place == Place::Away && seat.inputs.is_empty(), "the run before has left");
-        (seat.inputs, seat.place) = (inputs, Place::Offered);
+        debug_assert!(seat.state == SeatState::Idle && seat.inputs.is_empty(), "the run before has left");
+        (seat.inputs, seat.state) = (inputs, SeatState::Offered);
     }
 
     /// The batch item of the run in a completed call; `None` for a single run. [`Collector::leave`] releases the item.
     pub(super) fn row(&self, seat_idx: usize) -> Option<Row> {
-        match self.shared.state.lock().unwrap().seats[seat_idx].place {
-            Place::Landed { call_idx, row_idx } => Some(Row { call_idx, row_idx }),
+        match self.shared.state.lock().unwrap().seats[seat_idx].state {
+            SeatState::HasResult { call_idx, row_idx } => Some(Row { call_idx, row_idx }),
             _ => None,
         }
     }
@@ -293,18 +294,18 @@ impl Collector {
     /// caller must empty. Returns `None` if the run had left before.
     pub(super) fn leave(&self, seat_idx: usize) -> Option<Vec<Tensor>> {
         let mut state = self.shared.state.lock().unwrap();
-        let place = std::mem::take(&mut state.seats[seat_idx].place);
+        let seat_state = std::mem::take(&mut state.seats[seat_idx].state);
         let mut abandoned = None;
-        match place {
-            Place::Away => return None,
-            Place::Offered | Place::Alone { has_engine: false } => {}
-            Place::Alone { has_engine: true } => state.n_engines_free += 1,
-            Place::Waiting => state.waiting.retain(|waiting| waiting.seat_idx != seat_idx),
-            Place::Aboard { call_idx, row_idx } | Place::Landed { call_idx, row_idx } => {
+        match seat_state {
+            SeatState::Idle => return None,
+            SeatState::Offered | SeatState::Single { has_engine: false } => {}
+            SeatState::Single { has_engine: true } => state.n_engines_free += 1,
+            SeatState::Waiting => state.waiting.retain(|waiting| waiting.seat_idx != seat_idx),
+            SeatState::InCall { call_idx, row_idx } | SeatState::HasResult { call_idx, row_idx } => {
                 let call = &mut state.calls[call_idx];
                 call.seats[row_idx] = None;
-                call.n_aboard -= 1;
-                if call.is_on && call.n_aboard == 0 {
+                call.n_in_call -= 1;
+                if call.is_on && call.n_in_call == 0 {
                     abandoned = Some(call.request.clone());
                 }
                 state.settle(call_idx);
@@ -318,7 +319,7 @@ impl Collector {
             // If the call has started again for other runs, these runs continue alone after the cancel.
             call.cancel();
         }
-        self.shared.pump(Here::Nobody);
+        self.shared.pump(Here::NoRun);
         Some(inputs)
     }
 }
@@ -335,8 +336,8 @@ impl Drop for Collector {
 }
 
 impl State {
-    /// Makes the next move if one is due. Returns the part of the move that must be done without the lock.
-    fn next_move(&mut self, size: usize) -> Option<Move> {
+    /// Performs the next action if one is due. Returns the part of the action that must be done without the lock.
+    fn next_action(&mut self, size: usize) -> Option<Action> {
         let oldest = self.waiting.front()?;
         let n_waiting = self.waiting.len();
         let is_due = n_waiting >= size.min(self.n_seats_taken) || oldest.until.as_ref().is_some_and(Deadline::is_over);
@@ -347,9 +348,9 @@ impl State {
         if n_waiting == 1 {
             let Waiting { seat_idx, .. } = self.waiting.pop_front()?;
             let seat = &mut self.seats[seat_idx];
-            seat.place = Place::Alone { has_engine: true };
+            seat.state = SeatState::Single { has_engine: true };
             let task = seat.task.take().expect("a run that waits has its task here");
-            return Some(Move::Alone { seat_idx, task });
+            return Some(Action::RunAlone { seat_idx, task });
         }
         let call_idx = self.idle_calls.pop().expect("each call has an engine");
         let call = &mut self.calls[call_idx];
@@ -360,17 +361,17 @@ impl State {
         slices.resize_with(call.request.model_inputs().len(), Vec::new);
         for (row_idx, Waiting { seat_idx, .. }) in self.waiting.drain(..n_waiting.min(size)).enumerate() {
             let seat = &mut self.seats[seat_idx];
-            seat.place = Place::Aboard { call_idx, row_idx };
+            seat.state = SeatState::InCall { call_idx, row_idx };
             call.seats.push(Some(seat_idx));
             slices.iter_mut().zip(seat.inputs.drain(..)).for_each(|(slices, input)| slices.push(input));
         }
-        call.n_aboard = call.seats.len();
-        Some(Move::Start { call_idx, request: call.request.clone(), slices })
+        call.n_in_call = call.seats.len();
+        Some(Action::StartCall { call_idx, request: call.request.clone(), slices })
     }
 
     /// Frees a call that has ended, if all its runs have copied their batch items.
     fn settle(&mut self, call_idx: usize) {
-        if !self.calls[call_idx].is_on && self.calls[call_idx].n_aboard == 0 {
+        if !self.calls[call_idx].is_on && self.calls[call_idx].n_in_call == 0 {
             self.idle_calls.push(call_idx);
             self.n_engines_free += 1;
         }
@@ -378,17 +379,17 @@ impl State {
 }
 
 impl Shared {
-    /// Makes all moves that are due.
+    /// Performs all actions that are due.
     fn pump(&self, here: Here) {
         let mut own = None;
         loop {
             let mut state = self.state.lock().unwrap();
-            match state.next_move(self.size) {
-                Some(Move::Start { call_idx, request, slices }) => {
+            match state.next_action(self.size) {
+                Some(Action::StartCall { call_idx, request, slices }) => {
                     drop(state);
                     self.start(call_idx, &request, slices);
                 }
-                Some(Move::Alone { seat_idx, task }) => {
+                Some(Action::RunAlone { seat_idx, task }) => {
                     drop(state);
                     match here {
                         Here::Run(own_idx) if own_idx == seat_idx => own = Some(task),
@@ -420,12 +421,12 @@ impl Shared {
             std::mem::swap(&mut call.lists, &mut slices);
         }
         if let Err(error) = started {
-            self.landed(call_idx, Err(error));
+            self.end_call(call_idx, Err(error));
         }
     }
 
     /// Ends a call: its runs continue with their batch items, or alone if the call failed.
-    fn landed(&self, call_idx: usize, ended: Result<Results>) {
+    fn end_call(&self, call_idx: usize, ended: Result<Results>) {
         let mut state = self.state.lock().unwrap();
         let mut tasks = std::mem::take(&mut state.tasks);
         let State { calls, seats, .. } = &mut *state;
@@ -439,15 +440,15 @@ impl Shared {
             }
             Err(error) => Some(error),
         };
-        for (row_idx, aboard) in call.seats.iter_mut().enumerate() {
-            let Some(seat_idx) = *aboard else { continue };
+        for (row_idx, entry) in call.seats.iter_mut().enumerate() {
+            let Some(seat_idx) = *entry else { continue };
             let seat = &mut seats[seat_idx];
             match failed {
-                None => seat.place = Place::Landed { call_idx, row_idx },
+                None => seat.state = SeatState::HasResult { call_idx, row_idx },
                 Some(_) => {
-                    seat.place = Place::Alone { has_engine: false };
-                    *aboard = None;
-                    call.n_aboard -= 1;
+                    seat.state = SeatState::Single { has_engine: false };
+                    *entry = None;
+                    call.n_in_call -= 1;
                 }
             }
             tasks.extend(seat.task.take());
@@ -462,12 +463,12 @@ impl Shared {
         let mut own = None;
         for task in tasks.drain(..) {
             match own {
-                None if self.lands_there => own = Some(task),
+                None if self.ends_on_resume => own = Some(task),
                 _ => self.resume.execute(task),
             }
         }
         self.state.lock().unwrap().tasks = tasks;
-        self.pump(Here::Nobody);
+        self.pump(Here::NoRun);
         if let Some(task) = own {
             task.run();
         }
@@ -478,11 +479,11 @@ impl Shared {
         let until = Deadline::after(self.timeout);
         let mut state = self.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
-        if seat.place != Place::Offered {
+        if seat.state != SeatState::Offered {
             drop(state);
             return task.run();
         }
-        seat.place = Place::Waiting;
+        seat.state = SeatState::Waiting;
         seat.task = Some(task);
         state.waiting.push_back(Waiting { seat_idx, until });
         if !self.timeout.is_zero() || self.resume.is_inline() {
@@ -501,10 +502,10 @@ impl Shared {
     fn recall(&self, seat_idx: usize) {
         let mut state = self.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
-        if seat.place != Place::Waiting {
+        if seat.state != SeatState::Waiting {
             return;
         }
-        seat.place = Place::Alone { has_engine: false };
+        seat.state = SeatState::Single { has_engine: false };
         let task = seat.task.take();
         state.waiting.retain(|waiting| waiting.seat_idx != seat_idx);
         drop(state);
@@ -525,7 +526,7 @@ impl Shared {
                 }
                 Some(until) if until.is_over() => {
                     drop(state);
-                    self.pump(Here::Nobody);
+                    self.pump(Here::NoRun);
                     state = self.state.lock().unwrap();
                 }
                 Some(until) => state = until.wait(&self.changed, state),
@@ -535,7 +536,7 @@ impl Shared {
 }
 
 /// Collects the results of a call. Called when its request has become idle.
-fn land(shared: &Weak<Shared>, call_idx: usize) {
+fn collect_results(shared: &Weak<Shared>, call_idx: usize) {
     let Some(shared) = shared.upgrade() else { return };
     let (request, before, n_rows) = {
         let mut state = shared.state.lock().unwrap();
@@ -563,7 +564,7 @@ fn land(shared: &Weak<Shared>, call_idx: usize) {
     };
     let results = collect();
     let forgotten = request.forget_slices();
-    shared.landed(call_idx, forgotten.and(results));
+    shared.end_call(call_idx, forgotten.and(results));
 }
 
 /// Checks that each output has one batch item per run.

@@ -74,9 +74,10 @@ impl RunContext<'_> {
         let slot = self.output_slot(key.into())?;
         let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
             Some(_) => unseen("output", &slot.port, &slot.tensor),
-            None => {
-                Error::new(ErrorKind::Tensor, format!("output {} is not computed yet: read it in a step after the steps of the device", slot.port))
-            }
+            None => Error::new(
+                ErrorKind::Tensor,
+                format!("output {} is not computed yet: read it in a step after the steps of the device", slot.port),
+            ),
         })?;
         Ok((*bytes.layout().shape(), bytes.dense::<T>()?))
     }

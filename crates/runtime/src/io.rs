@@ -252,7 +252,8 @@ impl InputSlot {
             }
             Input::Batch(slices) => {
                 if let Some(place) = slices.iter().find_map(Tensor::remote_place) {
-                    let message = format!("input {}: the host copies the slices of a batch but cannot access {place}; set one tensor", self.port);
+                    let message =
+                        format!("input {}: the host copies the slices of a batch but cannot access {place}; set one tensor", self.port);
                     return Err(Error::new(ErrorKind::Unsupported, message));
                 }
                 self.check_slices(slices).map(drop)
@@ -643,7 +644,8 @@ impl RunIo {
         let is_other = |idx: &usize| *idx != output_idx && will_be(*idx).overlaps(tensor);
         if let Some(other_idx) = (0..self.visible_outputs().len()).find(is_other) {
             let other = &self.outputs[other_idx].port;
-            let message = format!("output {port}: its tensor shares memory with that of output {other}; set a different tensor for each output");
+            let message =
+                format!("output {port}: its tensor shares memory with that of output {other}; set a different tensor for each output");
             return Err(Error::new(ErrorKind::Conflict, message).with_port(port.name()));
         }
         let is_own = |slot: &&InputSlot| !matches!(slot.source, Source::Shared(_)) && slot.own.overlaps(tensor);

@@ -46,7 +46,9 @@ impl Config {
         }
         let Some((_, expected)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
             let names = OPTIONS.map(|(known, _)| known).join(", ");
-            return Err(error(format!("no option `{name}`: expected one of {names}, or an option of an engine, such as OPENVINO.NUM_STREAMS")));
+            return Err(error(format!(
+                "no option `{name}`: expected one of {names}, or an option of an engine, such as OPENVINO.NUM_STREAMS"
+            )));
         };
         let is_set = match name {
             "performance" => {

@@ -106,7 +106,7 @@ impl<T> Place<T> {
     }
 
     fn wait<U: Send + 'static>(&self, queue: &AsyncInferQueue<U>) -> Result<T> {
-        let mut _waits = Waits::none(); // Must be dropped after the lock.
+        let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         let mut state = self.state.lock().unwrap();
         if state.0.is_none() && waits::must_report() {
             drop(state);

@@ -280,7 +280,9 @@ impl Workers {
         }
         let started = match state.threads.len() < self.n_threads + MAX_SPARE_WORKERS {
             true => self.start_worker(&mut state),
-            false => Err(Error::new(ErrorKind::WouldDeadlock, format!("all {} workers of `{}` are blocked", state.threads.len(), self.name))),
+            false => {
+                Err(Error::new(ErrorKind::WouldDeadlock, format!("all {} workers of `{}` are blocked", state.threads.len(), self.name)))
+            }
         };
         match started {
             Err(error) if state.n_active == 0 => {

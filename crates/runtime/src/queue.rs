@@ -271,7 +271,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Returns `WouldDeadlock` inside the queue's own callback if no request is idle.
     pub fn take_idle(&self) -> Result<IdleRequest<'_, U>> {
         let shared = &self.shared;
-        let mut _waits = Waits::none(); // Must be dropped after the lock.
+        let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         let mut state = shared.state.lock().unwrap();
         if state.idle.is_empty() {
             shared.check_process()?;
@@ -392,7 +392,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     pub fn wait_all(&self) -> Result<(), JobErrors> {
         let shared = &self.shared;
         let refused = |error| JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 };
-        let mut _waits = Waits::none(); // Must be dropped after the lock.
+        let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         let mut state = shared.state.lock().unwrap();
         if shared.is_inside() {
             let message = "wait_all inside the queue's own callback would never return; return from the callback instead";
@@ -498,7 +498,9 @@ impl<U> Shared<U> {
             let n_requests = self.requests.len();
             return Err(Error::new(
                 ErrorKind::WouldDeadlock,
-                format!("all {n_requests} requests are busy, and this callback belongs to one of them: use try_start_async, or more requests"),
+                format!(
+                    "all {n_requests} requests are busy, and this callback belongs to one of them: use try_start_async, or more requests"
+                ),
             ));
         }
         self.check_process()

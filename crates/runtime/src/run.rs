@@ -550,7 +550,7 @@ impl Shared {
 
     /// Waits for the latest run until `deadline`, or without limit if there is no deadline.
     pub(super) fn wait_until(self: &Arc<Self>, deadline: Option<Deadline>) -> Result<bool> {
-        let mut _waits = Waits::none(); // Must be dropped after the lock.
+        let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
         if run == 0 {
@@ -783,7 +783,7 @@ impl Drop for Handle {
         drop(guarded);
         shared.cancel.tell_engine();
         let mut is_left = false;
-        let mut _waits = Waits::none(); // Must be dropped after the lock.
+        let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         if !is_inside && shared.check_process().is_ok() {
             // A run that waits in a queue without pending work of an engine ends immediately. Its task does nothing when it runs later.
             let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.is_pending());

@@ -235,7 +235,10 @@ impl Layout {
     /// The same strides with another shape, to reshape a tensor that is not dense. No extent may exceed that of `limit`.
     pub(super) fn with_smaller_shape(&self, shape: Shape, limit: &Shape) -> Result<Self> {
         if shape.len() != limit.len() || shape.iter().zip(limit.iter()).any(|(new, limit)| new > limit) {
-            return Err(Error::new(ErrorKind::Shape, format!("set_shape {shape}: this tensor is a region, whose shape is at most {limit}")));
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("set_shape {shape}: this tensor is a region, whose shape is at most {limit}"),
+            ));
         }
         Ok(self.with_shape(shape))
     }

@@ -611,12 +611,7 @@ fn a_batch_size_out_of_its_range_is_refused() {
 fn a_model_without_a_batch_is_refused_when_it_is_compiled() {
     let one = |dims: &[usize]| vec![port("x", dims)];
     let cases: Vec<(Vec<Port>, Vec<Port>, Script, &str)> = vec![
-        (
-            one(&[4, 4]),
-            one(&[4, 4]),
-            doubling(),
-            "input `x` [4, 4] f32: expected a first axis of 1, or a dynamic one from 1 to 8, got 4",
-        ),
+        (one(&[4, 4]), one(&[4, 4]), doubling(), "input `x` [4, 4] f32: expected a first axis of 1, or a dynamic one from 1 to 8, got 4"),
         (one(&[]), one(&[1]), doubling(), "input `x` [] f32: expected the batch as its first axis, as in `NCHW`, got the axes none"),
         (one(&[0, 0]), one(&[0, 0]), doubling(), "input `x` [?, ?] f32: expected all extents except the first to be fixed"),
         (vec![], one(&[1, 4]), doubling(), "it has no inputs"),

@@ -82,7 +82,10 @@ impl ContextMemory for Arc<Room> {
         let take = |used: usize| used.checked_add(len).filter(|&used| self.max_bytes.is_none_or(|max| used <= max));
         if let Err(used) = self.used_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
             let max = self.max_bytes.unwrap_or(usize::MAX);
-            return Err(Error::new(ErrorKind::Device, format!("expected at most {max} bytes in total, got {len} more than the {used} in use")));
+            return Err(Error::new(
+                ErrorKind::Device,
+                format!("expected at most {max} bytes in total, got {len} more than the {used} in use"),
+            ));
         }
         let memory = Memory::try_zeroed(len).inspect_err(|_| {
             self.used_bytes.fetch_sub(len, Ordering::AcqRel);

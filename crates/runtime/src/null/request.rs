@@ -108,8 +108,8 @@ impl NullRequest {
         let batch = if io.n_inputs() > 0 { io.input_tensor(0).shape().first().copied() } else { None };
         for (output_idx, port) in self.info.outputs.iter().enumerate() {
             let shape = port.shape.with_dynamic(|axis| if axis == 0 { batch } else { None });
-            let shape =
-                shape.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("device NULL cannot determine the shape of output {port}")))?;
+            let shape = shape
+                .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("device NULL cannot determine the shape of output {port}")))?;
             let tensor = io.output_tensor(output_idx, &shape)?;
             if let Some(on_device) = NullMemory::on_device(tensor) {
                 on_device.elements_mut()?.fill_zero();

@@ -1,7 +1,8 @@
-//! The types of `native.rs` for the model checker: each operation is a point at which another thread may continue.
+//! The synchronization types of `native.rs` for the model checker. At each operation, the checker may switch to another thread.
 //!
-//! Time stands still until a check calls [`pass_time`]. The checker's condition variable has no timeout, so this file implements one: a
-//! waiter is a channel that is added to the list in the step that releases the lock. Earlier notifications are lost, as they must be.
+//! The clock does not advance until a check calls [`pass_time`]. The condition variable of the checker has no timeout, so this file
+//! implements one. A waiter is a channel. It is added to the list of waiters in the same step that releases the lock. A notification before
+//! that step does not reach it, as with a real condition variable.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -16,12 +17,12 @@ pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub use shuttle::thread::JoinHandle;
 pub use shuttle::thread_local;
 
-/// A number that is unique among running threads; never 0.
+/// A number that no other running thread has. Never 0.
 pub fn this_thread() -> u64 {
     usize::from(shuttle::current::me()) as u64 + 1
 }
 
-/// Starts a detached thread. The check fails if it does not end.
+/// Starts a detached thread. If the thread does not end, the check fails.
 pub fn spawn(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = shuttle::thread::spawn(body);
     SPAWNED.with_borrow_mut(|spawned| spawned.push(ManuallyDrop::new(thread)));
@@ -34,11 +35,11 @@ pub fn spawn_joinable(_name: &str, body: impl FnOnce() + Send + 'static) -> std:
 }
 
 std::thread_local! {
-    /// The threads of [`spawn`]. Never dropped: threads of earlier schedules do not exist any more.
+    /// The threads that [`spawn`] started. They are never dropped, because threads of earlier schedules no longer exist.
     static SPAWNED: RefCell<Vec<ManuallyDrop<shuttle::thread::JoinHandle<()>>>> = RefCell::default();
 }
 
-/// Called at the start of a schedule that ends with [`join_spawned`].
+/// Clears the list of threads. Must be called at the start of a schedule that ends with [`join_spawned`].
 pub fn forget_spawned() {
     SPAWNED.with_borrow_mut(Vec::clear);
 }
@@ -50,7 +51,7 @@ pub fn join_spawned() {
     }
 }
 
-/// Like the standard library's; public for the executors of the checks.
+/// A mutex with the interface of the standard library. Public, because executors of the checks use it.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -91,11 +92,11 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Like the standard library's, without spurious wake-ups, so that a missing notification is found.
+/// A condition variable with the interface of the standard library. It has no spurious wake-ups, so a check detects a missing notification.
 #[derive(Debug)]
 pub struct Condvar {
     waiters: Hidden<Waiters>,
-    /// Accessed to let another thread continue before a notification.
+    /// Accessed before each notification, so that the checker may switch threads there.
     point: AtomicBool,
 }
 
@@ -120,12 +121,13 @@ impl Condvar {
         self.wait_on(guard, |_| {})
     }
 
-    /// `entered` also receives the sender that wakes this waiter.
+    /// Waits for a notification. `entered` gets the sender that wakes this waiter, to implement deadlines.
     fn wait_on<'a, T>(&self, guard: MutexGuard<'a, T>, entered: impl FnOnce(Sender<()>)) -> LockResult<MutexGuard<'a, T>> {
         let mutex = guard.mutex;
         let (wake, woken) = channel();
         drop(guard);
-        // The checker switches threads only at operations of its own types, so none runs between the release and the registration.
+        // The checker switches threads only at operations of its own types. So no other thread runs between the release of the lock and the
+        // registration.
         let id = {
             let mut waiters = self.waiters.lock().unwrap();
             waiters.next_id += 1;
@@ -160,7 +162,7 @@ impl Condvar {
     }
 }
 
-/// The point in time at which a wait ends, on the clock of [`pass_time`].
+/// The time at which a wait ends, on the clock of [`pass_time`].
 #[derive(Debug, Clone)]
 pub struct Deadline(Arc<Timer>);
 
@@ -177,7 +179,7 @@ struct Clock {
 }
 
 std::thread_local! {
-    /// All threads of a check run on one thread of the system.
+    /// The clock of the current check. All threads of a check run on one operating system thread.
     static CLOCK: RefCell<Clock> = RefCell::default();
 }
 
@@ -208,7 +210,7 @@ impl Deadline {
     }
 }
 
-/// Advances the clock and wakes the waiters whose deadline has passed.
+/// Advances the clock, and wakes the waiters whose deadlines have passed.
 pub fn pass_time(time: Duration) {
     let over = CLOCK.with_borrow_mut(|clock| {
         clock.now += time;

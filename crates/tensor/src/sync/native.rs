@@ -1,4 +1,4 @@
-//! The standard library's primitives.
+//! The synchronization types of normal builds, based on the standard library.
 
 use std::sync::{LockResult, WaitTimeoutResult};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ pub use std::sync::{Mutex, MutexGuard, RwLock};
 pub use std::thread::JoinHandle;
 pub use std::thread_local;
 
-/// A number that is unique among running threads; never 0.
+/// A number that no other running thread has. Never 0.
 pub fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -27,22 +27,22 @@ pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> std::
     std::thread::Builder::new().name(name.to_owned()).spawn(body)
 }
 
-/// The point in time at which a wait ends.
+/// The time at which a wait ends.
 #[derive(Debug, Clone)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// `None` if the time cannot be represented: never.
+    /// The deadline after `timeout`. `None` if the system cannot represent that time, so that the wait has no limit.
     pub fn after(timeout: Duration) -> Option<Self> {
         Instant::now().checked_add(timeout).map(Self)
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub fn is_over(&self) -> bool {
         self.0 <= Instant::now()
     }
 
-    /// Waits for a notification or the deadline; may wake up spuriously.
+    /// Waits for a notification or the deadline. May wake up spuriously.
     pub fn wait<'a, T>(&self, condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let left = self.0.saturating_duration_since(Instant::now());
         condvar.wait_timeout(guard, left).unwrap().0
@@ -51,14 +51,15 @@ impl Deadline {
 
 type WaitTimeout<'a, T> = LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)>;
 
-/// The standard library's condition variable, without a system call if there is no waiter: most runs end without one.
+/// A condition variable that makes no system call if no thread waits. Most runs end without a waiting thread.
 ///
-/// Every notification must follow a change under the waiters' mutex.
+/// Before every notification, the condition must be changed under the mutex of the waiters.
 #[derive(Debug, Default)]
 pub struct Condvar {
     condvar: std::sync::Condvar,
-    /// Grows only under the mutex. A notifier that locks the mutex after a waiter checked its condition sees the waiter counted. A waiter
-    /// that locks it later sees the change and does not wait.
+    /// The number of waiting threads. It is incremented only under the mutex. If a waiter checks its condition before the notifier locks
+    /// the mutex, the notifier sees the incremented number. If the waiter checks afterwards, it sees the changed condition and does not
+    /// wait.
     n_waiting: AtomicUsize,
 }
 
