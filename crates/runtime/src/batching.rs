@@ -161,7 +161,8 @@ fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> 
     Ok(info.inputs.iter().any(|port| port.shape.dims()[0] == Dim::Fixed(1)))
 }
 
-/// A compiled model that batches the runs of its requests. It combines the compiled model of the device with the collector of the runtime.
+/// A compiled model that batches the runs of its requests. The model consists of the compiled model of the device and the collector of the
+/// runtime.
 struct BatchingModel {
     alone: Arc<dyn DeviceModel>,
     gathering: Gathering,

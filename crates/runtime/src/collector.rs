@@ -1,7 +1,7 @@
 //! Combines the runs of a model's requests into batched calls of the engine, and gives each run its batch item of the outputs.
 //!
 //! The collector handles seats (one per request), calls (a fixed number of requests of the batched model) and the executor on which runs
-//! continue. It does not use ports or shapes; the module `batching` does.
+//! continue. The collector does not use ports or shapes; the module `batching` does.
 //!
 //! # The states of a seat
 //!
@@ -31,7 +31,7 @@
 //! oldest waiting run has reached its time limit. The collector counts engines. A call occupies one engine from its start until its last
 //! batch item is copied. A single run occupies one engine until its last step. So runs are collected while all engines compute, and while
 //! an engine is free, a run waits at most for its time limit. Some runs are not counted: runs whose seat stays `Idle`, synchronous runs,
-//! and runs that continue alone after a failed call or a cancel. They wait at the executor as without batching.
+//! and runs that continue alone after a failed call or a cancel. Runs that are not counted wait at the executor as without batching.
 //!
 //! With a time limit of 0, the collector considers a new run only after the tasks that are already in the queue of the executor. On a CPU,
 //! these tasks need the same threads that the engine computes on. Without this delay, their runs would never be combined.
@@ -39,7 +39,7 @@
 //! # Why nothing is lost, and which sizes are bounded
 //!
 //! - All of this state is under one lock. `pump` follows each change that may make an action due. The watcher sleeps without a limit only
-//!   while no run waits for a time limit. It sets `sleeps` under the lock, and `pump` wakes it.
+//!   while no run waits for a time limit. The watcher sets `sleeps` under the lock, and `pump` wakes the watcher.
 //! - All time limits are equal, so the run that has waited longest reaches its limit first.
 //! - The lock is held only to read and change the state. The collector starts calls, continues runs, and drops tensors of the user without
 //!   the lock.
@@ -134,7 +134,7 @@ struct Call {
     /// The seat of each batch item; `None` if the run has left.
     seats: Vec<Option<usize>>,
     n_in_call: usize,
-    /// Empty lists for the inputs, one per port. They are kept so that a start allocates nothing.
+    /// Empty lists for the inputs, one per port. The lists are kept so that a start allocates nothing.
     lists: Vec<Vec<Tensor>>,
     /// The results of the latest call.
     results: Results,
@@ -170,7 +170,7 @@ enum Here {
     AnyRun,
 }
 
-/// A task that performs all actions that are due. It runs after the tasks that are already in the queue of the executor.
+/// A task that performs all actions that are due. The task runs after the tasks that are already in the queue of the executor.
 struct Look(Arc<Shared>);
 
 impl Task for Look {

@@ -16,11 +16,11 @@ use crate::tensor::Tensor;
 /// The name of the thread that runs callbacks with [`Config::callback_thread`].
 const CALLBACKS: &str = "roiflow-callbacks";
 
-/// A compiled model. It creates any number of independent requests. Clones share the model.
+/// A compiled model. A compiled model creates any number of independent requests. Clones share the model.
 #[derive(Clone)]
 pub struct CompiledModel {
     shared: Arc<CompiledShared>,
-    /// The requests for [`CompiledModel::infer`]. They hold `shared`, so they cannot be part of `shared`.
+    /// The requests for [`CompiledModel::infer`]. These requests hold `shared`, so they cannot be part of `shared`.
     direct: Arc<OnceLock<RequestPool>>,
 }
 
@@ -95,7 +95,8 @@ impl CompiledModel {
         &self.shared.name
     }
 
-    /// The optimal number of concurrent requests. This is [`Config::n_requests`] if set, otherwise the number that keeps the device busy.
+    /// The optimal number of concurrent requests. The number is [`Config::n_requests`] if set, otherwise the number that keeps the device
+    /// busy.
     pub fn optimal_number_of_requests(&self) -> usize {
         self.shared.config.n_requests.unwrap_or_else(|| self.shared.model.optimal_number_of_requests()).max(1)
     }

@@ -62,8 +62,9 @@ pub struct Config {
     /// and frees it when it ends.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub drop_patience: Duration,
-    /// Options of one engine, with the prefix of the engine: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. They override
-    /// the other options. A device ignores the options of other engines. OpenVINO rejects unknown names; ONNX Runtime does not check names.
+    /// Options of one engine, with the prefix of the engine: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. Options of an
+    /// engine override the other fields of this type. A device ignores the options of other engines. OpenVINO rejects unknown names; ONNX
+    /// Runtime does not check names.
     pub engine_options: BTreeMap<String, String>,
 }
 
@@ -140,8 +141,8 @@ impl Config {
         }
     }
 
-    /// Number of concurrent engine calls, and threads per call, for this number of cores. Both are at least 1. Their product exceeds the
-    /// number of cores only if the caller set them so. Batched requests share a call.
+    /// Number of concurrent engine calls, and threads per call, for this number of cores. Both numbers are at least 1. Their product
+    /// exceeds the number of cores only if the caller set the options so. Batched requests share a call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
         let one_request = match self.performance {
             Performance::Throughput => self.n_threads.unwrap_or(1),

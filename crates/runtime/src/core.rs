@@ -105,10 +105,10 @@ impl Core {
 
     /// Compiles a model for the device with this name.
     ///
-    /// With [`Config::batch_size`] above 1, the first axis of every input must be the batch. Its extent must be 1 or dynamic, and all other
-    /// extents must be known. If it is dynamic, single and batched runs use one compiled model. If it is 1, the model is compiled a second
-    /// time with a dynamic first axis, which doubles the memory. Single runs then take as long as without batching. If the device does not
-    /// know whether batch items are independent, test runs with random inputs check it.
+    /// With [`Config::batch_size`] above 1, the first axis of every input must be the batch. The extent of the first axis must be 1 or
+    /// dynamic, and all other extents must be fixed. If the first axis is dynamic, single and batched runs use one compiled model. If its
+    /// extent is 1, the model is compiled a second time with a dynamic first axis, which doubles the memory. Single runs then take as long
+    /// as without batching. If the device does not know whether batch items are independent, test runs with random inputs check it.
     ///
     /// # Errors
     /// Returns `NotFound` if there is no such device; `Unsupported` if the device is missing on this machine, or if the model cannot be
@@ -241,7 +241,7 @@ impl Core {
     }
 }
 
-/// Maximum size of an input. It is larger than any usual image, and small enough to be allocated.
+/// Maximum size of an input. The limit is larger than any usual image, and small enough to be allocated.
 const MAX_INPUT_BYTES: usize = 1 << 30;
 
 /// Checks a source before it is read.

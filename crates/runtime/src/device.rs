@@ -80,8 +80,8 @@ pub trait Device: Send + Sync {
         Ok(compiled)
     }
 
-    /// Loads the engine, for devices that need time to load it. Returns whether the device can be used. If not, a later `compile` returns
-    /// the error.
+    /// Loads the engine, for devices that need time to load it. Returns whether the device can be used. If the device cannot be used, a
+    /// later `compile` returns the error.
     fn prepare(&self) -> bool {
         self.info().missing.is_none()
     }
@@ -125,8 +125,8 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// The devices of one engine. Their names share a prefix, for example `ORT.CPU` and `ORT.CUDA`. The engine is searched and loaded only when
-/// it is needed.
+/// The devices of one engine. The names of these devices share a prefix, for example `ORT.CPU` and `ORT.CUDA`. The engine is searched and
+/// loaded only when it is needed.
 pub trait DeviceFamily: Send + Sync {
     /// The part of the device names before the dot.
     fn prefix(&self) -> &str;
@@ -225,8 +225,8 @@ pub trait DeviceRequest: Send {
     /// at that time.
     fn end_run(&mut self) {}
 
-    /// Whether the device can use this tensor in device memory ([`Tensor::is_remote`]). Usually a device accepts only its own memory. Such
-    /// a tensor has no bytes in [`DeviceIo`]; see [`Tensor::in_remote`].
+    /// Whether the device can use this tensor in device memory ([`Tensor::is_remote`]). Usually a device accepts only its own memory. A
+    /// tensor in device memory has no bytes in [`DeviceIo`]; see [`Tensor::in_remote`].
     fn accepts_remote(&self, _tensor: &Tensor) -> bool {
         false
     }

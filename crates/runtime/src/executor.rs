@@ -182,7 +182,7 @@ impl Executors {
     }
 
     /// The executor of the CPU steps of a device. With [`Config::exclusive_requests`], this is one worker that all such models of the
-    /// device share. Otherwise it is the executor of [`Executors::for_steps`].
+    /// device share. Without that option, the executor is the result of [`Executors::for_steps`].
     ///
     /// # Errors
     /// Fails if the system cannot start a thread.

@@ -50,8 +50,8 @@ pub trait AsInput {
     }
 }
 
-/// Values in row-major order without a shape, which are copied. Their number must be the number of elements of the input. At most one
-/// extent of the input may be dynamic.
+/// Values in row-major order without a shape, which are copied. The number of values must be the number of elements of the input. At most
+/// one extent of the input may be dynamic.
 impl<T: Element> AsInput for Vec<T> {
     fn as_input(&self) -> Input<'_> {
         Input::Copy(self)

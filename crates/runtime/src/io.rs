@@ -62,15 +62,15 @@ pub(super) struct InputSlot {
     leased: OnceCell<Tensor>,
     /// The leases on tensors whose values are copied into `own`: slices of a batch, or indices in shared memory.
     slices: Vec<Bytes>,
-    /// The new value for this input. It is set once all values of the same call are checked.
+    /// The new value for this input. The value is set once all values of the same call are checked.
     staged: Option<Staged>,
-    /// The emptied list of an earlier batch. It is reused so that a stream of batches allocates nothing.
+    /// The emptied list of an earlier batch. The list is reused so that a stream of batches allocates nothing.
     list: Vec<Tensor>,
-    /// Whether a value was set or copied. If so, an input without elements is intended.
+    /// Whether a value was set or copied. If a value was set, an input without elements is intended.
     is_given: bool,
 }
 
-/// A checked value for an input. It is set once all values of the same call are checked.
+/// A checked value for an input. The value is set once all values of the same call are checked.
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 enum Staged {
     Source(Source),
@@ -91,13 +91,13 @@ pub(super) enum InputLease {
 pub(super) struct OutputSlot {
     pub(super) port: Port,
     pub(super) tensor: Tensor,
-    /// Whether the tensor belongs to the request. If not, the user set it.
+    /// Whether the tensor belongs to the request. If it does not, the user set the tensor.
     own: bool,
     /// The second tensor that the request owns for this output. The two tensors alternate when the output is also an input.
     spare: Option<Tensor>,
     /// `None` if another reader held the output when the run started. The output then gets new memory when its shape is known.
     pub(super) lease: Option<BytesMut>,
-    /// The lease on device memory. If it is set, `lease` is `None`.
+    /// The lease on device memory. If the output is in device memory, `lease` is `None`.
     pub(super) remote: Option<DeviceLease>,
 }
 
@@ -682,8 +682,8 @@ impl RunIo {
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
     }
 
-    /// The error for an input that cannot be leased because another input of the same request uses its memory. This error is not `Busy`,
-    /// because the conflict would never end.
+    /// The error for an input that cannot be leased because another input of the same request uses its memory. The error has the kind
+    /// `Conflict` instead of `Busy`, because waiting would not help.
     fn own_conflict(&self, input_idx: usize) -> Option<Error> {
         let slot = &self.inputs[input_idx];
         let wanted = match &slot.source {
@@ -746,7 +746,7 @@ impl DeviceIo<'_> {
             && self.io.outputs.iter().all(|slot| slot.remote.is_none())
     }
 
-    /// Whether a tensor, values or a filler were set for this input. If not, an input of open shape has no elements.
+    /// Whether a tensor, values or a filler were set for this input. If none of these was set, an input of dynamic shape has no elements.
     pub fn is_given(&self, input_idx: usize) -> bool {
         self.io.inputs[self.io.places.inputs[input_idx]].is_given
     }

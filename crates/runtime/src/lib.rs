@@ -31,7 +31,7 @@
 //!
 //! The [`guide`] explains requests with examples.
 //!
-//! This crate depends on tensors only. It has no code for a specific engine, for images, or for GStreamer.
+//! This crate depends only on the tensor crate. The runtime has no code for a specific engine, for images, or for GStreamer.
 
 #![forbid(unsafe_code)]
 

@@ -31,7 +31,8 @@ enum BuiltIn {
 }
 
 impl PipelineStep {
-    /// Creates a user step. It may read the inputs after the step `fill`, and the outputs after the last step of the device.
+    /// Creates a user step. The step may read the inputs if it comes after `fill`, and the outputs if it comes after the last step of the
+    /// device.
     pub fn new(name: &str, executor: Arc<dyn Executor>, task: impl FnMut(&RunContext<'_>) -> Result<()> + Send + 'static) -> Self {
         Self { name: name.into(), executor, task: Task::Custom(Box::new(task)) }
     }

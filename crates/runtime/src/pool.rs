@@ -53,7 +53,7 @@ pub struct Pool {
 /// The state that the workers of a pool share.
 pub(crate) struct Workers {
     name: String,
-    /// The number of active workers. It is exceeded for a short time when workers return from a wait.
+    /// The number of active workers. More workers are active for a short time when workers return from a wait.
     n_threads: usize,
     has_groups: bool,
     state: Mutex<State>,

@@ -680,7 +680,7 @@ impl<U> Drop for IdleRequest<'_, U> {
         let (is_on, latest_run) = (guarded.state.is_on(), guarded.state.latest_run());
         drop(guarded);
         if is_on {
-            // The request was started without the queue. It becomes idle when that run completes.
+            // The request was started without the queue. The request becomes idle in the queue when that run completes.
             state.slots[self.request_idx] = Slot::Started { after: latest_run - 1, job: None };
         } else {
             self.shared.put_back(state, self.request_idx);

@@ -174,7 +174,7 @@ impl InferRequest {
     }
 
     /// Sets the callback of asynchronous runs. The callback gets the result or the error before waiting threads continue, and may start the
-    /// request again. It runs on a thread of an executor, so it should be short, unless the model was compiled with
+    /// request again. The callback runs on a thread of an executor, so it should be short, unless the model was compiled with
     /// [`Config::callback_thread`](super::Config::callback_thread). Until the callback returns, the request is busy for other threads.
     ///
     /// Callbacks of one request never run at the same time, so a callback may change captured variables. A callback that panicked is called
@@ -270,10 +270,10 @@ impl InferRequest {
     }
 
     /// The tensor of an output. The key is a name, an index, a port, or `()` for the only output. If this tensor is set as an input of the
-    /// same request, the next run writes into another tensor. In that case call this method again after each run.
+    /// same request, the next run writes into another tensor. If the output is fed back in this way, call this method again after each run.
     ///
     /// # Errors
-    /// Returns `NotFound`, or `Busy` while the request runs.
+    /// Returns `NotFound` if the model has no such port; `Busy` while the request runs.
     pub fn output_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         self.shared().with_body(|body| Ok(body.io.outputs[output_idx].tensor.clone()))
@@ -492,7 +492,7 @@ impl InferRequest {
     /// The filler replaces a tensor that was set before, and a tensor that is set later replaces the filler.
     ///
     /// # Errors
-    /// Returns `NotFound`, or `Busy` while the request runs.
+    /// Returns `NotFound` if the model has no such port; `Busy` while the request runs.
     pub fn set_input<'a>(&self, key: impl Into<PortKey<'a>>, fill: impl FillInput + 'static) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let source = Source::Fill(Box::new(fill));
@@ -564,7 +564,7 @@ impl InferRequest {
     }
 }
 
-/// User steps, times, identity.
+/// Methods for user steps, times and the identity of the request.
 impl InferRequest {
     /// Appends a step to every run, for example a decoder. The step runs on the CPU pool and can read inputs and outputs.
     ///
@@ -592,8 +592,8 @@ impl InferRequest {
         })
     }
 
-    /// Adds a step at the start of every run, after the steps that were prepended earlier. The step runs before the inputs are filled. It
-    /// may wait for data, or fail the run.
+    /// Adds a step at the start of every run, after the steps that were prepended earlier. The step runs before the inputs are filled. A
+    /// prepended step may wait for data, or fail the run.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.

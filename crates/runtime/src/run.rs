@@ -1,8 +1,8 @@
 //! Executes a request: exclusive access to its state, the steps of a run, the order of completion, stopping and waiting.
 //!
-//! Locks: `Shared::guarded` is held only to read state, or to move the [`Body`] (the state of a run) in and out. It is never held while
-//! user or device code runs: fillers, steps, callbacks, interrupts, wakers, executors, and drops of user values. `Shared::in_flight` holds
-//! the body while the run waits in the queue of an executor. The two locks are never held together.
+//! Locks: `Shared::guarded` is held only to read state, or to move the [`Body`] (the state of a run) in and out. `guarded` is never held
+//! while user or device code runs: fillers, steps, callbacks, interrupts, wakers, executors, and drops of user values. `Shared::in_flight`
+//! holds the body while the run waits in the queue of an executor. The two locks are never held together.
 //!
 //! Each time a body is put into `in_flight`, it gets a new number. The task in the queue of the executor stores the same number. One thread
 //! takes the body out and continues the run: the thread of the task, a thread that cancels, or the thread that drops the request. A task
@@ -414,8 +414,8 @@ impl Shared {
         }
     }
 
-    /// Completes a cancel, without any lock. Ends the run if it waits in the queue of an executor and no engine works for it. Otherwise a
-    /// task that waits for something other than a thread is recalled, and the run ends at its next step.
+    /// Completes a cancel, without any lock. Ends the run if it waits in the queue of an executor and no engine works for it. If the run
+    /// waits for something other than a thread, the executor releases its task, and the run ends at its next step.
     fn end_canceled(self: &Arc<Self>, run: u64) {
         let mut waits_at = None;
         let queued = {
@@ -543,7 +543,7 @@ impl Shared {
             callback(&request, outcome);
             drop(callback);
         });
-        // `request` may be the last handle. Its drop then runs drops of user values.
+        // `request` may be the last handle. The drop of the last handle runs drops of user values.
         let dropped = catch(format_args!("the drop of the request"), || drop(request));
         called.and(dropped)
     }
@@ -785,14 +785,16 @@ impl Drop for Handle {
         let mut is_left = false;
         let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         if !is_inside && shared.check_process().is_ok() {
-            // A run that waits in a queue without pending work of an engine ends immediately. Its task does nothing when it runs later.
+            // A run that waits in a queue without pending work of an engine ends immediately. The task of such a run does nothing when it
+            // runs later.
             let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.is_pending());
             if let Some(mut body) = queued {
                 body.abandon(&shared.cancel, canceled());
                 shared.end(body);
             }
             if waits::must_report() && !shared.guarded.lock().unwrap().state.is_quiet() {
-                // If no spare worker is left, waits without a registration. That is safe because this wait has a time limit.
+                // If no spare worker is left, waits without a registration. A missing registration is safe here, because this wait has a
+                // time limit.
                 _waits = shared.registry().begin(|| Target::Timed).unwrap_or_default();
             }
             let mut guarded = shared.guarded.lock().unwrap();

@@ -1,4 +1,5 @@
-//! The tracing span of a run. Its target is `roiflow::trace`. It records the request, its name, the model, the device and the outcome.
+//! The tracing span of a run. The target of the span is `roiflow::trace`. The span records the request, its name, the model, the device and
+//! the outcome.
 
 use tracing::field::Empty;
 use tracing::{Level, Metadata, Span, span_enabled, trace_span};

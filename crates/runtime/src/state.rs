@@ -8,8 +8,8 @@
 //! | calling back | idle or running again, while the callback of an earlier run is running | a run with a callback ended | the callback returned |
 //! | stopped | the last handle was dropped; no run can start | drop | never |
 //!
-//! The state "calling back" overlaps with idle and running, because a callback may start the request again. It is therefore a separate
-//! field.
+//! The state "calling back" overlaps with idle and running, because a callback may start the request again. Therefore "calling back" is a
+//! separate field.
 
 /// The thread number that means "no thread".
 const NOBODY: u64 = 0;
@@ -47,7 +47,7 @@ pub(crate) enum EndOfRun {
     Finished,
 }
 
-/// The next action after a callback returned. In both cases the waiters of the callback's run must be notified.
+/// The next action after a callback returned. After every callback, the waiters of its run must be notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfCallback {
@@ -171,7 +171,7 @@ impl RequestState {
         self.n_finished >= run
     }
 
-    /// Whether a run or a callback is in progress. If so, its end will be reported.
+    /// Whether a run or a callback is in progress. If it is, the end of the run or callback will be reported.
     pub(crate) fn is_on(&self) -> bool {
         self.running || self.calling.is_some()
     }

@@ -1,8 +1,8 @@
 //! The steps of a run, each with its executor and task, and the state that the run owns.
 //!
 //! The order of the steps is: steps that the user prepended, `fill` (preprocesses or batches the inputs), the steps of the device, steps
-//! that the user appended, and the completion with the callback. If the next step has another executor, the request is queued there.
-//! Otherwise the run continues immediately. On a CPU engine the whole run is one task.
+//! that the user appended, and the completion with the callback. If the next step has another executor, the request is queued there. If the
+//! next step has the same executor, the run continues immediately. On a CPU engine the whole run is one task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl CancelToken {
     /// Ends the registration of [`CancelToken::interrupt_with`], so a later cancel does not interrupt the engine.
     pub fn forget(&self) {
         let mut engine = self.engine.lock().unwrap();
-        // Wait for an interrupt that is in progress. It must not reach the engine during its next run.
+        // Wait for an interrupt that is in progress. An interrupt for this run must not reach the engine during its next run.
         while engine.telling != 0 && engine.telling != this_thread() {
             engine = self.has_told.wait(engine).unwrap();
         }
@@ -205,7 +205,7 @@ pub(super) struct Body {
     /// The number of times that the body was queued. A task compares this number and does nothing if the body was queued again or removed
     /// by a cancel.
     pub(super) n_queued: u64,
-    /// The latest task. It is reused if no executor holds it.
+    /// The latest task. The task is reused if no executor holds it.
     pub(super) task: Option<Arc<RunTask>>,
     /// The compiled model, for traces. Must be dropped after `device`.
     pub(super) model: Arc<CompiledShared>,

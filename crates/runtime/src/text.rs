@@ -52,7 +52,7 @@ impl Display for Quoted<'_> {
 
 /// Whether a terminal interprets this character.
 pub fn is_obeyed(c: char) -> bool {
-    // These ranges are direction marks and embeddings, line and paragraph separators, and invisible tags.
+    // These ranges of Unicode are direction marks and embeddings, line and paragraph separators, and invisible tags.
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
         || matches!(c, '\u{e0000}'..='\u{e007f}')

@@ -79,8 +79,8 @@ pub(super) fn must_report() -> bool {
 /// calls `action`. Waits for requests and queues, such as [`InferRequest::wait`](super::InferRequest::wait), are reported automatically.
 ///
 /// # Errors
-/// Returns `WouldDeadlock` if `action` would block the last worker of the pool and the system cannot start another thread. In this case
-/// `action` is not called.
+/// Returns `WouldDeadlock` if `action` would block the last worker of the pool and the system cannot start another thread. After this
+/// error, `action` was not called.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::{Config, executor}};
@@ -149,9 +149,9 @@ impl Drop for Waits<'_> {
 
 /// The runs for which a thread waits.
 pub(super) enum Target {
-    /// A run of a request, with a time limit. Such a wait always ends.
+    /// A run of a request, with a time limit. A wait with a time limit always ends.
     Timed,
-    /// This run of one request.
+    /// The run with this number, of this request.
     Run(Arc<Shared>, u64),
     /// Any of these requests.
     Any(Vec<Arc<Shared>>),

@@ -1,7 +1,7 @@
 //! Guards over untyped bytes, and copies between layouts.
 //!
-//! A guard leases the elements of a tensor. It leases the gaps between rows only if the caller requires them, because another guard may
-//! write to the gaps. Therefore copies use pointers from row to row, and no slice covers a gap that is not leased.
+//! A guard leases the elements of a tensor. A guard leases the gaps between rows only if the caller requires them, because another guard
+//! may write to the gaps. Therefore copies use pointers from row to row, and no slice covers a gap that is not leased.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -265,7 +265,7 @@ impl BytesMut {
         let len = self.0.dense::<T>()?.len();
         let ptr = if len == 0 { NonNull::<T>::dangling().as_ptr() } else { self.0.ptr().as_ptr().cast::<T>() };
         debug_assert!(ptr.is_aligned());
-        // SAFETY: `dense` has checked the same elements. They are accessed through the exclusive borrow of the lease for writing.
+        // SAFETY: `dense` has checked the same elements. The elements are accessed through the exclusive borrow of the lease for writing.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
     }
 

@@ -27,7 +27,7 @@ impl Shape {
         Self { dims: inline, rank: dims.len() as u8 }
     }
 
-    /// The extents from `begin` to `end`. Both must have the same number of axes, at most [`MAX_RANK`].
+    /// The extents from `begin` to `end`. `begin` and `end` must have the same number of axes, at most [`MAX_RANK`].
     #[inline(always)]
     fn between(begin: &[usize], end: &[usize]) -> Self {
         let mut dims = [0; MAX_RANK];
@@ -78,7 +78,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The element type, shape and byte strides. They define the offset of each element from the first element.
+/// The element type, shape and byte strides. The strides define the offset of each element from the first element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     shape: Shape,

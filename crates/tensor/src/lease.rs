@@ -168,8 +168,8 @@ impl Rows {
 pub struct Leases {
     /// Size of the memory in bytes.
     len: usize,
-    /// `WRITER` if a lease for writing covers the whole memory. Otherwise the number of leases for reading on the whole memory, plus
-    /// `PARTS` while the list has entries.
+    /// `WRITER` if a lease for writing covers the whole memory. Without a writer, the value is the number of leases for reading on the
+    /// whole memory, plus `PARTS` while the list has entries.
     state: AtomicUsize,
     /// Leases on parts. Ended leases leave `None`, so that indices stay valid. No entry has an empty span.
     parts: Mutex<Vec<Option<Part>>>,

@@ -14,7 +14,7 @@ struct VecMemory<T: Element> {
     capacity: usize,
 }
 
-// SAFETY: this value owns the allocation, which is initialized up to `len` and never moves. It is accessed only through leases.
+// SAFETY: this value owns the allocation, which is initialized up to `len` and never moves. The allocation is accessed only through leases.
 unsafe impl<T: Element> ForeignMemory for VecMemory<T> {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr.cast()

@@ -38,7 +38,7 @@ impl TensorPool {
         Ok(Self { layout, idle: Arc::new(Idle { capacity, blocks: Mutex::new(Vec::with_capacity(capacity)) }) })
     }
 
-    /// Takes a tensor out of the pool. Its values are zero, or the values that the previous user wrote.
+    /// Takes a tensor out of the pool. The values of the tensor are zero, or the values that the previous user wrote.
     ///
     /// # Panics
     /// Panics if no memory is left. [`TensorPool::try_take`] returns an error instead.

@@ -35,8 +35,8 @@ impl ProcessToken {
     }
 }
 
-/// Registers the handler. If several threads register it at the same time, it counts a fork twice. That is harmless, because tokens are
-/// only compared for equality.
+/// Registers the handler. If several threads register it at the same time, it counts a fork twice. Counting twice is harmless, because
+/// tokens are only compared for equality.
 #[cfg(unix)]
 fn count_forks() -> bool {
     type Handler = Option<unsafe extern "C" fn()>;

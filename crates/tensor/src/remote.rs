@@ -1,7 +1,7 @@
 //! Tensors in device memory. The host knows the shape and element type, but can access the bytes only by copying.
 //!
-//! A context of the device (`runtime::RemoteContext`) creates such tensors. Like host tensors, they have regions and leases. They can be
-//! inputs and outputs of requests of their device. Host access to their bytes fails with [`ErrorKind::Remote`].
+//! A context of the device (`runtime::RemoteContext`) creates such tensors. Like host tensors, they have regions and leases. Tensors in
+//! device memory can be inputs and outputs of requests of their device. Host access to their bytes fails with [`ErrorKind::Remote`].
 
 use std::any::Any;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::tensor::Placed;
 use super::{DeviceLease, Error, ErrorKind, Layout, Memory, MemoryKind, Result, Tensor};
 
-/// A block of device memory. A device implements this trait. It recognizes its own blocks by their type, see [`Tensor::in_remote`].
+/// A block of device memory. A device implements this trait. The device recognizes its own blocks by their type, see [`Tensor::in_remote`].
 pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
     /// The name of the memory in messages, for example "the memory of GPU.0".
     fn place(&self) -> &str;
@@ -26,7 +26,7 @@ pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
     }
 
     /// Copies the elements of `layout` to `target` without gaps. The first element is at `offset_bytes`. Returns when the copy is complete.
-    /// The caller holds a lease. It has checked that the elements are inside the block and that `target` has their total size.
+    /// The caller holds a lease. The caller has also checked that the elements are inside the block and that `target` has their total size.
     ///
     /// # Errors
     /// Any error of the device.

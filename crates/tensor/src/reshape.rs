@@ -12,8 +12,8 @@ use super::tensor::{Body, Placed};
 use super::{BytesMut, DeviceLease, Error, ErrorKind, Layout, Memory, Result, Shape, Tensor};
 
 impl Tensor {
-    /// Changes the shape. A dense tensor keeps its memory if that is large enough. Otherwise it gets new zeroed memory, and existing
-    /// regions keep the old memory. A region can shrink, and grow back to its original shape.
+    /// Changes the shape. A dense tensor keeps its memory if that is large enough. If the memory is too small, the tensor gets new zeroed
+    /// memory, and existing regions keep the old memory. A region can shrink, and grow back to its original shape.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] while a guard covers a byte of the memory; [`ErrorKind::Shape`] if a region would exceed its original

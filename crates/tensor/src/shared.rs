@@ -6,7 +6,7 @@
 //! - *Receiving* ([`SharedTensor::receive`]): data from the other process is not trusted. The layout must be inside the file.
 //! - *Copying* ([`SharedTensor::import`], [`SharedTensor::read_to`], [`SharedTensor::write_from`]): the system copies between the file and
 //!   a tensor. Later writes by the other process do not change the copied values.
-//! - *Mapping* ([`SharedTensor::map`]): makes no copy. It is `unsafe`, because a lease does not prevent another process from writing.
+//! - *Mapping* ([`SharedTensor::map`]): makes no copy. Mapping is `unsafe`, because a lease does not prevent another process from writing.
 //!
 //! A file has one set of leases per process, even if it was received several times. So all tensors over one file in this process exclude
 //! each other. Leases have no effect in other processes. `bool` tensors cannot be shared, because another process could write a byte that
@@ -32,7 +32,7 @@ use super::storage::busy;
 use super::tensor::Placed;
 use super::{ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Shape, Tensor};
 
-/// A tensor in the memory of a file. It can be sent to another process or received from one.
+/// A tensor in the memory of a file. Such a tensor can be sent to another process or received from one.
 ///
 /// In a received tensor, the other process chose the values of the fields. Each method checks them before it uses the file.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl SharedTensor {
         Ok(tensor)
     }
 
-    /// Copies the current values to `target`. It must have the same element type and shape, and may have any strides.
+    /// Copies the current values to `target`. `target` must have the same element type and shape, and may have any strides.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor is not inside the file

@@ -18,8 +18,8 @@ pub const ALIGN_BYTES: usize = 64;
 /// Memory with an owner outside this crate, for example a mapped media buffer or a tensor of an engine.
 ///
 /// # Safety
-/// `as_ptr` points to `len` initialized bytes. Their address does not change during the lifetime of the value. While a lease for reading
-/// covers a byte, the byte does not change. While a lease for writing covers a byte, only the holder of the lease accesses it. If
+/// `as_ptr` points to `len` initialized bytes. The address of the bytes does not change during the lifetime of the value. While a lease for
+/// reading covers a byte, the byte does not change. While a lease for writing covers a byte, only the holder of the lease accesses it. If
 /// `is_writable` is true, the bytes may be written.
 pub unsafe trait ForeignMemory: Send + Sync {
     /// First byte.
@@ -98,7 +98,7 @@ impl Memory {
         Self::of(owner.as_ptr(), owner.len(), owner.is_writable(), Owner::Foreign(owner))
     }
 
-    /// A block of device memory. Its address is only an identifier and is never dereferenced.
+    /// A block of device memory. The address of device memory is only an identifier and is never dereferenced.
     pub fn remote(owner: Box<dyn RemoteMemory>) -> Arc<Self> {
         Self::of(NonNull::from(&*owner).cast(), owner.len(), true, Owner::Remote(owner))
     }

@@ -31,8 +31,8 @@ pub struct Tensor {
 pub(super) enum Body {
     /// A whole block of memory. The handles share one layout. A tensor that grows may get a new block.
     Whole(Arc<RwLock<Placed>>),
-    /// A region of a block. It keeps the block if the whole tensor moves to a larger one. `limit` is the original shape. The first reshape
-    /// sets it.
+    /// A region of a block. The region keeps the block if the whole tensor moves to a larger block. `limit` is the original shape. The
+    /// first reshape sets it.
     Part { placed: Placed, limit: Option<Box<Shape>> },
 }
 
@@ -104,7 +104,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A tensor over foreign memory, without a copy. Its first element is at `offset_bytes`.
+    /// A tensor over foreign memory, without a copy. The first element of the tensor is at `offset_bytes`.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the layout exceeds the memory, or if its elements are not aligned.
@@ -139,7 +139,7 @@ impl Tensor {
                 ),
             ));
         }
-        // Device memory has no host address. Its first byte is aligned for every element type.
+        // Device memory has no host address. The first byte of device memory is aligned for every element type.
         let begin = if memory.as_remote().is_some() { 0 } else { memory.address() as usize };
         if !(begin + offset_bytes).is_multiple_of(layout.element().size()) {
             return Err(Error::new(
@@ -156,7 +156,7 @@ impl Tensor {
         Self { element: layout.element(), body: Body::Whole(Arc::new(RwLock::new(Placed { memory, layout, offset_bytes: 0 }))) }
     }
 
-    /// The element type. It never changes.
+    /// The element type. The element type of a tensor never changes.
     pub fn element(&self) -> ElementType {
         self.element
     }

@@ -20,8 +20,8 @@ pub trait Values {
         None
     }
 
-    /// Writes all values to `target`. It must have no gaps and the same shape; for flat values, the same number of elements. Values of
-    /// another type are cast like Rust's `as`. A cast from a float rounds toward zero, saturates, and turns NaN into 0. A cast between
+    /// Writes all values to `target`. `target` must have no gaps and the same shape; for flat values, the same number of elements. Values
+    /// of another type are cast like Rust's `as`. A cast from a float rounds toward zero, saturates, and turns NaN into 0. A cast between
     /// integers wraps. A cast to `bool` is true if the value is not 0.
     ///
     /// # Errors

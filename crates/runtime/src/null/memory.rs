@@ -1,5 +1,5 @@
-//! The memory of the `NULL` device. It is heap memory that the host cannot access directly, to test the code around device memory without a
-//! real device.
+//! The memory of the `NULL` device. This memory is on the heap, but the host cannot access it directly. Use it to test the code around
+//! device memory without a real device.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The device `NULL`, which does not compute. It has scripted outputs, gates, failures and counters. Use it to test the code around an
+//! The device `NULL`, which does not compute. `NULL` has scripted outputs, gates, failures and counters. Use it to test the code around an
 //! engine, and to measure a pipeline without inference.
 
 mod memory;

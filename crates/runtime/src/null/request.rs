@@ -1,4 +1,4 @@
-//! A request of the `NULL` device. Its runs follow the script.
+//! A request of the `NULL` device. The runs of this request follow the script.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -17,15 +17,15 @@ pub struct Script {
     pub gate: Option<Arc<Gate>>,
     /// Compilations for the device pass through this gate.
     pub compile_gate: Option<Arc<Gate>>,
-    /// Writes the outputs, fails or panics. If not set, the outputs are zeros.
+    /// Writes the outputs, fails or panics. Without this closure, the outputs are zeros.
     pub compute: Option<Compute>,
-    /// The executor of the device's step. If not set, the CPU pool.
+    /// The executor of the device's step. The default is the CPU pool.
     pub executor: Option<Arc<dyn Executor>>,
     /// Whether the device computes in parallel to the CPU. A run then waits at the gate on a separate waiter thread of the device, while
     /// the CPU preprocesses and completes other runs.
     pub has_own_waiter: bool,
-    /// An executor on which the device computes in parallel to the CPU. It notifies the [`Completion`](crate::Completion) at the end. A run
-    /// passes the gate on this executor, and no thread waits for the run. Replaces the waiter.
+    /// An executor on which the device computes in parallel to the CPU. The device notifies the [`Completion`](crate::Completion) at the
+    /// end. A run passes the gate on this executor, and no thread waits for the run. Replaces the waiter.
     pub engine: Option<Arc<dyn Executor>>,
     /// Further steps after the first step, each on its own executor, for example the waiter of an accelerator.
     pub more_steps: Vec<(&'static str, Arc<dyn Executor>)>,

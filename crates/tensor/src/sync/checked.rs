@@ -1,8 +1,8 @@
 //! The synchronization types of `native.rs` for the model checker. At each operation, the checker may switch to another thread.
 //!
 //! The clock does not advance until a check calls [`pass_time`]. The condition variable of the checker has no timeout, so this file
-//! implements one. A waiter is a channel. It is added to the list of waiters in the same step that releases the lock. A notification before
-//! that step does not reach it, as with a real condition variable.
+//! implements one. A waiter is a channel. The channel is added to the list of waiters in the same step that releases the lock. A
+//! notification before that step does not reach it, as with a real condition variable.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -35,7 +35,7 @@ pub fn spawn_joinable(_name: &str, body: impl FnOnce() + Send + 'static) -> std:
 }
 
 std::thread_local! {
-    /// The threads that [`spawn`] started. They are never dropped, because threads of earlier schedules no longer exist.
+    /// The threads that [`spawn`] started. The handles are never dropped, because threads of earlier schedules no longer exist.
     static SPAWNED: RefCell<Vec<ManuallyDrop<shuttle::thread::JoinHandle<()>>>> = RefCell::default();
 }
 
@@ -92,7 +92,8 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable with the interface of the standard library. It has no spurious wake-ups, so a check detects a missing notification.
+/// A condition variable with the interface of the standard library. This type has no spurious wake-ups, so a check detects a missing
+/// notification.
 #[derive(Debug)]
 pub struct Condvar {
     waiters: Hidden<Waiters>,

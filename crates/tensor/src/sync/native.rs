@@ -57,9 +57,9 @@ type WaitTimeout<'a, T> = LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)>;
 #[derive(Debug, Default)]
 pub struct Condvar {
     condvar: std::sync::Condvar,
-    /// The number of waiting threads. It is incremented only under the mutex. If a waiter checks its condition before the notifier locks
-    /// the mutex, the notifier sees the incremented number. If the waiter checks afterwards, it sees the changed condition and does not
-    /// wait.
+    /// The number of waiting threads. The number is incremented only under the mutex. If a waiter checks its condition before the notifier
+    /// locks the mutex, the notifier sees the incremented number. If the waiter checks afterwards, it sees the changed condition and does
+    /// not wait.
     n_waiting: AtomicUsize,
 }
 
