@@ -1,4 +1,4 @@
-//! Engines may flush denormal numbers to zero. They must not change this setting for the calling code, because Rust assumes the default
+//! Engines may flush denormal numbers to zero. Engines must not change this setting for the calling code, because Rust assumes the default
 //! floating-point environment.
 
 use std::hint::black_box;

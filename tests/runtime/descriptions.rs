@@ -250,7 +250,7 @@ fn ultralytics_metadata_must_match_the_ports() {
         let message = refused(&with_metadata(ports(image, outputs), &entries(names)));
         assert!(parts.iter().all(|part| message.contains(part)), "{outputs:?}: {message}");
     }
-    // Final boxes have no class columns. This does not depend on the name of the flag in the metadata.
+    // Final boxes have no class columns. The number of columns does not depend on the name of the flag in the metadata.
     for flag in [("end2end", "True"), ("args", "{'nms': True}")] {
         let outputs: Ports<'_> = &[("output0", &[1, 300, 6])];
         let entries = [&entries(three)[..], &[flag]].concat();

@@ -24,7 +24,8 @@ fn resident_kib() -> usize {
 /// A device family with only the library at this path.
 fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
     match device {
-        // SAFETY: the libraries are these engines, files that are not libraries, and libm. Their initializers have no harmful effects.
+        // SAFETY: the libraries are these engines, files that are not libraries, and libm. The initializers of these libraries have no
+        // harmful effects.
         "ORT.CPU" => Arc::new(unsafe { OnnxRuntime::at(path) }),
         // SAFETY: as above.
         _ => Arc::new(unsafe { OpenVino::at(path) }),
@@ -184,7 +185,7 @@ fn model_rejected_by_the_engine_is_an_error_with_the_file() {
     let ir = scratch.file("broken.xml", "<net name=\"broken\" version=\"11\"><layers></net>");
     let error = core.read_model(&ir).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Model, "{error}");
-    // If the engine is installed, the error is the engine's message. Otherwise it says how to install the engine.
+    // If the engine is installed, the error is the engine's message. If the engine is missing, the error says how to install the engine.
     assert!(error.to_string().to_lowercase().contains("openvino"), "{error}");
 }
 

@@ -72,7 +72,7 @@ fn before_the_first_run_no_node_has_run() {
     assert!(nodes.iter().all(|node| (node.status, node.real, node.cpu) == (NodeStatus::NotRun, Duration::ZERO, Some(Duration::ZERO))));
 }
 
-/// The engine computes the batch items one by one. Their times add up within a run, and the next run starts from zero.
+/// The engine computes the batch items one by one. The times of the items add up within a run, and the next run starts from zero.
 #[test]
 fn the_times_are_those_of_the_latest_run() {
     let request = profiled(&tiny("double.onnx")).create_infer_request().unwrap();
@@ -128,7 +128,7 @@ fn each_operation_of_a_real_model_appears_under_its_name() {
     }
 }
 
-/// External engines replace and fuse nodes. Their reported node times must still make up most of the duration of the run.
+/// External engines replace and fuse nodes. The reported node times must still make up most of the duration of the run.
 #[test]
 fn engines_tell_what_the_nodes_of_a_real_model_did() {
     let Some(path) = real("models/version-RFB-320.onnx") else { return };

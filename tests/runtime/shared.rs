@@ -1,4 +1,4 @@
-//! Tensors that two processes share. They are sent in both directions, and requests use them without a copy. A peer that dies, sends
+//! Tensors that two processes share. The tensors are sent in both directions, and requests use them without a copy. A peer that dies, sends
 //! invalid layouts or does not seal its file must cause no harm. The peer is this test program, started again with a role.
 
 use std::io::{BufRead, BufReader, Write};
@@ -121,7 +121,7 @@ fn peer(role: &str) -> (Peer, Line) {
     (peer, in_time(accept))
 }
 
-/// If this process was started with a role, plays that role. Otherwise does nothing.
+/// If this process was started with a role, plays that role. Without a role, the function does nothing.
 #[test]
 fn the_other_process() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -138,7 +138,7 @@ fn the_other_process() {
     }
 }
 
-/// The role of a peer that doubles received tensors with the embedded engine. It sends its output tensor once.
+/// The role of a peer that doubles received tensors with the embedded engine. The peer sends its output tensor once.
 fn play_doubler(line: &mut Line) {
     let request = compile(&tiny("double.onnx")).create_infer_request().unwrap();
     let input = mapped(line.receive());
@@ -196,7 +196,7 @@ fn requests_read_and_write_shared_memory_where_it_lies() {
     assert_eq!((values(&output), theirs.address()), (vec![8.0; 12], before));
 }
 
-/// The role of a peer that sends an input and receives an output tensor. It then blocks while it writes the output.
+/// The role of a peer that sends an input and receives an output tensor. The peer then blocks while it writes the output.
 fn play_victim(line: &mut Line) {
     let input = shared(2, 7.0);
     line.send(&input);

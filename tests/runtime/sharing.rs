@@ -44,7 +44,7 @@ fn gray_image(value: u8) -> Frame {
     Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &[value; 64 * 64 * 3]).unwrap()
 }
 
-/// A script that reports one box per batch item. Its confidence is the mean of the image.
+/// A script that reports one box per batch item. The confidence of the box is the mean of the image.
 fn means() -> Script {
     Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
@@ -56,7 +56,7 @@ fn means() -> Script {
     })
 }
 
-/// A script that waits at the gate. It then reports a class for each batch item: the first value of the item.
+/// A script that waits at the gate. After the gate, the script reports a class for each batch item: the first value of the item.
 fn echoes(gate: Option<Arc<Gate>>) -> Script {
     let script = Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);

@@ -133,7 +133,7 @@ impl Case {
         Frame::from_planes(self.format, self.size, &planes, self.colorimetry).unwrap().region(self.region).unwrap()
     }
 
-    /// The second of three batch items. It is contiguous or a region of a larger tensor.
+    /// The second of three batch items. The item is contiguous or a region of a larger tensor.
     fn inputs(&self, random: &mut Random) -> Tensor {
         let (channels, height, width) = (self.preprocess.color.n_channels(), self.input.height as usize, self.input.width as usize);
         let shape = match self.preprocess.layout {

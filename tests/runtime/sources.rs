@@ -102,7 +102,7 @@ fn family(engine: &str) -> Core {
     core
 }
 
-/// In the metadata of a model, the key `location` is an ordinary entry. It names an external file only inside a tensor.
+/// In the metadata of a model, the key `location` is an ordinary entry. The key names an external file only inside a tensor.
 #[test]
 fn a_location_in_the_metadata_is_no_other_file() {
     let entry = [field(1, b"location"), field(2, b"Bergen")].concat();

@@ -23,7 +23,7 @@ fn detector(model: &str) -> Stage {
     Stage::detector(&options(model)).unwrap()
 }
 
-/// An image with a rectangle of another color. Its rows have padding, and all planes are in one block of memory.
+/// An image with a rectangle of another color. The rows of the image have padding, and all planes are in one block of memory.
 fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, color: [u8; 3]) -> (Arc<Memory>, Frame) {
     let sample_bytes = format.element().size();
     let row_bytes = |plane_idx: usize| (format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5) * sample_bytes;
@@ -430,7 +430,7 @@ fn panicking_closure_does_not_lose_the_request() {
     assert_eq!(found, 0);
 }
 
-/// A frame may arrive at the moment when the only request becomes idle. Its start must not fail with `Busy`.
+/// A frame may arrive at the moment when the only request becomes idle. The start of that frame's run must not fail with `Busy`.
 #[test]
 fn frame_between_two_runs_is_accepted() {
     let classifier = Stage::classifier(&StageOptions { n_requests: Some(1), ..options("color.onnx") }).unwrap();

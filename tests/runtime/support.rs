@@ -65,7 +65,8 @@ pub fn quantizes_as_references_do() -> bool {
     false
 }
 
-/// Whether a device is available. If not, prints a message. Panics if an unavailable device is listed in `ROIFLOW_REQUIRE_DEVICES`.
+/// Whether a device is available. If it is not, the function prints a message. Panics if an unavailable device is listed in
+/// `ROIFLOW_REQUIRE_DEVICES`.
 pub fn is_here(device: &str) -> bool {
     static DEVICES: OnceLock<Vec<(String, DeviceInfo)>> = OnceLock::new();
     let devices = DEVICES.get_or_init(|| devices::core().devices());
@@ -176,7 +177,8 @@ pub fn resident_bytes() -> Option<usize> {
     line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// A temporary folder for the files of one test. It is unique, even if tests use equal names. Dropping this value removes the folder.
+/// A temporary folder for the files of one test. The folder is unique, even if tests use equal names. Dropping this value removes the
+/// folder.
 pub struct Scratch(PathBuf);
 
 impl Scratch {

@@ -191,7 +191,7 @@ pub fn callbacks_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     }
 }
 
-/// Each of two queues has one request. Its callback waits for the other queue: for an idle request, or for all jobs.
+/// Each of two queues has one request. The callback of that request waits for the other queue: for an idle request, or for all jobs.
 pub fn queues_that_wait_for_each_other_get_an_error(device: &UnderTest) {
     for (config, waits_for_all) in configs().iter().flat_map(|config| [(config, false), (config, true)]) {
         let model = device.with(config);

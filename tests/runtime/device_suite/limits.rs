@@ -79,7 +79,7 @@ pub fn a_run_whose_step_is_queued_ends_with_its_cancel(device: &UnderTest) {
     }
 }
 
-/// A cancel at any time cancels the current run or has no effect. It never cancels a later run.
+/// A cancel at any time cancels the current run or has no effect. A cancel never affects a later run.
 pub fn a_cancel_from_another_thread_leaves_the_request_usable(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let (to_cancel, is_on) = std::sync::mpsc::sync_channel(0);

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::{Scratch, description, real};
 
-/// The required accuracy. It depends on the rounding of scaled images.
+/// The required accuracy. The accuracy depends on the rounding of scaled images.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     /// A line that is added to `[input]` of the description; `None` leaves the description unchanged.
@@ -26,7 +26,7 @@ struct Bounds {
 
 /// Bounds if roiflow does not round scaled pixels. The reference rounds them to 8 bits.
 const EXACT: Bounds = Bounds { rounding: None, iou_min: 0.98, score_off_max: 0.02, score_margin: 0.02 };
-/// Bounds if roiflow rounds like the reference. They do not apply to JPEG files, because JPEG decoders differ by more.
+/// Bounds if roiflow rounds like the reference. These bounds do not apply to JPEG files, because JPEG decoders differ by more.
 const U8: Bounds = Bounds { rounding: Some("rounding = \"u8\""), iou_min: 0.999, score_off_max: 1e-3, score_margin: 0.02 };
 
 /// The largest differences, and all differences that exceed the bounds.

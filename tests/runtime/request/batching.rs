@@ -143,7 +143,7 @@ fn runs_that_are_all_there_are_do_not_wait() {
     assert_eq!(calls_of(&calls), [3, 2, 1]);
 }
 
-/// With a batch timeout of 0, runs do not wait for further runs. They are batched only while all engines are busy.
+/// With a batch timeout of 0, runs do not wait for further runs. Runs are batched only while all engines are busy.
 #[test]
 fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
     let calls_of_eight = || {
@@ -539,7 +539,7 @@ fn a_queue_keeps_its_promises_over_gathered_runs() {
     drop(queue);
 }
 
-/// Several owners, such as streams, use one compiled model. Their runs are batched together.
+/// Several owners, such as streams, use one compiled model. The runs of all owners are batched together.
 #[test]
 fn owners_of_one_compiled_model_share_its_batches() {
     let (model, calls) = compile_counting(4, HOURS);

@@ -27,7 +27,7 @@ struct Beside {
     is_one_step: bool,
 }
 
-/// The engine. It completes a run when the test calls a method.
+/// The engine. The engine completes a run when the test calls a method.
 #[derive(Default)]
 struct Hand {
     holds: AtomicBool,
@@ -398,7 +398,7 @@ fn a_step_that_fails_after_the_start_ends_its_run_when_the_engine_is_done() {
     }
 }
 
-/// The run ends when the engine reports completion. This applies to asynchronous and synchronous runs.
+/// The run ends when the engine reports completion. Asynchronous and synchronous runs are tested.
 #[test]
 fn the_last_step_may_be_the_one_that_starts_the_engine() {
     let fails = || Error::new(ErrorKind::Device, "out of order");
@@ -545,7 +545,7 @@ fn rows_are_gathered_only_if_none_depends_on_the_others() {
     }
 }
 
-/// The device allocates the memory of the request's own tensor. It allocates new memory only if the present memory is too small.
+/// The device allocates the memory of the request's own tensor. The device allocates new memory only if the present memory is too small.
 #[test]
 fn an_input_that_is_copied_stays_in_the_memory_that_the_device_gave() {
     let device = Beside::new(double);

@@ -194,7 +194,7 @@ fn a_step_may_drop_the_last_handle() {
     assert!(waited < Duration::from_secs(2), "it waited {waited:?} for itself");
 }
 
-/// A step that waits for its own run gets an error. Otherwise it would block forever.
+/// A step that waits for its own run gets an error. Without the error, the step would block forever.
 #[test]
 fn waiting_in_an_own_step_is_refused() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -220,7 +220,7 @@ fn a_weak_handle_does_not_keep_a_request() {
     assert_eq!(weak.upgrade(), None);
 }
 
-/// A run that outlives its dropped request keeps its tensors and steps. It frees them when it ends.
+/// A run that outlives its dropped request keeps its tensors and steps. The end of the run frees the tensors and steps.
 #[test]
 fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     let gate = Gate::closed();
@@ -260,8 +260,8 @@ fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     });
 }
 
-/// An executor that runs tasks immediately and keeps references to them. It behaves like a worker that was preempted before it released its
-/// last task.
+/// An executor that runs tasks immediately and keeps references to them. The executor behaves like a worker that was preempted before it
+/// released its last task.
 #[derive(Debug, Default)]
 struct Hoarder(Mutex<Vec<Kept>>);
 

@@ -225,7 +225,7 @@ fn devices_core() -> Core {
     core
 }
 
-/// OpenVINO: C16 different devices get different executors. They run on different threads.
+/// OpenVINO: C16 different devices get different executors. Tasks on two executors run on different threads.
 #[test]
 fn steps_run_where_their_executor_says() {
     let pools = [Arc::new(Pool::new("first", 1).unwrap()), Arc::new(Pool::new("second", 1).unwrap())];

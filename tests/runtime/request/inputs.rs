@@ -384,7 +384,7 @@ fn a_copy_that_is_refused_leaves_the_shape() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [4.0; 20]);
 }
 
-/// Setting two outputs that share memory fails, and the error names both ports. Otherwise every start would fail with `Busy`.
+/// Setting two outputs that share memory fails, and the error names both ports. Without this check, every start would fail with `Busy`.
 #[test]
 fn one_tensor_for_two_outputs_is_refused() {
     let request = adding().create_infer_request().unwrap();

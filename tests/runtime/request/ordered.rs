@@ -130,7 +130,7 @@ fn an_iteration_may_be_dropped_before_its_end() {
     });
 }
 
-/// Two streams of inputs share the requests of one queue. Both make progress.
+/// Two streams of inputs share the requests of one queue. Both streams make progress.
 #[test]
 fn two_streams_share_a_queue() {
     in_time(|| {

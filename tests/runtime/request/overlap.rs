@@ -55,7 +55,7 @@ fn the_fill_of_one_frame_overlaps_with_the_wait_for_another() {
     assert_eq!(names, ["fill", "submit", "wait", "finish"]);
 }
 
-/// Preprocessing runs on the CPU. It must not wait in the queue of a device.
+/// Preprocessing runs on the CPU. Preprocessing must not wait in the queue of a device.
 #[test]
 fn a_fill_does_not_wait_for_the_queue_of_the_device() {
     let hand = Arc::new(Manual::default());
@@ -88,7 +88,8 @@ fn two_instances_of_a_device_overlap() {
     gate.open();
     requests.iter().for_each(|request| request.wait().unwrap());
     drop(requests);
-    // A waiter exists while a model of its device exists. It releases the last run shortly after it has notified the waiting threads.
+    // A waiter exists while a model of its device exists. The waiter releases the last run shortly after it has notified the waiting
+    // threads.
     eventually(move || core.executors().n_named() == 0);
 }
 

@@ -1,4 +1,4 @@
-//! Panics in code of the user or of a device become errors of kind `Panic`. They must not cause a hang or an abort.
+//! Panics in code of the user or of a device become errors of kind `Panic`. A panic must not cause a hang or an abort.
 
 use std::sync::mpsc;
 
@@ -278,7 +278,7 @@ fn a_task_that_panics_leaves_its_worker_alive() {
     crate::support::receive(&receiver);
 }
 
-/// A filler panics after other tensors were leased. Those leases must be released.
+/// A filler panics after other tensors were leased. The leases on the other tensors must be released.
 #[test]
 fn a_panic_between_two_leases_ends_the_first_one() {
     struct Panics;
@@ -328,7 +328,7 @@ fn a_thread_whose_inputs_panicked_may_wait() {
     request.wait().unwrap();
 }
 
-/// The closure that receives step times is called without any lock. It may use the request, and may panic.
+/// The closure that receives step times is called without any lock. The closure may use the request, and may panic.
 #[test]
 fn the_times_of_steps_are_visited_without_a_lock() {
     let request = compile(doubling()).create_infer_request().unwrap();

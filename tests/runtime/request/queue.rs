@@ -247,7 +247,7 @@ fn a_synchronous_run_by_another_handle_does_not_lose_the_request() {
     });
 }
 
-/// Inputs whose `visit` blocks until the test continues it. They keep an edit of the request in progress.
+/// Inputs whose `visit` blocks until the test continues it. An edit of the request stays in progress meanwhile.
 struct Slow {
     begun: Mutex<mpsc::Sender<()>>,
     go_on: Mutex<mpsc::Receiver<()>>,

@@ -179,7 +179,8 @@ impl Expected {
             Call::Restart(value) => {
                 self.callback = Some(Call::Return);
                 self.begin(value, false);
-                // A run that fails immediately ends on the current thread. Its callback is called after the current callback.
+                // A run that fails immediately ends on the current thread. The callback of the failed run is called after the current
+                // callback.
                 if outcome_of(value).is_some() {
                     self.end(true);
                 }
@@ -278,7 +279,8 @@ impl World {
         }
     }
 
-    /// Cancels the current run. It waits in the manual executor, so the cancel ends it. Its callback is called on another thread.
+    /// Cancels the current run. The current run waits in the manual executor, so the cancel ends the run. Its callback is called on another
+    /// thread.
     fn cancel(&mut self, cancel: impl FnOnce()) {
         let ended = self.request.completed();
         cancel();

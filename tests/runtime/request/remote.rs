@@ -85,8 +85,8 @@ fn a_device_without_memory_of_its_own_says_so() {
     }
 }
 
-/// OpenVINO: remoteTensorAsTensor, test_remote_api. The host can read the element type and shape, and set the shape. It cannot access the
-/// values.
+/// OpenVINO: remoteTensorAsTensor, test_remote_api. The host can read the element type and shape, and set the shape. The host cannot access
+/// the values.
 #[test]
 fn the_host_sees_type_and_shape_and_nothing_else() {
     let mut tensor = context().create_tensor(ElementType::F32, [2, 6]).unwrap();

@@ -71,7 +71,7 @@ fn a_long_limit_is_not_over_before_the_run_is() {
             }
         });
         receive(&receiver);
-        // The wait usually begins before the run ends. It may also begin afterwards.
+        // The wait usually begins before the run ends. The wait may also begin afterwards.
         (0..100).for_each(|_| std::thread::yield_now());
         assert!(manual.run_one());
         assert!(in_time(move || waiting.join().unwrap()).unwrap());
