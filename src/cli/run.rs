@@ -14,9 +14,9 @@ use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
     self, Classifier, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan,
-    Progress, Spec, images_out, models::check_labels, naming, outputs, streams,
+    Progress, Spec, SpoolFolder, images_out, models::check_labels, naming, outputs, streams,
 };
-use crate::{folders, stages};
+use crate::{folders, publish, redaction, stages};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -44,6 +44,19 @@ pub(super) struct Args {
     /// Write one line of JSON per frame; `-` is standard output; with several inputs, {stream} expands to the input's name
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Send each line also to a server, such as mqtt://broker/topic/{stream} or redis://host, or to a file; repeat for several. User and
+    /// password can name environment variables: 'mqtt://${BROKER_USER}:${BROKER_PASSWORD}@broker'
+    #[arg(long, value_name = "URL")]
+    publish: Vec<String>,
+    /// Store results for the servers of --publish in this folder until they acknowledge them, also beyond the end of this command
+    #[arg(long, value_name = "FOLDER", requires = "publish")]
+    spool: Option<PathBuf>,
+    /// Maximum size of the spool for each server, such as 500M; then the oldest results are dropped [default: 1G]
+    #[arg(long, value_name = "BYTES", requires = "spool", value_parser = parse_bytes)]
+    spool_max_bytes: Option<u64>,
+    /// Drop results that are older than this in the spool, such as 90s, 12h or 7d
+    #[arg(long, value_name = "TIME", requires = "spool", value_parser = parse_age)]
+    spool_max_age: Option<Duration>,
     /// Write the video with boxes drawn (.mp4, .mov, .mkv); `-` is standard output; {stream} as for --json
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
@@ -115,6 +128,15 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     let duration = number_of_seconds(text).filter(|seconds| *seconds > 0.0).map(Duration::from_secs_f64);
     let duration = duration.filter(|duration| !duration.is_zero());
     duration.ok_or_else(|| format!("expected a number of seconds above 0, at most {MAX_SECONDS}, got `{text}`"))
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    publish::parse_bytes(text).ok_or_else(|| format!("expected a number of bytes such as 500M or 2G, got `{text}`"))
+}
+
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let age = publish::parse_duration(text).filter(|age| !age.is_zero());
+    age.ok_or_else(|| format!("expected a time such as 90s, 15m, 12h or 7d, got `{text}`"))
 }
 
 /// More than thirty years, in seconds.
@@ -279,7 +301,9 @@ fn plan(
         (Some(_), Some(_)) => return Err(pipeline::Error::usage("--images and --video with images: expected one of them, got both")),
     };
     let (json, show, repeat, if_exists) = (args.json.clone(), args.show, args.repeat, args.if_exists());
-    let outputs = Outputs { json, video, images, show, repeat, if_exists, ..Outputs::default() };
+    let spool = args.spool.clone().map(|path| SpoolFolder { path, max_bytes: args.spool_max_bytes, max_age: args.spool_max_age });
+    let publish = args.publish.clone();
+    let outputs = Outputs { json, publish, spool, video, images, show, repeat, if_exists, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     let plan = Plan::resolve(spec, set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
     Ok(Plan { limits: Limits { n_frames: args.frames, duration: args.seconds, source_timeout: args.source_timeout.0 }, ..plan })
@@ -409,7 +433,8 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
         line("skipped", format!("{n_skipped} unreadable images"));
     }
     let shown = |path: &PathBuf| if path.as_os_str() == "-" { "standard output".to_owned() } else { path.display().to_string() };
-    let results: Vec<String> = [&args.json, &args.video, &args.images].into_iter().flatten().map(shown).collect();
+    let mut results: Vec<String> = [&args.json, &args.video, &args.images].into_iter().flatten().map(shown).collect();
+    results.extend(args.publish.iter().map(|url| redaction::redact(url).into_owned()));
     match (results.is_empty(), args.show) {
         (false, _) => {
             line("results", results.join(", "));

@@ -269,6 +269,7 @@ impl RoiflowResults {
                 timestamp_ns: None,
                 pts_ns: *pts_ns,
                 time: *time,
+                message_id: None,
             };
             let mut line = Vec::new();
             match json::write_line(&mut line, &self.results, &context) {

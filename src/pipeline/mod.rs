@@ -57,7 +57,7 @@ pub use images_out::ImageFiles;
 pub use input::Input;
 pub use limits::Limits;
 pub use models::{Classifier, Models};
-pub use plan::{Outputs, Plan};
+pub use plan::{Outputs, Plan, SpoolFolder};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};

@@ -140,13 +140,22 @@ fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mu
     let (name, factory) = (element.name(), element.factory().map(|factory| factory.name()).unwrap_or_default());
     let role = |property: &str| match &*name {
         PUBLISH => "--json".to_owned(),
+        name if name.starts_with(PUBLISH) => "--publish".to_owned(),
         SINK => "--video".to_owned(),
         name => format!("`{property}` of `{name}`"),
     };
     if factory == "roipublish" {
         let writes_file = element.property::<crate::elements::publish::Method>("method") == crate::elements::publish::Method::File;
         let path = text("address").filter(|_| writes_file).unwrap_or_else(|| "-".to_owned());
-        writes.push(File { role: role("address"), path: path.into(), is_json: true });
+        match text("url").map(|url| publish::Target::parse(&url)) {
+            None => writes.push(File { role: role("address"), path: path.into(), is_json: true }),
+            Some(Ok(target)) => {
+                let file = target.file().map(|path| File { role: role("url"), path: path.to_owned(), is_json: true });
+                writes.extend(file);
+            }
+            // Reported when the element starts.
+            Some(Err(_)) => {}
+        }
         return;
     }
     for property in ["model", "description", "model-proc", "labels-file"] {

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, ImageFiles, Input, Result, Spec, file_uri, images_out, outputs, properties};
-use crate::publish::IfExists;
+use crate::publish::{IfExists, Target};
+use crate::redaction;
 use crate::stages::{Engine, did_you_mean};
 
 /// Destinations of the results.
@@ -15,6 +17,10 @@ use crate::stages::{Engine, did_you_mean};
 pub struct Outputs {
     /// JSON lines; `-` is standard output.
     pub json: Option<PathBuf>,
+    /// Servers and files that also get the lines, by URL.
+    pub publish: Vec<String>,
+    /// Where and how much is stored until these servers acknowledge it.
+    pub spool: Option<SpoolFolder>,
     /// Video with boxes; `-` is standard output (Matroska).
     pub video: Option<PathBuf>,
     /// One image file per frame.
@@ -27,8 +33,21 @@ pub struct Outputs {
     pub repeat: bool,
     /// Name of the stream, for the field `stream` of the JSON lines.
     pub stream: Option<String>,
+    /// Name of the stream for servers, which keep streams of many runs apart.
+    pub stream_of_servers: Option<String>,
     /// Handling of existing files.
     pub if_exists: IfExists,
+}
+
+/// The folder of a spool with its limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolFolder {
+    /// The folder, which is created if it is missing.
+    pub path: PathBuf,
+    /// Maximum size in bytes for each server; `None` is the default of `roipublish`.
+    pub max_bytes: Option<u64>,
+    /// Maximum age; `None` is no limit.
+    pub max_age: Option<Duration>,
 }
 
 impl Outputs {
@@ -187,16 +206,38 @@ fn text_of<'a>(option: &str, path: &'a Path) -> Result<&'a str> {
     path.to_str().ok_or_else(|| Error::usage(format!("{option} `{}`: expected a path in UTF-8; rename the file", path.display())))
 }
 
+/// The elements for `{json}`.
 fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
-    let Some(path) = &outputs.json else { return Ok("identity silent=true".to_owned()) };
-    outputs::check_destination("--json", path, outputs.if_exists)?;
-    assign(assignments, PUBLISH, "address", text_of("--json", path)?);
-    assign(assignments, PUBLISH, "if-exists", if_exists(outputs));
-    assign(assignments, PUBLISH, "source", input.name());
-    if let Some(stream) = &outputs.stream {
-        assign(assignments, PUBLISH, "stream-id", stream);
+    let mut elements = Vec::new();
+    let mut add = |name: &str, stream: &Option<String>, values: &[(&str, &str)]| {
+        values.iter().for_each(|(property, value)| assign(assignments, name, property, *value));
+        assign(assignments, name, "source", input.name());
+        if let Some(stream) = stream {
+            assign(assignments, name, "stream-id", stream);
+        }
+        elements.push(format!("roipublish name={name}"));
+    };
+    if let Some(path) = &outputs.json {
+        outputs::check_destination("--json", path, outputs.if_exists)?;
+        add(PUBLISH, &outputs.stream, &[("address", text_of("--json", path)?), ("if-exists", if_exists(outputs))]);
     }
-    Ok(format!("roipublish name={PUBLISH}"))
+    for (idx, url) in outputs.publish.iter().enumerate() {
+        let target = Target::parse(url).map_err(|error| Error::usage(format!("--publish `{}`: {error}", redaction::redact(url))))?;
+        let mut values = vec![("url", url.clone()), ("if-exists", if_exists(outputs).to_owned())];
+        match (target.file(), &outputs.spool) {
+            (Some(path), _) => outputs::check_destination("--publish", path, outputs.if_exists)?,
+            (None, Some(spool)) => {
+                values.push(("spool", text_of("--spool", &spool.path)?.to_owned()));
+                values.extend(spool.max_bytes.map(|n| ("spool-max-bytes", n.to_string())));
+                values.extend(spool.max_age.map(|age| ("spool-max-age", age.as_secs().to_string())));
+            }
+            (None, None) => {}
+        }
+        let stream = if target.file().is_some() { &outputs.stream } else { &outputs.stream_of_servers };
+        let values: Vec<(&str, &str)> = values.iter().map(|(property, value)| (*property, &**value)).collect();
+        add(&format!("{PUBLISH}-{}", idx + 1), stream, &values);
+    }
+    Ok(if elements.is_empty() { "identity silent=true".to_owned() } else { elements.join(" ! ") })
 }
 
 fn video(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {

@@ -93,10 +93,17 @@ impl Outputs {
             json: self.json.as_ref().map(place),
             video: self.video.as_ref().map(place),
             images: self.images.as_ref().map(|images| images.of_stream(name)),
+            publish: self.publish.iter().map(|url| if is_file_url(url) { url.replace(PLACEHOLDER, name) } else { url.clone() }).collect(),
             stream: is_one_of_many.then(|| name.to_owned()),
+            stream_of_servers: Some(name.to_owned()),
             ..self.clone()
         }
     }
+}
+
+/// Whether `--publish` names a file. A server gets the placeholder, and expands it itself.
+fn is_file_url(url: &str) -> bool {
+    url.starts_with("file:") || !url.contains("://")
 }
 
 /// Plays all plans at the same time, each to its end, and returns their results in the order of the plans. Calls `report` with the index

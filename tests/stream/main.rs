@@ -14,6 +14,8 @@ mod installed;
 mod bad_input;
 #[cfg(feature = "cli")]
 mod book;
+#[cfg(feature = "cli")]
+mod brokers;
 mod capi;
 mod cascade;
 mod classify;
@@ -35,6 +37,8 @@ mod meta;
 #[cfg(feature = "cli")]
 mod models_cli;
 mod motion;
+#[cfg(feature = "cli")]
+mod outages;
 #[cfg(feature = "cli")]
 mod outputs;
 mod overlay;

@@ -174,10 +174,14 @@ const OTHER_STATS: [(&str, &str, &str); 11] = [
     ("roitrack", "tracks-ended", "tracks that ended"),
     ("roitrack", "objects-refused", "objects without a track because of `max-tracks`"),
     ("roipublish", "frames", "frames"),
-    ("roipublish", "lines", "lines that the destination took"),
+    ("roipublish", "lines", "lines that the destination took; with a spool, lines that are stored"),
     ("roipublish", "bytes", "their bytes"),
     ("roipublish", "errors", "lines that could not be written"),
     ("roipublish", "dropped", "lines that `when-full` dropped"),
+    ("roipublish", "spool-waiting", "results in the spool that are not acknowledged, of all streams"),
+    ("roipublish", "spool-delivered", "messages that the server has acknowledged since the spool was opened"),
+    ("roipublish", "spool-dropped", "results that the spool dropped or the server rejected; a gap record replaces them"),
+    ("roipublish", "spool-bytes", "size of the spool"),
 ];
 
 /// The fields of the element's statistics. Panics if a field has no meaning in the tables above.
@@ -239,6 +243,12 @@ const MESSAGES: [(&str, &str, &str); 18] = [
         "warning, `RESOURCE_ERROR_WRITE`",
         "results cannot be written: once, with details `roipublish-write-failed`; and at the end, how many were lost or dropped",
     ),
+    (
+        "roipublish",
+        "warning, `RESOURCE_ERROR_WRITE`",
+        "a server does not answer: once for each outage; results are dropped or stay in the spool; details `roipublish-outage`",
+    ),
+    ("roipublish", "information, `RESOURCE_ERROR_WRITE`", "the server answers again; details `roipublish-outage`"),
     ("roipublish", "warning, `STREAM_ERROR_FORMAT`", "the frame was cropped after detection; once"),
 ];
 

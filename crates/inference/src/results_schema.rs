@@ -15,8 +15,15 @@ fn validator() -> jsonschema::Validator {
 }
 
 fn line(results: &FrameResults) -> Value {
-    let context =
-        Context { frame_number: 7, stream_id: Some("door"), source: None, timestamp_ns: Some(40), pts_ns: None, time: UNIX_EPOCH };
+    let context = Context {
+        frame_number: 7,
+        stream_id: Some("door"),
+        source: None,
+        timestamp_ns: Some(40),
+        pts_ns: None,
+        time: UNIX_EPOCH,
+        message_id: Some("door/1/7"),
+    };
     let mut line = Vec::new();
     write_line(&mut line, results, &context).unwrap();
     serde_json::from_slice(&line).unwrap()

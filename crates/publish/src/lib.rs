@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! caller -> Publisher::publish -> bounded queue -> worker thread -> Destination (file, standard output, broker)
+//! caller -> Publisher::publish -> bounded queue -> worker thread -> Spool (disk) -> sender thread -> Destination (broker)
 //! ```
 //!
 //! A [`Publisher`] owns a bounded queue and one worker thread for one [`Destination`]. It applies the policy for a full queue
@@ -9,22 +10,39 @@
 //! accepts messages, and reports how many it has stored.
 //!
 //! [`LineFile`] is the destination for files, FIFOs, devices and standard output: each message is one line. A `LineFile` writes to an
-//! [`OutputFile`], which other writers use, too. To add a destination, add a file that implements [`Destination`].
+//! [`OutputFile`], which other writers use, too. [`Target`] is the destination that a URL names, such as an MQTT broker. To add a
+//! destination, add a file that implements [`Destination`].
+//!
+//! A [`Spool`] stores messages on disk until the destination acknowledges them. Messages survive an outage of the destination and the end
+//! of the process. Each message is delivered at least once, in order; [`Message::id`] identifies repeated messages.
 //!
 //! Uses no GStreamer and no message format.
 
+mod address;
+mod connection;
 mod deadline;
 mod line_file;
+mod mqtt;
 mod output_file;
 mod publisher;
+mod redis;
+mod retry;
+mod spool;
+mod target;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::io;
 use std::sync::Arc;
 
+pub use address::{bytes as parse_bytes, duration as parse_duration};
 pub use deadline::Deadline;
 pub use line_file::LineFile;
 pub use output_file::{IfExists, OutputFile, is_stdout, new_file};
-pub use publisher::{Counts, Loss, Options, Publisher, Refused, Retry, WhenFull};
+pub use publisher::{Counts, Event, Options, Publisher, Refused, WhenFull};
+pub use retry::Retry;
+pub use spool::{Limits, Spool, SpoolStatus, SpoolWriter};
+pub use target::Target;
 
 /// A message for a destination.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -33,24 +51,56 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// The stream of the message. A broker can use it as partition key or in the name of a topic.
     pub stream: Option<Arc<str>>,
+    /// Start of the run that produced the message, in milliseconds since 1970. Increases from run to run.
+    pub epoch: u64,
+    /// Number of the frame. Increases within an epoch of a stream.
+    pub frame: u64,
+}
+
+impl Message {
+    /// Stream name in topics and IDs, for messages without a stream.
+    pub const UNNAMED: &str = "unnamed";
+
+    /// Name of the stream in topics and IDs.
+    pub fn stream_name(&self) -> &str {
+        self.stream.as_deref().unwrap_or(Self::UNNAMED)
+    }
+
+    /// `stream/epoch/frame`. A message that is delivered again has the same ID.
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}", self.stream_name(), self.epoch, self.frame)
+    }
 }
 
 /// Why a destination did not accept messages.
 #[derive(Debug)]
 pub struct Failure {
     error: io::Error,
-    is_fatal: bool,
+    kind: FailureKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FailureKind {
+    Retryable,
+    Fatal,
+    Rejected,
 }
 
 impl Failure {
     /// A temporary failure: the disk is full, or the server does not answer.
     pub fn retryable(error: io::Error) -> Self {
-        Self { error, is_fatal: false }
+        Self { error, kind: FailureKind::Retryable }
     }
 
     /// A permanent failure: the file cannot be created, or the server rejects the password.
     pub fn fatal(error: io::Error) -> Self {
-        Self { error, is_fatal: true }
+        Self { error, kind: FailureKind::Fatal }
+    }
+
+    /// The destination rejects the first message after [`Destination::committed`], for example because it is too large. The message is
+    /// lost, and later messages are passed.
+    pub fn rejected(error: io::Error) -> Self {
+        Self { error, kind: FailureKind::Rejected }
     }
 
     /// The reason.
@@ -60,7 +110,12 @@ impl Failure {
 
     /// Whether the failure is permanent.
     pub fn is_fatal(&self) -> bool {
-        self.is_fatal
+        self.kind == FailureKind::Fatal
+    }
+
+    /// Whether only the first message is concerned.
+    pub fn is_rejected(&self) -> bool {
+        self.kind == FailureKind::Rejected
     }
 }
 
@@ -102,11 +157,49 @@ pub trait Destination: Send + 'static {
         self.acknowledged()
     }
 
+    /// Keeps the connection alive. Called every few seconds while no messages arrive.
+    ///
+    /// # Errors
+    /// If the connection was lost.
+    fn idle(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Disconnects. Called once, after the last flush.
     ///
     /// # Errors
     /// If the connection did not end properly. Unacknowledged messages are lost in any case.
     fn close(&mut self) -> Result<(), Failure> {
         Ok(())
+    }
+}
+
+impl<D: Destination + ?Sized> Destination for Box<D> {
+    fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
+        (**self).connect(deadline)
+    }
+
+    fn publish(&mut self, message: &Message) -> Result<(), Failure> {
+        (**self).publish(message)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        (**self).flush()
+    }
+
+    fn acknowledged(&self) -> u64 {
+        (**self).acknowledged()
+    }
+
+    fn committed(&self) -> u64 {
+        (**self).committed()
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        (**self).idle()
+    }
+
+    fn close(&mut self) -> Result<(), Failure> {
+        (**self).close()
     }
 }

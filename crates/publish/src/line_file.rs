@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn publish(file: &mut LineFile, text: &str) {
-        let message = Message { payload: text.into(), stream: None };
+        let message = Message { payload: text.into(), ..Message::default() };
         // The error is reported by the flush.
         let _flushed_if_large = file.publish(&message);
     }

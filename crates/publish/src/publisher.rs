@@ -13,10 +13,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Deadline, Destination, Failure, Message};
+use super::{Deadline, Destination, Failure, Message, Retry};
 
 /// How long [`Publisher::close`] waits after its deadline for a system call to return.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+/// Interval of [`Destination::idle`].
+pub(super) const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Options of a publisher. The defaults are for files: nothing is dropped, and a failed write is not retried.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,23 +59,6 @@ pub enum WhenFull {
     DropNewest,
 }
 
-/// Retries after a temporary failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
-    /// Number of attempts without progress after which messages are lost; at least 1.
-    pub max_attempts: u32,
-    /// Pause before the second attempt. Doubles with each attempt.
-    pub delay: Duration,
-    /// Maximum pause.
-    pub max_delay: Duration,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self { max_attempts: 1, delay: Duration::from_millis(100), max_delay: Duration::from_secs(10) }
-    }
-}
-
 /// Outcome of the messages so far. Queued and in-flight messages are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
@@ -89,13 +74,22 @@ pub struct Counts {
     pub retries: u64,
 }
 
-/// A loss of messages, or a permanent failure.
+/// What a publisher or a spool reports.
 #[derive(Debug)]
-pub struct Loss<'a> {
-    /// The reason.
-    pub failure: &'a Failure,
-    /// Number of messages lost by this failure.
-    pub n_messages: u64,
+pub enum Event<'a> {
+    /// A loss of messages, or a permanent failure.
+    Lost {
+        /// The reason.
+        failure: &'a Failure,
+        /// Number of messages lost by this failure.
+        n_messages: u64,
+    },
+    /// The destination does not answer. Attempts continue. Reported once for each outage.
+    Down(&'a Failure),
+    /// The destination has acknowledged messages after an outage.
+    Up,
+    /// The spool drops messages, because it is full or the disk accepts no more. Reported once until all messages are delivered.
+    Dropping(&'a str),
 }
 
 /// Why [`Publisher::publish`] did not accept a message.
@@ -157,7 +151,7 @@ enum Phase {
 }
 
 impl Publisher {
-    /// Starts the worker. The destination is opened by the first message or flush. `on_loss` is called on the worker thread.
+    /// Starts the worker. The destination is opened by the first message or flush. `on_event` is called on the worker thread.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -165,14 +159,15 @@ impl Publisher {
         destination: impl Destination,
         options: Options,
         deadline: Deadline,
-        on_loss: impl FnMut(Loss<'_>) + Send + 'static,
+        on_event: impl FnMut(Event<'_>) + Send + 'static,
     ) -> io::Result<Self> {
         let (state, work, progress) = Default::default();
         let shared = Arc::new(Shared { options, deadline, state, work, progress });
         let mut worker = Worker {
             shared: shared.clone(),
             destination: Box::new(destination),
-            on_loss: Box::new(on_loss),
+            on_event: Box::new(on_event),
+            is_down: false,
             is_connected: false,
             in_flight: VecDeque::new(),
             n_acknowledged: 0,
@@ -242,6 +237,20 @@ impl Publisher {
         while state.n_flushes_done < flush && !state.is_interrupted && state.refusal().is_none() {
             state = self.shared.wait_for_progress(state);
         }
+    }
+
+    /// Like [`Publisher::flush`], but blocks at most until `end`. Returns whether no message waits.
+    pub fn flush_until(&self, end: Instant) -> bool {
+        let mut state = self.shared.lock();
+        let flush = self.shared.request_flush(&mut state);
+        while state.n_flushes_done < flush && !state.is_interrupted && state.refusal().is_none() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.shared.progress.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.n_held == 0
     }
 
     /// Wakes up waiting callers. No call blocks until [`Publisher::resume`].
@@ -324,8 +333,9 @@ impl Shared {
         2 * state.n_held >= self.options.max_messages || 2 * state.n_held_bytes >= self.options.max_bytes
     }
 
-    /// Waits for work: the queued messages, and the number of the last requested flush. `None` at the end.
-    fn next_batch(&self) -> Option<(VecDeque<Arc<Message>>, u64)> {
+    /// Waits for work: the queued messages, and the number of the last requested flush. `None` at the end. If `is_connected`, returns
+    /// without messages after [`IDLE_INTERVAL`].
+    fn next_batch(&self, is_connected: bool) -> Option<(VecDeque<Arc<Message>>, u64)> {
         let mut state = self.lock();
         loop {
             let is_idle = state.queue.is_empty() && state.n_flushes_requested == state.n_flushes_done;
@@ -341,8 +351,14 @@ impl Shared {
                 state.oldest_at = None;
                 return Some((std::mem::take(&mut state.queue), state.n_flushes_requested));
             }
-            state = match linger {
-                Some(linger) => self.work.wait_timeout(state, linger).unwrap_or_else(PoisonError::into_inner).0,
+            state = match linger.or(is_connected.then_some(IDLE_INTERVAL)) {
+                Some(longest) => {
+                    let (state, waited) = self.work.wait_timeout(state, longest).unwrap_or_else(PoisonError::into_inner);
+                    if linger.is_none() && waited.timed_out() {
+                        return Some((VecDeque::new(), state.n_flushes_done));
+                    }
+                    state
+                }
                 None => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
@@ -391,8 +407,10 @@ impl State {
 struct Worker {
     shared: Arc<Shared>,
     destination: Box<dyn Destination>,
-    on_loss: Box<dyn FnMut(Loss<'_>) + Send>,
+    on_event: Box<dyn FnMut(Event<'_>) + Send>,
     is_connected: bool,
+    /// Whether an outage is reported and not ended.
+    is_down: bool,
     /// Messages that were passed and are not acknowledged.
     in_flight: VecDeque<Arc<Message>>,
     /// Last known position of the destination.
@@ -401,7 +419,16 @@ struct Worker {
 
 impl Worker {
     fn run(&mut self) {
-        while let Some((batch, n_flushes)) = self.shared.next_batch() {
+        while let Some((mut batch, n_flushes)) = self.shared.next_batch(self.is_connected) {
+            if batch.is_empty() && self.is_connected && n_flushes == self.shared.lock().n_flushes_done {
+                if self.destination.idle().is_ok() {
+                    self.settle();
+                    continue;
+                }
+                // Connects again and passes what is not acknowledged.
+                self.is_connected = false;
+                batch = self.uncommitted();
+            }
             if self.send(batch).is_err() {
                 return;
             }
@@ -420,30 +447,49 @@ impl Worker {
 
     /// Sends messages, with retries, until each is acknowledged or lost. Fails if the destination fails permanently.
     fn send(&mut self, mut messages: VecDeque<Arc<Message>>) -> Result<(), ()> {
-        let Retry { max_attempts, delay, max_delay } = self.shared.options.retry;
+        let retry = self.shared.options.retry;
         let mut n_attempts = 0;
         loop {
             let before = self.n_acknowledged;
             let attempt = self.attempt(&mut messages);
             self.settle();
-            let Err(failure) = attempt else { return Ok(()) };
+            let Err(failure) = attempt else {
+                if std::mem::take(&mut self.is_down) {
+                    (self.on_event)(Event::Up);
+                }
+                return Ok(());
+            };
             self.is_connected = false;
-            let n_committed = self.destination.committed().saturating_sub(self.n_acknowledged) as usize;
-            let mut returned = self.in_flight.split_off(n_committed.min(self.in_flight.len()));
+            let mut returned = self.uncommitted();
             returned.append(&mut messages);
             messages = returned;
             if failure.is_fatal() {
                 self.fail(&failure);
                 return Err(());
             }
+            if failure.is_rejected() {
+                let rejected = messages.pop_front().into_iter().collect();
+                self.give_up(&failure, &rejected);
+                n_attempts = 0;
+                continue;
+            }
             n_attempts = if self.n_acknowledged > before { 1 } else { n_attempts + 1 };
-            let pause = delay.saturating_mul(1 << (n_attempts - 1).min(16)).min(max_delay);
-            if n_attempts >= max_attempts || self.shared.deadline.sleep(pause).is_err() {
+            let is_last = n_attempts >= retry.max_attempts;
+            if !is_last && !std::mem::replace(&mut self.is_down, true) {
+                (self.on_event)(Event::Down(&failure));
+            }
+            if is_last || self.shared.deadline.sleep(retry.pause(n_attempts)).is_err() {
                 self.give_up(&failure, &messages);
                 return Ok(());
             }
             self.shared.lock().counts.retries += 1;
         }
+    }
+
+    /// Takes the messages in flight that the destination has discarded.
+    fn uncommitted(&mut self) -> VecDeque<Arc<Message>> {
+        let n_committed = self.destination.committed().saturating_sub(self.n_acknowledged) as usize;
+        self.in_flight.split_off(n_committed.min(self.in_flight.len()))
     }
 
     fn attempt(&mut self, messages: &mut VecDeque<Arc<Message>>) -> Result<(), Failure> {
@@ -483,14 +529,14 @@ impl Worker {
             return;
         }
         self.shared.lock().lose(messages);
-        (self.on_loss)(Loss { failure, n_messages: messages.len() as u64 });
+        (self.on_event)(Event::Lost { failure, n_messages: messages.len() as u64 });
         self.shared.progress.notify_all();
     }
 
     /// The destination failed permanently: all messages are lost.
     fn fail(&mut self, failure: &Failure) {
         let n_messages = self.shared.lock().fail();
-        (self.on_loss)(Loss { failure, n_messages });
+        (self.on_event)(Event::Lost { failure, n_messages });
         self.shared.progress.notify_all();
     }
 }
@@ -585,11 +631,13 @@ mod tests {
         fn new(options: Options) -> Self {
             let ((calls, of_test), (answers, of_destination), (lost, losses)) = (channel(), channel(), channel());
             let destination = Scripted { calls, answers: of_destination, n_acknowledged: 0, n_committed: 0, n_handed_over: 0 };
-            let on_loss = move |loss: Loss<'_>| {
-                // Some tests ignore losses.
-                let _sent = lost.send(loss.n_messages);
+            let on_event = move |event: Event<'_>| {
+                if let Event::Lost { n_messages, .. } = event {
+                    // Some tests ignore losses.
+                    let _sent = lost.send(n_messages);
+                }
             };
-            let publisher = Publisher::start(destination, options, Deadline::default(), on_loss).unwrap();
+            let publisher = Publisher::start(destination, options, Deadline::default(), on_event).unwrap();
             Self { publisher: Arc::new(publisher), calls: of_test, answers, losses }
         }
 
@@ -633,7 +681,7 @@ mod tests {
     }
 
     fn message(text: &str) -> Message {
-        Message { payload: text.into(), stream: None }
+        Message { payload: text.into(), ..Message::default() }
     }
 
     /// Messages are passed only in full batches or by a flush, except for the first message.

@@ -18,7 +18,8 @@
 //! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in whose region this object was
 //!   detected.
 //!
-//! The same stream gives the same lines in every run, except for `time`.
+//! The same stream gives the same lines in every run, except for `time` and `message_id`. Lines for servers have a `message_id`, because a
+//! server may get a line twice.
 //!
 //! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are fractions
 //!   of the frame size, not clipped.
@@ -58,6 +59,8 @@ pub struct Context<'a> {
     pub pts_ns: Option<u64>,
     /// Capture time of the frame, or the current time if unknown.
     pub time: SystemTime,
+    /// Identifies the line in messages that may be delivered more than once.
+    pub message_id: Option<&'a str>,
 }
 
 /// Appends one line of JSON with a line feed to `line`.
@@ -73,6 +76,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         timestamp: context.timestamp_ns,
         pts: context.pts_ns,
         time: rfc3339(context.time),
+        message_id: context.message_id,
         source: context.source,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
@@ -101,6 +105,8 @@ struct Frame<'a> {
     timestamp: Option<u64>,
     pts: Option<u64>,
     time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_id: Option<&'a str>,
     source: Option<&'a str>,
     resolution: Option<Resolution>,
     inference: Inference<'a>,
@@ -380,8 +386,15 @@ mod tests {
     }
 
     fn line(results: &FrameResults) -> (String, Value) {
-        let context =
-            Context { frame_number: 7, stream_id: None, source: None, timestamp_ns: Some(40), pts_ns: Some(1040), time: UNIX_EPOCH };
+        let context = Context {
+            frame_number: 7,
+            stream_id: None,
+            source: None,
+            timestamp_ns: Some(40),
+            pts_ns: Some(1040),
+            time: UNIX_EPOCH,
+            message_id: None,
+        };
         let mut line = Vec::new();
         write_line(&mut line, results, &context).unwrap();
         let text = String::from_utf8(line).unwrap();

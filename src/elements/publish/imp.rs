@@ -4,6 +4,7 @@
 //! when a destination fails. The format is in [`crate::frame::json`]; `meta` transports results.
 
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,11 +17,12 @@ use gst_base::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
 
+use super::route::{Destination, Name, Route, cannot_open};
 use super::{Format, Method, WhenFull};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{caps, meta, origin};
 use crate::frame::{FrameResults, InferenceStatus, Size, json};
-use crate::publish::{Counts, Deadline, LineFile, Loss, Message, Options, OutputFile, Publisher, Refused};
+use crate::publish::{Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus};
 use crate::redaction;
 
 static CAT: LazyLock<gst::DebugCategory> =
@@ -31,6 +33,11 @@ static CAT: LazyLock<gst::DebugCategory> =
 struct Settings {
     method: Method,
     address: String,
+    url: Option<String>,
+    spool: Option<String>,
+    spool_max_bytes: u64,
+    /// In seconds; 0 = no limit.
+    spool_max_age: u64,
     if_exists: IfExists,
     when_full: WhenFull,
     format: Format,
@@ -45,6 +52,10 @@ impl Default for Settings {
         Self {
             method: Method::default(),
             address: "-".into(),
+            url: None,
+            spool: None,
+            spool_max_bytes: Limits::default().max_bytes,
+            spool_max_age: 0,
             if_exists: IfExists::default(),
             when_full: WhenFull::default(),
             format: Format::default(),
@@ -55,11 +66,29 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    fn destination(&self) -> Destination {
+        let address = if self.method == Method::Stdout { "-" } else { &*self.address };
+        let max_age = Some(Duration::from_secs(self.spool_max_age)).filter(|age| !age.is_zero());
+        Destination {
+            address: address.to_owned(),
+            url: self.url.clone(),
+            if_exists: self.if_exists.into(),
+            when_full: self.when_full,
+            spool: self.spool.as_ref().map(Into::into),
+            limits: Limits { max_bytes: self.spool_max_bytes, max_age },
+        }
+    }
+}
+
 /// State of the element between start and stop.
 struct State {
-    publisher: Arc<Publisher>,
-    /// Name of the destination in messages.
-    destination: String,
+    route: Arc<Route>,
+    name: Name,
+    /// Start of the run in the IDs of messages: milliseconds since 1970.
+    epoch: u64,
+    /// Number of the last frame with a message.
+    last_frame: Option<u64>,
     /// From the caps.
     size: Option<Size>,
     n_frames: u64,
@@ -67,13 +96,18 @@ struct State {
     lost_rois: Option<((Size, Size), bool)>,
 }
 
+/// Frames, messages, and the state of the spool.
+type Stats = (u64, Counts, SpoolStatus);
+
 /// Instance data of `roipublish`. Lock order: settings, state. No lock is held during a post, a publish or a push.
 #[derive(Default)]
 pub struct RoiPublish {
     settings: Mutex<Settings>,
     state: Mutex<Option<State>>,
     /// Frames and messages of the last run.
-    last_stats: Mutex<(u64, Counts)>,
+    last_stats: Mutex<Stats>,
+    /// Whether upstream flushes, so that no call may wait.
+    is_flushing: AtomicBool,
     /// Time until which messages may wait for a reader.
     pub(super) deadline: Deadline,
 }
@@ -94,6 +128,7 @@ impl ObjectImpl for RoiPublish {
             let address = |name: &str, nick, blurb| {
                 glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).default_value(Some(&*default.address)).mutable_ready().build()
             };
+            let text = |name: &str, nick, blurb| glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build();
             vec![
                 glib::ParamSpecEnum::builder_with_default("method", default.method)
                     .nick("Method")
@@ -102,6 +137,20 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 address("address", "Address", "Path of the file, which is opened when the first frame arrives; - is standard output; may change while stopped"),
                 address("file-path", "File path", "Alias of address; may change while stopped"),
+                text("url", "URL", "Server or file, instead of address: mqtt://host/topic or file:///path; {stream} in the topic is the name of the stream; ${NAME} in user, password or options is an environment variable; reads without credentials"),
+                text("spool", "Spool", "Folder where results are stored until the server of url acknowledges them, also beyond the end of the process"),
+                glib::ParamSpecUInt64::builder("spool-max-bytes")
+                    .nick("Maximum size of the spool")
+                    .blurb("Maximum size of the spool in bytes; then the oldest results are replaced by a record of the gap")
+                    .default_value(default.spool_max_bytes)
+                    .mutable_ready()
+                    .build(),
+                glib::ParamSpecUInt64::builder("spool-max-age")
+                    .nick("Maximum age in the spool")
+                    .blurb("Age in seconds at which stored results are replaced by a record of the gap; 0 = no limit")
+                    .default_value(default.spool_max_age)
+                    .mutable_ready()
+                    .build(),
                 glib::ParamSpecEnum::builder_with_default("if-exists", default.if_exists)
                     .nick("If it exists")
                     .blurb("What to do with an existing file")
@@ -135,7 +184,7 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full")
+                    .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full; spool-...: state of the spool, which all streams with the same url share")
                     .read_only()
                     .build(),
             ]
@@ -149,6 +198,10 @@ impl ObjectImpl for RoiPublish {
         match pspec.name() {
             "method" => settings.method = value.get().expect("GObject checked the type"),
             "address" | "file-path" => settings.address = text().unwrap_or_else(|| Settings::default().address),
+            "url" => settings.url = text().filter(|url| !url.is_empty()),
+            "spool" => settings.spool = text().filter(|folder| !folder.is_empty()),
+            "spool-max-bytes" => settings.spool_max_bytes = value.get().expect("GObject checked the type"),
+            "spool-max-age" => settings.spool_max_age = value.get().expect("GObject checked the type"),
             "if-exists" => settings.if_exists = value.get().expect("GObject checked the type"),
             "when-full" => settings.when_full = value.get().expect("GObject checked the type"),
             "format" => settings.format = value.get().expect("GObject checked the type"),
@@ -161,7 +214,7 @@ impl ObjectImpl for RoiPublish {
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         if pspec.name() == "stats" {
-            let (n_frames, counts) = self.stats();
+            let (n_frames, counts, spool) = self.stats();
             return gst::Structure::builder("roipublish-stats")
                 .field("frames", n_frames)
                 .field("lines", counts.acknowledged)
@@ -169,6 +222,10 @@ impl ObjectImpl for RoiPublish {
                 .field("bytes", counts.bytes + counts.acknowledged)
                 .field("errors", counts.lost)
                 .field("dropped", counts.dropped)
+                .field("spool-waiting", spool.waiting)
+                .field("spool-delivered", spool.delivered)
+                .field("spool-dropped", spool.dropped + spool.rejected)
+                .field("spool-bytes", spool.bytes)
                 .build()
                 .to_value();
         }
@@ -176,6 +233,11 @@ impl ObjectImpl for RoiPublish {
         match pspec.name() {
             "method" => settings.method.to_value(),
             "address" | "file-path" => settings.address.to_value(),
+            // Shown by tools such as gst-launch-1.0 -v.
+            "url" => settings.url.as_deref().map(redaction::redact).as_deref().to_value(),
+            "spool" => settings.spool.to_value(),
+            "spool-max-bytes" => settings.spool_max_bytes.to_value(),
+            "spool-max-age" => settings.spool_max_age.to_value(),
             "if-exists" => settings.if_exists.to_value(),
             "when-full" => settings.when_full.to_value(),
             "format" => settings.format.to_value(),
@@ -195,7 +257,7 @@ impl ElementImpl for RoiPublish {
             gst::subclass::ElementMetadata::new(
                 "Write results as JSON",
                 "Filter/Analyzer/Video",
-                "Writes the results of each frame as one line of JSON to a file or standard output",
+                "Writes the results of each frame as one line of JSON to a file, standard output or a server",
                 "The roiflow developers",
             )
         });
@@ -231,26 +293,24 @@ impl BaseTransformImpl for RoiPublish {
     const TRANSFORM_IP_ON_PASSTHROUGH: bool = true;
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
-        let settings = self.settings.lock().unwrap().clone();
-        let address = if settings.method == Method::Stdout { "-" } else { &*settings.address };
-        let file = OutputFile::new(address, settings.if_exists.into(), self.deadline.clone());
-        file.check().map_err(|error| gst::error_msg!(gst::ResourceError::OpenWrite, ("{}", cannot_open(address, &error))))?;
-        let destination = if file.is_stdout() { "standard output" } else { address }.to_owned();
-        gst::debug!(CAT, imp = self, "publishing results to {destination}");
-        let options = Options { when_full: settings.when_full.into(), ..Options::default() };
-        let target = LineFile::new(address, settings.if_exists.into());
-        let publisher = Publisher::start(target, options, self.deadline.clone(), self.report(address, &destination))
-            .map_err(|error| gst::error_msg!(gst::ResourceError::Failed, ("cannot start the thread that writes results: {error}")))?;
+        let destination = self.settings.lock().unwrap().destination();
+        let failed = |error: String| gst::error_msg!(gst::ResourceError::OpenWrite, ("{error}"));
+        let (target, name) = destination.check().map_err(failed)?;
+        gst::debug!(CAT, imp = self, "publishing results to {}", name.shown);
+        let route = destination.open((target, &name), self.deadline.clone(), self.report(&name)).map_err(failed)?;
         *self.last_stats.lock().unwrap() = Default::default();
-        *self.state.lock().unwrap() = Some(State { publisher: Arc::new(publisher), destination, size: None, n_frames: 0, lost_rois: None });
+        self.is_flushing.store(false, Ordering::Release);
+        let (epoch, route) = (milliseconds(SystemTime::now()), Arc::new(route));
+        *self.state.lock().unwrap() = Some(State { route, name, epoch, last_frame: None, size: None, n_frames: 0, lost_rois: None });
         Ok(())
     }
 
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
         let state = self.state.lock().unwrap().take();
-        if let Some(State { publisher, n_frames, .. }) = state {
+        if let Some(State { route, n_frames, .. }) = state {
             // EOS has usually emptied the queue.
-            *self.last_stats.lock().unwrap() = (n_frames, publisher.close(Instant::now()));
+            let counts = route.publisher.close(Instant::now());
+            *self.last_stats.lock().unwrap() = (n_frames, counts, route.spool_status());
         }
         Ok(())
     }
@@ -264,12 +324,18 @@ impl BaseTransformImpl for RoiPublish {
 
     fn sink_event(&self, event: gst::Event) -> bool {
         match event.type_() {
-            gst::EventType::FlushStart => self.with_publisher(Publisher::interrupt),
-            gst::EventType::FlushStop => self.with_publisher(Publisher::resume),
+            gst::EventType::FlushStart => {
+                self.is_flushing.store(true, Ordering::Release);
+                self.with_publisher(Publisher::interrupt);
+            }
+            gst::EventType::FlushStop => {
+                self.is_flushing.store(false, Ordering::Release);
+                self.with_publisher(Publisher::resume);
+            }
             gst::EventType::Eos => {
                 // A stream that ends without a frame does not open the destination.
                 if self.stats().0 > 0 {
-                    self.with_publisher(Publisher::flush);
+                    self.finish();
                 }
                 self.warn_of_losses();
             }
@@ -283,7 +349,7 @@ impl BaseTransformImpl for RoiPublish {
             let settings = self.settings.lock().unwrap();
             (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
         };
-        let (publisher, is_first, message, lost_rois) = {
+        let (route, is_first, message, lost_rois) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
             let is_first = state.n_frames == 0;
@@ -292,8 +358,9 @@ impl BaseTransformImpl for RoiPublish {
                 *is_reported = true;
                 *sizes
             });
-            (state.publisher.clone(), is_first, message, lost_rois)
+            (state.route.clone(), is_first, message, lost_rois)
         };
+        let publisher = &route.publisher;
         if let Some((attached_size, size)) = lost_rois {
             gst::element_imp_warning!(
                 self,
@@ -326,41 +393,90 @@ impl RoiPublish {
     }
 
     fn with_publisher(&self, act: impl FnMut(&Publisher)) {
-        let publisher = self.state.lock().unwrap().as_ref().map(|state| state.publisher.clone());
-        publisher.as_deref().into_iter().for_each(act);
+        let route = self.state.lock().unwrap().as_ref().map(|state| state.route.clone());
+        route.as_deref().map(|route| &route.publisher).into_iter().for_each(act);
     }
 
-    /// Frame count and message counters of this run, or of the last one.
-    fn stats(&self) -> (u64, Counts) {
+    /// Waits until the destination has acknowledged the messages of the stream.
+    fn finish(&self) {
+        let Some((route, name)) = self.state.lock().unwrap().as_ref().map(|state| (state.route.clone(), state.name.clone())) else {
+            return;
+        };
+        let is_over = || self.is_flushing.load(Ordering::Acquire) || self.deadline.remaining(Duration::MAX).is_err();
+        let n_waiting = route.finish(is_over);
+        if let Some(folder) = name.spool.filter(|_| n_waiting > 0) {
+            gst::element_imp_warning!(
+                self,
+                gst::ResourceError::Write,
+                (
+                    "{n_waiting} results wait in the spool {} for {}; a later run with the same spool and URL delivers them",
+                    folder.display(),
+                    name.shown
+                )
+            );
+        }
+    }
+
+    /// Frame count, message counters and state of the spool of this run, or of the last one.
+    fn stats(&self) -> Stats {
         let state = self.state.lock().unwrap();
-        state.as_ref().map_or_else(|| *self.last_stats.lock().unwrap(), |state| (state.n_frames, state.publisher.counts()))
+        let current = |state: &State| (state.n_frames, state.route.publisher.counts(), state.route.spool_status());
+        state.as_ref().map_or_else(|| *self.last_stats.lock().unwrap(), current)
     }
 
-    /// Posts losses on the bus. A destination that cannot be opened is an error. One that fails later is a warning, posted once, and the
-    /// stream continues.
-    fn report(&self, address: &str, destination: &str) -> impl FnMut(Loss<'_>) + Send + 'static {
-        let (element, address, destination) = (self.obj().downgrade(), address.to_owned(), destination.to_owned());
+    /// Posts losses on the bus. A destination that cannot be opened is an error. A file that fails later is a warning, posted once, and the
+    /// stream continues. The outage of a server is a warning, and its end is an information.
+    fn report(&self, name: &Name) -> impl FnMut(Event<'_>) + Send + 'static {
+        let (element, name) = (self.obj().downgrade(), name.clone());
         let mut has_warned = false;
-        move |loss| {
+        move |event| {
             let Some(element) = element.upgrade() else { return };
-            let error = loss.failure.error();
-            if loss.failure.is_fatal() {
-                gst::element_error!(element, gst::ResourceError::OpenWrite, ("{}", cannot_open(&address, error)));
-            } else if !std::mem::replace(&mut has_warned, true) {
-                // The application decides by this field, not by the text.
-                let details = gst::Structure::builder(super::WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe).build();
-                gst::element_warning!(
-                    element,
-                    gst::ResourceError::Write,
-                    ("cannot write results to {destination}: {error}; results that cannot be written are counted as lost"),
-                    details: details
-                );
+            let Name { address, shown, .. } = &name;
+            let warn = |text: String, details: gst::Structure| {
+                gst::element_warning!(element, gst::ResourceError::Write, ("{}", crate::stages::Printable(&text)), details: details);
+            };
+            let outage = |is_down: bool| gst::Structure::builder(super::OUTAGE).field("url", shown).field("is-down", is_down).build();
+            match event {
+                Event::Lost { failure, .. } if failure.is_fatal() => {
+                    let error = failure.error();
+                    let text =
+                        if name.is_server { format!("cannot publish results to {address}: {error}") } else { cannot_open(address, error) };
+                    gst::element_error!(element, gst::ResourceError::OpenWrite, ("{}", crate::stages::Printable(&text)));
+                }
+                Event::Lost { failure, .. } if name.is_server => {
+                    if !std::mem::replace(&mut has_warned, true) {
+                        warn(format!("{shown} does not accept a result: {}; it is counted as lost", failure.error()), outage(false));
+                    }
+                }
+                Event::Lost { failure, .. } => {
+                    if !std::mem::replace(&mut has_warned, true) {
+                        let error = failure.error();
+                        // The application decides by this field, not by the text.
+                        let details = gst::Structure::builder(super::WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe);
+                        let text = format!("cannot write results to {shown}: {error}; results that cannot be written are counted as lost");
+                        warn(text, details.build());
+                    }
+                }
+                Event::Down(failure) => {
+                    let kept = match &name.spool {
+                        Some(folder) => format!("results are stored in {} and delivered later", folder.display()),
+                        None => "results wait in memory, and are dropped if the queue is full; add a spool to keep them".to_owned(),
+                    };
+                    warn(format!("cannot reach {shown}: {}; attempts continue; {kept}", failure.error()), outage(true));
+                }
+                Event::Up => {
+                    let details = outage(false);
+                    gst::element_info!(element, gst::ResourceError::Write, ("{shown} accepts results again"), details: details);
+                }
+                Event::Dropping(reason) => {
+                    warn(format!("results for {shown} are dropped: {reason}; a gap record replaces them"), outage(false))
+                }
             }
         }
     }
 
     fn warn_of_losses(&self) {
-        let Some(destination) = self.state.lock().unwrap().as_ref().map(|state| state.destination.clone()) else { return };
+        let Some(destination) = self.state.lock().unwrap().as_ref().map(|state| state.name.shown.clone()) else { return };
         let counts = self.stats().1;
         let n_written = counts.acknowledged;
         let warn = |sentence: String| {
@@ -399,20 +515,28 @@ impl State {
             return None;
         }
         let origin = origin::read(buffer);
+        // Only our own results have a frame number.
+        let frame_number = if attached_size.is_some() { results.frame_number } else { own_frame_number };
+        if self.last_frame.is_some_and(|last| frame_number <= last) {
+            // The numbers begin again, for example with another detector. IDs must not repeat.
+            self.epoch = milliseconds(SystemTime::now()).max(self.epoch + 1);
+        }
+        self.last_frame = Some(frame_number);
+        let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame: frame_number };
+        let message_id = self.name.is_server.then(|| message.id());
         let context = json::Context {
-            // Only our own results have a frame number.
-            frame_number: if attached_size.is_some() { results.frame_number } else { own_frame_number },
+            frame_number,
             stream_id: stream_id.as_deref(),
             // Each image file has its own source.
             source: origin.as_ref().map(|origin| &*origin.path).or(source),
             timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
             pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
             time: capture_time(buffer).unwrap_or_else(SystemTime::now),
+            message_id: message_id.as_deref(),
         };
-        let mut payload = Vec::new();
-        json::write_line(&mut payload, &results, &context).expect("every value has a form in JSON");
-        payload.pop();
-        Some(Message { payload, stream: stream_id })
+        json::write_line(&mut message.payload, &results, &context).expect("every value has a form in JSON");
+        message.payload.pop();
+        Some(message)
     }
 }
 
@@ -421,16 +545,9 @@ fn without_credentials(source: String) -> String {
     if std::path::Path::new(&source).exists() { source } else { redaction::redact(&source).into_owned() }
 }
 
-/// Error message for a destination that cannot be opened, with a remedy.
-fn cannot_open(address: &str, error: &std::io::Error) -> String {
-    let remedy = match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in an existing folder",
-        ErrorKind::IsADirectory => "set `address` to a file in that folder",
-        ErrorKind::PermissionDenied => "set `address` to a file that this user may write",
-        ErrorKind::AlreadyExists => "remove it, set `if-exists`, or set `address` to another file",
-        _ => "set `address` to a file that can be written, or to - for standard output",
-    };
-    format!("cannot write results to {address}: {error}; {remedy}")
+/// Milliseconds since 1970.
+fn milliseconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn no_results(size: Size) -> FrameResults {

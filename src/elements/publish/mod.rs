@@ -1,4 +1,4 @@
-//! `roipublish`: writes the results of each frame as one line of JSON to a file or standard output.
+//! `roipublish`: writes the results of each frame as one line of JSON to a file, standard output or a server.
 //!
 //! ```text
 //! gst-launch-1.0 -q filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roipublish address=faces.jsonl ! fakesink
@@ -7,14 +7,18 @@
 //! Frames pass unchanged. Lines are queued and written by a separate thread ([`crate::publish`]). The queue holds at most 256 lines or
 //! 1 MiB. The first line is written at once, later lines within 100 ms.
 //!
-//! If the queue is full, `when-full` decides: `wait` (the default) blocks the stream, so that no result is lost. `drop-oldest` and
+//! If the queue is full, `when-full` decides: `wait` (the default for files) blocks the stream, so that no result is lost. `drop-oldest` and
 //! `drop-newest` drop lines, for live sources. EOS waits until the queue is empty. A stop writes only what the destination takes at once.
+//!
+//! `url` names a server instead, such as `mqtt://broker/roiflow/{stream}`. With `spool`, a folder, results are stored on disk until the
+//! server acknowledges them: an outage of the server or of this process loses nothing, and the stream never waits for the server.
 //!
 //! A failing destination never stops the stream: lines that could not be written are counted and reported on the bus. The destination is
 //! opened with the first frame, so a failed start does not change earlier results. The schema is that of DL Streamer's `gvametaconvert`,
 //! with additions. It is described in [`crate::frame::json`].
 
 mod imp;
+mod route;
 
 pub(super) use imp::capture_time;
 
@@ -33,6 +37,10 @@ glib::wrapper! {
 /// Name of the structure in the details of a warning about results that could not be written. Its field `closed` is true if the reader
 /// closed the destination.
 pub const WRITE_FAILED: &str = "roipublish-write-failed";
+
+/// Name of the structure in the details of messages about a server that does not answer. Its field `is-down` tells whether the server
+/// does not answer now.
+pub const OUTAGE: &str = "roipublish-outage";
 
 impl RoiPublish {
     /// Creates the empty results file of a stream that ended without a frame. EOS alone does not create it, because a failed start also
@@ -66,8 +74,11 @@ pub enum Method {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiPublishWhenFull", allow_name_conflict)]
 pub enum WhenFull {
-    /// The stream waits.
+    /// For servers without a spool, the oldest waiting results are dropped. Otherwise the stream waits.
     #[default]
+    #[enum_value(name = "Drop the oldest waiting results if a server without a spool does not answer; otherwise wait", nick = "auto")]
+    Auto,
+    /// The stream waits.
     #[enum_value(name = "Block the stream until the queue has space", nick = "wait")]
     Wait,
     /// The oldest waiting results are dropped.
@@ -78,12 +89,14 @@ pub enum WhenFull {
     DropNewest,
 }
 
-impl From<WhenFull> for publish::WhenFull {
-    fn from(when_full: WhenFull) -> Self {
-        match when_full {
-            WhenFull::Wait => Self::Wait,
-            WhenFull::DropOldest => Self::DropOldest,
-            WhenFull::DropNewest => Self::DropNewest,
+impl WhenFull {
+    /// The policy in front of a destination. `may_hang`: it may answer late or never.
+    fn in_front_of(self, may_hang: bool) -> publish::WhenFull {
+        match self {
+            Self::Auto if may_hang => publish::WhenFull::DropOldest,
+            Self::Auto | Self::Wait => publish::WhenFull::Wait,
+            Self::DropOldest => publish::WhenFull::DropOldest,
+            Self::DropNewest => publish::WhenFull::DropNewest,
         }
     }
 }

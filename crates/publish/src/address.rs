@@ -1,0 +1,229 @@
+//! Addresses of servers: `scheme://user:password@host:port/path?option=value`.
+//!
+//! User, password and values of options may name environment variables, as in `${BROKER_PASSWORD}`, so that a secret is not part of the
+//! command line. Errors do not contain credentials.
+
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+/// A parsed address.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) scheme: String,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    /// Without brackets.
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+    /// Without the first slash, percent-decoded.
+    pub(crate) path: String,
+    /// The path as written, with the first slash.
+    pub(crate) raw_path: String,
+    /// Options that are not taken yet.
+    options: Vec<(String, String)>,
+}
+
+impl Address {
+    /// Parses the text after checking its form.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once("://").ok_or("expected SCHEME://HOST, got no `://`")?;
+        let scheme = scheme.to_ascii_lowercase();
+        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let (login, place) = authority.rsplit_once('@').map_or((None, authority), |(login, place)| (Some(login), place));
+        let (host, port) = match place.strip_prefix('[').and_then(|place| place.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => place.rsplit_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
+        };
+        if host.is_empty() {
+            return Err(format!("expected a host after {scheme}://, got none"));
+        }
+        let port = port
+            .map(|port| port.parse().map_err(|_| format!("expected a port from 1 to 65535 after the host, got `{port}`")))
+            .transpose()?;
+        let (user, password) =
+            match login.map(|login| login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)))) {
+                None => (None, None),
+                Some((user, password)) => (Some(value(user)?), password.map(value).transpose()?),
+            };
+        let mut options = Vec::new();
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, text) = pair.split_once('=').ok_or_else(|| format!("expected options as NAME=VALUE, got `{pair}`"))?;
+            options.push((name.to_owned(), value(text)?));
+        }
+        let mut address = Self {
+            scheme,
+            user: user.filter(|user| !user.is_empty()),
+            password,
+            host: decoded(host)?,
+            port,
+            path: decoded(path.strip_prefix('/').unwrap_or(path))?,
+            raw_path: path.to_owned(),
+            options,
+        };
+        if let Some(user) = address.take("user") {
+            address.user = Some(user);
+        }
+        if let Some(path) = address.take("password-file") {
+            let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read the password file {path}: {error}"))?;
+            address.password = Some(text.lines().next().unwrap_or_default().to_owned());
+        }
+        Ok(address)
+    }
+
+    /// Removes an option.
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+        let idx = self.options.iter().position(|(known, _)| known == name)?;
+        Some(self.options.remove(idx).1)
+    }
+
+    /// Removes an option that is a switch.
+    pub(crate) fn take_switch(&mut self, name: &str) -> Result<bool, String> {
+        match self.take(name).as_deref() {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => Err(format!("option {name}: expected true or false, got `{other}`")),
+        }
+    }
+
+    /// Removes an option that is a number.
+    pub(crate) fn take_number(&mut self, name: &str) -> Result<Option<u64>, String> {
+        let parse = |text: String| bytes(&text).ok_or_else(|| format!("option {name}: expected a number such as 500 or 64M, got `{text}`"));
+        self.take(name).map(parse).transpose()
+    }
+
+    /// Removes an option that is a duration.
+    pub(crate) fn take_duration(&mut self, name: &str) -> Result<Option<Duration>, String> {
+        let parse = |text: String| {
+            duration(&text).ok_or_else(|| format!("option {name}: expected a time such as 90s, 15m, 12h or 7d, got `{text}`"))
+        };
+        self.take(name).map(parse).transpose()
+    }
+
+    /// Reports an option that nothing has taken. `known` are the options of the destination.
+    pub(crate) fn finish(&self, known: &str) -> Result<(), String> {
+        match self.options.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(format!("unknown option `{name}`: expected one of user, password-file, {known}")),
+        }
+    }
+
+    /// The address without credentials and options.
+    pub(crate) fn shown(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let port = self.port.map_or(String::new(), |port| format!(":{port}"));
+        format!("{}://{host}{port}{}", self.scheme, self.raw_path)
+    }
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Address").field(&self.shown()).finish()
+    }
+}
+
+/// Reads a number of bytes with an optional unit: K, M, G (1024-based).
+pub fn bytes(text: &str) -> Option<u64> {
+    let (digits, factor) = match text.chars().last()?.to_ascii_uppercase() {
+        'K' => (&text[..text.len() - 1], 1 << 10),
+        'M' => (&text[..text.len() - 1], 1 << 20),
+        'G' => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Reads a number of seconds, or a number with unit: s, m, h, d.
+pub fn duration(text: &str) -> Option<Duration> {
+    let (digits, factor) = match text.chars().last()? {
+        's' => (&text[..text.len() - 1], 1),
+        'm' => (&text[..text.len() - 1], 60),
+        'h' => (&text[..text.len() - 1], 3600),
+        'd' => (&text[..text.len() - 1], 86_400),
+        _ => (text, 1),
+    };
+    Some(Duration::from_secs(digits.parse::<u64>().ok()?.checked_mul(factor)?))
+}
+
+fn decoded(text: &str) -> Result<String, String> {
+    percent_decode_str(text).decode_utf8().map(|text| text.into_owned()).map_err(|_| "expected percent-encoded UTF-8".to_owned())
+}
+
+/// Decodes a value and inserts environment variables.
+fn value(text: &str) -> Result<String, String> {
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, after) = after.split_once('}').ok_or("expected `}` after `${`")?;
+        out += &decoded(before)?;
+        out += &std::env::var(name).map_err(|_| format!("environment variable {name}: expected a value, it is not set"))?;
+        rest = after;
+    }
+    out += &decoded(rest)?;
+    Ok(out)
+}
+
+/// Text with the placeholder `{stream}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Template(String);
+
+impl Template {
+    const STREAM: &str = "{stream}";
+
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Inserts the name of a stream. Characters that `is_allowed` refuses become `_`.
+    pub(crate) fn of_stream(&self, stream: &str, is_allowed: impl Fn(char) -> bool) -> String {
+        let name: String = stream.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect();
+        self.0.replace(Self::STREAM, &name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_all_their_parts() {
+        let mut address = Address::parse("MQTTS://me:p%40ss@[::1]:8883/a/{stream}?ca=/x%20y.pem&retain=true").unwrap();
+        assert_eq!((&*address.scheme, &*address.host, address.port), ("mqtts", "::1", Some(8883)));
+        assert_eq!((address.user.as_deref(), address.password.as_deref(), &*address.path), (Some("me"), Some("p@ss"), "a/{stream}"));
+        assert_eq!((address.take("ca").as_deref(), address.take_switch("retain")), (Some("/x y.pem"), Ok(true)));
+        assert_eq!((address.finish("ca"), &*address.shown()), (Ok(()), "mqtts://[::1]:8883/a/{stream}"));
+        assert!(!format!("{address:?}").contains("p@ss"));
+    }
+
+    #[test]
+    fn environment_variables_are_inserted_or_missed() {
+        let path = std::env::var("PATH").unwrap();
+        assert_eq!(Address::parse("nats://u:${PATH}@host").unwrap().password, Some(path));
+        let error = Address::parse("nats://u:${ROIFLOW_NO_SUCH}@host").unwrap_err();
+        assert_eq!(error, "environment variable ROIFLOW_NO_SUCH: expected a value, it is not set");
+    }
+
+    #[test]
+    fn malformed_addresses_are_errors() {
+        for (text, part) in [
+            ("mqtt:host", "://"),
+            ("mqtt:///topic", "expected a host"),
+            ("mqtt://host:port/", "expected a port"),
+            ("mqtt://host/?retain", "NAME=VALUE"),
+            ("mqtt://host/?password-file=/no/such", "/no/such"),
+            ("mqtt://host/%ff", "UTF-8"),
+        ] {
+            let error = Address::parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let error = Address::parse("mqtt://host/?spool=x").unwrap().finish("ca").unwrap_err();
+        assert_eq!(error, "unknown option `spool`: expected one of user, password-file, ca");
+    }
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!([bytes("12"), bytes("2K"), bytes("1g"), bytes("x"), bytes("")], [Some(12), Some(2048), Some(1 << 30), None, None]);
+        let seconds = |text| duration(text).map(|duration| duration.as_secs());
+        assert_eq!([seconds("3"), seconds("2m"), seconds("1d"), seconds("1w")], [Some(3), Some(120), Some(86_400), None]);
+    }
+}

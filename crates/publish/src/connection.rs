@@ -1,0 +1,262 @@
+//! A TCP connection, with TLS if required, whose calls end at a [`Deadline`].
+//!
+//! Used by the protocols that are small enough for own code: MQTT, NATS and Redis. They need acknowledgments of single messages, blocking
+//! calls that another thread can end, and no asynchronous runtime.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::Deadline;
+use super::address::Address;
+
+/// Limit of name resolution, connecting and the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which a blocked call checks the deadline.
+const TICK: Duration = Duration::from_millis(100);
+/// Space for one read.
+const READ_BYTES: usize = 16 * 1024;
+
+/// Where to connect, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Endpoint {
+    host: String,
+    port: u16,
+    tls: Option<Tls>,
+}
+
+/// Settings of TLS.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tls {
+    /// Certificates that sign the server's certificate; the system's without it.
+    pub(crate) ca: Option<String>,
+    /// Certificate and key of the client.
+    pub(crate) client: Option<(String, String)>,
+}
+
+/// The options of TLS in an address.
+pub(crate) const TLS_OPTIONS: &str = "ca, cert, key";
+
+impl Tls {
+    /// Takes the options from an address.
+    pub(crate) fn of(address: &mut Address) -> Result<Self, String> {
+        let client = match (address.take("cert"), address.take("key")) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err("expected both options cert and key, got one of them".to_owned()),
+        };
+        Ok(Self { ca: address.take("ca"), client })
+    }
+}
+
+impl Endpoint {
+    /// The endpoint of an address. `ports` are the default ports, without and with TLS.
+    pub(crate) fn of(address: &mut Address, ports: (u16, u16), has_tls: bool) -> Result<Self, String> {
+        if has_tls && !cfg!(feature = "tls") {
+            return Err(format!("{}: this program was built without TLS (feature `tls`)", address.scheme));
+        }
+        let tls = has_tls.then(|| Tls::of(address)).transpose()?;
+        let port = address.port.unwrap_or(if has_tls { ports.1 } else { ports.0 });
+        Ok(Self { host: address.host.clone(), port, tls })
+    }
+}
+
+enum Stream {
+    Plain(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
+}
+
+/// An open connection with the bytes that were read and not consumed.
+pub(crate) struct Connection {
+    stream: Stream,
+    deadline: Deadline,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects, with TLS if the endpoint requires it.
+    pub(crate) fn open(endpoint: &Endpoint, deadline: &Deadline) -> io::Result<Self> {
+        let mut connection = Self::open_plain(endpoint, deadline)?;
+        connection.start_tls(endpoint)?;
+        Ok(connection)
+    }
+
+    /// Connects without TLS, for protocols that begin in plain text.
+    pub(crate) fn open_plain(endpoint: &Endpoint, deadline: &Deadline) -> io::Result<Self> {
+        let (host, port) = (endpoint.host.clone(), endpoint.port);
+        // On another thread, because resolving a name and connecting cannot be ended.
+        let (connected, result) = channel();
+        let connect = move || {
+            // The caller may have stopped waiting.
+            let _received = connected.send(connect(&host, port));
+        };
+        std::thread::Builder::new().name("roiflow-connect".to_owned()).spawn(connect)?;
+        let stream = loop {
+            match result.recv_timeout(deadline.remaining(TICK)?) {
+                Ok(stream) => break stream?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(ErrorKind::NotConnected.into()),
+            }
+        };
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TICK))?;
+        stream.set_write_timeout(Some(TICK))?;
+        Ok(Self { stream: Stream::Plain(stream), deadline: deadline.clone(), received: Vec::new() })
+    }
+
+    /// Begins TLS if the endpoint requires it.
+    #[cfg(feature = "tls")]
+    pub(crate) fn start_tls(&mut self, endpoint: &Endpoint) -> io::Result<()> {
+        let (Some(tls), Stream::Plain(socket)) = (&endpoint.tls, &self.stream) else { return Ok(()) };
+        let mut socket = socket.try_clone()?;
+        let name = rustls::pki_types::ServerName::try_from(endpoint.host.clone()).map_err(io::Error::other)?;
+        let config = super::tls::config(tls)?;
+        let mut session = rustls::ClientConnection::new(config, name).map_err(io::Error::other)?;
+        let end = Instant::now() + CONNECT_TIMEOUT;
+        while session.is_handshaking() {
+            match session.complete_io(&mut socket) {
+                Ok(_) => {}
+                Err(error) if is_waiting(&error) => self.check(end, "the TLS handshake")?,
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream = Stream::Tls(Box::new(rustls::StreamOwned::new(session, socket)));
+        Ok(())
+    }
+
+    /// Without the feature, no endpoint requires TLS.
+    #[cfg(not(feature = "tls"))]
+    pub(crate) fn start_tls(&mut self, endpoint: &Endpoint) -> io::Result<()> {
+        match endpoint.tls {
+            Some(_) => Err(ErrorKind::Unsupported.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes all bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let written = match &mut self.stream {
+                Stream::Plain(stream) => stream.write(rest),
+                #[cfg(feature = "tls")]
+                Stream::Tls(stream) => stream.write(rest),
+            };
+            match written {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => rest = &rest[n..],
+                Err(error) if is_waiting(&error) => {
+                    self.deadline.remaining(TICK)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        loop {
+            let flushed = match &mut self.stream {
+                Stream::Plain(_) => Ok(()),
+                #[cfg(feature = "tls")]
+                Stream::Tls(stream) => stream.flush(),
+            };
+            match flushed {
+                Err(error) if is_waiting(&error) => {
+                    self.deadline.remaining(TICK)?;
+                }
+                flushed => return flushed,
+            }
+        }
+    }
+
+    /// Writes once, regardless of the deadline, for the last words of a connection.
+    pub(crate) fn write_last(&mut self, bytes: &[u8]) {
+        self.deadline = Deadline::default();
+        self.deadline.set(Instant::now() + TICK);
+        let _written = self.write(bytes);
+    }
+
+    /// The bytes that were received and not consumed.
+    pub(crate) fn received(&self) -> &[u8] {
+        &self.received
+    }
+
+    /// Removes the first `n` received bytes.
+    pub(crate) fn consume(&mut self, n: usize) {
+        self.received.drain(..n.min(self.received.len()));
+    }
+
+    /// Waits for further bytes until `end`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the server closed the connection, `TimedOut` at `end` or the deadline.
+    pub(crate) fn receive(&mut self, end: Instant) -> io::Result<()> {
+        while !self.receive_some()? {
+            self.check(end, "an answer")?;
+        }
+        Ok(())
+    }
+
+    /// Reads what has arrived, or waits for a moment. Returns whether something has arrived.
+    fn receive_some(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; READ_BYTES];
+        let read = match &mut self.stream {
+            Stream::Plain(stream) => stream.read(&mut bytes),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.read(&mut bytes),
+        };
+        match read {
+            Ok(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the server closed the connection")),
+            Ok(n) => {
+                self.received.extend_from_slice(&bytes[..n]);
+                Ok(true)
+            }
+            Err(error) if is_waiting(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads what has arrived, without waiting.
+    pub(crate) fn poll(&mut self) -> io::Result<()> {
+        self.set_nonblocking(true)?;
+        let mut received = Ok(true);
+        while received.as_ref().is_ok_and(|is_some| *is_some) {
+            received = self.receive_some();
+        }
+        self.set_nonblocking(false)?;
+        received.map(|_| ())
+    }
+
+    fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        match &self.stream {
+            Stream::Plain(stream) => stream.set_nonblocking(is_nonblocking),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.sock.set_nonblocking(is_nonblocking),
+        }
+    }
+
+    fn check(&self, end: Instant, what: &str) -> io::Result<()> {
+        self.deadline.remaining(TICK)?;
+        if Instant::now() < end {
+            return Ok(());
+        }
+        Err(io::Error::new(ErrorKind::TimedOut, format!("the server did not send {what} in time")))
+    }
+}
+
+fn is_waiting(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Tries all addresses of the host.
+fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let end = Instant::now() + CONNECT_TIMEOUT;
+    let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let left = end.saturating_duration_since(Instant::now()).max(TICK);
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,36 @@
+//! Number and pauses of attempts after a failure.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// Retries after a temporary failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Number of attempts without progress after which messages are lost; at least 1.
+    pub max_attempts: u32,
+    /// Pause before the second attempt. Doubles with each attempt.
+    pub delay: Duration,
+    /// Maximum pause.
+    pub max_delay: Duration,
+}
+
+impl Retry {
+    /// Attempts without limit, for destinations that are reached by a network.
+    pub fn unlimited() -> Self {
+        Self { max_attempts: u32::MAX, ..Self::default() }
+    }
+
+    /// Pause after this many attempts, with jitter: many senders do not return at the same time after an outage.
+    pub(crate) fn pause(&self, n_attempts: u32) -> Duration {
+        let pause = self.delay.saturating_mul(1 << n_attempts.saturating_sub(1).min(16)).min(self.max_delay);
+        // The hasher has random keys.
+        let random = RandomState::new().build_hasher().finish() % 256;
+        pause - pause.mul_f64(random as f64 / 1024.0)
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { max_attempts: 1, delay: Duration::from_millis(100), max_delay: Duration::from_secs(10) }
+    }
+}

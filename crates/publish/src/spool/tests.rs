@@ -1,0 +1,422 @@
+//! Tests of the spool: recovery, limits, gaps, and delivery after outages.
+
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use serde_json::Value;
+
+use super::*;
+
+/// Time after which a test is considered hanging.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A folder that is removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("roiflow-spool-{}-{test}", std::process::id()));
+        let _removed = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+
+    fn log(&self, max_bytes: u64) -> Log {
+        Log::open(&self.0, Limits { max_bytes, max_age: None }).unwrap()
+    }
+
+    fn segments(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
+        let mut segments: Vec<_> = entries.filter(|path| path.extension().is_some_and(|extension| extension == "segment")).collect();
+        segments.sort();
+        segments
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _removed = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn message(frame: u64) -> Message {
+    Message { payload: format!("frame {frame}").into_bytes(), stream: Some("door".into()), epoch: 7, frame }
+}
+
+fn large(frame: u64) -> Message {
+    Message { payload: vec![b'x'; 1000], ..message(frame) }
+}
+
+fn store(log: &mut Log, frames: std::ops::Range<u64>) {
+    for frame in frames {
+        assert_eq!(log.append(&message(frame), 1), Appended::Stored);
+    }
+}
+
+/// All unread messages: frame numbers, and gaps as (from, to, dropped).
+fn read(log: &mut Log) -> Vec<Result<u64, (u64, u64, u64)>> {
+    let mut all = Vec::new();
+    while let Some((message, is_gap)) = log.next().unwrap() {
+        all.push(if is_gap {
+            let gap: Value = serde_json::from_slice(&message.payload).unwrap();
+            assert_eq!((&gap["event"], &gap["stream"]), (&"gap".into(), &"door".into()));
+            let number = |name: &str| gap[name].as_u64().unwrap();
+            Err((number("from"), number("to"), number("dropped")))
+        } else {
+            Ok(message.frame)
+        });
+    }
+    all
+}
+
+fn frames(range: std::ops::Range<u64>) -> Vec<Result<u64, (u64, u64, u64)>> {
+    range.map(Ok).collect()
+}
+
+#[test]
+fn unacknowledged_messages_survive_reopening_in_order() {
+    let folder = Folder::new("reopen");
+    let mut log = folder.log(1 << 20);
+    store(&mut log, 0..10);
+    assert_eq!(read(&mut log), frames(0..10));
+    log.acknowledge(4);
+    drop(log);
+    let mut log = folder.log(1 << 20);
+    assert_eq!((log.n_waiting(), read(&mut log)), (6, frames(4..10)));
+    log.rewind();
+    assert_eq!(log.next().unwrap().unwrap().0, message(4));
+    store(&mut log, 10..12);
+    assert_eq!(read(&mut log), frames(5..12));
+    log.acknowledge(8);
+    drop(log);
+    let mut log = folder.log(1 << 20);
+    assert_eq!((log.n_waiting(), read(&mut log)), (0, vec![]));
+    store(&mut log, 12..13);
+    assert_eq!(read(&mut log), frames(12..13));
+}
+
+#[test]
+fn torn_record_of_a_killed_process_is_cut() {
+    let folder = Folder::new("torn");
+    let mut log = folder.log(1 << 20);
+    store(&mut log, 0..3);
+    drop(log);
+    let path = folder.segments().pop().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    for n_bytes in 0..whole.len() {
+        std::fs::write(&path, &whole[..n_bytes]).unwrap();
+        let mut log = folder.log(1 << 20);
+        let n_whole = read(&mut log).len() as u64;
+        store(&mut log, 10..11);
+        assert_eq!(read(&mut log), frames(10..11));
+        drop(log);
+        let mut expected = frames(0..n_whole);
+        expected.extend(frames(10..11));
+        assert_eq!(read(&mut folder.log(1 << 20)), expected, "{n_bytes} bytes");
+    }
+    // A flipped bit ends the valid part.
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, damaged).unwrap();
+    assert_eq!(read(&mut folder.log(1 << 20)), frames(0..2));
+}
+
+#[test]
+fn damaged_cursor_delivers_again_instead_of_losing() {
+    let folder = Folder::new("cursor");
+    let mut log = folder.log(1 << 20);
+    store(&mut log, 0..3);
+    read(&mut log);
+    log.acknowledge(2);
+    drop(log);
+    std::fs::write(folder.0.join("cursor"), b"no cursor").unwrap();
+    assert_eq!(read(&mut folder.log(1 << 20)), frames(0..3));
+}
+
+#[test]
+fn second_process_gets_an_error() {
+    let folder = Folder::new("lock");
+    let _log = folder.log(1 << 20);
+    let error = Log::open(&folder.0, Limits::default()).unwrap_err();
+    assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::WouldBlock, "another process uses this spool folder".to_owned()));
+}
+
+#[test]
+fn foreign_file_is_an_error_and_stays() {
+    let folder = Folder::new("foreign");
+    drop(folder.log(1 << 20));
+    let path = folder.segments().pop().unwrap();
+    std::fs::write(&path, "a text of the user").unwrap();
+    let error = Log::open(&folder.0, Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("expected a segment of a spool"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "a text of the user");
+}
+
+#[test]
+fn full_spool_replaces_the_oldest_messages_by_one_gap() {
+    let folder = Folder::new("full");
+    let mut log = folder.log(Limits::MIN_BYTES);
+    (0..500).for_each(|frame| {
+        log.append(&large(frame), frame);
+        assert!(log.n_bytes() <= Limits::MIN_BYTES);
+    });
+    let all = read(&mut log);
+    let Err((0, last, n_dropped)) = all[0] else { panic!("expected a gap first: {all:?}") };
+    assert_eq!(n_dropped, last + 1);
+    assert_eq!(all[1..], frames(last + 1..500));
+    assert!(all.len() > 30, "most of the space is used: {}", all.len());
+    assert_eq!((log.n_dropped(), log.n_waiting()), (n_dropped, 500 - n_dropped));
+    drop(log);
+    // The gap is on disk.
+    let mut log = folder.log(Limits::MIN_BYTES);
+    assert_eq!((read(&mut log), log.n_waiting()), (all.clone(), 500 - n_dropped));
+    log.acknowledge(all.len());
+    assert_eq!((log.n_waiting(), folder.segments().len()), (0, 1));
+}
+
+#[test]
+fn messages_in_flight_are_not_dropped() {
+    let folder = Folder::new("flight");
+    let mut log = folder.log(Limits::MIN_BYTES);
+    (0..10).for_each(|frame| assert_eq!(log.append(&large(frame), 0), Appended::Stored));
+    for frame in 0..4 {
+        assert_eq!(log.next().unwrap().unwrap().0.frame, frame);
+    }
+    (10..200).for_each(|frame| drop(log.append(&large(frame), 0)));
+    // The destination has accepted the messages in the meantime.
+    log.acknowledge(4);
+    let all = read(&mut log);
+    let at = all.iter().position(Result::is_err).unwrap();
+    let Err((from, to, _)) = all[at] else { unreachable!() };
+    assert_eq!((all[..at].to_vec(), all[at + 1..].to_vec()), (frames(4..from), frames(to + 1..200)));
+}
+
+#[test]
+fn old_messages_are_dropped_by_age() {
+    let folder = Folder::new("age");
+    let limits = Limits { max_age: Some(Duration::from_millis(100)), ..Limits::default() };
+    let mut log = Log::open(&folder.0, limits).unwrap();
+    (0..5).for_each(|frame| drop(log.append(&message(frame), 1000 + frame)));
+    assert!(!log.drop_old(1050));
+    assert!(log.drop_old(1105));
+    store(&mut log, 5..6);
+    assert_eq!(read(&mut log), [Err((0, 4, 5)), Ok(5)]);
+}
+
+#[test]
+fn message_that_cannot_be_stored_leaves_a_gap_in_its_place() {
+    let folder = Folder::new("oversize");
+    let mut log = folder.log(Limits::MIN_BYTES);
+    store(&mut log, 0..2);
+    let oversize = Message { payload: vec![0; 1 << 20], ..message(2) };
+    assert!(matches!(log.append(&oversize, 1), Appended::Dropped(reason) if reason.contains("too large")));
+    store(&mut log, 3..4);
+    assert_eq!(read(&mut log), [Ok(0), Ok(1), Err((2, 2, 1)), Ok(3)]);
+}
+
+/// A small file system in memory. `None` without the right to mount.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(test: &str) -> Option<Self> {
+        let path = std::env::temp_dir().join(format!("roiflow-disk-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let mount = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&path).status();
+        mount.is_ok_and(|status| status.success()).then_some(Self(path))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _unmounted = std::process::Command::new("umount").arg(&self.0).status();
+        let _removed = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn full_disk_drops_the_oldest_messages_and_says_so() {
+    let Some(disk) = SmallDisk::mount("full") else {
+        eprintln!("skipped: this user may not mount a file system");
+        return;
+    };
+    let mut log = Log::open(&disk.0.join("spool"), Limits { max_bytes: 512 << 10, max_age: None }).unwrap();
+    let mut reasons = std::collections::BTreeSet::new();
+    for frame in 0..1000 {
+        match log.append(&large(frame), 1) {
+            Appended::Replacing(reason) | Appended::Dropped(reason) => drop(reasons.insert(reason)),
+            Appended::Stored => {}
+        }
+    }
+    assert_eq!(reasons.len(), 1);
+    assert!(reasons.first().unwrap().contains("No space left"), "{reasons:?}");
+    let all = read(&mut log);
+    let Err((0, last, n_dropped)) = all[0] else { panic!("expected a gap first: {all:?}") };
+    assert_eq!((n_dropped, &all[1..]), (last + 1, &*frames(last + 1..1000)));
+    log.acknowledge(all.len());
+    // Nothing is left to drop, so the new message is dropped, and the gap follows when there is space.
+    let other = disk.0.join("other");
+    std::fs::write(&other, vec![0; 4096]).unwrap();
+    let file = std::fs::OpenOptions::new().append(true).open(&other).unwrap();
+    while file.write_at(&[0; 4096], file.metadata().unwrap().len()).is_ok_and(|n| n > 0) {}
+    let first = (1000..).find(|frame| matches!(log.append(&large(*frame), 1), Appended::Dropped(_))).unwrap();
+    assert!(matches!(log.append(&large(first + 1), 1), Appended::Dropped(_)));
+    drop(file);
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(log.append(&message(first + 2), 1), Appended::Stored);
+    let mut expected = frames(1000..first);
+    expected.extend([Err((first, first + 1, 2)), Ok(first + 2)]);
+    assert_eq!(read(&mut log), expected);
+}
+
+/// What the scripted destination does next.
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Down,
+    Accept,
+    /// Takes messages without acknowledging them, and fails in the flush.
+    Lose,
+    Reject,
+}
+
+/// A destination that a test switches on and off.
+struct Switched {
+    mode: Arc<Mutex<Mode>>,
+    delivered: Sender<Message>,
+    in_flight: Vec<Message>,
+    n_acknowledged: u64,
+}
+
+impl Switched {
+    fn failed() -> Failure {
+        Failure::retryable(io::Error::other("switched off"))
+    }
+}
+
+impl Destination for Switched {
+    fn connect(&mut self, _deadline: &Deadline) -> Result<(), Failure> {
+        if *self.mode.lock().unwrap() == Mode::Down { Err(Self::failed()) } else { Ok(()) }
+    }
+
+    fn publish(&mut self, message: &Message) -> Result<(), Failure> {
+        self.in_flight.push(message.clone());
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        let mode = *self.mode.lock().unwrap();
+        let messages = std::mem::take(&mut self.in_flight);
+        match mode {
+            Mode::Down | Mode::Lose => Err(Self::failed()),
+            Mode::Accept => {
+                self.n_acknowledged += messages.len() as u64;
+                // The test may have seen enough.
+                messages.into_iter().for_each(|message| drop(self.delivered.send(message)));
+                Ok(())
+            }
+            Mode::Reject => {
+                for message in messages {
+                    if message.frame == 1 && message.payload.starts_with(b"frame") {
+                        return Err(Failure::rejected(io::Error::other("not this one")));
+                    }
+                    self.n_acknowledged += 1;
+                    drop(self.delivered.send(message));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.n_acknowledged
+    }
+}
+
+struct Rig {
+    folder: Folder,
+    mode: Arc<Mutex<Mode>>,
+    spool: Arc<Spool>,
+    delivered: Receiver<Message>,
+    events: Receiver<String>,
+    writer: SpoolWriter,
+}
+
+impl Rig {
+    fn new(folder: Folder, mode: Mode) -> Self {
+        let (sender, delivered) = channel();
+        let mode = Arc::new(Mutex::new(mode));
+        let of_destination = mode.clone();
+        let retry = Retry { delay: Duration::ZERO, max_delay: Duration::ZERO, ..Retry::unlimited() };
+        let new = || Switched { mode: of_destination, delivered: sender, in_flight: Vec::new(), n_acknowledged: 0 };
+        let spool = Spool::open(&folder.0, Limits::default(), retry, new).unwrap();
+        let (reported, events) = channel();
+        let on_event = move |event: Event<'_>| {
+            // The test may have ended.
+            let _sent = reported.send(match event {
+                Event::Lost { n_messages, .. } => format!("lost {n_messages}"),
+                Event::Down(_) => "down".to_owned(),
+                Event::Up => "up".to_owned(),
+                Event::Dropping(_) => "dropping".to_owned(),
+            });
+        };
+        let writer = spool.writer(on_event);
+        Self { folder, mode, spool, delivered, events, writer }
+    }
+
+    fn set(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = mode;
+    }
+
+    fn expect(&self, frames: std::ops::Range<u64>) {
+        for frame in frames {
+            assert_eq!(self.delivered.recv_timeout(LIMIT).unwrap(), message(frame));
+        }
+    }
+}
+
+#[test]
+fn outage_is_reported_once_and_nothing_is_lost() {
+    let mut rig = Rig::new(Folder::new("outage"), Mode::Accept);
+    (0..10).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+    rig.expect(0..10);
+    rig.set(Mode::Lose);
+    (10..600).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+    assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "down");
+    rig.set(Mode::Down);
+    assert!(!rig.spool.drain(Duration::ZERO, || false));
+    rig.set(Mode::Accept);
+    rig.expect(10..600);
+    assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "up");
+    assert!(rig.spool.drain(LIMIT, || false));
+    assert_eq!(rig.events.try_recv().ok(), None);
+    let status = rig.spool.status();
+    assert_eq!((status.delivered, status.waiting, status.dropped, status.is_down), (600, 0, 0, false));
+}
+
+#[test]
+fn messages_wait_for_the_next_process() {
+    let mut rig = Rig::new(Folder::new("process"), Mode::Down);
+    (0..5).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+    let Rig { folder, spool, writer, .. } = rig;
+    drop((spool, writer));
+    let rig = Rig::new(folder, Mode::Accept);
+    rig.expect(0..5);
+}
+
+#[test]
+fn rejected_message_becomes_a_gap() {
+    let mut rig = Rig::new(Folder::new("reject"), Mode::Reject);
+    (0..3).for_each(|frame| rig.writer.publish(&message(frame)).unwrap());
+    rig.expect(0..1);
+    let gap: Value = serde_json::from_slice(&rig.delivered.recv_timeout(LIMIT).unwrap().payload).unwrap();
+    assert_eq!((&gap["from"], &gap["to"], &gap["reason"]), (&1.into(), &1.into(), &"rejected by the destination".into()));
+    rig.expect(2..3);
+    assert_eq!((rig.events.recv_timeout(LIMIT).unwrap(), rig.spool.status().rejected), ("lost 1".to_owned(), 1));
+}
+
+#[test]
+fn publishers_of_a_process_share_a_spool() {
+    let rig = Rig::new(Folder::new("shared"), Mode::Accept);
+    let other = Spool::open(&rig.folder.0, Limits::default(), Retry::unlimited(), || -> Switched { panic!("one destination") }).unwrap();
+    assert!(Arc::ptr_eq(&rig.spool, &other));
+    other.writer(|_| {}).publish(&message(3)).unwrap();
+    rig.expect(3..4);
+}

@@ -1,0 +1,158 @@
+//! The way of the messages from the queue to the destination: directly, or by a spool on disk.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::WhenFull;
+use crate::publish::{
+    self, Deadline, Event, IfExists, Limits, LineFile, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target,
+};
+use crate::redaction;
+
+/// How long the end of a stream waits for a server that acknowledges nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Queue in front of a server without a spool.
+const SERVER_QUEUE: (usize, usize) = (4096, 8 << 20);
+
+/// The settings of a destination.
+#[derive(Debug, Clone)]
+pub(super) struct Destination {
+    /// A file, if `url` is not set; `-` is standard output.
+    pub(super) address: String,
+    pub(super) url: Option<String>,
+    pub(super) if_exists: IfExists,
+    pub(super) when_full: WhenFull,
+    /// Folder of the spool.
+    pub(super) spool: Option<PathBuf>,
+    pub(super) limits: Limits,
+}
+
+/// An open destination.
+pub(super) struct Route {
+    pub(super) publisher: Publisher,
+    spool: Option<Arc<Spool>>,
+    pub(super) is_server: bool,
+}
+
+/// Name of a destination in messages, without credentials.
+#[derive(Debug, Clone)]
+pub(super) struct Name {
+    /// As the user has set it.
+    pub(super) address: String,
+    /// In sentences.
+    pub(super) shown: String,
+    /// The folder of the spool.
+    pub(super) spool: Option<PathBuf>,
+    pub(super) is_server: bool,
+}
+
+impl Destination {
+    /// Checks the destination. Opens nothing.
+    ///
+    /// # Errors
+    /// The complete text of an error for the user.
+    pub(super) fn check(&self) -> Result<(Target, Name), String> {
+        let text = self.url.as_deref().unwrap_or(&self.address);
+        let target = if self.url.is_some() { Target::parse(text) } else { Target::parse(&format!("file:{text}")) };
+        let target = target.map_err(|error| format!("url `{}`: {error}", redaction::redact(text)))?;
+        let spool = match (&self.spool, target.file()) {
+            (Some(_), Some(file)) => {
+                let file = file.display();
+                return Err(format!("spool: expected the url of a server, got the file {file}; remove `spool`, or set `url`"));
+            }
+            (Some(folder), None) if self.limits.max_bytes < Limits::MIN_BYTES => {
+                let (folder, minimum, got) = (folder.display(), Limits::MIN_BYTES, self.limits.max_bytes);
+                return Err(format!("spool {folder}: expected a spool-max-bytes of at least {minimum}, got {got}"));
+            }
+            (Some(folder), None) => Some(folder.join(target.spool_name())),
+            (None, _) => None,
+        };
+        let (address, shown) = match target.file() {
+            Some(file) => {
+                let file_name = file.display().to_string();
+                let shown = if publish::is_stdout(file) { "standard output".to_owned() } else { file_name.clone() };
+                (file_name, shown)
+            }
+            None => (target.shown().to_owned(), target.shown().to_owned()),
+        };
+        let is_server = target.file().is_none();
+        Ok((target, Name { address, shown, spool, is_server }))
+    }
+
+    /// Opens the spool and starts the publisher.
+    ///
+    /// # Errors
+    /// The complete text of an error for the user.
+    pub(super) fn open(
+        &self,
+        (target, name): (Target, &Name),
+        deadline: Deadline,
+        on_event: impl FnMut(Event<'_>) + Send + 'static,
+    ) -> Result<Route, String> {
+        let no_thread = |error: io::Error| format!("cannot start the thread that writes results: {error}");
+        if let Some(file) = target.file().map(Path::to_owned) {
+            OutputFile::new(&file, self.if_exists, deadline.clone()).check().map_err(|error| cannot_open(&name.address, &error))?;
+            let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
+            let publisher = Publisher::start(LineFile::new(file, self.if_exists), options, deadline, on_event).map_err(no_thread)?;
+            return Ok(Route { publisher, spool: None, is_server: false });
+        }
+        let Some(folder) = &name.spool else {
+            let (max_messages, max_bytes) = SERVER_QUEUE;
+            let options = Options {
+                max_messages,
+                max_bytes,
+                when_full: self.when_full.in_front_of(true),
+                retry: Retry::unlimited(),
+                ..Options::default()
+            };
+            let publisher = Publisher::start(target.into_destination(self.if_exists), options, deadline, on_event).map_err(no_thread)?;
+            return Ok(Route { publisher, spool: None, is_server: true });
+        };
+        let spool = Spool::open(folder, self.limits, Retry::unlimited(), || target.into_destination(self.if_exists));
+        let spool = spool.map_err(|error| cannot_open_spool(folder, &error))?;
+        let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
+        // The queue reports nothing: writing to a spool does not fail.
+        let publisher = Publisher::start(spool.writer(on_event), options, deadline, |_| {}).map_err(no_thread)?;
+        Ok(Route { publisher, spool: Some(spool), is_server: true })
+    }
+}
+
+impl Route {
+    /// Waits for the acknowledgment of all messages, for a server at most as long as it makes progress. Returns the number of messages that
+    /// stay in the spool.
+    pub(super) fn finish(&self, is_over: impl Fn() -> bool) -> u64 {
+        if let (true, None) = (self.is_server, &self.spool) {
+            self.publisher.flush_until(Instant::now() + PATIENCE);
+            return 0;
+        }
+        self.publisher.flush();
+        self.spool.as_ref().filter(|spool| !spool.drain(PATIENCE, is_over)).map_or(0, |spool| spool.status().waiting)
+    }
+
+    /// State of the spool; zeros without a spool.
+    pub(super) fn spool_status(&self) -> SpoolStatus {
+        self.spool.as_ref().map(|spool| spool.status()).unwrap_or_default()
+    }
+}
+
+/// Error message for a destination that cannot be opened, with a remedy.
+pub(super) fn cannot_open(address: &str, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in an existing folder",
+        ErrorKind::IsADirectory => "set `address` to a file in that folder",
+        ErrorKind::PermissionDenied => "set `address` to a file that this user may write",
+        ErrorKind::AlreadyExists => "remove it, set `if-exists`, or set `address` to another file",
+        _ => "set `address` to a file that can be written, or to - for standard output",
+    };
+    format!("cannot write results to {address}: {error}; {remedy}")
+}
+
+fn cannot_open_spool(folder: &Path, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        ErrorKind::WouldBlock => "end that process, or set `spool` to another folder",
+        _ => "set `spool` to a folder that this user may write",
+    };
+    format!("cannot open the spool {}: {error}; {remedy}", folder.display())
+}

@@ -1,0 +1,206 @@
+//! Real brokers for tests: started by the test on a free port, killed with SIGKILL, and started again.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use crate::harness::{Folder, eventually};
+
+/// Time after which a test is considered hanging.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A broker process on a fixed port, with its files in a folder of the test.
+pub struct Broker {
+    pub port: u16,
+    program: String,
+    arguments: Vec<String>,
+    process: Option<Child>,
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+impl Broker {
+    /// A broker that is not started yet. Each `{port}` of the arguments becomes its port.
+    pub fn new(program: &str, arguments: &[&str]) -> Self {
+        let port = free_port();
+        // Debian installs servers into folders that are not on the PATH of users.
+        let folders = ["/usr/sbin", "/usr/bin"].map(|folder| format!("{folder}/{program}"));
+        let found = folders.iter().find(|path| Path::new(path).exists());
+        let program = found.unwrap_or_else(|| panic!("{program} is not installed: run scripts/setup-system")).clone();
+        let arguments = arguments.iter().map(|argument| argument.replace("{port}", &port.to_string())).collect();
+        Self { port, program, arguments, process: None }
+    }
+
+    /// An MQTT broker without persistence. `lines` are added to its configuration.
+    pub fn mosquitto(folder: &Folder, lines: &str) -> Self {
+        let config = folder.file("mosquitto.conf");
+        let mut broker = Self::new("mosquitto", &["-c", &config]);
+        let text =
+            format!("listener {} 127.0.0.1\nallow_anonymous true\npersistence false\nuser root\nlog_type error\n{lines}", broker.port);
+        std::fs::write(&config, text).unwrap();
+        broker.arguments = vec!["-c".to_owned(), config];
+        broker
+    }
+
+    /// A Redis server that writes each command to its file before it answers.
+    pub fn redis(folder: &Folder) -> Self {
+        let settings = ["--port", "{port}", "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always", "--save", ""];
+        let path = folder.0.to_str().unwrap();
+        Self::new("redis-server", &[&settings[..], &["--logfile", "/dev/null", "--dir", path]].concat())
+    }
+
+    /// Starts the process and waits until it accepts connections.
+    pub fn start(&mut self) {
+        let mut command = Command::new(&self.program);
+        let process = command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        self.process = Some(process);
+        eventually("the broker accepts connections", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+    }
+
+    /// Kills the process with SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Passes connections on to a port while it is open.
+pub struct Proxy {
+    pub port: u16,
+    gate: Arc<(Mutex<Gate>, Condvar)>,
+}
+
+#[derive(Default)]
+struct Gate {
+    is_open: bool,
+    /// Whether connections are accepted and then closed, as by a broken network.
+    refuses: bool,
+}
+
+impl Proxy {
+    /// A closed proxy: it accepts connections, and passes nothing on until it is opened. If `refuses`, it closes them instead.
+    pub fn new(to: u16, refuses: bool) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let gate = Arc::new((Mutex::new(Gate { is_open: false, refuses }), Condvar::new()));
+        let of_thread = gate.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let gate = of_thread.clone();
+                std::thread::spawn(move || pass_on(client, to, &gate));
+            }
+        });
+        Self { port, gate }
+    }
+
+    pub fn open(&self) {
+        self.set(true);
+    }
+
+    /// Bytes that arrive from now on wait until the proxy is open again.
+    pub fn close(&self) {
+        self.set(false);
+    }
+
+    fn set(&self, is_open: bool) {
+        self.gate.0.lock().unwrap().is_open = is_open;
+        self.gate.1.notify_all();
+    }
+}
+
+fn wait_open((gate, changed): &(Mutex<Gate>, Condvar)) {
+    let mut gate = gate.lock().unwrap();
+    while !gate.is_open {
+        gate = changed.wait(gate).unwrap();
+    }
+}
+
+fn pass_on(client: TcpStream, to: u16, gate: &Arc<(Mutex<Gate>, Condvar)>) {
+    {
+        let state = gate.0.lock().unwrap();
+        if state.refuses && !state.is_open {
+            return;
+        }
+    }
+    wait_open(gate);
+    let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { return };
+    let copy = |mut from: TcpStream, mut to: TcpStream, gate: Arc<(Mutex<Gate>, Condvar)>| {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = from.read(&mut bytes) {
+            wait_open(&gate);
+            if to.write_all(&bytes[..n]).is_err() {
+                break;
+            }
+        }
+        let _closed = to.shutdown(std::net::Shutdown::Both);
+        let _closed = from.shutdown(std::net::Shutdown::Both);
+    };
+    let (from_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    let gate_of_answers = gate.clone();
+    std::thread::spawn(move || copy(from_server, client, gate_of_answers));
+    copy(from_client, server, gate.clone());
+}
+
+/// Subscribes to a topic of an MQTT broker, and receives topics and messages until the connection ends. A small client of its own, so that
+/// the test does not share code with the publisher.
+pub fn subscribe(port: u16, topic: &str) -> Receiver<(String, Vec<u8>)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // Version 3.1.1, clean session, without a keep-alive time.
+    let id = format!("test-{}", free_port());
+    let mut connect = vec![0x10, 12 + id.len() as u8, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, id.len() as u8];
+    connect.extend_from_slice(id.as_bytes());
+    stream.write_all(&connect).unwrap();
+    assert_eq!(packet(&mut stream), Some((0x20, vec![0, 0])));
+    let mut subscribe = vec![0x82, 5 + topic.len() as u8, 0, 1, 0, topic.len() as u8];
+    subscribe.extend_from_slice(topic.as_bytes());
+    subscribe.push(0);
+    stream.write_all(&subscribe).unwrap();
+    assert_eq!(packet(&mut stream), Some((0x90, vec![0, 1, 0])));
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        while let Some((kind, body)) = packet(&mut stream) {
+            assert_eq!(kind & 0xf0, 0x30);
+            let n_topic = usize::from(u16::from_be_bytes([body[0], body[1]]));
+            let topic = String::from_utf8(body[2..2 + n_topic].to_vec()).unwrap();
+            if sender.send((topic, body[2 + n_topic..].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+    let mut byte = || {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok().map(|()| byte[0])
+    };
+    let kind = byte()?;
+    let (mut n, mut shift) = (0, 0);
+    loop {
+        let part = byte()?;
+        n |= usize::from(part & 0x7f) << shift;
+        shift += 7;
+        if part & 0x80 == 0 {
+            break;
+        }
+    }
+    let mut body = vec![0; n];
+    stream.read_exact(&mut body).ok()?;
+    Some((kind, body))
+}

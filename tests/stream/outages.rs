@@ -1,0 +1,313 @@
+//! Results reach brokers at least once and in order, whatever is killed, and the stream never waits for a broker with a spool.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::Receiver;
+
+use gst::prelude::*;
+use gstreamer as gst;
+use serde_json::Value;
+
+use crate::brokers::{Broker, LIMIT, Proxy, free_port, subscribe};
+use crate::harness::{Ending, Folder, on_buffers, pipeline, run, tiny};
+
+/// A stream of small frames to a destination.
+fn stream(n_frames: u64, properties: &str) -> gst::Pipeline {
+    pipeline(&format!(
+        "videotestsrc num-buffers={n_frames} ! video/x-raw,format=GRAY8,width=32,height=32,framerate=30/1 ! \
+         roipublish name=publish stream-id=door {properties} ! fakesink name=sink"
+    ))
+}
+
+fn stat(pipeline: &gst::Pipeline, field: &str) -> u64 {
+    pipeline.by_name("publish").unwrap().property::<gst::Structure>("stats").get(field).unwrap()
+}
+
+/// Messages without repetitions, and the number of repetitions.
+#[derive(Default)]
+struct Received {
+    /// Frame numbers by epoch, in the order of arrival.
+    epochs: BTreeMap<u64, Vec<u64>>,
+    gaps: Vec<Value>,
+    n_repeated: usize,
+    ids: std::collections::HashSet<String>,
+}
+
+impl Received {
+    fn add(&mut self, payload: &[u8]) {
+        let line: Value = serde_json::from_slice(payload).unwrap();
+        let id = line["message_id"].as_str().unwrap().to_owned();
+        if !self.ids.insert(id.clone()) {
+            self.n_repeated += 1;
+            return;
+        }
+        if line["event"] == "gap" {
+            return self.gaps.push(line);
+        }
+        let parts: Vec<&str> = id.split('/').collect();
+        assert_eq!((parts[0], parts[2]), (line["stream"].as_str().unwrap(), &*line["frame"].to_string()));
+        self.epochs.entry(parts[1].parse().unwrap()).or_default().push(line["frame"].as_u64().unwrap());
+    }
+
+    /// Receives until `n` different messages have arrived.
+    fn receive(&mut self, from: &Receiver<(String, Vec<u8>)>, n: usize) {
+        while self.ids.len() < n {
+            let (topic, payload) = from.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{} of {n} messages arrived", self.ids.len()));
+            assert_eq!(topic, "roiflow/door");
+            self.add(&payload);
+        }
+    }
+
+    /// Receives until the broker ends the connection.
+    fn receive_rest(&mut self, from: &Receiver<(String, Vec<u8>)>) {
+        while let Ok((_, payload)) = from.recv_timeout(LIMIT) {
+            self.add(&payload);
+        }
+    }
+
+    /// Each epoch has all frames from the first, in order.
+    fn check_complete(&self) {
+        for (epoch, frames) in &self.epochs {
+            assert!(frames.iter().copied().eq(0..frames.len() as u64), "epoch {epoch}: {frames:?}");
+        }
+        assert_eq!(self.gaps, Vec::<Value>::new());
+    }
+}
+
+#[test]
+fn broker_killed_in_mid_stream_loses_nothing() {
+    let folder = Folder::new("killed broker");
+    let mut broker = Broker::mosquitto(&folder, "");
+    broker.start();
+    let proxy = Proxy::new(broker.port, true);
+    proxy.open();
+    let mut subscriber = subscribe(broker.port, "roiflow/#");
+    let spool = folder.file("spool");
+    let pipeline = stream(3000, &format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\"", proxy.port));
+    let (at, killed) = std::sync::mpsc::channel();
+    let (go, resumed) = std::sync::mpsc::channel::<()>();
+    on_buffers(&pipeline, "publish", "src", move |n, _| {
+        if n == 700 || n == 1400 {
+            at.send(n).unwrap();
+            resumed.recv_timeout(LIMIT).unwrap();
+        }
+    });
+    let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
+    let mut received = Received::default();
+    for _ in 0..2 {
+        killed.recv_timeout(LIMIT).unwrap();
+        proxy.close();
+        broker.kill();
+        go.send(()).unwrap();
+        received.receive_rest(&subscriber);
+        broker.start();
+        subscriber = subscribe(broker.port, "roiflow/#");
+        proxy.open();
+    }
+    received.receive(&subscriber, 3000);
+    let (ending, pipeline) = playing.join().unwrap();
+    assert_eq!(ending.error, None);
+    received.check_complete();
+    assert_eq!((received.epochs.len(), stat(&pipeline, "lines"), stat(&pipeline, "spool-waiting")), (1, 3000, 0));
+    assert!(ending.warnings.iter().all(|warning| warning.contains("cannot reach mqtt://127.0.0.1")), "{:?}", ending.warnings);
+}
+
+#[test]
+fn stream_passes_while_broker_is_absent_and_results_follow() {
+    let folder = Folder::new("absent broker");
+    let mut broker = Broker::mosquitto(&folder, "");
+    let proxy = Proxy::new(broker.port, true);
+    let spool = folder.file("spool");
+    let pipeline = stream(2000, &format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\"", proxy.port));
+    // The last frame leaves the element while the broker is absent. It waits here until the broker runs.
+    let (passed, at) = std::sync::mpsc::channel();
+    let (go, started) = std::sync::mpsc::channel::<()>();
+    on_buffers(&pipeline, "sink", "sink", move |n, _| {
+        if n == 1999 {
+            passed.send(()).unwrap();
+            started.recv_timeout(LIMIT).unwrap();
+        }
+    });
+    let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
+    at.recv_timeout(LIMIT).unwrap();
+    broker.start();
+    let subscriber = subscribe(broker.port, "roiflow/#");
+    proxy.open();
+    let mut received = Received::default();
+    received.receive(&subscriber, 1999);
+    go.send(()).unwrap();
+    received.receive(&subscriber, 2000);
+    let (ending, pipeline) = playing.join().unwrap();
+    let Ending { error: None, warnings } = ending else { panic!("{ending:?}") };
+    assert!(warnings.len() == 1 && warnings[0].contains("attempts continue; results are stored in"), "{warnings:?}");
+    received.check_complete();
+    assert_eq!((stat(&pipeline, "spool-delivered"), stat(&pipeline, "dropped")), (2000, 0));
+}
+
+#[test]
+fn slow_broker_does_not_hold_up_the_stream() {
+    let folder = Folder::new("slow broker");
+    let mut broker = Broker::mosquitto(&folder, "");
+    broker.start();
+    // Accepts the connection, and passes nothing on: packets wait without an answer.
+    let proxy = std::sync::Arc::new(Proxy::new(broker.port, false));
+    let subscriber = subscribe(broker.port, "roiflow/#");
+    let spool = folder.file("spool");
+    let pipeline = stream(3000, &format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\"", proxy.port));
+    let gate = proxy.clone();
+    on_buffers(&pipeline, "sink", "sink", move |n, _| {
+        if n == 2999 {
+            gate.open();
+        }
+    });
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let mut received = Received::default();
+    received.receive(&subscriber, 3000);
+    received.check_complete();
+}
+
+#[test]
+fn full_spool_delivers_a_gap_record_in_place_of_what_it_dropped() {
+    let folder = Folder::new("full spool");
+    let mut broker = Broker::mosquitto(&folder, "");
+    let spool = folder.file("spool");
+    let properties = format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\"", broker.port);
+    let pipeline = stream(1000, &format!("{properties} spool-max-bytes=100000"));
+    let ending = run(&pipeline);
+    assert_eq!(ending.error, None);
+    let said = |text: &str| ending.warnings.iter().filter(|warning| warning.contains(text)).count();
+    let texts = ["cannot reach", "the spool is full; a gap record replaces them", "results wait in the spool"];
+    assert_eq!((texts.map(said), ending.warnings.len()), ([1, 1, 1], 3), "{:?}", ending.warnings);
+    let n_waiting = stat(&pipeline, "spool-waiting");
+    assert_eq!(n_waiting + stat(&pipeline, "spool-dropped"), 1000);
+    assert!(stat(&pipeline, "spool-bytes") <= 100_000 && n_waiting > 100);
+    broker.start();
+    let subscriber = subscribe(broker.port, "roiflow/#");
+    // A later run delivers what is left.
+    assert_eq!(run(&stream(1, &properties)).error, None);
+    let mut received = Received::default();
+    received.receive(&subscriber, n_waiting as usize + 2);
+    let number = |name: &str| received.gaps[0][name].as_u64().unwrap();
+    let (from, to, n_dropped) = (number("from"), number("to"), number("dropped"));
+    assert_eq!((received.gaps.len(), from, to + 1, n_dropped + n_waiting), (1, 0, n_dropped, 1000));
+    let epochs: Vec<_> = received.epochs.into_values().collect();
+    assert_eq!(epochs, [(to + 1..1000).collect::<Vec<_>>(), vec![0]]);
+}
+
+#[test]
+fn killed_process_delivers_after_its_next_start() {
+    let folder = Folder::new("killed process");
+    let mut broker = Broker::mosquitto(&folder, "");
+    broker.start();
+    let proxy = Proxy::new(broker.port, true);
+    proxy.open();
+    let subscriber = subscribe(broker.port, "roiflow/#");
+    let url = format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port);
+    let start = |n_frames: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
+        command.args(["run", "--classify", &tiny("brightness.onnx"), "--device", "CPU", "--input", n_frames, "--name", "door"]);
+        command.args(["--publish", &url, "--spool", &folder.file("spool")]).stdin(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let mut received = Received::default();
+    // Killed while it delivers, and while the broker is out of reach.
+    for is_reachable in [true, false] {
+        let n_before = received.ids.len();
+        let mut process = start("test:1000000");
+        received.receive(&subscriber, n_before + 300);
+        if !is_reachable {
+            proxy.close();
+            let stored = || std::fs::read_dir(folder.file("spool")).unwrap().flatten().next().map(|entry| segment_bytes(&entry.path()));
+            let before = stored();
+            crate::harness::eventually("further results are stored", || stored() > before.map(|n| n + 50_000));
+        }
+        process.kill().unwrap();
+        process.wait().unwrap();
+        proxy.open();
+    }
+    assert!(start("test:3").wait().unwrap().success());
+    broker.kill();
+    received.receive_rest(&subscriber);
+    received.check_complete();
+    let numbers: Vec<usize> = received.epochs.values().map(Vec::len).collect();
+    assert!(numbers.len() == 3 && numbers[0] >= 300 && numbers[1] >= 300 && numbers[2] == 3, "{numbers:?}");
+}
+
+/// Size of the segments of a spool.
+fn segment_bytes(folder: &std::path::Path) -> u64 {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+}
+
+#[test]
+fn broker_without_spool_never_blocks_the_stream() {
+    let pipeline = stream(9000, &format!("url=mqtt://127.0.0.1:{}/x", free_port()));
+    let ending = run(&pipeline);
+    assert_eq!(ending.error, None);
+    assert!(ending.warnings[0].contains("results wait in memory"), "{:?}", ending.warnings);
+    assert!(stat(&pipeline, "dropped") > 0);
+    assert_eq!(stat(&pipeline, "dropped") + stat(&pipeline, "errors"), 9000);
+}
+
+#[test]
+fn redis_killed_in_mid_stream_loses_nothing() {
+    let folder = Folder::new("killed redis");
+    let mut broker = Broker::redis(&folder);
+    broker.start();
+    let spool = folder.file("spool");
+    let pipeline = stream(3000, &format!("url=redis://127.0.0.1:{} spool=\"{spool}\"", broker.port));
+    let (at, killed) = std::sync::mpsc::channel();
+    let (go, resumed) = std::sync::mpsc::channel::<()>();
+    on_buffers(&pipeline, "publish", "src", move |n, _| {
+        if n == 1000 {
+            at.send(n).unwrap();
+            resumed.recv_timeout(LIMIT).unwrap();
+        }
+    });
+    let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
+    killed.recv_timeout(LIMIT).unwrap();
+    broker.kill();
+    go.send(()).unwrap();
+    broker.start();
+    let (ending, pipeline) = playing.join().unwrap();
+    assert_eq!(ending.error, None);
+    if stat(&pipeline, "spool-waiting") > 0 {
+        // The end came during the outage.
+        assert_eq!(run(&stream(1, &format!("url=redis://127.0.0.1:{} spool=\"{spool}\"", broker.port))).error, None);
+    }
+    let output = Command::new("redis-cli").args(["-p", &broker.port.to_string(), "--raw", "XRANGE", "roiflow:door", "-", "+"]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let mut received = Received::default();
+    text.lines().filter(|line| line.starts_with('{')).for_each(|line| received.add(line.as_bytes()));
+    received.check_complete();
+    assert_eq!(received.epochs.values().next().unwrap().len(), 3000);
+}
+
+#[test]
+fn rejected_password_is_an_error_at_the_start_and_never_shown() {
+    let folder = Folder::new("password");
+    let mut broker = Broker::mosquitto(&folder, "allow_anonymous false\n");
+    broker.start();
+    let pipeline = stream(100_000, &format!("url=mqtt://me:hunter22@127.0.0.1:{}/x", broker.port));
+    let error = run(&pipeline).error.unwrap();
+    assert!(error.contains("the broker refuses the connection: the user is not authorized"), "{error}");
+    let url: String = pipeline.by_name("publish").unwrap().property("url");
+    assert!(!error.contains("hunter22") && url.starts_with("mqtt://***@127.0.0.1"), "{error} {url}");
+}
+
+#[test]
+fn malformed_destinations_are_errors_before_the_start() {
+    for (properties, part) in [
+        ("url=mqtt://host/a/#", "expected a topic name without wildcards"),
+        ("url=mqtt://host/a?qos=2", "unknown option `qos`: expected one of user, password-file, client-id"),
+        ("url=carrier-pigeon://host", "unknown scheme `carrier-pigeon`: expected a file"),
+        ("url=mqtt://u:${ROIFLOW_NO_SUCH}@host", "environment variable ROIFLOW_NO_SUCH"),
+        ("address=/tmp/x spool=/tmp/spool", "spool: expected the url of a server, got the file /tmp/x"),
+        ("url=mqtt://host spool=/dev/null/x", "cannot open the spool /dev/null/x"),
+        ("url=mqtt://host spool=/tmp/x spool-max-bytes=1", "expected a spool-max-bytes of at least 65536, got 1"),
+    ] {
+        let error = run(&stream(1, properties)).error.unwrap_or_default();
+        assert!(error.contains(part), "{properties}: {error}");
+    }
+}
