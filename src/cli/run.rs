@@ -44,7 +44,7 @@ pub(super) struct Args {
     /// Write one line of JSON per frame; `-` is standard output; with several inputs, {stream} expands to the input's name
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Send each line also to a server, such as mqtt://broker/topic/{stream} or redis://host, or to a file; repeat for several. User and
+    /// Send each line also to a server, such as mqtt://broker/topic/{stream}, nats://, redis:// or https://, or to a file; repeat for several. User and
     /// password can name environment variables: 'mqtt://${BROKER_USER}:${BROKER_PASSWORD}@broker'
     #[arg(long, value_name = "URL")]
     publish: Vec<String>,

@@ -204,3 +204,103 @@ fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     stream.read_exact(&mut body).ok()?;
     Some((kind, body))
 }
+
+/// A connection to a NATS server for requests, a small client of its own.
+pub struct NatsClient {
+    stream: std::io::BufReader<TcpStream>,
+}
+
+impl NatsClient {
+    pub fn connect(port: u16) -> Self {
+        let mut client = Self { stream: std::io::BufReader::new(TcpStream::connect(("127.0.0.1", port)).unwrap()) };
+        client.send("CONNECT {\"verbose\":false}\r\nSUB answer 1\r\nSUB out 2\r\n");
+        client
+    }
+
+    fn send(&mut self, text: &str) {
+        self.stream.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The payload of the next message.
+    pub fn next(&mut self) -> Vec<u8> {
+        loop {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut self.stream, &mut line).unwrap();
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["PING"] => self.send("PONG\r\n"),
+                [kind @ ("MSG" | "HMSG"), .., headers, n_bytes] => {
+                    let n_bytes: usize = n_bytes.parse().unwrap();
+                    let n_headers = if kind == "HMSG" { headers.parse().unwrap() } else { 0 };
+                    let mut content = vec![0; n_bytes + 2];
+                    self.stream.read_exact(&mut content).unwrap();
+                    return content[n_headers..n_bytes].to_vec();
+                }
+                [] => panic!("the server closed the connection"),
+                _ => {}
+            }
+        }
+    }
+
+    /// The answer of JetStream to a request.
+    pub fn request(&mut self, subject: &str, request: &str) -> serde_json::Value {
+        self.send(&format!("PUB {subject} answer {}\r\n{request}\r\n", request.len()));
+        serde_json::from_slice(&self.next()).unwrap()
+    }
+}
+
+/// A request to a [`Webhook`].
+#[derive(Debug)]
+pub struct Request {
+    pub headers: String,
+    pub body: Vec<u8>,
+}
+
+/// An HTTP server that answers each request with a status that the test chooses.
+pub struct Webhook {
+    pub port: u16,
+    pub requests: Receiver<Request>,
+    status: Arc<Mutex<u16>>,
+}
+
+impl Webhook {
+    pub fn new(status: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let status = Arc::new(Mutex::new(status));
+        let (of_thread, (sender, requests)) = (status.clone(), channel());
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (status, sender) = (of_thread.clone(), sender.clone());
+                std::thread::spawn(move || {
+                    let mut client = std::io::BufReader::new(client);
+                    loop {
+                        let mut headers = String::new();
+                        while !headers.ends_with("\r\n\r\n") {
+                            if std::io::BufRead::read_line(&mut client, &mut headers).unwrap_or(0) == 0 {
+                                return;
+                            }
+                        }
+                        let headers = headers.to_lowercase();
+                        let length = headers.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+                        let mut body = vec![0; length.parse().unwrap()];
+                        client.read_exact(&mut body).unwrap();
+                        let status = *status.lock().unwrap();
+                        if status == 200 {
+                            // The test may have ended.
+                            let _sent = sender.send(Request { headers, body });
+                        }
+                        let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 2\r\n\r\nno");
+                        if client.get_mut().write_all(answer.as_bytes()).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { port, requests, status }
+    }
+
+    pub fn answer_with(&self, status: u16) {
+        *self.status.lock().unwrap() = status;
+    }
+}

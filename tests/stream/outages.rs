@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use serde_json::Value;
 
-use crate::brokers::{Broker, LIMIT, Proxy, free_port, subscribe};
+use crate::brokers::{Broker, LIMIT, NatsClient, Proxy, Webhook, free_port, subscribe};
 use crate::harness::{Ending, Folder, on_buffers, pipeline, run, tiny};
 
 /// A stream of small frames to a destination.
@@ -310,4 +310,116 @@ fn malformed_destinations_are_errors_before_the_start() {
         let error = run(&stream(1, properties)).error.unwrap_or_default();
         assert!(error.contains(part), "{properties}: {error}");
     }
+}
+
+#[test]
+fn nats_killed_in_mid_stream_stores_each_result_once() {
+    let folder = Folder::new("killed nats");
+    let mut broker = Broker::new("nats-server", &["-a", "127.0.0.1", "-p", "{port}", "-js", "-sd", &folder.file("store")]);
+    broker.start();
+    let spool = folder.file("spool");
+    let properties = format!("url=nats://127.0.0.1:{}/roiflow.{{stream}}?create=results spool=\"{spool}\"", broker.port);
+    let pipeline = stream(3000, &properties);
+    let (at, killed) = std::sync::mpsc::channel();
+    let (go, resumed) = std::sync::mpsc::channel::<()>();
+    on_buffers(&pipeline, "publish", "src", move |n, _| {
+        if n == 1000 {
+            at.send(n).unwrap();
+            resumed.recv_timeout(LIMIT).unwrap();
+        }
+    });
+    let playing = std::thread::spawn(move || (run(&pipeline), pipeline));
+    killed.recv_timeout(LIMIT).unwrap();
+    broker.kill();
+    go.send(()).unwrap();
+    broker.start();
+    let (ending, pipeline) = playing.join().unwrap();
+    assert_eq!(ending.error, None);
+    assert_eq!(stat(&pipeline, "spool-waiting"), 0, "{:?}", ending.warnings);
+    let mut client = NatsClient::connect(broker.port);
+    let info = client.request("$JS.API.STREAM.INFO.results", "");
+    assert_eq!(info["state"]["messages"], 3000, "{info}");
+    let settings = r#"{"deliver_subject":"out","deliver_policy":"all","ack_policy":"none","replay_policy":"instant"}"#;
+    let consumer = format!(r#"{{"stream_name":"results","config":{settings}}}"#);
+    let created = client.request("$JS.API.CONSUMER.CREATE.results", &consumer);
+    let mut received = Received::default();
+    if created["error"].is_null() && created["message_id"].is_string() {
+        received.add(created.to_string().as_bytes());
+    }
+    while received.ids.len() < 3000 {
+        let payload = client.next();
+        if !payload.is_empty() && !payload.starts_with(b"{\"type\"") {
+            received.add(&payload);
+        }
+    }
+    received.check_complete();
+    assert_eq!(received.n_repeated, 0);
+}
+
+#[test]
+fn nats_without_a_stream_is_an_outage_with_a_remedy() {
+    let folder = Folder::new("no stream");
+    let mut broker = Broker::new("nats-server", &["-a", "127.0.0.1", "-p", "{port}"]);
+    broker.start();
+    let pipeline = stream(10, &format!("url=nats://127.0.0.1:{}/x spool=\"{}\"", broker.port, folder.file("spool")));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, stat(&pipeline, "spool-waiting")), (None, 10));
+    assert!(ending.warnings[0].contains("no stream stores the subject: create one, or add ?create=NAME"), "{:?}", ending.warnings);
+}
+
+#[test]
+fn webhook_gets_signed_batches_after_its_outage() {
+    let folder = Folder::new("webhook");
+    let webhook = Webhook::new(503);
+    folder.write("secret", "s3cret\n");
+    let properties = format!(
+        "url=\"http://me:word@127.0.0.1:{}/hook?a=b&x-secret-file={}\" spool=\"{}\"",
+        webhook.port,
+        folder.file("secret").replace(' ', "%20"),
+        folder.file("spool")
+    );
+    let pipeline = stream(1000, &properties);
+    let (passed, at) = std::sync::mpsc::channel();
+    let (go, started) = std::sync::mpsc::channel::<()>();
+    on_buffers(&pipeline, "sink", "sink", move |n, _| {
+        if n == 999 {
+            passed.send(()).unwrap();
+            started.recv_timeout(LIMIT).unwrap();
+        }
+    });
+    let playing = std::thread::spawn(move || run(&pipeline));
+    at.recv_timeout(LIMIT).unwrap();
+    webhook.answer_with(200);
+    go.send(()).unwrap();
+    let ending = playing.join().unwrap();
+    let Ending { error: None, warnings } = ending else { panic!("{ending:?}") };
+    assert!(warnings.len() == 1 && warnings[0].contains("the server answers with status 503: no"), "{warnings:?}");
+    let mut received = Received::default();
+    while received.ids.len() < 1000 {
+        let request = webhook.requests.recv_timeout(LIMIT).unwrap();
+        assert!(request.headers.starts_with("post /hook?a=b http/1.1\r\n"), "{}", request.headers);
+        assert!(request.headers.contains("authorization: basic bwu6d29yza==\r\n"), "{}", request.headers);
+        let path = folder.write("body", &request.body);
+        let script = "import hmac,sys; print(hmac.new(b's3cret', open(sys.argv[1],'rb').read(), 'sha256').hexdigest())";
+        let expected = Command::new("python3").args(["-c", script, &path]).output().unwrap().stdout;
+        let expected = format!("x-roiflow-signature-256: sha256={}", String::from_utf8(expected).unwrap().trim());
+        assert!(request.headers.contains(&expected), "{expected}: {}", request.headers);
+        request.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).for_each(|line| received.add(line));
+    }
+    received.check_complete();
+}
+
+#[test]
+fn webhook_that_refuses_the_content_does_not_stop_later_results() {
+    let folder = Folder::new("refusing webhook");
+    let webhook = Webhook::new(422);
+    let url = format!("url=http://127.0.0.1:{}/ spool=\"{}\"", webhook.port, folder.file("spool"));
+    let pipeline = stream(20, &url);
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, stat(&pipeline, "spool-waiting"), stat(&pipeline, "spool-dropped")), (None, 0, 20));
+    assert!(ending.warnings.len() == 1 && ending.warnings[0].contains("does not accept a result"), "{:?}", ending.warnings);
+    webhook.answer_with(200);
+    assert_eq!(run(&stream(2, &format!("{url} format=json-lines"))).error, None);
+    let body = webhook.requests.recv_timeout(LIMIT).unwrap().body;
+    assert!(!body.is_empty());
 }

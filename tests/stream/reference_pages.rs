@@ -166,7 +166,7 @@ const STATS: [(&str, &str); 36] = [
 ];
 
 /// Fields of the elements that are not inference elements: element, field, meaning.
-const OTHER_STATS: [(&str, &str, &str); 11] = [
+const OTHER_STATS: [(&str, &str, &str); 15] = [
     ("roitrack", "frames", "frames"),
     ("roitrack", "objects", "objects that got a track ID"),
     ("roitrack", "tracks", "tracks at the moment"),
@@ -205,7 +205,7 @@ fn stats_page(name: &str, element: &gst::Element) -> String {
 }
 
 /// Messages that elements post on the bus: kind, domain and code as in GStreamer, and the condition.
-const MESSAGES: [(&str, &str, &str); 18] = [
+const MESSAGES: [(&str, &str, &str); 20] = [
     ("infer", "error, `RESOURCE_ERROR_NOT_FOUND`", "a file of the model cannot be read"),
     ("infer", "error, `RESOURCE_ERROR_SETTINGS`", "the model or its description is wrong, or has no device"),
     ("infer", "error, `LIBRARY_ERROR_INIT`", "an engine cannot load the model"),

@@ -52,7 +52,7 @@ impl Address {
             let (name, text) = pair.split_once('=').ok_or_else(|| format!("expected options as NAME=VALUE, got `{pair}`"))?;
             options.push((name.to_owned(), value(text)?));
         }
-        let mut address = Self {
+        Ok(Self {
             scheme,
             user: user.filter(|user| !user.is_empty()),
             password,
@@ -61,15 +61,36 @@ impl Address {
             path: decoded(path.strip_prefix('/').unwrap_or(path))?,
             raw_path: path.to_owned(),
             options,
-        };
-        if let Some(user) = address.take("user") {
-            address.user = Some(user);
+        })
+    }
+
+    /// Takes the options of the login, whose names begin with `prefix`.
+    pub(crate) fn take_login(&mut self, prefix: &str) -> Result<(), String> {
+        if let Some(user) = self.take(&format!("{prefix}user")) {
+            self.user = Some(user);
         }
-        if let Some(path) = address.take("password-file") {
+        if let Some(path) = self.take(&format!("{prefix}password-file")) {
             let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read the password file {path}: {error}"))?;
-            address.password = Some(text.lines().next().unwrap_or_default().to_owned());
+            self.password = Some(text.lines().next().unwrap_or_default().to_owned());
         }
-        Ok(address)
+        Ok(())
+    }
+
+    /// The options that are not taken.
+    #[cfg(feature = "http")]
+    pub(crate) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.options.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// The address without credentials, with the options that are not taken.
+    #[cfg(feature = "http")]
+    pub(crate) fn shown_with_options(&self) -> String {
+        let mut text = self.shown();
+        for (idx, (name, value)) in self.options.iter().enumerate() {
+            let value = percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC);
+            text += &format!("{}{name}={value}", if idx == 0 { '?' } else { '&' });
+        }
+        text
     }
 
     /// Removes an option.
@@ -210,12 +231,13 @@ mod tests {
             ("mqtt:///topic", "expected a host"),
             ("mqtt://host:port/", "expected a port"),
             ("mqtt://host/?retain", "NAME=VALUE"),
-            ("mqtt://host/?password-file=/no/such", "/no/such"),
             ("mqtt://host/%ff", "UTF-8"),
         ] {
             let error = Address::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
+        let error = Address::parse("mqtt://host/?password-file=/no/such").unwrap().take_login("").unwrap_err();
+        assert!(error.contains("/no/such"), "{error}");
         let error = Address::parse("mqtt://host/?spool=x").unwrap().finish("ca").unwrap_err();
         assert_eq!(error, "unknown option `spool`: expected one of user, password-file, ca");
     }

@@ -39,14 +39,15 @@ pub(crate) struct Tls {
 pub(crate) const TLS_OPTIONS: &str = "ca, cert, key";
 
 impl Tls {
-    /// Takes the options from an address.
-    pub(crate) fn of(address: &mut Address) -> Result<Self, String> {
-        let client = match (address.take("cert"), address.take("key")) {
+    /// Takes the options from an address. Their names begin with `prefix`.
+    pub(crate) fn of(address: &mut Address, prefix: &str) -> Result<Self, String> {
+        let mut take = |name: &str| address.take(&format!("{prefix}{name}"));
+        let client = match (take("cert"), take("key")) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
             _ => return Err("expected both options cert and key, got one of them".to_owned()),
         };
-        Ok(Self { ca: address.take("ca"), client })
+        Ok(Self { ca: take("ca"), client })
     }
 }
 
@@ -56,7 +57,8 @@ impl Endpoint {
         if has_tls && !cfg!(feature = "tls") {
             return Err(format!("{}: this program was built without TLS (feature `tls`)", address.scheme));
         }
-        let tls = has_tls.then(|| Tls::of(address)).transpose()?;
+        address.take_login("")?;
+        let tls = has_tls.then(|| Tls::of(address, "")).transpose()?;
         let port = address.port.unwrap_or(if has_tls { ports.1 } else { ports.0 });
         Ok(Self { host: address.host.clone(), port, tls })
     }

@@ -21,8 +21,11 @@
 mod address;
 mod connection;
 mod deadline;
+#[cfg(feature = "http")]
+mod http;
 mod line_file;
 mod mqtt;
+mod nats;
 mod output_file;
 mod publisher;
 mod redis;

@@ -392,14 +392,12 @@ impl State {
         self.counts.lost += messages.len() as u64;
     }
 
-    /// Counts all messages as lost and returns their number.
-    fn fail(&mut self) -> u64 {
+    /// Counts all messages as lost.
+    fn fail(&mut self) {
         self.phase = Phase::Failed;
         self.queue.clear();
         self.n_held_bytes = 0;
-        let n_lost = std::mem::take(&mut self.n_held) as u64;
-        self.counts.lost += n_lost;
-        n_lost
+        self.counts.lost += std::mem::take(&mut self.n_held) as u64;
     }
 }
 
@@ -535,8 +533,10 @@ impl Worker {
 
     /// The destination failed permanently: all messages are lost.
     fn fail(&mut self, failure: &Failure) {
-        let n_messages = self.shared.lock().fail();
+        // Reported first: callers that see the failure may report another error, which must come second.
+        let n_messages = self.shared.lock().n_held as u64;
         (self.on_event)(Event::Lost { failure, n_messages });
+        self.shared.lock().fail();
         self.shared.progress.notify_all();
     }
 }

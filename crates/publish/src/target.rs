@@ -4,7 +4,10 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use super::address::Address;
+#[cfg(feature = "http")]
+use super::http::Http;
 use super::mqtt::Mqtt;
+use super::nats::Nats;
 use super::redis::Redis;
 use super::{Destination, IfExists, LineFile};
 
@@ -21,7 +24,8 @@ enum Kind {
 }
 
 /// The supported forms, for errors.
-const FORMS: &str = "a file, file:///PATH, mqtt://HOST/TOPIC, mqtts://HOST/TOPIC, redis://HOST or rediss://HOST";
+const FORMS: &str =
+    "a file, file:///PATH, mqtt://HOST/TOPIC, nats://HOST/SUBJECT, redis://HOST or http://HOST/PATH (with TLS: mqtts, tls, rediss, https)";
 
 impl Target {
     /// Parses the URL of a server, or the path of a file; `-` is standard output. Connects to nothing.
@@ -51,6 +55,9 @@ impl Target {
         let spool_name = format!("{readable}-{:08x}", crc32fast::hash(format!("{shown} {user}").as_bytes()));
         let server: Box<dyn Destination> = match &*address.scheme {
             "mqtt" | "mqtts" => Box::new(Mqtt::new(address)?),
+            #[cfg(feature = "http")]
+            "http" | "https" => Box::new(Http::new(address)?),
+            "nats" | "tls" => Box::new(Nats::new(address)?),
             "redis" | "rediss" => Box::new(Redis::new(address)?),
             scheme => return Err(format!("unknown scheme `{scheme}`: expected {FORMS}")),
         };

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, LazyLock};
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -27,8 +28,7 @@ pub(super) fn config(tls: &Tls) -> io::Result<Arc<ClientConfig>> {
             "no certificate authorities were found: install ca-certificates, or add ?ca=FILE to the address",
         ));
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(io::Error::other)?;
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(io::Error::other)?;
     let builder = builder.with_root_certificates(roots);
     let config = match &tls.client {
         None => builder.with_no_client_auth(),
@@ -38,6 +38,30 @@ pub(super) fn config(tls: &Tls) -> io::Result<Arc<ClientConfig>> {
         }
     };
     Ok(Arc::new(config))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The client settings for the HTTP client.
+#[cfg(feature = "http")]
+pub(super) fn http_config(tls: &Tls) -> io::Result<ureq::tls::TlsConfig> {
+    use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+
+    let of_system = || rustls_native_certs::load_native_certs().certs;
+    let roots = tls.ca.as_deref().map_or_else(|| Ok(of_system()), certificates)?;
+    let to_http = |all: &[CertificateDer<'_>]| all.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>();
+    let client = match &tls.client {
+        None => None,
+        Some((certificate, key)) => {
+            let pem = std::fs::read(key)?;
+            let private = PrivateKey::from_pem(&pem).map_err(|error| invalid(key, "a private key", &error))?;
+            Some(ClientCert::new_with_certs(&to_http(&certificates(certificate)?), private))
+        }
+    };
+    let builder = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(to_http(&roots)))).client_cert(client);
+    Ok(builder.unversioned_rustls_crypto_provider(provider()).build())
 }
 
 /// Certificate authorities of the system.

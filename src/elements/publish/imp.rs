@@ -137,7 +137,7 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 address("address", "Address", "Path of the file, which is opened when the first frame arrives; - is standard output; may change while stopped"),
                 address("file-path", "File path", "Alias of address; may change while stopped"),
-                text("url", "URL", "Server or file, instead of address: mqtt://host/topic or file:///path; {stream} in the topic is the name of the stream; ${NAME} in user, password or options is an environment variable; reads without credentials"),
+                text("url", "URL", "Server or file, instead of address: mqtt://host/topic, nats://host/subject, redis://host, http://host/path or file:///path; {stream} in the topic is the name of the stream; ${NAME} in user, password or options is an environment variable; reads without credentials"),
                 text("spool", "Spool", "Folder where results are stored until the server of url acknowledges them, also beyond the end of the process"),
                 glib::ParamSpecUInt64::builder("spool-max-bytes")
                     .nick("Maximum size of the spool")

@@ -1,0 +1,327 @@
+//! Publishes to a JetStream stream of a NATS server.
+//!
+//! Own code, because the protocol is small, and because the existing client brings 56 crates and an asynchronous runtime. Each message has the
+//! header `Nats-Msg-Id`, so the server drops repeated messages within the time that the stream remembers IDs.
+//!
+//! Protocol: <https://docs.nats.io/reference/reference-protocols/nats-protocol>; acknowledgments:
+//! <https://docs.nats.io/reference/reference-protocols/nats_api_reference>.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::address::{Address, Template};
+use super::connection::{Connection, Endpoint, TLS_OPTIONS};
+use super::{Deadline, Destination, Failure, Message};
+
+/// How long an acknowledgment may take.
+const ACK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of unacknowledged messages.
+const MAX_IN_FLIGHT: usize = 256;
+/// Longer lines and larger messages from the server are an error.
+const MAX_RECEIVED_BYTES: usize = 1 << 20;
+/// Error codes of JetStream: the stream exists with other settings, or its subjects belong to another stream.
+const STREAM_EXISTS: [i64; 2] = [10058, 10065];
+
+/// A NATS server with a subject for each stream.
+pub(super) struct Nats {
+    endpoint: Endpoint,
+    has_tls: bool,
+    user: Option<String>,
+    password: Option<String>,
+    subject: Template,
+    /// Name of the JetStream stream that is created if it does not exist.
+    create: Option<String>,
+    inbox: String,
+    connection: Option<Connection>,
+    has_connected: bool,
+    max_payload: usize,
+    /// Numbers of unacknowledged messages, with whether they are acknowledged.
+    in_flight: VecDeque<(u64, bool)>,
+    next: u64,
+    n_acknowledged: u64,
+}
+
+/// A message of the server.
+enum Received {
+    Pong,
+    Ping,
+    Info(Value),
+    Error(String),
+    /// Subject, status of the headers, and payload.
+    Message(String, Option<String>, Vec<u8>),
+    Other,
+}
+
+impl Nats {
+    /// The destination of `nats://` and `tls://` addresses.
+    pub(super) fn new(mut address: Address) -> Result<Self, String> {
+        let has_tls = address.scheme == "tls";
+        let endpoint = Endpoint::of(&mut address, (4222, 4222), has_tls)?;
+        let create = address.take("create");
+        address.finish(&format!("create, {TLS_OPTIONS}"))?;
+        let subject = if address.path.is_empty() { "roiflow.{stream}" } else { &address.path };
+        if let Some(c) = subject.chars().find(|c| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>')) {
+            return Err(format!("expected a subject without wildcards and spaces, got one with `{c}`"));
+        }
+        if let Some(name) = create.as_deref().filter(|name| name.is_empty() || !name.chars().all(is_token_text)) {
+            return Err(format!("option create: expected the name of a stream without dots and spaces, got `{name}`"));
+        }
+        Ok(Self {
+            endpoint,
+            has_tls,
+            subject: Template::new(subject),
+            user: address.user,
+            password: address.password,
+            create,
+            // The hasher has random keys.
+            inbox: format!("_INBOX.roiflow{:016x}", RandomState::new().build_hasher().finish()),
+            connection: None,
+            has_connected: false,
+            max_payload: usize::MAX,
+            in_flight: VecDeque::new(),
+            next: 1,
+            n_acknowledged: 0,
+        })
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, Failure> {
+        self.connection.as_mut().ok_or_else(|| Failure::retryable(ErrorKind::NotConnected.into()))
+    }
+
+    /// Waits for the next message of the server.
+    fn receive(&mut self, end: Instant) -> Result<Received, Failure> {
+        let connection = self.connection()?;
+        loop {
+            if let Some(received) = take(connection).map_err(Failure::retryable)? {
+                return Ok(received);
+            }
+            connection.receive(end).map_err(Failure::retryable)?;
+        }
+    }
+
+    fn try_connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
+        let end = Instant::now() + ACK_TIMEOUT;
+        self.connection = Some(Connection::open_plain(&self.endpoint, deadline).map_err(Failure::retryable)?);
+        let Received::Info(info) = self.receive(end)? else { return Err(Failure::retryable(unexpected())) };
+        self.max_payload = info["max_payload"].as_u64().unwrap_or(1 << 20) as usize;
+        if info["headers"] == false {
+            return Err(Failure::fatal(io::Error::new(ErrorKind::Unsupported, "the server is too old: it has no headers")));
+        }
+        if info["tls_required"] == true && !self.has_tls {
+            return Err(Failure::fatal(io::Error::new(ErrorKind::Unsupported, "the server requires TLS: use tls://")));
+        }
+        let mut options = json!({
+            "verbose": false, "pedantic": false, "headers": true, "no_responders": true, "echo": false, "protocol": 1,
+            "name": "roiflow", "lang": "rust", "version": env!("CARGO_PKG_VERSION"), "tls_required": self.has_tls,
+        });
+        match (&self.user, &self.password) {
+            (Some(user), Some(password)) => {
+                options["user"] = user.as_str().into();
+                options["pass"] = password.as_str().into();
+            }
+            // A single word is a token.
+            (Some(token), None) | (None, Some(token)) => options["auth_token"] = token.as_str().into(),
+            (None, None) => {}
+        }
+        let endpoint = self.endpoint.clone();
+        let hello = format!("CONNECT {options}\r\nSUB {}.* 1\r\nPING\r\n", self.inbox);
+        let connection = self.connection()?;
+        connection.start_tls(&endpoint).map_err(Failure::retryable)?;
+        connection.write(hello.as_bytes()).map_err(Failure::retryable)?;
+        loop {
+            match self.receive(end)? {
+                Received::Pong => break,
+                Received::Error(text) => {
+                    let is_login = text.contains("Authorization") || text.contains("Authentication");
+                    let error = io::Error::new(ErrorKind::PermissionDenied, format!("the server refuses the connection: {text}"));
+                    return Err(if is_login && !self.has_connected { Failure::fatal(error) } else { Failure::retryable(error) });
+                }
+                _ => {}
+            }
+        }
+        self.create_stream(end)?;
+        self.has_connected = true;
+        Ok(())
+    }
+
+    /// Creates the JetStream stream, if requested.
+    fn create_stream(&mut self, end: Instant) -> Result<(), Failure> {
+        let Some(name) = self.create.clone() else { return Ok(()) };
+        let subject = self.subject.of_stream("*", |_| true);
+        let settings = json!({ "name": name, "subjects": [subject], "storage": "file", "retention": "limits" }).to_string();
+        let request = format!("PUB $JS.API.STREAM.CREATE.{name} {}.create {}\r\n{settings}\r\n", self.inbox, settings.len());
+        self.connection()?.write(request.as_bytes()).map_err(Failure::retryable)?;
+        loop {
+            match self.receive(end)? {
+                Received::Message(subject, status, payload) if subject.ends_with(".create") => {
+                    let answer: Value = serde_json::from_slice(&payload).unwrap_or_default();
+                    let code = answer["error"]["err_code"].as_i64();
+                    if code.is_none_or(|code| STREAM_EXISTS.contains(&code)) && status.is_none() {
+                        return Ok(());
+                    }
+                    let reason = if status.is_some() { "JetStream is not enabled".to_owned() } else { answer["error"].to_string() };
+                    return Err(Failure::retryable(io::Error::other(format!("the server does not create the stream {name}: {reason}"))));
+                }
+                received => self.handle(received)?,
+            }
+        }
+    }
+
+    fn handle(&mut self, received: Received) -> Result<(), Failure> {
+        match received {
+            Received::Ping => self.connection()?.write(b"PONG\r\n").map_err(Failure::retryable),
+            Received::Error(text) => Err(Failure::retryable(io::Error::other(format!("the server reports an error: {text}")))),
+            Received::Message(subject, status, payload) => self.acknowledge(&subject, status, &payload),
+            Received::Pong | Received::Info(_) | Received::Other => Ok(()),
+        }
+    }
+
+    fn acknowledge(&mut self, subject: &str, status: Option<String>, payload: &[u8]) -> Result<(), Failure> {
+        let Some(number) = subject.rsplit('.').next().and_then(|number| number.parse::<u64>().ok()) else { return Ok(()) };
+        if let Some(status) = status {
+            let hint = "no stream stores the subject: create one, or add ?create=NAME to the address";
+            return Err(Failure::retryable(io::Error::other(format!("the server answers with status {status}; {hint}"))));
+        }
+        let answer: Value = serde_json::from_slice(payload).map_err(|error| Failure::retryable(io::Error::other(error)))?;
+        if let Some(description) = answer["error"]["description"].as_str() {
+            return Err(Failure::retryable(io::Error::other(format!("the server does not store a result: {description}"))));
+        }
+        if let Some(sent) = self.in_flight.iter_mut().find(|(sent, _)| *sent == number) {
+            sent.1 = true;
+        }
+        while self.in_flight.pop_front_if(|(_, is_acknowledged)| *is_acknowledged).is_some() {
+            self.n_acknowledged += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits until at most `n` messages are unacknowledged.
+    fn wait_for(&mut self, n: usize) -> Result<(), Failure> {
+        let mut end = Instant::now() + ACK_TIMEOUT;
+        while self.in_flight.len() > n {
+            let before = self.in_flight.len();
+            let received = self.receive(end)?;
+            self.handle(received)?;
+            if self.in_flight.len() < before {
+                end = Instant::now() + ACK_TIMEOUT;
+            }
+        }
+        Ok(())
+    }
+
+    fn try_publish(&mut self, message: &Message) -> Result<(), Failure> {
+        self.wait_for(MAX_IN_FLIGHT - 1)?;
+        let id: String = message.id().chars().map(|c| if c.is_control() { '_' } else { c }).collect();
+        let headers = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
+        let n_bytes = headers.len() + message.payload.len();
+        if n_bytes > self.max_payload {
+            // Only the first unacknowledged message can be rejected.
+            self.wait_for(0)?;
+            let error = format!("a message of {n_bytes} bytes is larger than the server accepts: {} bytes", self.max_payload);
+            return Err(Failure::rejected(io::Error::new(ErrorKind::InvalidInput, error)));
+        }
+        let subject = self.subject.of_stream(message.stream_name(), is_token_text);
+        let line = format!("HPUB {subject} {}.{} {} {n_bytes}\r\n{headers}", self.inbox, self.next, headers.len());
+        self.in_flight.push_back((self.next, false));
+        self.next += 1;
+        let bytes = [line.as_bytes(), &message.payload, b"\r\n"].concat();
+        self.connection()?.write(&bytes).map_err(Failure::retryable)
+    }
+
+    fn try_idle(&mut self) -> Result<(), Failure> {
+        let connection = self.connection()?;
+        connection.write(b"PING\r\n").map_err(Failure::retryable)?;
+        connection.poll().map_err(Failure::retryable)?;
+        while let Some(received) = take(self.connection()?).map_err(Failure::retryable)? {
+            self.handle(received)?;
+        }
+        Ok(())
+    }
+
+    fn reset_on_failure(&mut self, outcome: Result<(), Failure>) -> Result<(), Failure> {
+        if outcome.is_err() {
+            self.connection = None;
+            self.in_flight.clear();
+        }
+        outcome
+    }
+}
+
+impl Destination for Nats {
+    fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
+        self.in_flight.clear();
+        let outcome = self.try_connect(deadline);
+        self.reset_on_failure(outcome)
+    }
+
+    fn publish(&mut self, message: &Message) -> Result<(), Failure> {
+        let outcome = self.try_publish(message);
+        self.reset_on_failure(outcome)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        let outcome = self.wait_for(0);
+        self.reset_on_failure(outcome)
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.n_acknowledged
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        let outcome = self.try_idle();
+        self.reset_on_failure(outcome)
+    }
+}
+
+/// Whether a character may be in one part of a subject.
+fn is_token_text(c: char) -> bool {
+    !c.is_whitespace() && !c.is_control() && !matches!(c, '.' | '*' | '>')
+}
+
+fn unexpected() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "expected a NATS server, got other bytes")
+}
+
+/// Removes a complete message from the received bytes.
+fn take(connection: &mut Connection) -> io::Result<Option<Received>> {
+    let received = connection.received();
+    let Some(n_line) = received.windows(2).position(|pair| pair == b"\r\n") else {
+        return if received.len() > MAX_RECEIVED_BYTES { Err(unexpected()) } else { Ok(None) };
+    };
+    let line = std::str::from_utf8(&received[..n_line]).map_err(|_| unexpected())?.to_owned();
+    let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+    let begin = n_line + 2;
+    let (taken, n_bytes) = match word.to_ascii_uppercase().as_str() {
+        "PING" => (Received::Ping, begin),
+        "PONG" => (Received::Pong, begin),
+        "+OK" => (Received::Other, begin),
+        "-ERR" => (Received::Error(rest.trim_matches('\'').to_owned()), begin),
+        "INFO" => (Received::Info(serde_json::from_str(rest).map_err(|_| unexpected())?), begin),
+        kind @ ("MSG" | "HMSG") => {
+            let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+            let number = |text: Option<&&str>| text.and_then(|text| text.parse::<usize>().ok()).filter(|n| *n <= MAX_RECEIVED_BYTES);
+            let n_total = number(fields.last()).ok_or_else(unexpected)?;
+            let n_headers = match kind {
+                "HMSG" => {
+                    fields.len().checked_sub(2).and_then(|idx| number(fields.get(idx))).filter(|n| *n <= n_total).ok_or_else(unexpected)?
+                }
+                _ => 0,
+            };
+            let Some(content) = received.get(begin..begin + n_total + 2) else { return Ok(None) };
+            let (headers, payload) = content[..n_total].split_at(n_headers);
+            let first = headers.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            // The first line is `NATS/1.0`, with a status in answers of the server itself.
+            let status = String::from_utf8_lossy(first).split_once(' ').map(|(_, status)| status.trim().to_owned());
+            let subject = fields.first().copied().unwrap_or_default().to_owned();
+            (Received::Message(subject, status, payload.to_vec()), begin + n_total + 2)
+        }
+        _ => return Err(unexpected()),
+    };
+    connection.consume(n_bytes);
+    Ok(Some(taken))
+}
