@@ -155,8 +155,15 @@ impl PyResults {
     fn json(&self, py: Python<'_>, frame: u64, stream: Option<&str>, source: Option<&str>) -> PyResult<String> {
         let results = &*self.results;
         let line = crate::interpreter::detached(py, || {
-            let context =
-                json::Context { frame_number: frame, stream_id: stream, source, timestamp_ns: None, pts_ns: None, time: SystemTime::now() };
+            let context = json::Context {
+                frame_number: frame,
+                stream_id: stream,
+                source,
+                timestamp_ns: None,
+                pts_ns: None,
+                time: SystemTime::now(),
+                message_id: None,
+            };
             let mut line = Vec::new();
             json::write_line(&mut line, results, &context).map(|()| line)
         });

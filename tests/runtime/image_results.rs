@@ -30,8 +30,15 @@ fn cascade_on_an_image_equals_the_golden_results() {
     let (sender, receiver) = std::sync::mpsc::channel();
     classifier.submit_regions(frame, 0, regions, RunGuard::now(), move |results| sender.send(results).unwrap());
     receiver.recv().unwrap().into_result().unwrap().add_to(&mut results);
-    let context =
-        Context { frame_number: 0, stream_id: None, source: None, timestamp_ns: None, pts_ns: None, time: SystemTime::UNIX_EPOCH };
+    let context = Context {
+        frame_number: 0,
+        stream_id: None,
+        source: None,
+        timestamp_ns: None,
+        pts_ns: None,
+        time: SystemTime::UNIX_EPOCH,
+        message_id: None,
+    };
     let mut line = Vec::new();
     write_line(&mut line, &results, &context).unwrap();
     let got = String::from_utf8(line).unwrap();
