@@ -266,7 +266,8 @@ impl Mqtt {
         if let Some(sent) = self.in_flight.iter_mut().find(|(sent, _)| *sent == id) {
             sent.1 = true;
         }
-        while self.in_flight.pop_front_if(|(_, is_acknowledged)| *is_acknowledged).is_some() {
+        while let Some((_, true)) = self.in_flight.front() {
+            self.in_flight.pop_front();
             self.n_acknowledged += 1;
         }
         Ok(())

@@ -193,7 +193,8 @@ impl Nats {
         if let Some(sent) = self.in_flight.iter_mut().find(|(sent, _)| *sent == number) {
             sent.1 = true;
         }
-        while self.in_flight.pop_front_if(|(_, is_acknowledged)| *is_acknowledged).is_some() {
+        while let Some((_, true)) = self.in_flight.front() {
+            self.in_flight.pop_front();
             self.n_acknowledged += 1;
         }
         Ok(())

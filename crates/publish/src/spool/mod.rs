@@ -94,8 +94,10 @@ struct State {
 #[derive(Default)]
 struct Listeners {
     next: u64,
-    all: Vec<(u64, Box<dyn FnMut(Event<'_>) + Send>)>,
+    all: Vec<(u64, Listener)>,
 }
+
+type Listener = Box<dyn FnMut(Event<'_>) + Send>;
 
 /// The open spools of the process, by folder.
 static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Spool>>>> = Mutex::new(None);
