@@ -67,6 +67,8 @@ class Attribute:
     """Of class maps: names of the classes. Of keypoints: names of the points."""
     edges: tuple[tuple[int, int], ...] = ()
     """Of keypoints: pairs of points that are connected."""
+    confidences: npt.NDArray[np.float32] | None = None
+    """Of keypoints: [K], not a number for points without a confidence."""
 
 
 def _attribute(name: str, model: str, kind: str, value: Any) -> Attribute:
@@ -81,8 +83,8 @@ def _attribute(name: str, model: str, kind: str, value: Any) -> Attribute:
     if kind == "text":
         return Attribute(name, model, kind, *value)
     if kind == "keypoints":
-        points, _, names, edges = value
-        return Attribute(name, model, kind, points, labels=tuple(names), edges=tuple(edges))
+        points, confidences, names, edges = value
+        return Attribute(name, model, kind, points, labels=tuple(names), edges=tuple(edges), confidences=confidences)
     if kind == "rotated-box":
         return Attribute(name, model, kind, value[1])
     if kind in ("mask", "value-map"):
@@ -326,13 +328,17 @@ class Pending:
 class ImageModel:
     """A detector or a classifier: images in, results out. Made by `load`; safe to be called from any number of threads."""
 
-    def __init__(self, make: Callable[[str | None, int | None], _roiflow._Stage], options: _Options) -> None:
+    def __init__(self, make: Callable[[str, int | None], _roiflow._Stage], options: _Options) -> None:
         self._make, self._options = make, options
-        # Single images run with all cores, several ones side by side. The second form is compiled with its first use.
-        single = options.performance or "latency"
-        self._single = make(single, options.batch if options.performance else None)
-        self._several: _roiflow._Stage | None = self._single if options.performance else None
+        # Single images run with all cores, several ones side by side. The second form is compiled with its first use, or now if the model
+        # has to show that it can run batches.
         self._lock = threading.Lock()
+        self._several: _roiflow._Stage | None = None
+        if options.batch is not None or options.performance == "throughput":
+            self._several = make("throughput", options.batch)
+        self._single = self._several if options.performance == "throughput" and self._several else make("latency", None)
+        if options.performance == "latency" and self._several is None:
+            self._several = self._single
 
     @property
     def task(self) -> str:
@@ -588,8 +594,11 @@ def load(
     file = None if description is None or isinstance(description, Mapping) else os.fspath(description)
     options = {str(key): ("true" if value else "false") if isinstance(value, bool) else str(value) for key, value in (config or {}).items()}
 
-    def make(hint: str | None, batch_size: int | None) -> _roiflow._Stage:
-        merged = ",".join(f"{key}={value}" for key, value in {"performance": hint, **options}.items())
+    def make(hint: str, batch_size: int | None) -> _roiflow._Stage:
+        # The models of a cascade run in turn on the same cores. Threads of ONNX Runtime that spin after a run take them from the next model: three
+        # models then reach a third of the images per second. Other engines ignore the option.
+        defaults = {"ORT.session.intra_op.allow_spinning": "0"} if hint == "latency" else {}
+        merged = ",".join(f"{key}={value}" for key, value in {"performance": hint, **defaults, **options}.items())
         names = None if labels is None else list(labels)
         return _roiflow._Stage(path, file, text, device, confidence, iou, names, chosen, batch_size, merged)
 

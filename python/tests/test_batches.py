@@ -51,6 +51,11 @@ def test_batches_give_the_same_results_as_single_images():
     assert batched.submit(images[0], rois=boxes).result().to_dict()["objects"] == single(images[0], rois=boxes).to_dict()["objects"]
 
 
+def test_a_model_of_a_fixed_batch_gives_the_same_results_with_batch():
+    images = [scene((n, 8, n + 20, 24)) for n in range(9)]
+    assert [of.boxes.xyxy[0, 0] for of in load("rectangle", batch=4)(images)] == list(range(9))
+
+
 def test_both_forms_of_a_model_give_the_same_results():
     image = scene((13, 7, 41, 30), size=(101, 67))
     expected = load("rectangle")(image).to_dict()["objects"]

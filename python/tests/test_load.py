@@ -12,6 +12,7 @@ import weakref
 import numpy as np
 import pytest
 
+import models
 from api import IS_OPENVINO, ov
 from vision import BLUE, GREEN, MODELS, RED, ROOT, TINY, load, pattern, scene, slow
 
@@ -147,6 +148,48 @@ def test_a_part_of_an_array_is_an_image():
 )
 def test_arrays_with_scattered_pixels_are_copied(array):
     assert load("rectangle")(array(scene())).boxes.xyxy.tolist() == [[16, 8, 40, 24]]
+
+
+def seen_by_the_model(name="seen", size=(11, 7)):
+    """A model whose attribute is its input [1, 3, H, W]: RGB from 0 to 255, resized."""
+    width, height = size
+    path = models.save(
+        name,
+        [models.node("Relu", "image", "seen")],
+        [models.port("image", [1, 3, height, width])],
+        [models.port("seen", [1, 3, height, width])],
+    )
+    return ov.load(path, device="CPU", description={"task": "classification", "input": {}, "output": {"decoder": "custom"}})
+
+
+def test_any_view_gives_the_same_input_as_a_copy_of_it():
+    model, random = seen_by_the_model(), np.random.default_rng(5)
+    for case in range(300):
+        channels = int(random.choice([1, 3, 4]))
+        shape = (*random.integers(1, 40, 2), channels)
+        image = random.integers(0, 256, shape, np.uint8)
+        begin = [int(random.integers(0, extent)) for extent in shape[:2]]
+        view = image[begin[0] :, begin[1] :]
+        if random.random() < 0.3:
+            view = view[:: int(random.integers(1, 4)), :: int(random.integers(1, 4))]
+        if random.random() < 0.3:
+            view = view.transpose(1, 0, 2)
+        if channels == 1 and random.random() < 0.5:
+            view = view[..., 0]
+        if channels == 4 and random.random() < 0.5:
+            view = view[..., :3]
+        color = str(random.choice(["rgb", "bgr"]))
+        copy = np.array(view, order="C")
+        same = [model(array, color=color).attributes["seen"].value for array in (view, copy)]
+        assert np.array_equal(*same), (case, view.shape, view.strides)
+        if view.ndim == 3 and view.shape[2] >= 3:
+            other = np.array(copy[..., [2, 1, 0, 3][: view.shape[2]]])
+            assert np.array_equal(model(other, color="bgr" if color == "rgb" else "rgb").attributes["seen"].value, same[0])
+
+
+def test_an_image_of_the_size_of_the_input_is_the_input():
+    image = np.random.default_rng(1).integers(0, 256, (7, 11, 3), np.uint8)
+    assert np.array_equal(seen_by_the_model()(image, color="rgb").attributes["seen"].value[0], image.transpose(2, 0, 1).astype(np.float32))
 
 
 def test_read_only_arrays_are_images():
