@@ -587,9 +587,13 @@ impl Parts {
         let failure = match (self.images.nothing_read(), played) {
             (Some(error), _) | (None, Err(error)) => Some(error),
             (None, Ok(_)) if ending.stats.n_lines_lost > 0 => {
-                let path = self.plan.outputs.json.clone().unwrap_or_default();
                 let n_lost = ending.stats.n_lines_lost;
-                Some(Error::failed(format!("{n_lost} lines of results could not be written to `{}`", path.display())))
+                let destination = match &self.plan.outputs.json {
+                    Some(path) if self.plan.outputs.publish.is_empty() => format!("`{}`", path.display()),
+                    Some(_) => "the destinations of --json and --publish".to_owned(),
+                    None => "the destinations of --publish".to_owned(),
+                };
+                Some(Error::failed(format!("{n_lost} lines of results could not be written to {destination}")))
             }
             (None, Ok(failure)) => failure,
         };

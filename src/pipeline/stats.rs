@@ -140,7 +140,8 @@ impl StageTimes {
 pub(super) struct Meter {
     seen: Arc<Mutex<Seen>>,
     inference: Vec<gst::Element>,
-    publish: Option<gst::Element>,
+    /// The element of --json, and those of --publish.
+    publish: Vec<gst::Element>,
 }
 
 #[derive(Debug, Default)]
@@ -164,7 +165,9 @@ impl Meter {
             probe(first, "sink", &seen, Seen::enter);
             probe(last, "src", &seen, Seen::leave);
         }
-        Self { seen, inference, publish: pipeline.by_name(PUBLISH) }
+        let names = [PUBLISH.to_owned()].into_iter().chain((1..=plan.outputs.publish.len()).map(|number| format!("{PUBLISH}-{number}")));
+        let publish = names.filter_map(|name| pipeline.by_name(&name)).collect();
+        Self { seen, inference, publish }
     }
 
     /// Number of frames that have left.
@@ -213,7 +216,7 @@ impl Meter {
     /// Number of result lines that could not be written; final once the pipeline has stopped.
     pub(super) fn n_lines_lost(&self) -> u64 {
         let errors = |publish: &gst::Element| publish.property::<gst::Structure>("stats").get::<u64>("errors").ok();
-        self.publish.as_ref().and_then(errors).unwrap_or(0)
+        self.publish.iter().filter_map(errors).sum()
     }
 
     /// Number of frames between the first and the last inference element.

@@ -49,6 +49,14 @@ impl Broker {
         broker
     }
 
+    /// An MQTT broker that accepts TLS only, and clients with the certificate of the test. Returns it with the options of its address.
+    pub fn mosquitto_with_tls(folder: &Folder) -> (Self, String) {
+        let files = certificates(folder);
+        let [ca, cert, key] = ["ca.pem", "cert.pem", "key.pem"].map(|name| folder.file(name));
+        let broker = Self::mosquitto(folder, &format!("cafile {ca}\ncertfile {cert}\nkeyfile {key}\nrequire_certificate true\n"));
+        (broker, files)
+    }
+
     /// A Redis server that writes each command to its file before it answers.
     pub fn redis(folder: &Folder) -> Self {
         let settings = ["--port", "{port}", "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always", "--save", ""];
@@ -77,6 +85,19 @@ impl Drop for Broker {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Creates a certificate authority, and a certificate for 127.0.0.1 with its key. Returns the options of an address that uses them.
+pub fn certificates(folder: &Folder) -> String {
+    let script = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.pem \
+         -addext basicConstraints=critical,CA:TRUE && \
+         openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.pem -out request.pem && \
+         printf 'subjectAltName=IP:127.0.0.1\\n' > names && \
+         openssl x509 -req -days 2 -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out cert.pem && chmod 644 *.pem";
+    let output = Command::new("sh").args(["-c", script]).current_dir(&folder.0).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let file = |name: &str| folder.file(name).replace(' ', "%20");
+    format!("ca={}&cert={}&key={}", file("ca.pem"), file("cert.pem"), file("key.pem"))
 }
 
 /// Passes connections on to a port while it is open.

@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use serde_json::Value;
 
-use crate::brokers::{Broker, LIMIT, NatsClient, Proxy, Webhook, free_port, subscribe};
+use crate::brokers::{Broker, LIMIT, NatsClient, Proxy, Webhook, certificates, free_port, subscribe};
 use crate::harness::{Ending, Folder, on_buffers, pipeline, run, tiny};
 
 /// A stream of small frames to a destination.
@@ -177,7 +177,7 @@ fn full_spool_delivers_a_gap_record_in_place_of_what_it_dropped() {
     let ending = run(&pipeline);
     assert_eq!(ending.error, None);
     let said = |text: &str| ending.warnings.iter().filter(|warning| warning.contains(text)).count();
-    let texts = ["cannot reach", "the spool is full; a gap record replaces them", "results wait in the spool"];
+    let texts = ["cannot reach", "(the spool is full); a gap record replaces them", "results wait in the spool"];
     assert_eq!((texts.map(said), ending.warnings.len()), ([1, 1, 1], 3), "{:?}", ending.warnings);
     let n_waiting = stat(&pipeline, "spool-waiting");
     assert_eq!(n_waiting + stat(&pipeline, "spool-dropped"), 1000);
@@ -422,4 +422,87 @@ fn webhook_that_refuses_the_content_does_not_stop_later_results() {
     assert_eq!(run(&stream(2, &format!("{url} format=json-lines"))).error, None);
     let body = webhook.requests.recv_timeout(LIMIT).unwrap().body;
     assert!(!body.is_empty());
+}
+
+#[test]
+fn tls_needs_the_right_certificates() {
+    let folder = Folder::new("tls");
+    let (mut broker, options) = Broker::mosquitto_with_tls(&folder);
+    broker.start();
+    let url = |options: &str| format!("mqtts://127.0.0.1:{}/roiflow/{{stream}}?{options}", broker.port);
+    let pipeline = stream(100, &format!("url=\"{}\"", url(&options)));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings, stat(&pipeline, "lines")), (None, vec![], 100));
+    // The system does not know the authority of the test.
+    let pipeline = stream(1, &format!("url=\"{}\" spool=\"{}\"", url("client-id=a"), folder.file("spool")));
+    let warnings = run(&pipeline).warnings;
+    assert!(warnings[0].contains("UnknownIssuer") && stat(&pipeline, "spool-waiting") == 1, "{warnings:?}");
+    let missing = stream(1, &format!("url=\"{}\" spool=\"{}\"", url("ca=/no/such.pem"), folder.file("spool-2")));
+    let warnings = run(&missing).warnings;
+    assert!(warnings[0].contains("/no/such.pem: expected certificates in PEM form"), "{warnings:?}");
+}
+
+#[test]
+fn https_webhook_is_verified() {
+    let folder = Folder::new("https");
+    let options = certificates(&folder).replace("ca=", "x-ca=").replace("&cert=", "&x-cert=").replace("&key=", "&x-key=");
+    // Answers each request with the status 200, over TLS.
+    let script = "import http.server, ssl, sys\n\
+        class Handler(http.server.BaseHTTPRequestHandler):\n    \
+            protocol_version = 'HTTP/1.1'\n    \
+            def do_POST(self):\n        \
+                self.rfile.read(int(self.headers['content-length'])); self.send_response(200)\n        \
+                self.send_header('content-length', '0'); self.end_headers()\n    \
+            def log_message(self, *arguments): pass\n\
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[2], sys.argv[3])\n\
+        context.load_verify_locations(sys.argv[4]); context.verify_mode = ssl.CERT_REQUIRED\n\
+        server = http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler)\n\
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False); server.serve_forever()";
+    let files = ["cert.pem", "key.pem", "ca.pem"].map(|name| folder.file(name));
+    let mut server = Broker::new("python3", &["-c", script, "{port}", &files[0], &files[1], &files[2]]);
+    server.start();
+    let url = |options: &str| format!("url=\"https://127.0.0.1:{}/?{options}\"", server.port);
+    let pipeline = stream(100, &url(&options));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings, stat(&pipeline, "lines")), (None, vec![], 100));
+    let pipeline = stream(1, &format!("{} spool=\"{}\"", url(""), folder.file("spool")));
+    let warnings = run(&pipeline).warnings;
+    assert!(warnings[0].contains("UnknownIssuer") && stat(&pipeline, "spool-waiting") == 1, "{warnings:?}");
+}
+
+#[test]
+fn last_will_tells_that_the_process_is_gone() {
+    let folder = Folder::new("will");
+    let mut broker = Broker::mosquitto(&folder, "");
+    broker.start();
+    let subscriber = subscribe(broker.port, "state");
+    let url = format!("mqtt://127.0.0.1:{}/x?status-topic=state", broker.port);
+    let start = |input: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
+        command.args(["run", "--classify", &tiny("brightness.onnx"), "--device", "CPU", "--input", input, "--publish", &url]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let status = || String::from_utf8(subscriber.recv_timeout(LIMIT).unwrap().1).unwrap();
+    let mut killed = start("test:1000000");
+    assert_eq!(status(), "online");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(status(), "offline");
+    assert!(start("test:2").wait().unwrap().success());
+    assert_eq!([status(), status()], ["online", "offline"]);
+}
+
+#[test]
+fn command_fails_if_a_server_without_spool_gets_nothing_and_hides_the_password() {
+    let url = format!("mqtt://me:hunter22@127.0.0.1:{}/roiflow/{{stream}}", free_port());
+    let arguments = ["run", "--classify", &tiny("brightness.onnx"), "--device", "CPU", "--input", "test:5", "--publish", &url];
+    let output = crate::cli::roiflow(&arguments);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for part in
+        ["roiflow/{stream} (Connection refused", "add a spool", "5 lines of results could not be written to the destinations of --publish"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("hunter22"), "{text}");
 }

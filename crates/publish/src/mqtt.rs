@@ -418,15 +418,14 @@ fn text_bytes(bytes: &[u8]) -> Option<usize> {
 /// Removes a complete packet from the received bytes: its type and its body.
 fn take_packet(connection: &mut Connection) -> io::Result<Option<(u8, Vec<u8>)>> {
     let [kind, rest @ ..] = connection.received() else { return Ok(None) };
-    let Some((n_bytes, body)) = split_length(rest) else {
+    let Some((n_bytes, after)) = split_length(rest) else {
         return if rest.len() >= 4 { Err(unexpected("a malformed packet")) } else { Ok(None) };
     };
     if n_bytes > MAX_RECEIVED_BYTES {
         return Err(unexpected("a packet of more than a megabyte"));
     }
-    let Some(body) = body.get(..n_bytes) else { return Ok(None) };
-    let (kind, body) = (kind & 0xf0, body.to_vec());
-    let n_consumed = connection.received().len().min(1 + (1..).find(|n| n_bytes < 1 << (7 * n)).unwrap_or(4) + n_bytes);
-    connection.consume(n_consumed);
+    let Some(body) = after.get(..n_bytes) else { return Ok(None) };
+    let (kind, body, n_before) = (kind & 0xf0, body.to_vec(), 1 + rest.len() - after.len());
+    connection.consume(n_before + n_bytes);
     Ok(Some((kind, body)))
 }

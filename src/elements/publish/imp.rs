@@ -440,12 +440,12 @@ impl RoiPublish {
                 Event::Lost { failure, .. } if failure.is_fatal() => {
                     let error = failure.error();
                     let text =
-                        if name.is_server { format!("cannot publish results to {address}: {error}") } else { cannot_open(address, error) };
+                        if name.is_server { format!("cannot publish results to {address} ({error})") } else { cannot_open(address, error) };
                     gst::element_error!(element, gst::ResourceError::OpenWrite, ("{}", crate::stages::Printable(&text)));
                 }
                 Event::Lost { failure, .. } if name.is_server => {
                     if !std::mem::replace(&mut has_warned, true) {
-                        warn(format!("{shown} does not accept a result: {}; it is counted as lost", failure.error()), outage(false));
+                        warn(format!("{shown} does not accept a result ({}); it is counted as lost", failure.error()), outage(false));
                     }
                 }
                 Event::Lost { failure, .. } => {
@@ -462,14 +462,14 @@ impl RoiPublish {
                         Some(folder) => format!("results are stored in {} and delivered later", folder.display()),
                         None => "results wait in memory, and are dropped if the queue is full; add a spool to keep them".to_owned(),
                     };
-                    warn(format!("cannot reach {shown}: {}; attempts continue; {kept}", failure.error()), outage(true));
+                    warn(format!("cannot reach {shown} ({}); attempts continue; {kept}", failure.error()), outage(true));
                 }
                 Event::Up => {
                     let details = outage(false);
                     gst::element_info!(element, gst::ResourceError::Write, ("{shown} accepts results again"), details: details);
                 }
                 Event::Dropping(reason) => {
-                    warn(format!("results for {shown} are dropped: {reason}; a gap record replaces them"), outage(false))
+                    warn(format!("results for {shown} are dropped ({reason}); a gap record replaces them"), outage(false))
                 }
             }
         }
