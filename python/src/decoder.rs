@@ -35,9 +35,8 @@ pub fn is_decoding() -> bool {
 /// The exception of the decoder that caused this error.
 pub fn raised(py: Python<'_>, error: &runtime::Error) -> Option<PyErr> {
     let message = error.to_string();
-    let found =
-        RAISED.lock().unwrap().iter().find(|(name, _)| message.contains(&begin_of_message(name))).map(|(_, error)| error.clone_ref(py));
-    found
+    let raised = RAISED.lock().unwrap();
+    raised.iter().find(|(name, _)| message.contains(&begin_of_message(name))).map(|(_, error)| error.clone_ref(py))
 }
 
 fn begin_of_message(name: &str) -> String {

@@ -15,6 +15,9 @@ use roiflow_results::{
 
 use crate::errors::Error;
 
+/// An attribute: name, model, kind, value.
+type Attribute = (String, String, &'static str, Py<PyAny>);
+
 /// Detections and attributes of one image.
 #[pyclass(frozen, name = "_Results", module = "roiflow._roiflow")]
 pub struct PyResults {
@@ -112,9 +115,9 @@ impl PyResults {
         points(py, &self.detection(idx)?.keypoints)
     }
 
-    /// The attributes of a detection, or of the whole image: name, model, kind, value.
+    /// The attributes of a detection, or of the whole image.
     #[pyo3(signature = (idx=None))]
-    fn attributes(&self, py: Python<'_>, idx: Option<usize>) -> PyResult<Vec<(String, String, &'static str, Py<PyAny>)>> {
+    fn attributes(&self, py: Python<'_>, idx: Option<usize>) -> PyResult<Vec<Attribute>> {
         let classifications = match idx {
             Some(idx) => &self.detection(idx)?.classifications,
             None => &self.results.classifications,
