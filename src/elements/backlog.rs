@@ -1,4 +1,4 @@
-//! Detects whether a live stream keeps up with its source, from the lateness of its frames. Uses no clocks, pads or queue.
+//! Detects whether a live stream keeps up with its source, from the lateness of its frames. This module uses no clocks, pads or queue.
 //!
 //! A frame that finds the in-flight queue full may wait for a slot while the stream is less than one run behind. Lateness is arrival time
 //! minus running time. The delay is this frame's lateness minus the lateness of the last frame that found a free slot at once.

@@ -1,6 +1,6 @@
 //! Reads format, size and colorimetry of a frame from caps.
 //!
-//! Converts between GStreamer's names and ours. Does not access buffers.
+//! Converts between GStreamer's names and ours. This module does not access buffers.
 
 use gstreamer as gst;
 use gstreamer_video as gst_video;

@@ -1,7 +1,7 @@
 //! The path of a frame through an inference element: it arrives, gets a slot, is inferred or skipped with a reason, and leaves in order.
 //!
-//! Decides what happens to a frame. Uses `stream`, `in_flight`, `pool` and `work`. Pads, events and flow returns belong to the driver
-//! ([`super::infer`]).
+//! Decides what happens to a frame. This module uses `stream`, `in_flight`, `pool` and `work`. Pads, events and flow returns belong to the
+//! driver ([`super::infer`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -363,7 +363,7 @@ impl Driver {
                 gst::debug!(
                     self.cat,
                     obj = element,
-                    "allocation: downstream answered {answered}, {} frames more for the queue",
+                    "allocation query: downstream returned {answered}; {} more buffers requested for the in-flight queue",
                     self.capacity()
                 );
                 true

@@ -3,7 +3,7 @@
 //! A subclass adds properties, its debug category, and a function that loads the stage ([`InferenceImpl`]). [`Inference::set`] and
 //! [`Inference::get`] handle the properties of all subclasses.
 //!
-//! Uses `lifecycle`, `pads`, `infer`, and the tables of properties.
+//! This module uses `lifecycle`, `pads`, `infer`, and the tables of properties.
 
 use std::sync::{Arc, LazyLock, Mutex};
 

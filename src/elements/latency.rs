@@ -1,4 +1,4 @@
-//! The latency that an inference element reports to a live pipeline. Uses no clocks, pads or frames.
+//! The latency that an inference element reports to a live pipeline. This module uses no clocks, pads or frames.
 //!
 //! | state | reported | next |
 //! |---|---|---|

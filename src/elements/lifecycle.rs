@@ -6,7 +6,7 @@
 //!
 //! The change to NULL waits for threads that load a stage or warm it up, for a limited time.
 //!
-//! Decides when a stage is loaded; the element decides which stage. Uses `infer`, `loading` and `work`.
+//! Decides when a stage is loaded; the element decides which stage. This module uses `infer`, `loading` and `work`.
 
 use std::sync::{Arc, Mutex};
 

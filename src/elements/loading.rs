@@ -3,7 +3,7 @@
 //!
 //! A load error is posted once on the element's bus, as soon as both error and element are known.
 //!
-//! Uses `work` and `settings`, but no stream.
+//! This module uses `work` and `settings`, but no stream.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};

@@ -15,7 +15,7 @@
 //!
 //! A waiting thread stores the epoch in which it began to wait. The result of the wait has no effect after the element was restarted.
 //!
-//! Uses `stream`, `loading`, `pool` and `work`.
+//! This module uses `stream`, `loading`, `pool` and `work`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The pads of an inference element: templates, and functions that call the driver.
 //!
-//! Contains no logic: the driver makes all decisions.
+//! This module contains no logic: the driver makes all decisions.
 
 use std::sync::Arc;
 

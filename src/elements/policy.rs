@@ -1,6 +1,6 @@
 //! Policy for frames that cannot or need not be inferred: properties, and the skip and drop reasons.
 //!
-//! Uses no pads and no stages. Every property may change at any time; the driver copies them once per frame.
+//! This module uses no pads and no stages. Every property may change at any time; the driver copies them once per frame.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -193,7 +193,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         .with(
             glib::ParamSpecInt::builder("max-failures")
                 .nick("Maximum failures")
-                .blurb("Failed frames in a row before the stream ends with an error; failed frames pass without results. A successful run resets the count. 0: the first failure is an error; -1: never, once the model has run")
+                .blurb("Maximum number of consecutive failed frames; one more ends the stream with an error. Failed frames pass without results, and a successful run resets the count. 0: the first failed frame ends the stream; -1: no limit once the model has run")
                 .minimum(-1)
                 .default_value(as_int(default.max_failures))
                 .mutable_playing()

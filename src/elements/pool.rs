@@ -8,7 +8,7 @@
 //! behind a live source, frames are copied while all elements together hold all buffers but one. Buffers held by other elements, such as
 //! `queue` or a sink that keeps its last frame, are not known here.
 //!
-//! Uses no stream and no pads.
+//! This module uses no stream and no pads.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

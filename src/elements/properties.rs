@@ -1,6 +1,6 @@
 //! Tables of properties: each entry has the specification, the getter and the setter of a property.
 //!
-//! Uses GObject, but no element.
+//! This module uses GObject, but no element.
 
 use gst::glib;
 use gstreamer as gst;

@@ -1,6 +1,6 @@
-//! Selection of the objects that an inference element works on: its properties and the filter.
+//! Selects the objects on which an inference element runs its model: the properties for this selection, and the filter.
 //!
-//! Uses no pads; of stages, it uses only their errors.
+//! This module uses no pads. Of the crate `stages` it uses only the error types.
 
 use gst::glib;
 use gst::prelude::*;
@@ -36,7 +36,7 @@ impl InferenceRegion {
     }
 }
 
-/// Labels of the objects to work on; empty = all.
+/// Labels of the selected objects. An empty list selects all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ObjectClasses(Vec<String>);
 
@@ -55,12 +55,12 @@ impl ObjectClasses {
         self.0.join(",").to_value()
     }
 
-    /// The labels; empty = all.
+    /// The labels. An empty list selects all objects.
     pub(super) fn names(&self) -> &[String] {
         &self.0
     }
 
-    /// Whether the detection has one of the labels.
+    /// Whether the detection has one of the labels, or no labels are set.
     pub(super) fn has(&self, detection: &Detection) -> bool {
         let label = detection.label.as_deref().unwrap_or_default();
         self.0.is_empty() || self.0.iter().any(|class| class == label)
@@ -71,27 +71,27 @@ impl ObjectClasses {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ObjectFilter {
     classes: ObjectClasses,
-    /// In pixels of the frame, after clipping to the frame; 0 = no limit.
+    /// Smallest and largest size of a box in pixels of the frame, after clipping to the frame. 0 = no limit.
     min: Size,
     max: Size,
 }
 
 impl ObjectFilter {
-    /// The properties of the filter; `object_class` is the blurb of the labels.
+    /// The properties of the filter. `object_class` is the blurb of the property `object-class`.
     pub(super) fn properties(object_class: &'static str) -> Vec<glib::ParamSpec> {
         let pixels = |name: &'static str, nick: &'static str, blurb: &'static str| {
             glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
         };
         vec![
             ObjectClasses::property(object_class),
-            pixels("min-object-width", "Minimum width", "Ignore objects narrower than this, in pixels of the frame; 0: none"),
-            pixels("min-object-height", "Minimum height", "Ignore objects lower than this, in pixels of the frame; 0: none"),
-            pixels("max-object-width", "Maximum width", "Ignore objects wider than this, in pixels of the frame; 0: none"),
-            pixels("max-object-height", "Maximum height", "Ignore objects higher than this, in pixels of the frame; 0: none"),
+            pixels("min-object-width", "Minimum width", "Ignore objects narrower than this, in pixels of the frame; 0: no limit"),
+            pixels("min-object-height", "Minimum height", "Ignore objects lower than this, in pixels of the frame; 0: no limit"),
+            pixels("max-object-width", "Maximum width", "Ignore objects wider than this, in pixels of the frame; 0: no limit"),
+            pixels("max-object-height", "Maximum height", "Ignore objects higher than this, in pixels of the frame; 0: no limit"),
         ]
     }
 
-    /// Sets a property. Returns false if `name` is not one of these.
+    /// Sets a property. Returns false if `name` is not a property of the filter.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         if name == "object-class" {
             self.classes = ObjectClasses::from_value(value);
@@ -102,7 +102,7 @@ impl ObjectFilter {
         true
     }
 
-    /// The value of a property; `None` if `name` is not one of these.
+    /// The value of a property. `None` if `name` is not a property of the filter.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         match name {
             "object-class" => Some(self.classes.to_value()),
@@ -146,7 +146,7 @@ impl ObjectFilter {
         Ok(self)
     }
 
-    /// The selected objects with their regions, in the order of the results. Boxes outside the frame are left out.
+    /// The selected objects with their regions, in the order of the results. Boxes outside the frame are not included.
     pub(super) fn regions<'a>(&'a self, results: &'a FrameResults) -> impl Iterator<Item = (&'a Detection, PixelRect)> {
         let wanted = results.detections.iter().filter(|detection| self.classes.has(detection));
         let placed = wanted.filter_map(|detection| Some((detection, detection.rect.to_pixels(results.size)?)));

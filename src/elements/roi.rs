@@ -4,7 +4,7 @@
 //! has the track ID. All other structures are classifications: `label`, `label_id`, `confidence`, `model_name`, and `attribute_name` if
 //! it differs from the structure's name. The field `type` distinguishes classifications from tensors and keypoints, which are not read.
 //!
-//! Handles one region, and detects changes by other elements ([`Mark`]). [`super::meta`] matches regions with detections.
+//! This module handles one region, and detects changes by other elements ([`Mark`]). [`super::meta`] matches regions with detections.
 
 use std::borrow::Cow;
 

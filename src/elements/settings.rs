@@ -1,6 +1,6 @@
 //! Properties of all inference elements that describe the model and how it runs.
 //!
-//! Uses the options of a stage, but no pads and no buffers.
+//! This module uses the options of a stage, but no pads and no buffers.
 
 use std::path::Path;
 use std::sync::LazyLock;

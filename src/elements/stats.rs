@@ -1,6 +1,7 @@
 //! Statistics of an inference element: frame counts by outcome, frame rate, and latency.
 //!
-//! Arrived = left + dropped (by reason) + in flight. Left = inferred + skipped (by reason) + failed. Uses no pads. Memory use is constant.
+//! Arrived = left + dropped (by reason) + in flight. Left = inferred + skipped (by reason) + failed. This module uses no pads. Memory use
+//! is constant.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,8 +7,8 @@
 //! stream state, queue. `Stream::motion` is held during a motion comparison. `Stream::last_results` is held while results are carried,
 //! which takes `Stream::policy`.
 //!
-//! Uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. Frames are handled in [`super::frames`], the model in
-//! [`super::model`], pads in [`super::infer`].
+//! This module uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. Frames are handled in [`super::frames`], the
+//! model in [`super::model`], pads in [`super::infer`].
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -90,7 +90,7 @@ fn unknown_device_error_lists_the_known_devices() {
     let options = StageOptions { model: tiny("color.onnx"), device: Some("GPU".to_owned()), ..StageOptions::default() };
     failures.check("stage", Stage::classifier(&options), ErrorKind::NotFound, &known);
     let ports = Model::from_ports(ModelInfo::default());
-    let message = ["device CPU", "ports alone"];
+    let message = ["device CPU", "only ports"];
     failures.check("ports", core.compile_model(&ports, "CPU", &Config::default()), ErrorKind::Unsupported, &message);
 }
 

@@ -61,8 +61,8 @@ fn unusable_library_is_listed_with_reason_and_command() {
         ("missing", scratch.path().join("missing.so"), "No such file"),
         ("a folder", scratch.path().to_owned(), "not a file"),
         ("empty", scratch.file("empty.so", ""), "cut off"),
-        ("text", scratch.file("text.so", "a library, they said; but it was a text as long as a header"), "no shared library"),
-        ("long text", scratch.file("long.so", "no library ".repeat(100)), "no shared library"),
+        ("text", scratch.file("text.so", "a library, they said; but it was a text as long as a header"), "not a shared library"),
+        ("long text", scratch.file("long.so", "no library ".repeat(100)), "not a shared library"),
         ("cut", scratch.file("cut.so", &own[..own.len() / 3]), "cut off"),
         ("another processor", scratch.file("foreign.so", foreign), "another processor"),
     ];

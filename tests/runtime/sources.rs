@@ -74,7 +74,10 @@ fn bytes_have_a_name_in_messages_and_are_not_printed() {
     let bytes = ModelBytes::new(vec![7_u8; 1000]);
     assert_eq!((&*bytes.to_string(), &*format!("{bytes:?}")), ("model of 1000 bytes", "ModelBytes(model of 1000 bytes)"));
     let error = devices::core().read_model(bytes.named("mine")).unwrap_err();
-    assert_eq!(error.to_string(), "`mine` is not an ONNX model (its bytes are no protocol buffer of a model); device CPU reads ONNX files");
+    assert_eq!(
+        error.to_string(),
+        "`mine` is not an ONNX model (the bytes are not a valid protocol buffer of a model); device CPU reads ONNX files"
+    );
 }
 
 /// A model in memory has no folder, so a device cannot find its external files.
@@ -148,9 +151,9 @@ fn an_openvino_ir_of_bytes_takes_its_weights_from_bytes() {
     let error = core.read_model(ModelBytes::new(ir().into_bytes()).named("scale")).unwrap_err();
     assert!(error.to_string().contains("`scale`") && error.to_string().contains("ModelBytes::with_weights"), "{error}");
     let text = core.read_model(ModelBytes::new("<html>no model</html>".as_bytes())).unwrap_err();
-    assert!(text.to_string().contains("it is no OpenVINO IR"), "{text}");
+    assert!(text.to_string().contains("it is not OpenVINO IR"), "{text}");
     let refused = core.compile_model(&core.read_model(&path).unwrap(), "CPU", &Config::default()).unwrap_err();
-    assert!(refused.to_string().contains("is of another format"), "{refused}");
+    assert!(refused.to_string().contains("has another format"), "{refused}");
 }
 
 #[test]
@@ -220,7 +223,10 @@ fn a_remote_source_is_read_and_run_by_the_device_that_knows_it() {
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let error = core.compile_model(&model, device, &Config::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("runs model files, or the bytes of one") && error.to_string().contains("far:double"), "{error}");
+        assert!(
+            error.to_string().contains("needs a model file, or the bytes of a model file") && error.to_string().contains("far:double"),
+            "{error}"
+        );
     }
 }
 

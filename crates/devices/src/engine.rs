@@ -1,7 +1,7 @@
-//! Shared by the devices of loaded engines: the tensors of a run become values of the engine, and a compiled model is passed to the runtime.
-//! Such engines take pointers to dense memory and return errors as text.
+//! Code that the devices of run-time loaded engines share. It passes the tensors of a run to an engine, and a compiled model to the
+//! runtime. These engines take pointers to dense memory, and return errors as text.
 //!
-//! Calls no engine, so it has no `unsafe`: each device creates and uses its values itself.
+//! This module calls no engine, so it has no `unsafe`. Each device creates and uses its engine's values itself.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::tensor::{ElementType, Shape, Tensor};
 /// The result of an engine call. The error is the engine's message.
 pub type EngineResult<T> = Result<T, String>;
 
-/// A C string for an engine.
+/// Converts text to a C string for an engine.
 ///
 /// # Errors
 /// If the text contains a zero byte.
@@ -23,7 +23,7 @@ pub fn c_string(text: &str) -> EngineResult<CString> {
     CString::new(text).map_err(|_| format!("`{}` holds a zero byte", text.escape_debug()))
 }
 
-/// The message of an engine, on one line and shortened: some engines print the model.
+/// Shortens an engine's message and puts it on one line. Some engines print the whole model.
 pub fn one_line(message: &str) -> String {
     const MAX_CHARACTERS: usize = 1000;
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -33,7 +33,7 @@ pub fn one_line(message: &str) -> String {
     }
 }
 
-/// The error of a run, from the engine's message.
+/// Makes the error of a run from the engine's message.
 pub fn device_error(device: &str) -> impl Fn(String) -> Error {
     move |message| Error::new(ErrorKind::Device, format!("device {device}: {message}"))
 }
@@ -45,12 +45,12 @@ pub fn refused(device: &str, source: &ModelSource, why: &str) -> Error {
 
 /// The error for a source that a device cannot read at all.
 pub fn no_source(device: &str, source: &ModelSource) -> Error {
-    let what = if *source == ModelSource::Ports { "this model is ports alone" } else { "it does not know where this one lies" };
-    Error::new(ErrorKind::Unsupported, format!("device {device} runs model files, or the bytes of one; {what}: `{source}`"))
+    let what = if *source == ModelSource::Ports { "this model has only ports and no file" } else { "the device cannot access this one" };
+    Error::new(ErrorKind::Unsupported, format!("device {device} needs a model file, or the bytes of a model file; {what}: `{source}`"))
 }
 
-/// The format of a model that is certainly not ONNX, so that errors name the format instead of ONNX. The format of a file is known by its
-/// ending, that of bytes by their first bytes.
+/// The file ending of a model that is certainly not ONNX, so that errors can name that format. A file is recognized by its ending, a model
+/// in memory by its first bytes.
 pub fn other_format(source: &ModelSource) -> Option<&'static str> {
     const ENDINGS: [&str; 6] = [IR, "ort", "tflite", "pb", "pdmodel", "gguf"];
     match source {
@@ -60,7 +60,7 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
         }
         ModelSource::Bytes(bytes) => {
             let bytes = bytes.model().trim_ascii_start();
-            // Text may begin with a byte order mark.
+            // The text may begin with a byte order mark.
             let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
             match bytes.get(4..8) {
                 _ if text.starts_with(b"<") => Some(IR),
@@ -77,34 +77,34 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
 /// The file ending of OpenVINO IR.
 pub const IR: &str = "xml";
 
-/// Checks that the file has as many inputs as when the caller read it.
+/// Checks that the file still has as many inputs as when the caller read it.
 ///
 /// # Errors
-/// If the file changed since.
+/// If the number of inputs has changed.
 pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> EngineResult<()> {
     let (got, expected) = (file.inputs.len(), read.inputs.len());
     if got == expected {
         return Ok(());
     }
-    Err(format!("it changed since it was read: expected {expected} inputs, got {got}; read it again"))
+    Err(format!("the file changed after it was read: expected {expected} inputs, got {got}; read it again"))
 }
 
-/// A compiled model of an engine. Requests share it.
+/// A compiled model of an engine. Its requests share it.
 pub trait EngineModel: Send + Sync + 'static {
     /// The name of the device.
     fn device(&self) -> &str;
 
-    /// The ports as compiled.
+    /// The ports that the engine reports after compilation.
     fn info(&self) -> &ModelInfo;
 
-    /// Creates the engine's part of a request.
+    /// Creates an inference request of the engine.
     ///
     /// # Errors
     /// The engine's message.
     fn create_request(self: Arc<Self>) -> EngineResult<Box<dyn DeviceRequest>>;
 }
 
-/// A compiled model with the steps of its runs, for the runtime.
+/// A compiled model, with the steps in which the runtime runs it.
 pub struct Compiled<M> {
     /// The engine's model.
     pub model: Arc<M>,
@@ -143,7 +143,7 @@ impl<M: EngineModel> DeviceModel for Compiled<M> {
     }
 }
 
-/// Checks that each input of dynamic shape was set. An empty input that was set is computed.
+/// Checks that the caller set each input of dynamic shape. An empty tensor that the caller set is accepted.
 ///
 /// # Errors
 /// `Tensor` if an input is empty because it was never set.
@@ -157,7 +157,7 @@ pub fn check_inputs(info: &ModelInfo, io: &DeviceIo<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Dense memory that an engine reads or writes.
+/// Dense memory that an engine reads or writes, and the tensor in it.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
     /// The first byte.
@@ -170,8 +170,8 @@ pub struct Extent {
     pub element: ElementType,
 }
 
-/// The engine's value for one input or output of a request, over the memory of the run's tensor. The value is reused while address and shape stay
-/// the same. A tensor with gaps is copied into a dense one.
+/// The engine's object for one input or output of a request, such as an `OrtValue`. It refers to the memory of the run's tensor, and is
+/// reused while address and shape stay the same. If the tensor has gaps, it refers to a dense copy.
 pub struct BoundValue<V> {
     /// Address, shape and value of the last run.
     over: Option<(usize, Shape, V)>,
@@ -185,13 +185,13 @@ impl<V> Default for BoundValue<V> {
 }
 
 impl<V> BoundValue<V> {
-    /// A list of empty ones.
+    /// Creates `n_values` empty values.
     pub fn list(n_values: usize) -> Vec<Self> {
         (0..n_values).map(|_| Self::default()).collect()
     }
 
-    /// The value for an input. `make` creates one if that of the last run does not fit. The memory is valid until the run ends, and must only
-    /// be read, although engines take mutable pointers.
+    /// The engine's value for an input. `make` creates a new value if the value of the last run does not fit. The memory is valid until the
+    /// run ends. The engine must only read it, although the engines' functions take mutable pointers.
     ///
     /// # Errors
     /// The error of `make`; an error of the tensor, if a dense copy cannot be allocated.
@@ -210,7 +210,7 @@ impl<V> BoundValue<V> {
         self.over(&extent, make)
     }
 
-    /// The value for an output of this shape, as [`BoundValue::input`]. [`BoundValue::finish`] must follow the run.
+    /// The engine's value for an output of this shape; see [`BoundValue::input`]. [`BoundValue::finish`] must be called after the run.
     ///
     /// # Errors
     /// As [`BoundValue::input`] and [`DeviceIo::output`].
@@ -235,7 +235,7 @@ impl<V> BoundValue<V> {
         self.over(&extent, make)
     }
 
-    /// Copies an output into its tensor, if the tensor has gaps.
+    /// If the output's tensor has gaps, copies the output from the dense copy into the tensor.
     ///
     /// # Errors
     /// As [`DeviceIo::output`].
@@ -252,7 +252,7 @@ impl<V> BoundValue<V> {
             self.over = None;
             self.over = Some((extent.ptr as usize, extent.shape, make(extent)?));
         }
-        Ok(&self.over.as_ref().expect("it was there, or was just made").2)
+        Ok(&self.over.as_ref().expect("the value existed or was just created").2)
     }
 
     fn dense(&mut self, element: ElementType, shape: Shape) -> Result<Tensor> {

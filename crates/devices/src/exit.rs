@@ -1,8 +1,8 @@
-//! The exit of the process waits for calls that are inside an engine, and allows no further calls.
+//! Delays the exit of the process until calls into engines return, and prevents further calls.
 //!
-//! When a process exits, the destructors of its libraries run on the thread that called `exit`, concurrently with all other threads. A
-//! thread inside an engine would then use destroyed objects, and most often crash after all work was done. So each call of an engine holds
-//! an [`Inside`]. Memory that is not freed by then is left to the system.
+//! When a process exits, the destructors of its libraries run on the thread that called `exit`, while all other threads keep running. A
+//! thread inside an engine would then use destroyed objects and most often crash. So each call into an engine holds an [`Inside`], and an
+//! exit handler waits until no [`Inside`] is held. Memory that is not freed by then is left to the operating system.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::{Error, ErrorKind, Result};
 
-/// The number of calls inside engines, and whether the process exits.
+/// The number of calls inside engines, and whether the process is exiting.
 static CALLS: Calls = Calls::new();
-/// How long an exit waits: as long as the drop of a request waits for its run.
+/// Maximum time for which an exit waits. It equals the time that dropping a request waits for its run.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Each handler costs some bytes, and a process may load any number of models.
+/// Maximum number of registered exit handlers. Each handler takes some bytes, and a process may load any number of models.
 const MAX_HANDLERS: usize = 1000;
 
-/// While this is held, the process does not exit.
+/// A guard for a call into an engine. While it exists, the exit of the process waits.
 #[must_use = "the exit waits only while this is held"]
 pub struct Inside<'a>(&'a Calls);
 
-/// Allows a call of an engine. `None` once the process exits.
+/// Permits a call into an engine. Returns `None` once the process is exiting.
 pub fn enter() -> Option<Inside<'static>> {
     CALLS.enter()
 }
 
-/// As [`enter`], with an error.
+/// Like [`enter`], but returns an error once the process is exiting.
 ///
 /// # Errors
-/// `Stopped` once the process exits.
+/// `Stopped` once the process is exiting.
 pub fn try_enter() -> Result<Inside<'static>> {
-    enter().ok_or_else(|| Error::new(ErrorKind::Stopped, "the process exits; engines are not used any more"))
+    enter().ok_or_else(|| Error::new(ErrorKind::Stopped, "the process is exiting; no more calls into engines are possible"))
 }
 
-/// Registers an exit handler that waits for calls inside engines. To be called after each call that may have loaded a library or registered
-/// destructors: handlers run in the reverse order of their registration, so this one runs before these destructors.
+/// Registers an exit handler that waits for calls inside engines. Call it after each call that may have loaded a library or registered
+/// destructors. Handlers run in reverse order of registration, so this handler runs before those destructors.
 pub fn guard() {
     unsafe extern "C" {
         safe fn atexit(handler: extern "C" fn()) -> c_int;
@@ -53,7 +53,7 @@ extern "C" fn close() {
 struct Calls(AtomicUsize);
 
 impl Calls {
-    /// A flag in the number of calls: no further calls.
+    /// A flag in the call counter: no further calls are permitted.
     const CLOSED: usize = 1 << (usize::BITS - 1);
 
     const fn new() -> Self {
@@ -62,12 +62,13 @@ impl Calls {
 
     fn enter(&self) -> Option<Inside<'_>> {
         let inside = Inside(self);
-        // Either this call sees the flag, or `close` sees this call: this counts before it checks, `close` sets the flag before it checks.
+        // Either this call sees the flag, or `close` sees this call: this code counts before it checks, and `close` sets the flag before it
+        // checks.
         let before = self.0.fetch_add(1, Ordering::SeqCst);
         (before & Self::CLOSED == 0).then_some(inside)
     }
 
-    /// Closes, waits, and returns whether all calls have returned.
+    /// Prevents further calls, waits for the current ones, and returns whether all of them have returned.
     fn close(&self, patience: Duration) -> bool {
         let begin = Instant::now();
         let mut calls = self.0.fetch_or(Self::CLOSED, Ordering::SeqCst) & !Self::CLOSED;

@@ -1,11 +1,17 @@
-//! Searches for the libraries of engines, and loads them.
+//! Searches for the shared libraries of engines, and loads them.
 //!
-//! A device describes its library as [`Wanted`]. The order of the search is the same for all: the engine's own variable, the folders that
-//! other variables of the engine name, the loader's path, the system's folders, the packages of Python, and the folder `engines` of
-//! roiflow's data, which `scripts/fetch-engines` fills. If `python3` is a script of a version manager, only running it tells where its
-//! packages are. This can take longer than loading an engine, so it is last.
+//! A device describes its library as [`Wanted`]. All libraries are searched for in the same places, in this order:
 //!
-//! A library that cannot be used is logged as a warning, and the search continues. Only the engine's own variable is final.
+//! 1. the engine's own variable;
+//! 2. the folders that other variables of the engine name;
+//! 3. the loader's path and the system's folders;
+//! 4. the packages of a `python3` program;
+//! 5. the folder `engines` of roiflow's data, which `scripts/fetch-engines` fills;
+//! 6. the packages of a `python3` that is a script of a version manager. Such a script must be run to find its packages, which can take
+//!    longer than loading an engine, so it is last.
+//!
+//! A library that cannot be used is logged as a warning, and the search continues. But if the engine's own variable is set, only that
+//! library is tried.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -25,28 +31,28 @@ pub use libloading::Library;
 use crate::folders;
 use crate::runtime::device::Missing;
 
-/// A library to look for.
+/// A library to search for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// The name of the engine.
     pub engine: &'static str,
-    /// The variable that names the library, or its folder.
+    /// The environment variable that names the library or its folder.
     pub variable: &'static str,
-    /// The file name; a version may follow it.
+    /// The file name. The file's actual name may have a version after it.
     pub file: &'static str,
-    /// The folders of the engine's other variables and of its installers.
+    /// Returns the folders that the engine's other variables and its installers name.
     pub folders: fn() -> Vec<PathBuf>,
     /// The folder of the library inside the folder of Python packages.
     pub in_packages: &'static str,
-    /// The command that installs it.
+    /// The command that installs the library.
     pub install: &'static str,
 }
 
 impl Wanted {
-    /// The first library that `open` accepts, and its path.
+    /// Returns the first library that `open` accepts, and its path.
     ///
     /// # Errors
-    /// The libraries that were refused, with the reasons; or where nothing was found.
+    /// The libraries that cannot be used, with the reasons; or where the search looked if it found no library.
     pub fn find<T>(&self, open: impl Fn(&Path) -> Result<T, String>) -> Result<(T, PathBuf), Missing> {
         let missing = |reason: String| Missing { reason, install: Some(self.install) };
         let try_open =
@@ -56,7 +62,7 @@ impl Wanted {
             let candidates = if named.is_dir() { versions_in(&named, self.file) } else { vec![named.clone()] };
             let mut refused = format!("there is no `{}` in `{}`", self.file, named.display());
             for path in candidates {
-                // The loader searches for a name without a folder.
+                // The path is a plain name, without a folder: the loader searches for it.
                 let is_name = path.components().count() == 1 && !path.exists();
                 match if is_name { open(&path) } else { try_open(&path) } {
                     Ok(opened) if is_name => return Ok((opened, loaded_path(&named.to_string_lossy()).unwrap_or(path))),
@@ -77,7 +83,7 @@ impl Wanted {
             ("the system's folders", &system_folders),
             ("the packages of python3", &|| in_packages(&python_packages(Python::Program))),
             ("the data folders of roiflow", &|| in_packages(&own_packages())),
-            ("the packages of a python3 that must be asked", &|| in_packages(&python_packages(Python::Script))),
+            ("the packages of a python3 that is a script", &|| in_packages(&python_packages(Python::Script))),
         ];
         for (place, folders) in places {
             for folder in folders() {
@@ -85,7 +91,7 @@ impl Wanted {
                     match try_open(&path) {
                         Ok(opened) => return Ok((opened, path)),
                         Err(why) => {
-                            tracing::warn!("{}: a library is passed over: {why}", self.engine);
+                            tracing::warn!("{}: skipping a library that cannot be used: {why}", self.engine);
                             refused.push(why);
                         }
                     }
@@ -93,7 +99,7 @@ impl Wanted {
                 looked_in.push(folder);
             }
             if place == "the system's folders" {
-                // The loader's cache.
+                // By its name alone the library may be in the loader's cache.
                 let name = Path::new(self.file);
                 if let Ok(opened) = open(name) {
                     return Ok((opened, loaded_path(self.file).unwrap_or_else(|| name.to_owned())));
@@ -113,15 +119,16 @@ impl Wanted {
     }
 }
 
-/// Loads a library, which runs its initializers. It is never unloaded: engines leave threads and exit handlers behind that need its code.
+/// Loads a library, which runs its initializers. The library is never unloaded, because the threads and exit handlers of an engine need its
+/// code.
 ///
 /// # Errors
-/// What the loader says.
+/// The message of the dynamic loader.
 ///
 /// # Safety
-/// The initializers of the library, and of those that it depends on, may run in this process.
+/// The initializers of the library and of its dependencies must be safe to run in this process.
 pub unsafe fn load(path: &Path) -> Result<&'static Library, String> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     let library = unsafe { Library::new(path) }.map_err(|error| innermost(&error))?;
     Ok(Box::leak(Box::new(library)))
 }
@@ -139,7 +146,7 @@ fn own_packages() -> Vec<PathBuf> {
     folders::data().iter().map(|folder| folder.join("engines")).collect()
 }
 
-/// Files called `name`, or `name` and a version, the newest first.
+/// The files with this name, or with this name and a version. The newest version is first.
 fn versions_in(folder: &Path, name: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<(Vec<u64>, PathBuf)> = entries
@@ -174,17 +181,17 @@ fn system_folders() -> Vec<PathBuf> {
     roots.iter().flat_map(|root| [root.join(&triplet), root.clone()]).collect()
 }
 
-/// The kind of `python3` on the path.
+/// The kind of the `python3` on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Python {
-    /// A program: its packages lie next to it.
+    /// A program: its packages are in a folder next to it.
     Program,
-    /// A script that starts one, and must be run to find its packages.
+    /// A script that starts a Python program. The script must be run to find the packages.
     Script,
 }
 
-/// The folders of Python packages. For a program: those of an active virtual environment, of the first `python3` on the path, and of the user.
-/// For a script: those that it prints.
+/// The folders of Python packages. For a program: the folders of an active virtual environment, of the first `python3` on the path, and of
+/// the user. For a script: the folders that it prints.
 fn python_packages(kind: Python) -> Vec<PathBuf> {
     static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let python = split_paths("PATH").iter().map(|folder| folder.join("python3")).find(|python| python.is_file());
@@ -210,7 +217,7 @@ fn is_script(program: &Path) -> bool {
     File::open(program).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && &begin == b"#!"
 }
 
-/// The folders of packages next to a program.
+/// The package folders that belong to a Python program.
 fn packages_of(python: &Path) -> Vec<PathBuf> {
     let prefix_of = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
     let mut folders: Vec<_> = prefix_of(python).iter().flat_map(|prefix| packages_under(prefix)).collect();
@@ -229,7 +236,7 @@ fn packages_under(prefix: &Path) -> Vec<PathBuf> {
             );
         }
     }
-    // The newest Python first. The library does not depend on it.
+    // The newest Python is first. The engines' libraries work without a particular Python version.
     folders.sort_by(|a, b| b.cmp(a));
     folders
 }
@@ -242,8 +249,8 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     let deadline = Instant::now() + PATIENCE;
     while let Ok(None) = asked.try_wait() {
         if Instant::now() > deadline {
-            tracing::warn!("`{}` does not answer where its packages are", python.display());
-            // An error means that it has ended.
+            tracing::warn!("`{}` does not print where its packages are", python.display());
+            // An error means that the process has already ended.
             let _killed = asked.kill();
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -258,17 +265,17 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     answer.lines().map(PathBuf::from).filter(|path| is_packages(path) && path.is_dir()).collect()
 }
 
-/// The path of a library that the loader found by its name.
+/// The path of a library that the loader found by its name alone.
 fn loaded_path(name: &str) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
     paths.into_iter().find(|path| path.file_name().and_then(OsStr::to_str).is_some_and(|file| file.starts_with(name))).map(Path::to_owned)
 }
 
-/// Checks that the loader can map the file. The loader reads past the end of a truncated file, which ends the process.
+/// Checks that the loader can map the file. The loader would read past the end of a truncated file, and this ends the process.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// The reason why the file cannot be loaded.
 pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -278,13 +285,13 @@ pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let len = metadata.len();
     let cut = || format!("the file is cut off or damaged ({len} bytes)");
     let library = ElfStream::<AnyEndian, _>::open_stream(file).map_err(|error| match error {
-        ParseError::BadMagic(_) => "it is no shared library".to_owned(),
+        ParseError::BadMagic(_) => "it is not a shared library".to_owned(),
         _ => cut(),
     })?;
     let own = match std::env::consts::ARCH {
         "x86_64" => Some((EM_X86_64, Class::ELF64)),
         "aarch64" => Some((EM_AARCH64, Class::ELF64)),
-        // The loader reports it.
+        // The loader reports all other errors.
         _ => None,
     };
     let (machine, class) = (library.ehdr.e_machine, library.ehdr.class);
@@ -316,7 +323,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The end of the segments that the loader maps. Debugging information may follow.
+    /// The end of the segments that the loader maps. Debugging information may follow in the file.
     fn end_of_segments(library: &[u8]) -> usize {
         let number =
             |at: usize, n_bytes: usize| library[at..at + n_bytes].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte));
@@ -340,7 +347,7 @@ mod tests {
         fs::write(&path, &other).unwrap();
         assert!(check_shared_object(&path).unwrap_err().contains("another processor"));
         fs::write(&path, vec![b'a'; 100]).unwrap();
-        assert!(check_shared_object(&path).unwrap_err().contains("no shared library"));
+        assert!(check_shared_object(&path).unwrap_err().contains("not a shared library"));
         fs::remove_dir_all(folder).unwrap();
     }
 

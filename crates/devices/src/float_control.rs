@@ -1,18 +1,17 @@
-//! The floating-point control of a thread (MXCSR) around calls of foreign engines. Only on x86-64 with the System V calling convention:
-//! elsewhere the calls are plain calls.
+//! Sets the floating-point control of a thread (MXCSR) around calls of foreign engines. Implemented only on x86-64 with the System V
+//! calling convention. Elsewhere the engines are called without a change of the control.
 //!
-//! An engine computes denormal numbers (below 1.2e-38 in `f32`) in microcode, some hundred times slower than others. Trained weights and
-//! activations that have decayed are full of them: one age classifier takes 6.9 ms with them and 2.0 ms without. No decoder depends on
+//! A processor computes denormal numbers (below 1.2e-38 in `f32`) in microcode, some hundred times slower than others. Trained weights and
+//! activations that have decayed contain many of them: one age classifier takes 6.9 ms with them and 2.0 ms without. No decoder depends on
 //! such values. ONNX Runtime flushes them to zero on its own threads, but not on the thread that calls it.
 //!
-//! Rust code must not run while the control differs from its default: the compiler assumes the default. So each change lies within one
-//! block of assembly. The block sets the control, calls the foreign function, and restores the control, so that to the compiler the control
-//! never changes. Functions that an engine calls back run on its threads, with its control. They are entered through
-//! [`entered_with_default_control!`], which sets the default control before the first instruction of Rust code, and restores the engine's
-//! control after the last one.
+//! Rust code must not run while the control differs from its default, because the compiler assumes the default. So each change happens
+//! within one assembly block, which sets the control, calls the foreign function, and restores the control. To the compiler the control
+//! never changes. An engine's callbacks run with the engine's control. [`entered_with_default_control!`] defines such callbacks: it sets
+//! the default control before the first instruction of Rust code, and restores the engine's control after the last one.
 
-/// Calls `function` with these arguments while denormal operands and results are taken for zero, then restores the control of the thread,
-/// whatever the function left there.
+/// Calls `function` with `arguments`, with denormal operands and results taken for zero. Afterwards restores the control of the thread,
+/// even if the function changed it.
 ///
 /// # Safety
 /// `function` is a foreign function with the C calling convention that takes at most eight arguments, all of them pointers or integers of
@@ -23,10 +22,10 @@
 pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const (); 8]) -> *mut () {
     let [a, b, c, d, e, f, g, h] = arguments;
     let result: *mut ();
-    // SAFETY: the block keeps to the calling convention: the stack is aligned to 16 bytes at its begin, 32 more bytes keep it so, the first six
-    // arguments are in registers and two on the stack, and all registers that the function may change are declared. MXCSR is restored
-    // to what it was, so no Rust code sees another one. `0x8040` are the bits "flush to zero" and "denormals are zero" (Intel SDM,
-    // volume 1, 10.2.3); no exception is unmasked.
+    // SAFETY: the block follows the calling convention. The stack is aligned to 16 bytes at its begin, and 32 more bytes keep that
+    // alignment. The first six arguments are in registers and two are on the stack. All registers that the function may change are
+    // declared. MXCSR is restored, so no Rust code sees another value. `0x8040` are the bits "flush to zero" and "denormals are zero"
+    // (Intel SDM, volume 1, 10.2.3). No exception is unmasked.
     unsafe {
         std::arch::asm!(
             "sub rsp, 32",
@@ -57,8 +56,8 @@ pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const 
     result
 }
 
-/// Defines a function for a foreign engine to call, of up to six arguments that are pointers or integers. It runs `$rust` with the default
-/// control.
+/// Defines a function that a foreign engine calls, with up to six arguments that are pointers or integers. It runs `$rust` with the default
+/// floating-point control.
 macro_rules! entered_with_default_control {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $rust:path) => {
         $(#[$doc])*
@@ -82,7 +81,7 @@ macro_rules! entered_with_default_control {
         $(#[$doc])*
         #[cfg(not(all(target_arch = "x86_64", unix)))]
         unsafe extern "C" fn $name($($argument: $kind),*) {
-            // SAFETY: the caller's promise, which is the same.
+            // SAFETY: the caller guarantees the requirements of `$rust`.
             unsafe { $rust($($argument),*) }
         }
     };
@@ -96,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Half of the smallest normal number, as bits, where all arguments are what the test passes.
+    /// Returns half of the smallest normal number, as bits, if all arguments have the values that the test passes.
     #[unsafe(naked)]
     extern "C" fn half_of_the_smallest() -> *mut () {
         std::arch::naked_asm!(
@@ -141,7 +140,7 @@ mod tests {
     #[test]
     fn denormals_are_zero_in_the_foreign_function_alone() {
         assert!(half(f32::MIN_POSITIVE) > 0.0);
-        // SAFETY: a function of the C convention that looks at eight numbers.
+        // SAFETY: a function of the C convention that takes eight integers.
         let result = unsafe { flushing_denormals(half_of_the_smallest as *const (), numbers()) };
         assert_eq!(result.addr(), 1, "0: an argument did not arrive; more: a denormal was computed");
         assert!(half(f32::MIN_POSITIVE) > 0.0);

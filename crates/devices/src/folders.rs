@@ -1,14 +1,14 @@
-//! Where roiflow's own files lie on a user's system: engines, pipelines, compiled models.
+//! The folders of roiflow's own files on a user's system: engines, pipelines, compiled models.
 //!
-//! The places are those of the XDG Base Directory Specification, so an installed binary does not depend on the folder in which it
-//! was built. Reads the environment; knows nothing of the files themselves.
+//! The folders follow the XDG Base Directory Specification, so an installed binary does not depend on the folder in which it was built.
+//! This module reads the environment; it does not access the files.
 
 use std::path::PathBuf;
 
-/// The folders that hold roiflow's data, in the order in which they are searched; they need not exist.
+/// The folders of roiflow's data, in search order. Folders in the list need not exist.
 ///
-/// `ROIFLOW_DATA_DIR` alone if it is set. Otherwise `roiflow` in the user's data folder (`XDG_DATA_HOME`, `~/.local/share`), in the `share`
-/// folder that belongs to the running program, and in the system's data folders (`XDG_DATA_DIRS`, `/usr/local/share`, `/usr/share`).
+/// If `ROIFLOW_DATA_DIR` is set, only that folder. Otherwise `roiflow` in the user's data folder (`XDG_DATA_HOME`, `~/.local/share`), in
+/// the `share` folder next to the running program, and in the system's data folders (`XDG_DATA_DIRS`, `/usr/local/share`, `/usr/share`).
 pub fn data() -> Vec<PathBuf> {
     if let Some(folder) = named("ROIFLOW_DATA_DIR") {
         return vec![folder];
@@ -27,8 +27,8 @@ pub fn data() -> Vec<PathBuf> {
     known
 }
 
-/// The folder for compiled models, so that the next start is quick: `ROIFLOW_CACHE_DIR` (none if it is empty), otherwise
-/// `roiflow/models` in the user's cache folder (`XDG_CACHE_HOME`, `~/.cache`).
+/// The folder in which compiled models are cached. `ROIFLOW_CACHE_DIR` names it; if that variable is empty, models are not cached. If the
+/// variable is not set, the folder is `roiflow/models` in the user's cache folder (`XDG_CACHE_HOME`, `~/.cache`).
 pub fn model_cache() -> Option<PathBuf> {
     match std::env::var_os("ROIFLOW_CACHE_DIR") {
         Some(folder) => Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty()),
@@ -36,7 +36,7 @@ pub fn model_cache() -> Option<PathBuf> {
     }
 }
 
-/// A folder of the user: the one that the variable names, or this one in the home folder.
+/// A folder of the user: the folder that `variable` names, or else the folder `in_home` in the home folder.
 fn of_user(variable: &str, in_home: &str) -> Option<PathBuf> {
     named(variable).filter(|folder| folder.is_absolute()).or_else(|| Some(named("HOME")?.join(in_home)))
 }

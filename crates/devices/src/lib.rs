@@ -1,17 +1,17 @@
-//! The only list of built-in devices. One folder per device, the same file names in each: `mod.rs` (the device), `model.rs`
-//! (a compiled model), `request.rs` (the device's part of one request).
+//! The built-in devices. This is the only list of them. Each device has its own folder with the same file names: `mod.rs` (the device),
+//! `model.rs` (a compiled model), `request.rs` (one inference request).
 //!
-//! A device knows `runtime` and `tensor`, and no other device. They share these modules:
+//! A device uses `runtime` and `tensor`, and no other device. The devices share these modules:
 //!
 //! | module | does |
 //! |---|---|
 //! | `find` | searches for libraries that are loaded at run time |
-//! | [`engine`] | passes the tensors of a run to an engine, and errors back |
-//! | [`exit`] | lets the exit of the process wait for calls that are inside an engine |
+//! | [`engine`] | passes the tensors of a run to an engine, and returns its errors |
+//! | [`exit`] | delays the exit of the process until calls into engines return |
 //! | `float_control` | calls engines with denormals flushed to zero, and restores the thread |
 //! | [`onnx`] | reads and changes the shapes in an ONNX file |
-//! | `panics` | makes the panics of an engine errors |
-//! | `model_cache` | keeps compiled models for the next process |
+//! | `panics` | turns panics of an engine into errors |
+//! | `model_cache` | stores compiled models for later processes |
 //! | [`folders`] | the folders of roiflow on a user's system |
 //! | [`malloc_arenas`] | limits glibc's malloc arenas, for programs |
 
@@ -46,7 +46,7 @@ use roiflow_runtime::{self as runtime, Core};
 #[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 use roiflow_tensor as tensor;
 
-/// The core of this process: all devices whose features are on, one set of executors.
+/// The core of this process: all devices that are compiled in, and one set of executors.
 pub fn core() -> &'static Core {
     static CORE: OnceLock<Core> = OnceLock::new();
     CORE.get_or_init(|| {
@@ -58,7 +58,7 @@ pub fn core() -> &'static Core {
         core.register_family(Arc::new(openvino::OpenVino::default()));
         #[cfg(feature = "onnxruntime")]
         core.register_family(Arc::new(onnxruntime::OnnxRuntime::default()));
-        // It chooses among the others, so it is last.
+        // `AUTO` chooses among the other devices, so it is registered last.
         core.register(Arc::new(auto::AutoDevice::new(core.clone())));
         core
     })

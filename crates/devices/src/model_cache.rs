@@ -1,13 +1,15 @@
-//! The cache of compiled models in a folder, and its cleaning.
+//! A folder as cache of compiled models, and the removal of old entries.
 //!
-//! - An entry is a folder. Its name is a hash of everything the compiled model depends on: a changed model has another name, so no entry is
-//!   ever outdated.
-//! - A new entry is written to a draft, a folder of this process alone. One rename gives the complete draft its name. Nothing is written to
-//!   an entry after that, because other processes may have mapped its files, and would die of SIGBUS.
-//! - Each entry has a list of checksums. A damaged entry is found before an engine reads it, and compiled again.
-//! - The process that writes a draft holds a file lock on it (`flock`), which ends with the process. Drafts without a lock are removed.
-//! - Entries that were not used for 90 days are removed, and beyond 2 GiB those that were used least recently. `ROIFLOW_CACHE_DAYS` and
-//!   `ROIFLOW_CACHE_SIZE` (such as `500M` or `4G`) change these limits. Files that are in use stay readable after their removal.
+//! - An entry is a folder. Its name is a hash of everything on which the compiled model depends. A changed model has another name, so an
+//!   entry never becomes outdated.
+//! - A new entry is first written to a draft, a folder that only this process uses. When the draft is complete, one rename makes it the
+//!   entry. Files of an entry are never changed, because other processes may have mapped them, and a truncated file would end them with
+//!   SIGBUS.
+//! - Each entry has a list of checksums. If they do not match, the entry is removed and the model is compiled again.
+//! - The process that writes a draft holds a file lock on it (`flock`). The lock ends with the process. Drafts without a lock are removed.
+//! - Entries that were not used for 90 days are removed. If the entries exceed 2 GiB, the least recently used entries are removed too.
+//!   `ROIFLOW_CACHE_DAYS` and `ROIFLOW_CACHE_SIZE` (such as `500M` or `4G`) change these limits. A file in use stays readable after its
+//!   removal.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, FileTimes, TryLockError};
@@ -18,18 +20,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Version of the entries. Increase it when entries of earlier versions of this program must not be used.
+/// Version of the entry format. Increase it when entries of earlier versions of this program must not be used.
 const FORMAT: u32 = 2;
-/// What the names of entries begin with.
+/// The kinds of entries. The name of an entry begins with its kind.
 const KINDS: [&str; 3] = ["openvino", "onnxruntime", "reshaped"];
-/// The file of an entry that has the checksums of its other files.
+/// The file in an entry that holds the checksums of the other files.
 const SUMS: &str = "sums";
-/// The ending of a draft.
+/// The name ending of a draft.
 const DRAFT: &str = "tmp";
-/// Where the file system has no locks, a draft of this age has no writer.
+/// On a file system without locks, a draft of this age is considered abandoned.
 const DRAFT_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// An entry of the cache: its name in the folder. It may not exist yet.
+/// A cache entry, identified by its folder and name. It need not exist yet.
 #[derive(Debug)]
 pub struct CacheEntry {
     folder: PathBuf,
@@ -37,14 +39,14 @@ pub struct CacheEntry {
 }
 
 impl CacheEntry {
-    /// The entry in `folder` for a model that depends on `made_from` alone. Creates the folder. `kind` is one of [`KINDS`].
+    /// The entry in `folder` for a model that depends only on `made_from`. Creates the folder. `kind` must be one of [`KINDS`].
     ///
     /// # Errors
     /// The system's error, if the folder cannot be created.
     pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
         debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
         create_private(folder, true)?;
-        // Two hashes of 64 bits: with one, two models could have the same name by chance.
+        // The name has two 64-bit hashes, because with one hash two models could get the same name by chance.
         let [a, b] = [0_u8, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();
             (seed, FORMAT, &made_from).hash(&mut hasher);
@@ -62,7 +64,8 @@ impl CacheEntry {
         let path = self.path();
         let listed = match File::open(path.join(SUMS)) {
             Ok(mut file) => {
-                // The time of the last use, for the cleaning. It cannot be set for an entry of another user.
+                // The modification time records the last use, for the removal of old entries. It cannot be set for an entry of another
+                // user.
                 let _touched = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
                 let mut text = String::new();
                 file.read_to_string(&mut text).map(|_| text)
@@ -89,14 +92,14 @@ impl CacheEntry {
     /// Removes an entry that the engine cannot use.
     pub fn remove(&self) {
         let away = self.draft_path();
-        // A rename first: under its name an entry is either whole or does not exist.
+        // Rename first, so that the entry's name never refers to a partly removed entry.
         let removed = fs::rename(self.path(), &away).and_then(|()| fs::remove_dir_all(&away));
         if let Err(error) = removed {
             tracing::debug!("`{}` stays: {error}", self.path().display());
         }
     }
 
-    /// A new draft of the entry: a folder that no other process writes to or removes.
+    /// Creates a draft of the entry: a folder that no other process writes to or removes.
     ///
     /// # Errors
     /// The system's error, if the cache folder cannot be written or the disk is full.
@@ -105,7 +108,7 @@ impl CacheEntry {
             let path = self.draft_path();
             create_private(&path, false)?;
             let lock = File::open(&path)?;
-            // A process that cleans the cache at the same time may have removed the folder before it was locked.
+            // Another process that cleans the cache may have removed the folder before it was locked.
             let is_ours = !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) && path.is_dir();
             if is_ours {
                 return Ok(Draft { entry: self, path, _lock: lock });
@@ -120,21 +123,21 @@ impl CacheEntry {
     }
 }
 
-/// An entry that is being written. Removed when dropped, unless it was kept.
+/// An entry that is being written. Its folder is removed when it is dropped, unless [`Draft::keep`] was called.
 pub struct Draft<'a> {
     entry: &'a CacheEntry,
     path: PathBuf,
-    /// Held until the draft is an entry or removed.
+    /// The lock on the draft. It is held until the draft becomes an entry or is removed.
     _lock: File,
 }
 
 impl Draft<'_> {
-    /// The folder to write to.
+    /// The folder to which the engine writes.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Links the files of an entry into the draft, for an engine that writes to the folder that it reads.
+    /// Links the files of an entry into the draft. This is for an engine that writes to the folder from which it reads.
     ///
     /// # Errors
     /// The system's error.
@@ -150,14 +153,14 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Makes the draft the entry, unless another process did so before. An empty draft is dropped.
+    /// Makes the draft the cache entry, unless another process wrote the entry first. An empty draft is dropped.
     pub fn keep(self) {
         let Self { entry, path, .. } = &self;
         let kept = sums(path).and_then(|sums| {
             if sums.is_empty() {
                 return Ok(());
             }
-            // On a full disk the engine may have written a truncated file without an error. Then this file does not fit either.
+            // On a full disk an engine may write a truncated file without reporting an error. Then this file cannot be written either.
             let mut file = File::create_new(path.join(SUMS))?;
             io::Write::write_all(&mut file, sums.as_bytes())?;
             match fs::rename(path, entry.path()) {
@@ -174,12 +177,13 @@ impl Draft<'_> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // After a rename there is nothing to remove.
+        // If the draft became an entry, its folder has another name, and this fails without effect.
         let _removed = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Creates a folder for its owner alone. Cached models are code: a user who can write to the folder can make this process run their code.
+/// Creates a folder that only its owner can access. Cached models are code: a user who can write to the folder can make this process run
+/// that code.
 fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -187,7 +191,7 @@ fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     builder.recursive(with_parents).create(folder)
 }
 
-/// A line for each file of an entry, sorted: checksum, length, name.
+/// The checksums of an entry: one line for each file with checksum, length and name, sorted.
 fn sums(entry: &Path) -> io::Result<String> {
     let mut lines = Vec::new();
     for file in fs::read_dir(entry)? {
@@ -201,14 +205,15 @@ fn sums(entry: &Path) -> io::Result<String> {
     Ok(lines.concat())
 }
 
-/// Checksum and length. It detects accidents, not forgeries: one multiplication per eight bytes, in four lanes, at the speed of memory.
+/// Checksum and length of a file. The checksum detects damage, not forgery. It takes one multiplication per eight bytes, in four lanes, to
+/// run at the speed of memory.
 fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
     const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
     let mut lanes = [1_u64, 2, 3, 4];
     let (mut buffer, mut n_bytes) = (vec![0_u8; 1 << 18], 0_u64);
     loop {
         let mut n_read = 0;
-        // Whole buffers, so that the sum does not depend on how the system cuts the file into pieces.
+        // Reads until the buffer is full, so that the checksum does not depend on how many bytes each read returns.
         while n_read < buffer.len() {
             match file.read(&mut buffer[n_read..])? {
                 0 => break,
@@ -238,7 +243,7 @@ fn is_first_use(folder: &Path) -> bool {
     used.get_or_insert_default().insert(folder.to_owned())
 }
 
-/// How much a cache folder may hold.
+/// The limits of a cache folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limits {
     n_bytes: u64,
@@ -267,7 +272,7 @@ impl Limits {
     }
 }
 
-/// A number of bytes, or of K, M, G or T of 1024 each.
+/// Parses a number of bytes, optionally with K, M, G or T (powers of 1024).
 fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().trim_end_matches(['b', 'B']).trim_end_matches('i');
     let (number, shift) = match text.chars().next_back()?.to_ascii_uppercase() {
@@ -278,16 +283,16 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => (text, 0),
     };
     let number = number.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
-    // Saturating.
+    // The conversion saturates.
     Some((number * (1_u64 << shift) as f64) as u64)
 }
 
-/// The kind of a file in a cache folder, by its name.
+/// The kind of a file in a cache folder, recognized by its name.
 #[derive(Debug, PartialEq, Eq)]
 enum Item {
     Entry,
     Draft,
-    /// Of an earlier version of this program.
+    /// An entry of an earlier version of this program.
     Outdated,
 }
 
@@ -304,7 +309,7 @@ fn item_of(name: &str) -> Option<Item> {
     }
 }
 
-/// Removes abandoned drafts and entries beyond the limits from a cache folder, but not the entry `just_used`.
+/// Removes abandoned drafts, and entries beyond the limits, from a cache folder. It never removes the entry `just_used`.
 fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     let Ok(list) = fs::read_dir(folder) else { return };
     let now = SystemTime::now();
@@ -313,7 +318,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     for file in list.flatten() {
         let (path, name) = (file.path(), file.file_name());
         let Some(name) = name.to_str() else { continue };
-        // Earlier versions let OpenVINO name its files. In another folder such files may belong to another program.
+        // In earlier versions of this program OpenVINO named the files. Such files in another folder may belong to another program.
         if folder.ends_with("roiflow/models")
             && name.strip_suffix(".blob").is_some_and(|hash| hash.bytes().all(|digit| digit.is_ascii_digit()))
         {
@@ -329,7 +334,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
             None => {}
         }
     }
-    // The entry that was just used first, then by the time of the last use.
+    // The entry that was just used is first. The others follow by the time of their last use.
     entries.sort_by_key(|(age, is_other, _)| (*is_other, *age));
     let mut n_bytes = 0_u64;
     for (age, is_other, path) in entries {
@@ -342,7 +347,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     }
 }
 
-/// Removes a draft if the process that wrote it is gone. Its lock is held meanwhile, so that no process takes it for its own.
+/// Removes a draft whose writer process has ended. It holds the draft's lock meanwhile, so that no other process uses the draft.
 fn remove_if_left_behind(draft: &Path, age: &impl Fn(SystemTime) -> Duration) {
     let Ok(lock) = File::open(draft) else { return };
     let is_left_behind = match lock.try_lock() {
@@ -370,7 +375,7 @@ fn remove(path: &Path) {
 mod tests {
     use super::*;
 
-    /// A cache folder of one test, gone when dropped.
+    /// A cache folder for one test, removed when dropped.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -380,7 +385,7 @@ mod tests {
             Self(path)
         }
 
-        /// Keeps a file of so many bytes.
+        /// Adds an entry with a file of `n_bytes` bytes.
         fn keep(&self, model: u32, n_bytes: usize) -> CacheEntry {
             let kept = CacheEntry::of(&self.0, "openvino", model).unwrap();
             let draft = kept.draft().unwrap();
@@ -389,7 +394,7 @@ mod tests {
             kept
         }
 
-        /// Says that an entry was used last so many days ago.
+        /// Sets the last use of an entry to `days` days ago.
         fn age(&self, kept: &CacheEntry, days: u64) {
             let time = SystemTime::now() - Duration::from_secs(days * 86_400);
             File::open(kept.path().join(SUMS)).unwrap().set_times(FileTimes::new().set_modified(time)).unwrap();

@@ -1,14 +1,15 @@
-//! Reads and changes the bytes of an ONNX file before an engine gets them: the shapes of its inputs, which some engines cannot change.
+//! Reads and changes the bytes of an ONNX file before an engine reads them. It changes the input shapes, because some engines cannot do
+//! that.
 //!
-//! Knows the wire format of protocol buffers and the numbers of some fields. Weights, which are nearly all of a file, are skipped or copied as
-//! they are. Reading ends for any bytes: bytes that are not a valid message are an error.
+//! This module knows the wire format of protocol buffers and the numbers of some fields. Weights are nearly all of a file; they are skipped
+//! or copied unchanged. Any bytes are accepted as input: bytes that are not a valid message return an error.
 
 use std::io::{self, BufReader, Read, Seek};
 
 use crate::engine::EngineResult;
 use crate::runtime::{Dim, Port};
 
-// Fields of `ModelProto`, `GraphProto`, `NodeProto`, `ValueInfoProto`, `TypeProto`, `TensorShapeProto`.
+// Field numbers of `ModelProto`, `GraphProto`, `NodeProto`, `ValueInfoProto`, `TypeProto`, `TensorShapeProto`.
 const MODEL_GRAPH: u64 = 7;
 const GRAPH_NODE: u64 = 1;
 const GRAPH_INITIALIZER: u64 = 5;
@@ -25,15 +26,15 @@ const SHAPE_DIM: u64 = 1;
 const DIM_EXTENT: u64 = 1;
 const DIM_NAME: u64 = 2;
 const NODE_ATTRIBUTE: u64 = 5;
-// Of `AttributeProto`: a tensor, a graph, and lists of both.
+// Field numbers of `AttributeProto` that hold a tensor, a graph, and lists of both.
 const ATTRIBUTE_TENSORS: [u64; 2] = [5, 10];
 const ATTRIBUTE_GRAPHS: [u64; 2] = [6, 11];
 const TENSOR_OTHER_FILE: u64 = 13;
-// Of `TensorProto`: its numbers, by type, and its bytes.
+// Field numbers of `TensorProto` that hold the values of the tensor, as numbers of one type or as bytes.
 const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
-/// The model with these input shapes; `None` if it has them already. The shapes of outputs and inner values hold for the old input shapes, so they
-/// become dynamic, and the engine infers them again.
+/// The model with these input shapes, or `None` if it already has them. The shapes of outputs and inner values in the file are valid only
+/// for the old input shapes. They become dynamic, and the engine infers them again.
 ///
 /// # Errors
 /// If the bytes are not a valid message.
@@ -59,7 +60,7 @@ pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> EngineResult<Option<V
     Ok(Some(changed))
 }
 
-/// Names and operators of the nodes of the graph, without constants.
+/// Names and operators of the graph's nodes, except constants.
 ///
 /// # Errors
 /// If the bytes are not a valid message.
@@ -76,12 +77,12 @@ pub fn nodes(model: &[u8]) -> EngineResult<Vec<(String, String)>> {
     Ok(nodes)
 }
 
-/// Checks that the bytes of a model are complete.
+/// Checks that the bytes contain the whole model.
 ///
 /// # Errors
 /// If its tensors are in external files.
 pub fn check_whole(model: &[u8]) -> EngineResult<()> {
-    // The engine reports bytes that are not a valid message.
+    // If the bytes are not a valid message, the engine reports that.
     let has_other_files = may_have_other_files(model).unwrap_or(true)
         && messages(model, MODEL_GRAPH).is_ok_and(|graphs| graphs.into_iter().any(|graph| has_other_files(graph, 0)));
     match has_other_files {
@@ -106,7 +107,8 @@ fn has_other_files(graph: &[u8], depth: usize) -> bool {
     depth == MAX_DEPTH || each(graph, &[GRAPH_INITIALIZER]).iter().any(is_elsewhere) || attributes.any(of_attribute)
 }
 
-/// Whether weights may be in external files. Searches for the key of a tensor's file name anywhere in the model; a false positive is harmless.
+/// Whether weights may be in external files. This searches the whole model for the key of a tensor's file name. A false positive is
+/// harmless.
 pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     const KEY: &[u8] = b"\x0a\x08location";
     let mut window = vec![0; 64 << 10];
@@ -125,7 +127,7 @@ pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     }
 }
 
-/// A model without the values of its weights, which are nearly all of a file and are not read.
+/// The model without the values of its weights. The values are nearly all of a file; they are not read.
 ///
 /// # Errors
 /// If the file cannot be read, or is not a valid message.
@@ -136,7 +138,7 @@ pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
     outline_of(&mut file, len, &[MODEL_GRAPH, GRAPH_INITIALIZER])
 }
 
-/// The next message of the file, without the values of the tensors at the end of the path.
+/// Reads the next message of the file, without the values of the tensors at the end of `path`.
 fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) -> io::Result<Vec<u8>> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, cut_off());
     let (mut bytes, mut left) = (Vec::new(), len);
@@ -146,7 +148,7 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
         let len = match key & 7 {
             0 => {
                 let value = next_varint(file, &mut left)?;
-                // The values of a tensor may also be unpacked.
+                // Values that are not packed are separate fields.
                 if !(path.is_empty() && TENSOR_VALUES.contains(&number)) {
                     write_varint(key, &mut bytes);
                     write_varint(value, &mut bytes);
@@ -195,7 +197,7 @@ fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
     read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
-/// An input with the shape of the port of the same name; `None` if it has that shape, or there is no such port.
+/// An input with the shape of the port of the same name. `None` if it has that shape already, or if no port has its name.
 fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u8>>> {
     let name = text(input, VALUE_NAME)?;
     let Some(port) = inputs.iter().find(|port| port.name().as_bytes() == name) else { return Ok(None) };
@@ -213,7 +215,7 @@ fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u
     Ok(differs.then_some(changed))
 }
 
-/// A value with other extents. `change` returns the new extent, or `None` to keep it.
+/// A `ValueInfoProto` with changed extents. `change` returns the new extent of an axis, or `None` to keep the old one.
 fn with_shape(value: &[u8], change: &mut dyn FnMut(Dim) -> Option<Dim>) -> EngineResult<Vec<u8>> {
     let path = [VALUE_TYPE, TYPE_TENSOR, TENSOR_SHAPE];
     within(value, &path, &mut |shape| {
@@ -241,7 +243,7 @@ fn extent_of(dim: &[u8]) -> EngineResult<Dim> {
         match (field.number, field.content) {
             // Some exporters write a dynamic extent as 0 or -1, which ONNX Runtime takes literally.
             (DIM_EXTENT, Content::Number(number)) => extent = Dim::Fixed(usize::try_from(number as i64).unwrap_or(0)),
-            // The last field counts, number or name.
+            // If a message has several such fields, the last one counts, whether it is a number or a name.
             (DIM_NAME, Content::Message(_)) => extent = Dim::Dynamic,
             _ => {}
         }
@@ -255,7 +257,7 @@ enum Change {
     To(Vec<u8>),
 }
 
-/// A message with some inner messages changed. `change` is called for each, with its field number.
+/// Copies a message with some inner messages changed. `change` is called for each inner message, with its field number.
 fn rewrite(message: &[u8], change: &mut dyn FnMut(u64, &[u8]) -> EngineResult<Change>) -> EngineResult<Vec<u8>> {
     let mut bytes = Vec::with_capacity(message.len() + 16);
     let mut rest = message;
@@ -277,7 +279,7 @@ fn rewrite(message: &[u8], change: &mut dyn FnMut(u64, &[u8]) -> EngineResult<Ch
     Ok(bytes)
 }
 
-/// A message with the inner message at the end of the path changed.
+/// Copies a message with the inner message at the end of `path` changed.
 fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> EngineResult<Vec<u8>>) -> EngineResult<Vec<u8>> {
     let Some((first, path)) = path.split_first() else { return change(message) };
     rewrite(message, &mut |number, content| {
@@ -285,7 +287,7 @@ fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> EngineR
     })
 }
 
-/// The messages and texts with this field number.
+/// The inner messages and texts with this field number.
 fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
     let (mut found, mut rest) = (Vec::new(), message);
     while let Some(field) = Field::next(&mut rest)? {
@@ -296,7 +298,8 @@ fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
     Ok(found)
 }
 
-/// The text with this field number, empty if there is none. Of several, the last counts, as in all protocol buffers.
+/// The text with this field number, or an empty text if there is none. If there are several, the last one counts, as in all protocol
+/// buffers.
 fn text(message: &[u8], number: u64) -> EngineResult<&[u8]> {
     Ok(messages(message, number)?.last().copied().unwrap_or_default())
 }
@@ -306,7 +309,7 @@ const MESSAGE: u64 = 2;
 struct Field<'a> {
     number: u64,
     content: Content<'a>,
-    /// With its key.
+    /// The bytes of the field including its key.
     whole: &'a [u8],
 }
 
@@ -333,14 +336,14 @@ impl<'a> Field<'a> {
             }
             1 => take(rest, 8).map(|_| Content::Fixed)?,
             5 => take(rest, 4).map(|_| Content::Fixed)?,
-            other => return Err(format!("its bytes are no protocol buffer (wire type {other})")),
+            other => return Err(format!("the bytes are not a valid protocol buffer (wire type {other})")),
         };
         Ok(Some(Self { number: key >> 3, content, whole: &whole[..whole.len() - rest.len()] }))
     }
 }
 
 fn cut_off() -> String {
-    "its bytes are no protocol buffer, or cut off".to_owned()
+    "the bytes are not a valid protocol buffer, or are cut off".to_owned()
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> EngineResult<&'a [u8]> {
@@ -399,7 +402,8 @@ mod tests {
 
     #[test]
     fn an_outline_lacks_only_the_values_of_weights() {
-        // ModelProto { graph (7): { name (2): "g", initializer (5): { dims (1): 3, raw_data (9): "abc", name (8): "w" }, node (1): { } }, ir_version (1): 300 }
+        // ModelProto { graph (7): { name (2): "g", initializer (5): { dims (1): 3, raw_data (9): "abc", name (8): "w" }, node (1): { } },
+        // ir_version (1): 300 }
         let tensor = b"\x08\x03\x4a\x03abc\x42\x01w";
         let graph = [b"\x12\x01g\x2a\x0a", &tensor[..], b"\x0a\x00"].concat();
         let model = [b"\x3a", &[graph.len() as u8][..], &graph, b"\x08\xac\x02"].concat();
@@ -415,7 +419,8 @@ mod tests {
 
     #[test]
     fn the_last_of_repeated_fields_counts() {
-        // ModelProto { graph (7): { node (1): { name (3), op_type (4) }, input (11): { name (1), type (2): { tensor_type (1): { shape (2): { dim (1)
+        // ModelProto { graph (7): { node (1): { name (3), op_type (4) }, input (11): { name (1), type (2): { tensor_type (1): { shape (2):
+        // { dim (1)
         let named = |number: u8, names: [u8; 2]| [number << 3 | 2, 1, names[0], number << 3 | 2, 1, names[1]];
         let node = [named(3, *b"an"), named(4, *b"PA")].concat();
         // Extents 7, then 4; and 7, then the name `N`.

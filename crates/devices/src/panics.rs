@@ -1,21 +1,21 @@
-//! Panics of an engine become errors, without output on standard error.
+//! Turns panics of an engine into errors, without output on standard error.
 //!
-//! An engine that is written in Rust may panic on an unexpected model. Such a panic is unwound here and returned as an error. The panic hook
-//! of the process, which prints, is called for all other threads and code.
+//! An engine that is written in Rust may panic on an unexpected model. This module catches such a panic and returns it as an error. For all
+//! other threads and code it calls the panic hook of the process, which prints the panic.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// The place of the latest panic, while this thread is inside an engine.
+    /// `Some` while this thread is inside an engine. Then it holds the source location of the latest panic.
     static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs code of an engine on this thread.
+/// Runs code of an engine on this thread, and catches panics.
 ///
 /// # Errors
-/// The message and the place of its panic.
+/// The message and the source location of the panic.
 pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -31,11 +31,11 @@ pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
     let place = INSIDE.replace(outer).unwrap_or_default();
     done.map_err(|panic| {
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        format!("it failed with an internal error: {}{place}", one_line(said.unwrap_or("(no message)")))
+        format!("the engine failed with an internal error: {}{place}", one_line(said.unwrap_or("(no message)")))
     })
 }
 
-/// Notes the place of a panic inside an engine. Returns false for all other panics.
+/// Records the location of a panic inside an engine. Returns false for all other panics.
 fn note(panic: &PanicHookInfo<'_>) -> bool {
     INSIDE.with(|inside| match inside.try_borrow_mut() {
         Ok(mut inside) => match &mut *inside {
@@ -49,12 +49,12 @@ fn note(panic: &PanicHookInfo<'_>) -> bool {
     })
 }
 
-/// The path of a source file, without the folder of crates on the machine that built this program.
+/// Shortens the path of a source file by the folders of the machine that built this program.
 fn short(file: &str) -> &str {
     file.rsplit_once("/src/").map_or(file, |(folders, _)| &file[folders.rfind('/').map_or(0, |slash| slash + 1)..])
 }
 
-/// The beginning of a message, on one line.
+/// The beginning of the message, on one line.
 fn one_line(said: &str) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }

@@ -1,6 +1,6 @@
 //! Batches: each job preprocesses its image into its batch item of the input, and decodes its batch item of the outputs.
 //!
-//! If a batch item cannot be preprocessed or decoded, only the job of that item fails. Does not access the queue.
+//! If a batch item cannot be preprocessed or decoded, only the job of that item fails. This module does not access the queue.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
 use crate::vision::decode::{Output, Results};
 use crate::vision::{Scratch, Target};
 
-/// The jobs of a call, shared by the steps of the run.
+/// The batch items of one run, which the steps of the run share.
 pub(super) struct Batch {
     /// Empty while the request is idle, and during decoding.
     pub(super) items: Vec<BatchItem>,
@@ -96,7 +96,7 @@ impl FillInput for BatchInput {
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
             let filled = catch_panic("preprocessing", || match alignment {
-                // Results of aligned images are mapped by the alignment instead of the transform.
+                // With an alignment, results are mapped back to the frame by the alignment instead of the transform.
                 Some(alignment) => {
                     preprocess.fill_along(&frame, &alignment, input, item_idx, scratch)?;
                     Ok(Transform::IDENTITY)
@@ -110,7 +110,7 @@ impl FillInput for BatchInput {
                     n_filled += 1;
                 }
                 Err(error) if n_items == 1 => return Err(error),
-                // The batch item keeps the values of an earlier run. The outputs of this batch item are ignored.
+                // The memory of this batch item keeps the values of an earlier run, and its outputs are ignored.
                 Err(error) => self.batch.lock().unwrap().items[item_idx].failed = Some(error),
             }
         }
@@ -152,7 +152,7 @@ fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut
         let (job, frame_from_input) = (&mut item.job, item.frame_from_input);
         match catch_panic("decoding", || job.decode(&outputs, &frame_from_input, scratch)) {
             Ok(()) => {}
-            // An unbatched run fails with the error of its item.
+            // If the batch has only one item, an error of the item is the error of the run.
             Err(error) if n_items == 1 => return Err(error),
             Err(error) => item.failed = Some(error),
         }
@@ -176,7 +176,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
         ElementType::I64 => cast!(i64),
         ElementType::U64 => cast!(u64),
         ElementType::F64 => cast!(f64),
-        // `output` reports other types as an error.
+        // For all other types `output` returns an error.
         _ => {
             let (shape, values) = context.output::<f32>(output_idx)?;
             (shape, Cow::Borrowed(values))

@@ -1,16 +1,16 @@
-//! Compiles a small model several times, with one request per compiled model, for devices that run faster with copies. For a cascade on
-//! OpenVINO's CPU device, copies reduced the idle time of two cores from 9.6 % to 0.9 %.
+//! Compiles a small model several times, with one request for each compiled model, on devices that run faster this way. For a cascade on
+//! OpenVINO's CPU device, such copies reduced the idle time of two cores from 9.6 % to 0.9 %.
 //!
-//! Each copy needs memory for its weights, so only small models on few cores use copies. Copies also require a cache of compiled models,
-//! from which they load within milliseconds. The first copy is compiled at the start, further copies when jobs wait for a request.
-//! Canceling a run takes effect at the end of the call, not between two nodes.
+//! Each copy needs memory for its weights, so copies are used only for small models and on few cores. They also require a cache of compiled
+//! models, from which a copy loads within milliseconds. The first copy is compiled at the start, the others when jobs wait for a request.
+//! With copies, canceling a run takes effect at the end of the engine's call, not between two nodes.
 
 use std::num::NonZero;
 
 use super::StageOptions;
 use crate::runtime::{CompiledModel, Config, Core, Model, ModelInfo, Performance, Result};
 
-/// Maximum number of cores. With more cores, a waiting thread has less effect.
+/// Maximum number of cores for which copies are used. With more cores, a waiting thread has less effect.
 const MAX_COPIES: usize = 4;
 /// Maximum memory of all copies except the first.
 const MAX_BYTES: u64 = 32 << 20;
@@ -52,7 +52,7 @@ impl Copies {
         let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..config.clone() };
         let first = core.compile_accepted(model, device, &of_one, accept)?;
         if first.device() != device && core.copy_bytes(model, first.device()).is_none() {
-            // Another device was selected after all.
+            // `AUTO` selected another device than the one for which the number of copies was decided.
             return core.compile_accepted(model, device, config, accept).map(Self::one);
         }
         let (core, model, device) = (core.clone(), model.clone(), first.device().to_owned());
@@ -61,7 +61,7 @@ impl Copies {
     }
 }
 
-/// Number of copies: the number of cores, unless options of the user exclude copies. `None` without copies.
+/// The number of copies is the number of cores. `None` if the user's options exclude copies.
 fn n_copies(options: &StageOptions, config: &Config) -> Option<usize> {
     let n_copies = std::thread::available_parallelism().map_or(1, NonZero::get);
     let leaves_it_open = options.batch_size.is_none_or(|max| max <= 1)

@@ -72,7 +72,7 @@ pub(super) struct Queue {
     state: Mutex<State>,
     throttles: bool,
     throttle: Mutex<Throttle>,
-    /// Notified when jobs of a client are complete.
+    /// Notified when all running jobs of a client are complete.
     ended: Condvar,
     /// Wakes up the watcher thread.
     watched: Condvar,
@@ -83,7 +83,7 @@ pub(super) struct Queue {
 }
 
 struct State {
-    /// Empty once the queue is closed.
+    /// Empty after the queue was closed.
     workers: Vec<Arc<Worker>>,
     /// Number of workers to add later, each with a copy of the model.
     n_workers_to_add: usize,
@@ -103,7 +103,7 @@ pub(super) struct Worker {
 }
 
 thread_local! {
-    /// Whether this thread is delivering a result. Such a thread must not wait for the end of the delivery.
+    /// Whether this thread is delivering a result. Such a thread must not wait for deliveries to end, because it would wait for itself.
     static IS_DELIVERING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -142,7 +142,7 @@ impl Queue {
         for _ in 0..n_at_first {
             queue.add_worker(&first)?;
         }
-        // `pop` takes the first request first.
+        // Reversed, because `pop` takes the last request of the list, and the first request must be used first.
         queue.state.lock().unwrap().idle.reverse();
         if limits.max_items > 1 && limits.timeout.is_some_and(|timeout| !timeout.is_zero()) {
             let watching = queue.clone();
@@ -214,7 +214,7 @@ impl Queue {
         };
         self.discard_jobs(|job| job.is_of(client));
         for worker in &workers {
-            // While the batch is locked, this request cannot start another run. So only this run is canceled.
+            // While the batch is locked, this request cannot start another run, so only the current run is canceled.
             let batch = worker.batch.lock().unwrap();
             if !batch.items.is_empty() && batch.items.iter().all(|item| item.job.is_of(client)) {
                 worker.request.cancel();
@@ -278,7 +278,7 @@ impl Queue {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        // A thread that delivers a result must not wait here. The requests end without this wait.
+        // A thread that delivers a result must not wait for itself. The requests also end without this wait.
         for thread in threads.into_iter().flatten().filter(|_| !IS_DELIVERING.get()) {
             let _ended = thread.join();
         }
@@ -449,7 +449,7 @@ impl State {
         let first = self.pending.front()?;
         match limits.timeout {
             Some(timeout) if self.pending.len() < limits.max_items && !self.pending.iter().any(|pending| pending.alone) => {
-                // Do not use the first job in the queue: the oldest frame may have been submitted last.
+                // The first job in the queue need not be the one submitted first, because the queue is ordered by the age of frames.
                 self.pending.iter().map(|pending| pending.submitted).min().and_then(|oldest| oldest.checked_add(timeout))
             }
             _ => Some(first.submitted),
@@ -497,7 +497,7 @@ impl Worker {
         let _entered = span.map(tracing::Span::entered);
         match self.request.start_async(()) {
             Err(error) if error.kind() == ErrorKind::Busy => {
-                // The callback that made the request idle has delivered its result but has not returned yet. It returns shortly.
+                // The callback that made the request idle has delivered its result, but has not returned yet. It returns shortly.
                 let _ended = self.request.wait();
                 self.request.start_async(())
             }

@@ -1,8 +1,8 @@
-//! State machine of a stream in an inference element: start, stop, flush, EOS, links and errors.
+//! State machine of a stream in an inference element. It handles start, stop, flush, EOS, linking of pads and errors.
 //!
-//! Pure: uses no pads, threads, locks or clocks. The driver of an element (`elements/infer.rs`) calls [`Flow::handle`] with a [`Trigger`]
-//! under the lock of the stream. The driver executes the [`Action`]s of the [`Transition`] in order. `tests/check/checks/flow.rs` is a
-//! second driver with simulated pads and threads. This driver tests all orders of the steps of these threads.
+//! It uses no pads, threads, locks or clocks. The driver, which is the element's code in `elements/infer.rs`, calls [`Flow::handle`] with a
+//! [`Trigger`] while it holds the lock of the stream. The driver then executes the [`Action`]s of the returned [`Transition`] in order.
+//! `tests/check/checks/flow.rs` contains a second driver, which simulates pads and threads and tests all orders of their steps.
 //!
 //! # States
 //!
@@ -23,14 +23,14 @@
 //!
 //! # Epochs
 //!
-//! An [`Epoch`] begins when the queue is closed by a flush, a stop or an error. Asynchronous work carries the epoch in which it began.
-//! Examples are a turn of the source pad's task, the runs of a frame, the start of the task, and a warm-up. Work that ends in a later epoch
-//! has no effect. A warm-up concerns the model, not the frames, so it is valid until the element is started again
-//! ([`Epoch::is_same_start`]).
+//! An [`Epoch`] ends, and the next begins, when a flush, a stop or an error closes the queue. Asynchronous work carries the epoch in which
+//! it began. Examples are a turn of the source pad's task, the runs of a frame, the start of the task, and a warm-up. Work that ends in a
+//! later epoch has no effect. A warm-up is different: it concerns the model and not the frames, so its result is valid until the element is
+//! started again ([`Epoch::is_same_start`]).
 //!
 //! # Transitions
 //!
-//! `*` is any state, `closed` any state except `Streaming`. Triggers that are not listed for a state are ignored.
+//! `*` stands for any state, `closed` for any state except `Streaming`. A trigger that is not listed for the current state is ignored.
 //!
 //! | trigger | in state | next state | actions |
 //! |---|---|---|---|
@@ -67,7 +67,7 @@
 //! | `Break` | `Streaming` | output `Breaking` | `ReportError` |
 //!
 //! `FramePushed` and `Break` of an older epoch are ignored. `FramePushed` with `NotLinked` or `Flushing` is also ignored if the pad was
-//! linked after the turn began, because no further RECONFIGURE event will arrive.
+//! relinked after the turn began: its RECONFIGURE event was already handled, so no later event would open the queue again.
 
 /// Period between two closings of the in-flight queue; see the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -77,7 +77,7 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Whether the element was not started between the two epochs.
+    /// Whether both epochs belong to the same start of the element.
     pub fn is_same_start(self, other: Self) -> bool {
         self.n_starts == other.n_starts
     }
@@ -132,7 +132,7 @@ pub enum Input {
     Running,
     /// Downstream returned EOS. The next buffer of upstream returns EOS.
     Refused,
-    /// Upstream has sent EOS and sends no further buffer that could return an error.
+    /// Upstream has sent EOS, so it sends no further buffer through which an error could be returned.
     Ended,
 }
 
@@ -162,7 +162,7 @@ pub enum Return<E> {
     Error(E),
 }
 
-/// An event in the life of a stream; see the module.
+/// An event to which the state machine reacts; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trigger<E> {
     /// The element changes to PAUSED.
@@ -239,7 +239,7 @@ pub enum Trigger<E> {
     },
 }
 
-/// A task of the driver.
+/// A task that the driver executes.
 ///
 /// Actions up to [`Action::PauseTask`] are executed under the lock under which the state changed, later actions without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -260,15 +260,15 @@ pub enum Action {
     KeepEvent,
     /// Store the event before the stored events.
     KeepEventFirst,
-    /// Pause the task, on its own thread. Under the lock, so that it cannot pause after another thread has started it.
+    /// Pause the task, on its own thread. The lock stays held, so that the task cannot be paused after another thread has started it again.
     PauseTask,
     /// Queue the event again.
     RetryEvent,
     /// Return false to upstream.
     RefuseEvent,
-    /// Pause the task and wait for the end of its turn; on another thread.
+    /// Pause the task, and wait for the end of its turn. Not executed on the task's own thread.
     AwaitPause,
-    /// Stop the task and wait for the end of its thread; on another thread. Then handle [`Trigger::TaskStopped`].
+    /// Stop the task, and wait for the end of its thread. Not executed on the task's own thread. Then handle [`Trigger::TaskStopped`].
     StopTask,
     /// Start the task.
     StartTask,
@@ -420,12 +420,12 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.flush();
                 &[CloseQueue, DiscardResults]
             }
-            // A concurrent start may have opened the queue since FLUSH_START. Its task waits for frames, and this flush waits for the task.
+            // A concurrent start may have reopened the queue since FLUSH_START. Close it again, or this flush waits forever for the task.
             (Trigger::FlushForwarded { sink_is_flushing: true }, _) => {
                 self.flush();
                 &[CloseQueue, DiscardResults, AwaitPause]
             }
-            // If the element stops and starts during a flush, the sink pad may not receive FLUSH_STOP.
+            // If the element stops and starts during a flush, the sink pad may not receive FLUSH_STOP, so the flush ends here.
             (Trigger::FlushForwarded { .. } | Trigger::SinkActivated { sink_is_flushing: false }, _) => &[EndFlushDownstream, Reopen],
             // Some elements send FLUSH_STOP without FLUSH_START, possibly during a start. The following frames belong to a new segment, so
             // no earlier frame may leave after FLUSH_STOP.
@@ -433,11 +433,11 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.flush();
                 &[CloseQueue, DiscardSegment, DiscardResults, AwaitPause]
             }
-            // An earlier frame may have left since the flush began, and its results may have been cached.
+            // A frame from before the flush may have left after the flush began, and its results may have been cached.
             (Trigger::Open, Flushing | PeerFlushing) => &[StopTask, DiscardResults],
-            // The frames that were discarded when the queue closed were not inferred.
+            // The frames that were discarded when the queue closed were not inferred, so the motion gate must not compare with them.
             (Trigger::Open, Unlinked | Failed(_) | Broken(_)) => &[StopTask, ResetMotion],
-            // `Open` was called on the task's own thread by a seek.
+            // A seek called `Open` on the task's own thread, and the queue is already open.
             (Trigger::TaskStopped { .. }, Streaming { .. }) => &[StartTask],
             (Trigger::TaskStopped { epoch, has_events }, _) if epoch == self.epoch => {
                 if has_events {
@@ -462,7 +462,7 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input: Input::Ended, output };
                 &[]
             }
-            // Upstream sends no further buffer that could return the error.
+            // Upstream sends no further buffer through which the error could be returned.
             (Trigger::Eos, Unlinked | Failed(_)) => &[ReportError, RefuseEvent],
             (Trigger::Eos, Broken(_)) => &[RefuseEvent],
             (Trigger::EventRefused { .. }, Streaming { .. }) => &[RetryEvent],
@@ -478,7 +478,7 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input, output: if is_eos { Output::Ended(turn.link) } else { Output::Running } };
                 &[]
             }
-            // The pad was flushing and did not store the event. The event is older than the stored events of the queue.
+            // The pad was flushing, so it did not store the event. The event is older than the stored events of the queue.
             (Trigger::EventPushed { turn, is_refused_and_kept: true, .. }, _) if turn.epoch != self.epoch => &[KeepEventFirst],
             (Trigger::FramePushed { turn, result, is_linked }, Streaming { input, output }) if turn.epoch == self.epoch => {
                 self.refuse(turn, result, is_linked, input, output)?
@@ -495,15 +495,15 @@ impl<E: Copy + PartialEq> Flow<E> {
         })
     }
 
-    /// Downstream did not accept a frame of this epoch.
+    /// Handles a push that downstream did not accept, for a frame of the current epoch.
     fn refuse(&mut self, turn: Turn, result: Return<E>, is_linked: bool, input: Input, output: Output) -> Option<&'static [Action]> {
         use Action::*;
-        // A peer that is unlinked and then stopped during the push returns Flushing.
+        // If the peer is unlinked and then stopped during the push, the push returns Flushing although the pad is not linked.
         let is_parted = result == Return::Flushing && !is_linked;
         let target = match result {
             Return::Ok => return None,
             Return::Eos => return Some(&[SkipToSegment]),
-            // No further RECONFIGURE will arrive.
+            // The pad was relinked since, so no further RECONFIGURE will arrive.
             Return::NotLinked | Return::Flushing if turn.link != self.link => return None,
             Return::Flushing if !is_parted => State::PeerFlushing,
             Return::NotLinked | Return::Flushing => State::Unlinked,
@@ -511,7 +511,7 @@ impl<E: Copy + PartialEq> Flow<E> {
             Return::Error(error) => State::Failed(error),
         };
         self.close(target);
-        // After EOS, upstream sends no buffer that could return the error.
+        // After EOS, upstream sends no buffer through which the error could be returned.
         let is_unheard = input == Input::Ended && matches!(target, State::Unlinked | State::Failed(_));
         Some(if is_unheard { &[CloseQueue, PauseTask, ReportError] } else { &[CloseQueue, PauseTask] })
     }

@@ -1,6 +1,6 @@
 //! Jobs: frames or regions to run, and the collection of the results of a frame.
 //!
-//! Uses no queue and no request.
+//! This module uses no queue and no request.
 
 use std::sync::{Arc, Mutex};
 

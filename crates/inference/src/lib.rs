@@ -8,7 +8,7 @@
 //! - [`InFlightQueue`] is the queue of frames in flight: bounded, in arrival order.
 //! - [`flow`] is the state machine of a stream.
 //!
-//! Uses vision and the runtime, but not GStreamer.
+//! This crate uses vision and the runtime, but not GStreamer.
 
 #![forbid(unsafe_code)]
 

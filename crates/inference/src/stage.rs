@@ -14,10 +14,10 @@ use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::vision::Region;
 
-/// A detector or a classifier. Runs several frames and regions at once and passes the results of each frame to a closure.
+/// A detector or a classifier. Infers several frames and regions concurrently, and passes the results of each frame to a closure.
 ///
-/// A region shares the memory of its frame. The regions of a frame run as one batch if the model and device support it. Otherwise they run
-/// one by one on all requests.
+/// A region is not copied: it uses the memory of its frame. The regions of a frame run as one batch if the model and the device support
+/// it. Otherwise each region runs alone, distributed over all inference requests.
 ///
 /// Dropping a stage discards its waiting frames. Dropping the last stage of a model releases the model.
 pub struct Stage {
@@ -112,7 +112,7 @@ impl Stage {
                 Err(error) => results.fail(error, true),
             }
         }
-        // From here on, only the regions hold the frame's memory.
+        // Release this reference to the frame, so that only the regions hold its memory.
         drop(frame);
         if inputs.is_empty() {
             return done(results);
@@ -147,7 +147,7 @@ impl Stage {
     fn run_with(&self, frame: &Frame, guard: Arc<RunGuard>) -> Result<StageResults> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let done = move |results: StageResults| {
-            // The receiver exists until it gets the results or the closure is dropped.
+            // Sending fails only if the receiver was dropped, and the receiver exists until it gets the results.
             let _delivered = sender.send(results.into_result());
         };
         self.submit_whole(frame.clone(), 0, guard, true, done);
@@ -210,12 +210,12 @@ impl Stage {
         self.instance.queue.has_run.load(Ordering::Acquire)
     }
 
-    /// Discards frames and regions whose run has not started. Discarded frames and regions fail.
+    /// Discards frames and regions whose run has not started. Their results are errors.
     pub fn discard_pending(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client));
     }
 
-    /// Discards frames and regions whose guard was canceled before their run started. Discarded frames and regions fail.
+    /// Discards frames and regions whose guard was canceled before their run started. Their results are errors.
     pub fn discard_canceled(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
     }
@@ -230,7 +230,7 @@ impl Stage {
         self.instance.queue.n_requests
     }
 
-    /// Number of frames with one region each that fill all batches of all requests.
+    /// Number of frames, with one region each, that keep all requests busy with full batches.
     pub fn n_frames_at_once(&self) -> usize {
         self.n_requests() * if self.instance.queue.batch_limits.timeout.is_some() { self.instance.queue.batch_limits.max_items } else { 1 }
     }
@@ -245,12 +245,13 @@ impl Stage {
         self.instance.queue.n_frames_to_remove()
     }
 
-    /// Returns a contradiction between outputs and description as a message, if there is one; at most once. See the module `output_check`.
+    /// If the outputs contradict the model's description, returns a message about it. Returns the message only once. See the module
+    /// `output_check`.
     pub fn take_warning(&self) -> Option<String> {
         self.client.check.take_warning()
     }
 
-    /// Number of regions without the keypoints for alignment. Their boxes were used instead.
+    /// Number of regions that lacked the keypoints for alignment, and for which the upright box was used instead.
     pub fn n_unaligned(&self) -> u64 {
         self.n_unaligned.load(Ordering::Relaxed)
     }
@@ -284,7 +285,7 @@ impl fmt::Debug for Stage {
     }
 }
 
-// Stages are shared by threads.
+// Threads share stages, so this fails to compile if `Stage` is not `Send` and `Sync`.
 const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Stage>();

@@ -1,9 +1,9 @@
 //! Results of video analytics: geometry, detections and attributes. Plain values.
 //!
-//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]. [`json`] writes the results of a frame as one line of
-//! JSON. [`redaction`] hides credentials in text.
+//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]. [`json`] writes the results of a frame as one line
+//! of JSON. [`redaction`] hides credentials in text.
 //!
-//! Uses no pixels, models, threads or GStreamer.
+//! This crate uses no pixels, models, threads or GStreamer.
 
 #![forbid(unsafe_code)]
 

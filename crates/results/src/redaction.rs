@@ -1,10 +1,11 @@
 //! Redaction of credentials in all output: user names and passwords, and tokens in queries and paths.
 //!
-//! [`redact`] hides credentials in the address of an input, even if the address is not a valid URI. [`Secrets`] stores the credentials of an
-//! input and hides them in other text, such as an error that quotes the address.
+//! [`redact`] hides credentials in the address of an input, even if the address is not a valid URI. [`Secrets`] stores the credentials of
+//! an input and hides them in other text, such as an error that quotes the address.
 //!
-//! In doubtful cases more is hidden, because users write passwords with unencoded `/`, `?`, `#` and `@`. A URI parser (the crate `url`) is not
-//! sufficient: it rejects such addresses, or interprets a part of the password as host or path. Uses no files and no GStreamer.
+//! In doubtful cases more is hidden, because users write passwords with unencoded `/`, `?`, `#` and `@`. A URI parser (the crate `url`) is
+//! not sufficient: it rejects such addresses, or interprets a part of the password as host or path. This module uses no files and no
+//! GStreamer.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Triangle filter for antialiased downscaling. The filter support grows with the scale.
 //!
-//! Computes the source samples and weights of each output pixel, and applies the weights to columns and rows. Uses no pixel formats and no
-//! tensors.
+//! This module computes the source samples and weights of each output pixel, and applies the weights to columns and rows. This module uses
+//! no pixel formats and no tensors.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const FRACTION_BITS: u32 = 22;
 /// The filter taps along one axis, for a range of pixels of the scaled image.
 #[derive(Debug, Default)]
 pub(super) struct Taps {
-    /// Number of taps per pixel. Unused taps have weight 0.
+    /// Number of taps (source samples with a weight) per pixel. Unused taps have weight 0.
     pub(super) n_taps: usize,
     /// Index of the first sample of each pixel.
     firsts: Vec<u32>,

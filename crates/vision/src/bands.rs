@@ -1,5 +1,4 @@
-//! Fills the lines of an input. The lines of a large image are divided into bands, which run on several threads. Uses no colors and no
-//! samples.
+//! Writes the lines of an input tensor. The lines of a large image are divided into bands, which several threads process concurrently.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -53,7 +52,7 @@ pub(super) struct Workspace {
 #[derive(Debug, Default)]
 pub(super) struct Band {
     workspace: Workspace,
-    /// See [`InputRow`].
+    /// Buffer for one line of the input; see [`InputRow`].
     lines: Vec<u8>,
 }
 
@@ -145,7 +144,7 @@ mod tests {
     fn bands_give_the_same_result_as_one_thread() {
         let resizes = [Resize::Stretch, Resize::Letterbox { anchor: Anchor::Center }, Resize::Crop];
         let mut n_divided = 0;
-        // Buffers contain values of other formats.
+        // The buffers are reused across formats, so they contain values of earlier formats.
         let (mut workspace, mut bands) = (Workspace::default(), Vec::new());
         for case_idx in 0..96_u32 {
             let format = [PixelFormat::Nv12, PixelFormat::I420, PixelFormat::Rgb, PixelFormat::Gray8][case_idx as usize % 4];

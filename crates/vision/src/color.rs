@@ -1,6 +1,6 @@
-//! Color conversion: samples of one pixel to RGB or gray, with clamping and rounding.
+//! Color conversion: converts the samples of one pixel to RGB or gray, with clamping and rounding.
 //!
-//! Conversion of Y'CbCr follows ITU-R BT.601, BT.709 and BT.2020. Does not handle rows, scaling, normalization or tensors.
+//! Conversion of Y'CbCr follows ITU-R BT.601, BT.709 and BT.2020. This module does not handle rows, scaling, normalization or tensors.
 
 use super::sample::Sample;
 use super::simd::{Arithmetic, Separate};
@@ -15,7 +15,7 @@ pub(super) trait Colors<const C: usize>: Copy {
     fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; C];
 }
 
-/// Work that is compiled for each [`Colors`] implementation.
+/// Code that the compiler instantiates for each [`Colors`] implementation.
 pub(super) trait WithColors {
     fn run<T: Colors<C>, const C: usize>(self, colors: T);
 }

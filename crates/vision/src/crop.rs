@@ -1,5 +1,5 @@
-//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. Contains only
-//! geometry, no pixels.
+//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. This module
+//! contains only geometry, no pixels.
 
 use std::fmt;
 

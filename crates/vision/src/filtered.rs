@@ -1,5 +1,5 @@
 //! Lines of an image scaled with the filter of `antialias`. Source rows are sampled, converted and filtered horizontally. Buffered rows are
-//! then filtered vertically. Does not write input tensors.
+//! then filtered vertically. This module does not write input tensors.
 
 use std::ops::Range;
 

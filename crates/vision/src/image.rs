@@ -1,5 +1,5 @@
-//! Source images: frames or tensors, with read leases on their bytes and the positions of pixel components. Does not scale or convert
-//! colors.
+//! Source images: frames or tensors, with read leases on their bytes and the positions of pixel components. This module does not scale or
+//! convert colors.
 
 use std::ops::RangeInclusive;
 

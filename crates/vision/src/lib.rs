@@ -17,7 +17,7 @@
 //! 4. Infrastructure: `bands` (threads), `simd`, `aligned` (buffers).
 //! 5. Postprocessing: [`decode`], [`nms`].
 //!
-//! Uses tensors and frames, but no requests, models, files, clocks or GStreamer. Starts threads only for large frames.
+//! This crate uses tensors and frames, but no requests, models, files, clocks or GStreamer. Starts threads only for large frames.
 
 #![deny(unsafe_code)]
 

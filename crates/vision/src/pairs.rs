@@ -1,5 +1,5 @@
 //! Fast horizontal interpolation of packed RGB bytes, in integers: the two source pixels of each column are loaded, weighted and added in
-//! registers. Computes byte positions and weights. Handles no other formats.
+//! registers. Computes byte positions and weights. This module handles no other formats.
 
 use super::aligned::Aligned;
 use super::image::{Image, Rows};

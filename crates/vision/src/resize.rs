@@ -1,5 +1,5 @@
-//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. Uses no formats and
-//! no tensors.
+//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. This module uses no
+//! formats and no tensors.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Sampling of rows: loads the two source samples of each input column, unconverted, in an order that suits vector instructions. Uses no
-//! colors and no weights.
+//! Sampling of rows: loads the two source samples of each input column, unconverted, in an order that suits vector instructions. This
+//! module uses no colors and no weights.
 
 use super::aligned::Aligned;
 use super::image::Group;

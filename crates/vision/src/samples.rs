@@ -1,4 +1,4 @@
-//! Samples of one source row for all components. Samples shared with the previous row are kept. Uses no colors and no weights.
+//! Samples of one source row for all components. Samples shared with the previous row are kept. This module uses no colors and no weights.
 
 use super::aligned::Aligned;
 use super::image::{Group, Image, Rows};

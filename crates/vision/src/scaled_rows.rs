@@ -1,5 +1,5 @@
 //! Source rows scaled to the width of the input: sampled, converted and interpolated horizontally. Rows are buffered as long as a later
-//! line may use them. Does not access tensors.
+//! line may use them. This module does not access tensors.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
 //! Writes lines of the input tensor: interpolates two rows vertically, normalizes, and encodes values as the element type of the input, for
-//! any strides. Uses no pixel formats and no colors.
+//! any strides. This module uses no pixel formats and no colors.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
 //! Lines of an input that is aligned by a similarity transform. Interpolates bilinearly between the four samples around each source
-//! position, and blends with the border color at image edges. Uses no keypoints and no tensors.
+//! position, and blends with the border color at image edges. This module uses no keypoints and no tensors.
 
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};

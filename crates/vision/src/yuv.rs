@@ -1,5 +1,5 @@
 //! Fast conversion and horizontal interpolation of 8-bit luma and chroma. Samples are loaded into registers, and converted and interpolated
-//! in these registers. Handles no other formats.
+//! in these registers. This module handles no other formats.
 
 use super::aligned::Aligned;
 use super::color::{ColorModel, YuvFactors};

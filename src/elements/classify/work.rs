@@ -1,6 +1,6 @@
 //! Work of the classifier: the regions of a frame to classify, or the frame itself, and the handling of the results.
 //!
-//! Uses no pads and no properties.
+//! This module uses no pads and no properties.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! Work of the detector: the regions to run on, and the results that skipped frames carry.
 //!
-//! Uses no pads and no properties.
+//! This module uses no pads and no properties.
 
 use std::sync::Arc;
 

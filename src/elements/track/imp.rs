@@ -1,7 +1,7 @@
 //! Properties of `roitrack`, and tracking of a buffer's detections.
 //!
-//! A plain element, because it writes only metas: a shared buffer is copied without its memory. Decides when a new stream begins.
-//! [`crate::stages::track`] associates objects with tracks; `meta` transports results.
+//! A plain element, because it writes only metas: a shared buffer is copied without its memory. This module decides when a new stream
+//! begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
 
 use std::sync::{LazyLock, Mutex};
 

@@ -12,7 +12,7 @@ fn profiled(device: &UnderTest) -> Option<CompiledModel> {
     let model = device.with(&Config { profiling: true, ..Config::default() });
     match model.create_infer_request().unwrap().profiling_info() {
         Err(error) if error.kind() == ErrorKind::Unsupported && device.name.starts_with("ORT.") => {
-            assert!(error.to_string().contains("from 1.25 on"), "{error}");
+            assert!(error.to_string().contains("need ONNX Runtime 1.25 or newer"), "{error}");
             eprintln!("skipped on {}: {error}", device.name);
             None
         }

@@ -1,10 +1,12 @@
-//! `AUTO`: for each model the fastest device that compiles it. It has no engine: compiled models and requests are those of the chosen device.
+//! The device `AUTO`: for each model, the fastest device that can compile it. `AUTO` has no engine of its own: compiled models and requests
+//! are those of the chosen device.
 //!
-//! - The order is `OPENVINO.CPU`, `ORT.CPU`, `CPU`. The variable `ROIFLOW_DEVICE` sets another device, or a comma-separated list.
-//! - A device is also skipped if the caller cannot use the ports that it reports.
-//! - A device that would change results ([`Device::inexact`]) is skipped.
-//! - Each skipped device is logged with the reason, and so is the chosen one, at info level. The search warns of a library that cannot be
-//!   used, see `find`.
+//! - It tries `OPENVINO.CPU`, `ORT.CPU` and `CPU` in this order. The variable `ROIFLOW_DEVICE` sets another device or a comma-separated
+//!   list.
+//! - It skips a device if the caller cannot use the ports that the device reports.
+//! - It skips a device that would change results ([`Device::inexact`]).
+//! - It logs the chosen device, and each skipped device with the reason, at info level. The search for libraries logs a warning for each
+//!   library that cannot be used, see `find`.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -18,22 +20,22 @@ const NAME: &str = "AUTO";
 const VARIABLE: &str = "ROIFLOW_DEVICE";
 const FASTEST_FIRST: &str = "OPENVINO.CPU,ORT.CPU,CPU";
 
-/// The device.
+/// The device `AUTO`.
 pub struct AutoDevice {
     /// The devices to choose from, without `AUTO`.
     core: Core,
     order: Option<String>,
-    /// Messages that were logged already.
+    /// Messages that were already logged. Each message is logged once.
     logged: Mutex<HashSet<String>>,
 }
 
 impl AutoDevice {
-    /// Chooses among the devices of `core`. Devices that are registered later are not included.
+    /// Chooses among the devices of `core`. It does not use devices that are registered later.
     pub fn new(core: Core) -> Self {
         Self { core, order: None, logged: Mutex::default() }
     }
 
-    /// As [`AutoDevice::new`], with this order (comma-separated names) instead of that of the variable or the default.
+    /// Like [`AutoDevice::new`], but with this order (comma-separated names) instead of `ROIFLOW_DEVICE` or the default order.
     pub fn with_order(core: Core, order: &str) -> Self {
         Self { order: Some(order.to_owned()), ..Self::new(core) }
     }
@@ -66,15 +68,18 @@ impl Device for AutoDevice {
     }
 
     fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
-        // Its core calls those devices directly.
-        Err(Error::new(ErrorKind::Unsupported, format!("device {NAME} reads what the devices read that it chooses from")))
+        // `Core::read_model` calls the single devices directly, so this function is not used.
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("device {NAME} reads no models itself; the devices among which it chooses read them"),
+        ))
     }
 
     fn prepare(&self) -> bool {
         self.order().iter().any(|name| self.core.prepare(name))
     }
 
-    /// As the first device of the order.
+    /// The value of the first device in the order.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         self.core.copy_bytes(model, self.order().first()?)
     }
@@ -93,13 +98,13 @@ impl Device for AutoDevice {
         let order = self.order();
         let mut refused: Vec<Error> = Vec::new();
         let mut skipped: Vec<String> = Vec::new();
-        // Why the caller cannot use the ports of the first device that compiled the model: more specific than later refusals.
+        // Why the caller cannot use the ports that the first such device reported. This error is more specific than later ones.
         let mut unusable: Option<Error> = None;
         for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
-            // A list of one device is the user's choice.
+            // If the list has only one device, the user chose it explicitly, so it is used even if results may change.
             if let Some(why) = self.core.inexact(model, name).filter(|_| order.len() > 1) {
                 self.log_once(format!("device {NAME} skips {name} for `{}`, because results could change: {why}", model.name()));
-                skipped.push(format!("{name} was skipped, because results could change: {why} (choose it by its name to use it)"));
+                skipped.push(format!("{name} was skipped, because results could change: {why} (to use {name}, set it as the device)"));
                 continue;
             }
             let not_accepted = Cell::new(None);
@@ -111,13 +116,13 @@ impl Device for AutoDevice {
             };
             let compiled = self.core.compile_device_model(model, name, config, &accept);
             if let Some((error, leaves_open)) = not_accepted.take() {
-                // If a device knows all shapes, the others report the same.
+                // If a device knows all output shapes, other devices would report the same shapes, so trying them is useless.
                 if !leaves_open {
                     return Err(unusable.unwrap_or(error));
                 }
                 if let Some(next) = next {
                     self.log_once(format!(
-                        "device {NAME} goes on to {next}: what {name} reports of `{}` cannot be used: {error}",
+                        "device {NAME} tries {next} next: the ports that {name} reports for `{}` cannot be used: {error}",
                         model.name()
                     ));
                 }
@@ -131,7 +136,7 @@ impl Device for AutoDevice {
                 }
                 Err(error) => {
                     if let Some(next) = next {
-                        self.log_once(format!("device {NAME} goes on to {next}: {error}"));
+                        self.log_once(format!("device {NAME} tries {next} next: {error}"));
                     }
                     refused.push(error);
                 }
@@ -140,7 +145,7 @@ impl Device for AutoDevice {
         if let Some(error) = unusable {
             return Err(error);
         }
-        // The error of a single device is the most specific.
+        // If only one device was tried, its error is returned unchanged, because it is the most specific.
         if let ([error], []) = (&*refused, &*skipped) {
             return Err(error.clone());
         }

@@ -1,8 +1,9 @@
-//! Denormal weights (below 1.2e-38 in `f32`) are set to zero when a plan is compiled.
+//! Sets denormal weights (below 1.2e-38 in `f32`) to zero when a plan (the engine's compiled model) is compiled.
 //!
-//! A processor computes them in microcode, some hundred times slower than other numbers, and trained weights that have decayed are full of
-//! them. No decoder depends on such values. The engine is Rust code, which may not run with a changed floating-point control, so the
-//! weights are changed instead.
+//! A processor computes denormal numbers in microcode, some hundred times slower than other numbers. Trained weights that have decayed
+//! contain many of them, and no decoder depends on such small values. The usual remedy, flushing denormals in the floating-point control
+//! register, is not possible here: the engine is Rust code, and Rust code must run with the default control. So the weights are changed
+//! instead.
 
 use std::sync::Arc;
 

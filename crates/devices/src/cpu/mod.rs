@@ -1,14 +1,15 @@
-//! `CPU`: the embedded engine, tract. Pure Rust, always available. No other module uses that crate.
+//! The device `CPU`: the embedded engine tract. It is pure Rust and always available. No other module uses the tract crate.
 //!
-//! - Reads ONNX. It cannot run quantized graphs with `u8` inputs, and some control flow; the error names the node.
-//! - A plan is compiled for each set of input shapes. If the first axis is dynamic, batch items run one by one on the plan for one: a symbolic
-//!   batch is two to five times slower, or fails. The first batch of more than one item runs in both ways, as a test of whether the items
-//!   are independent. If they are not, each batch size gets a plan of its own.
-//! - Inputs with an extent of 0 are refused.
-//! - Inputs that the request allocated are tensors of the engine, and are not copied. A tensor that the caller set, and batch items, are copied
-//!   once. The engine allocates its outputs, so they are copied once into those of the request.
-//! - Denormal weights are set to zero when a model is compiled: models full of them run faster, see `denormals`.
-//! - A cancel is checked between nodes. With `Config::profiling`, the times of nodes are taken there.
+//! - It reads ONNX. It cannot run quantized graphs with `u8` inputs, nor some control-flow operators; the error names the node.
+//! - The engine compiles a plan for each set of input shapes. If the first axis is dynamic, the items of a batch run one by one on the plan
+//!   for one item, because a plan with a symbolic batch size is two to five times slower, or fails.
+//! - The first batch of more than one item runs both one by one and as a whole, to test whether the items are independent. If the results
+//!   differ, the items depend on each other, and each batch size gets its own plan.
+//! - A run whose input has an axis of length 0 returns an error.
+//! - An input that the request allocated is memory of the engine and is not copied. A tensor that the caller set, and each batch item, is
+//!   copied once. The engine allocates its outputs, so each output is copied once into the tensor of the request.
+//! - Denormal weights are set to zero when a model is compiled, because models with many of them run slowly; see `denormals`.
+//! - Cancellation is checked between nodes. With `Config::profiling`, node times are measured there too.
 
 mod denormals;
 mod model;
@@ -23,7 +24,7 @@ use crate::runtime::device::{Device, DeviceInfo, DeviceModel};
 use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Result};
 
-/// The device.
+/// The device `CPU`.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuDevice;
 
@@ -53,7 +54,7 @@ impl Device for CpuDevice {
             ModelSource::Remote(_) | ModelSource::Ports => Err(no_source(self.name(), model.source())),
             source if other_format(source).is_some() => Err(Error::new(
                 ErrorKind::Model,
-                format!("device CPU reads ONNX files, `{source}` is of another format; use OPENVINO.CPU or AUTO"),
+                format!("device CPU reads ONNX files, `{source}` has another format; use OPENVINO.CPU or AUTO"),
             )),
             source => Ok(Arc::new(model::CpuModel::compile(source, model.info(), config, executors.for_model(self.name(), config)?)?)),
         }

@@ -1,4 +1,4 @@
-//! An ONNX file, and the plans that the engine compiles from it.
+//! Reads an ONNX file, and compiles plans from it. A plan is the engine's compiled model for fixed input shapes.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,12 +17,12 @@ use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSou
 use crate::tensor::{ElementType, Shape};
 use crate::{engine, onnx, panics};
 
-/// Number of cached plans per model: alternating shapes stay compiled, and a stream of new shapes does not fill the memory.
+/// Number of cached plans per model. Streams that alternate between shapes reuse their plans, and new shapes do not use up the memory.
 const MAX_PLANS: usize = 8;
 
 pub(super) type Plan = Arc<TypedSimplePlan>;
 
-/// A file that was read and is not compiled.
+/// An ONNX file that was read but is not compiled.
 pub(super) struct OnnxFile {
     pub(super) info: ModelInfo,
     proto: pb::ModelProto,
@@ -45,19 +45,19 @@ impl OnnxFile {
         };
         let proto = proto.map_err(|error| match error.downcast_ref::<std::io::Error>() {
             Some(io) => Error::new(ErrorKind::Io, format!("cannot read model `{source}`: {io}; check the path")),
-            None => not_onnx(source, "its bytes are no protocol buffer of a model"),
+            None => not_onnx(source, "the bytes are not a valid protocol buffer of a model"),
         })?;
         Self::of_proto(proto, source)
     }
 
-    /// Ports and metadata of a file, without reading its weights.
+    /// Reads ports and metadata of a file, without its weights.
     pub(super) fn read_info(source: &ModelSource) -> Result<ModelInfo> {
         let outline = || {
             let ModelSource::File(path) = source else { return None };
             let bytes = onnx::outline(std::fs::File::open(path).ok()?).ok()?;
             Self::of_proto(without_panics(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, source).ok()
         };
-        // Errors come from reading the whole file: they are more specific.
+        // If the outline cannot be read, the whole file is read instead, because that gives more specific errors.
         outline().map_or_else(|| Self::read(source), Ok).map(|file| file.info)
     }
 
@@ -85,7 +85,7 @@ impl OnnxFile {
             ModelSource::File(path) => path.parent().and_then(Path::to_str),
             _ => None,
         };
-        // The shapes that exporters write for inner values are often wrong, or of another batch size. The engine infers them.
+        // The shapes that exporters write for inner values are often wrong or of another batch size, so the engine infers them.
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
         let parsed = without_panics(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
@@ -94,12 +94,12 @@ impl OnnxFile {
         let unknown = parsed.model.nodes().iter().find_map(|node| node.op_as::<UnimplementedOp>().map(|op| (&node.name, op.name())));
         if let Some((node, operator)) = unknown {
             let operator = operator.trim_start_matches("Unimplemented(").trim_end_matches(')');
-            return Err(self.cannot(&format!("operator `{operator}` of node `{node}` is not known to it")));
+            return Err(self.cannot(&format!("operator `{operator}` of node `{node}` is not supported")));
         }
         Ok(parsed.model)
     }
 
-    /// The reader knows more element types than the engine: other devices may run the model.
+    /// Checks the element types of the ports. The reader accepts more types than the engine, because other devices may run the model.
     fn check_elements(&self) -> Result<()> {
         let ports = [("input", &self.info.inputs), ("output", &self.info.outputs)];
         let mut ports = ports.into_iter().flat_map(|(kind, ports)| ports.iter().map(move |port| (kind, port)));
@@ -124,7 +124,7 @@ impl OnnxFile {
     }
 }
 
-/// Gives each node a unique name: exporters may omit names, and the engine refuses a graph with duplicates.
+/// Gives each node a unique name. Exporters may omit names, and the engine does not accept a graph with duplicate names.
 fn name_nodes(graph: &mut pb::GraphProto) {
     let mut known = std::collections::HashSet::new();
     for (node_idx, node) in graph.node.iter_mut().enumerate() {
@@ -135,12 +135,12 @@ fn name_nodes(graph: &mut pb::GraphProto) {
     }
 }
 
-/// Runs code of the engine. A panic, for example on an unexpected file, becomes an error.
+/// Runs code of the engine. If it panics, for example on an unexpected file, this returns an error.
 pub(super) fn without_panics<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
     panics::catch(action).unwrap_or_else(|why| Err(TractError::msg(why)))
 }
 
-/// An error with its causes, outermost first, without repetitions.
+/// The error and its causes as text, outermost first, without repetitions.
 fn chain(error: &TractError) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -158,7 +158,7 @@ fn port_of(value: &pb::ValueInfoProto) -> Result<Port> {
         return Err(unreadable("is not a tensor"));
     };
     let element = element_of_onnx(tensor.elem_type)
-        .ok_or_else(|| unreadable(&format!("has element type {}, which tensors here do not have", tensor.elem_type)))?;
+        .ok_or_else(|| unreadable(&format!("has element type {}, which roiflow tensors do not support", tensor.elem_type)))?;
     let dims = tensor.shape.iter().flat_map(|shape| &shape.dim).map(|dim| match dim.value {
         // Some exporters write a dynamic extent as 0 or -1.
         Some(pb::tensor_shape_proto::dimension::Value::DimValue(extent)) if extent > 0 => Dim::Fixed(extent as usize),
@@ -205,7 +205,7 @@ pub(super) fn datum_of(element: ElementType) -> Result<DatumType> {
     })
 }
 
-/// A model compiled for the embedded engine.
+/// A model compiled for the embedded engine. Its plans are compiled on demand.
 pub(super) struct CpuModel {
     info: ModelInfo,
     pool: Arc<dyn Executor>,
@@ -214,22 +214,22 @@ pub(super) struct CpuModel {
     ignored: Vec<Ignored>,
 }
 
-/// Plans by input shapes, compiled on demand.
+/// The plans of a model by input shapes.
 pub(super) struct Plans {
     file: OnnxFile,
     parsed: InferenceModel,
-    /// The oldest first.
+    /// Ordered from the oldest plan to the newest.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
-    /// Known once a batch of more than one item has run.
+    /// Set after the first batch of more than one item has run.
     pub(super) rows: OnceLock<Rows>,
 }
 
-/// Whether the items along a dynamic first axis are independent.
+/// Whether the batch items along a dynamic first axis are independent of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// A batch: each item is computed alone.
+    /// Each item is computed alone.
     Independent,
-    /// The items depend on each other: they are computed together.
+    /// The items depend on each other, so they are computed together.
     Mixed,
 }
 
@@ -241,20 +241,20 @@ impl CpuModel {
         let parsed = file.parse()?;
         if file.info.inputs.len() != read.inputs.len() {
             let message = format!(
-                "`{source}` changed since it was read: expected {} inputs, got {}; read it again",
+                "`{source}` changed after it was read: expected {} inputs, got {}; read it again",
                 read.inputs.len(),
                 file.info.inputs.len()
             );
             return Err(Error::new(ErrorKind::Model, message));
         }
         if read.inputs.iter().zip(&file.info.inputs).any(|(read, own)| read.shape != own.shape) {
-            // The output shapes of the file hold for its own input shapes.
+            // The output shapes in the file are valid only for the file's own input shapes.
             file.info.outputs.iter_mut().for_each(|port| port.shape = port.shape.all_open());
         }
         file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
         let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
-        // If all shapes are known but the batch, compile now: errors come early, and the output shapes are exact.
+        // If only the batch size is open, compile a plan for one item now, so that errors come early and the output shapes are exact.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
         if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {
             let plan = plans.get(&shapes)?;
@@ -275,15 +275,15 @@ impl CpuModel {
             }
         }
         let ignored = Ignored::of([
-            (config.precision != Precision::F32, "precision", "it computes in the types of the model"),
-            (config.n_threads.is_some_and(|n_threads| n_threads > 1), "n_threads", "it computes a run on one thread"),
-            (config.cache_folder.is_some(), "cache_folder", "its plans can't be kept in files"),
+            (config.precision != Precision::F32, "precision", "the device computes in the types of the model"),
+            (config.n_threads.is_some_and(|n_threads| n_threads > 1), "n_threads", "the device computes each run on one thread"),
+            (config.cache_folder.is_some(), "cache_folder", "compiled plans cannot be stored in files"),
         ]);
         Ok(Self { info, pool, plans: Arc::new(plans), profiling: config.profiling, ignored })
     }
 }
 
-/// Whether the first axis is dynamic: a batch.
+/// Whether the first axis of the port is dynamic, and therefore taken for a batch.
 pub(super) fn has_batch(port: &Port) -> bool {
     port.shape.dims().first().is_some_and(Dim::is_open)
 }
@@ -295,7 +295,7 @@ impl Plans {
         if let Some((_, plan)) = by_shapes.iter().find(|(known, _)| known == shapes) {
             return Ok(plan.clone());
         }
-        // Under the lock: other requests would compile the same plan.
+        // The lock stays held during compilation, or other requests would compile the same plan.
         let plan = without_panics(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
         if by_shapes.len() == MAX_PLANS {
             by_shapes.remove(0);
@@ -304,7 +304,7 @@ impl Plans {
         Ok(plan)
     }
 
-    /// Names and operators of the nodes in the file, without weights and inputs.
+    /// Names and operators of the nodes in the file, except weights and inputs.
     pub(super) fn nodes_of_file(&self) -> Vec<(String, String)> {
         let nodes = self.parsed.nodes().iter().map(|node| (node.name.clone(), node.op.name().into_owned()));
         nodes.filter(|(_, kind)| !matches!(&**kind, "Source" | "Const")).collect()
@@ -317,7 +317,7 @@ impl Plans {
             model.set_input_fact(input_idx, InferenceFact::dt_shape(datum, &**shape))?;
         }
         let mut model = model.into_typed()?.into_decluttered()?;
-        // Products of weights are folded by now, and weights are not yet packed.
+        // At this point the engine has folded constant products of weights, and has not packed the weights yet.
         flush_weights(&mut model)?;
         SimplePlan::new(model.into_optimized()?)
     }
@@ -371,7 +371,7 @@ mod tests {
             let (whole, n_bytes) = (OnnxFile::read(&source).unwrap(), std::fs::metadata(&path).unwrap().len());
             assert_eq!(outlined.info, whole.info, "{}", path.display());
             assert_eq!(OnnxFile::read_info(&source).unwrap(), whole.info, "{}", path.display());
-            // Some keep their weights in nodes, which are part of it.
+            // Some models keep their weights inside nodes, and the size of the nodes then includes them.
             let has_weights_apart = path.ends_with("age-v1.onnx");
             assert!(
                 outline.len() as u64 <= if has_weights_apart { n_bytes / 100 } else { n_bytes },

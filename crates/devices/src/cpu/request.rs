@@ -1,4 +1,4 @@
-//! The engine's part of one request: its state per plan, and input memory that the engine can read in place.
+//! One inference request of the embedded engine: its plan state, and input memory that the engine reads in place.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::tensor::{ElementType, ForeignMemory, Layout, MAX_RANK, Shape, Tensor}
 pub(super) struct CpuRequest {
     plans: Arc<Plans>,
     inputs: Vec<Port>,
-    /// The memory of the inputs that this request allocated, by address.
+    /// For each input, the memory that this request allocated for it, if any.
     own_inputs: Vec<Option<Arc<EngineTensor>>>,
-    /// The copied tensor or batch item of each input.
+    /// For each input, a buffer for the copied tensor or the copied batch item.
     rows: Vec<Option<Arc<EngineTensor>>>,
-    /// The state of the latest plan: shapes change rarely.
+    /// The state of the latest plan. Only one is kept, because shapes change rarely.
     running: Option<Running>,
-    /// With `Config::profiling`.
+    /// Present with `Config::profiling`.
     profile: Option<Profile>,
 }
 
-/// The state of a plan, for inputs of these shapes.
+/// The execution state of a plan, for inputs of these shapes.
 struct Running {
     shapes: TVec<Shape>,
     state: TypedSimpleState,
@@ -49,7 +49,8 @@ impl CpuRequest {
         }
     }
 
-    /// The batch size, if the first axis is dynamic and all inputs with such an axis agree; and the shapes of the inputs.
+    /// The batch size and the shapes of the inputs. The batch size is known if at least one input has a dynamic first axis, and all such
+    /// inputs have the same length on that axis.
     fn shapes(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, TVec<Shape>)> {
         let mut shapes = tvec![];
         for (input_idx, port) in self.inputs.iter().enumerate() {
@@ -64,7 +65,7 @@ impl CpuRequest {
         Ok((n_rows, shapes))
     }
 
-    /// The input shapes of one batch item.
+    /// The input shapes for one batch item.
     fn row_shapes(&self, shapes: &[Shape]) -> TVec<Shape> {
         let of_row = |(port, shape): (&Port, &Shape)| {
             if !has_batch(port) {
@@ -78,10 +79,10 @@ impl CpuRequest {
         self.inputs.iter().zip(shapes).map(of_row).collect()
     }
 
-    /// The engine's tensor for one input, or one batch item of it: in place if possible, otherwise copied.
+    /// The engine's tensor for one input, or for one batch item of it. It is used in place if possible, and otherwise copied.
     fn turn_input(&mut self, input_idx: usize, shape: &Shape, row_idx: Option<usize>, io: &DeviceIo<'_>) -> Result<TValue> {
         let bytes = io.input(input_idx);
-        // The memory may have another shape now, or the input may be a region of it.
+        // The caller may have set another shape, or a region of the memory, since the memory was allocated.
         if let Some(own) = &self.own_inputs[input_idx]
             && own.shape() == &**shape
             && bytes.layout().shape() == shape
@@ -94,7 +95,9 @@ impl CpuRequest {
             Some(row) if row.shape() == &**shape && Arc::strong_count(&row) == 1 => row,
             _ => Arc::new(zeros(self.inputs[input_idx].element, shape)?),
         };
-        let target = Arc::get_mut(&mut row).expect("it is new, or nobody else has it; the engine takes no weak shares").as_bytes_mut();
+        let target = Arc::get_mut(&mut row)
+            .expect("the tensor is new or has no other owner, and the engine creates no weak references")
+            .as_bytes_mut();
         match row_idx {
             Some(row_idx) => bytes.copy_row_to_dense(row_idx, target)?,
             None => bytes.copy_all_to_dense(target)?,
@@ -109,7 +112,7 @@ impl DeviceRequest for CpuRequest {
         let element = self.inputs[port_idx].element;
         let layout = Layout::dense(element, shape)?;
         if layout.n_elements() == 0 {
-            // An empty tensor of the engine has no address. This one is replaced before it is read.
+            // An empty tensor of the engine has no address, so an ordinary tensor is returned. A run with an empty input returns an error.
             return Ok(Tensor::new(element, shape)?);
         }
         let (memory, own) = EngineMemory::new(element, &shape)?;
@@ -126,7 +129,7 @@ impl DeviceRequest for CpuRequest {
             Some(n_rows) if n_rows > 1 => match self.plans.rows.get() {
                 Some(Rows::Independent) => self.run_rows(n_rows, &shapes, io, cancel),
                 Some(Rows::Mixed) => self.run_whole(&shapes, io, cancel),
-                // Equal items prove nothing: each may be the mean of all.
+                // Equal items prove nothing: a model that averages over the batch gives the right result for them too.
                 None if !self.rows_differ(n_rows, io)? => self.run_whole(&shapes, io, cancel),
                 None => {
                     let rows = self.find_out(n_rows, &shapes, io, cancel)?;
@@ -150,7 +153,7 @@ impl CpuRequest {
         write_whole(&outputs, io)
     }
 
-    /// Whether the batch items of an input differ.
+    /// Whether at least two batch items of an input differ.
     fn rows_differ(&self, n_rows: usize, io: &DeviceIo<'_>) -> Result<bool> {
         for (input_idx, _) in self.inputs.iter().enumerate().filter(|(_, port)| has_batch(port)) {
             let input = io.input(input_idx);
@@ -175,15 +178,16 @@ impl CpuRequest {
         Ok(())
     }
 
-    /// Runs a batch in both ways and writes the right results. A dynamic first axis need not be a batch: a model may average over it, or append
-    /// to it. If both ways agree, the items are independent. Otherwise the results of the whole are right.
+    /// Runs a batch both as a whole and item by item, and writes the correct results. A dynamic first axis need not be a batch: a model may
+    /// average over it or append to it. If both results agree, the items are independent. Otherwise the results of the whole run are
+    /// correct.
     fn find_out(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<Rows> {
         let whole = match self.compute(shapes, None, io, cancel) {
             Ok(whole) => whole,
             Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
-            // Many exporters write a batch of one into the graph, although the input is dynamic.
+            // Many exporters write a batch size of one into the graph, although the input is dynamic. The whole run then fails.
             Err(error) => {
-                tracing::debug!("a batch of {n_rows} at once: {error}; row by row instead");
+                tracing::debug!("running a batch of {n_rows} items as a whole failed: {error}; the items run one by one instead");
                 return self.run_rows(n_rows, shapes, io, cancel).map(|()| Rows::Independent);
             }
         };
@@ -196,14 +200,14 @@ impl CpuRequest {
                 _ => return write_whole(&whole, io).map(|()| Rows::Mixed),
             }
         }
-        // Another order of sums changes the last bits. So also the first batch gives the results of its items.
+        // Both ways sum in different order, so their last bits may differ. Use the results of single items, as all later batches do.
         rows.iter().enumerate().try_for_each(|(row_idx, row)| write_row(row, row_idx, n_rows, io))?;
         Ok(Rows::Independent)
     }
 
-    /// Runs the plan for these shapes, on one batch item or on all.
+    /// Runs the plan for these shapes, on one batch item or on the whole batch.
     fn compute(&mut self, shapes: &[Shape], row_idx: Option<usize>, io: &DeviceIo<'_>, cancel: &CancelToken) -> Result<TVec<TValue>> {
-        // Taken out, and put back after success: a failed call, also a panic, leaves values in the state.
+        // The state is put back only after success, because a failed call or a panic leaves values in it.
         let mut running = match self.running.take() {
             Some(running) if *running.shapes == *shapes => running,
             _ => {
@@ -219,7 +223,7 @@ impl CpuRequest {
         }
         let check_cancel = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
         let mut session = None;
-        // Two closures, so that runs without profiling have no check per node.
+        // Two closures, so that runs without profiling do not check for profiling at each node.
         let ran = panics::catch(|| match &mut self.profile {
             None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                 check_cancel()?;
@@ -252,13 +256,13 @@ fn write_whole(outputs: &[TValue], io: &mut DeviceIo<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the outputs of one batch item into the batch.
+/// Writes the outputs of one batch item into the outputs of the batch.
 fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceIo<'_>) -> Result<()> {
     for (output_idx, output) in outputs.iter().enumerate() {
         let mut shape = TVec::from_slice(output.shape());
         if shape.first() != Some(&1) {
             let got = output.shape();
-            let message = format!("output {output_idx} of one row has shape {got:?}: expected 1 in front, to be put into a batch");
+            let message = format!("output {output_idx} of one batch item has shape {got:?}: expected a first axis of length 1");
             return Err(Error::new(ErrorKind::Device, message));
         }
         shape[0] = n_rows;
@@ -267,7 +271,7 @@ fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceI
     Ok(())
 }
 
-/// Whether an output of one batch item equals the same item of the output of all, except for the order of sums.
+/// Whether an output of one batch item equals the same item in the output of the whole batch, within rounding.
 fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usize) -> bool {
     let ([1, row_rest @ ..], [extent, whole_rest @ ..]) = (row.shape(), whole.shape()) else { return false };
     if *extent != n_rows || row_rest != whole_rest || row.datum_type() != whole.datum_type() {
@@ -283,10 +287,11 @@ fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usiz
     numbers(row_bytes).iter().zip(&numbers(whole_bytes)).all(is_close)
 }
 
-/// A tensor of the engine. The memory is tested first, because the engine ends the process if it cannot allocate.
+/// Allocates a tensor of the engine, filled with zeros. Tests first whether the memory can be allocated, because the engine ends the
+/// process if it cannot.
 fn zeros(element: ElementType, shape: &Shape) -> Result<EngineTensor> {
     let n_bytes = Layout::dense(element, *shape)?.dense_bytes();
-    // With space for its alignment.
+    // Reserves additional bytes for the alignment of the engine's tensor.
     if Vec::<u8>::new().try_reserve_exact(n_bytes.saturating_add(1024)).is_err() {
         let message = format!("device CPU: no memory for a tensor of {n_bytes} bytes, {shape} {element}; use a smaller shape");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
@@ -298,15 +303,15 @@ fn device_error(error: TractError) -> Error {
     Error::new(ErrorKind::Device, format!("device CPU: {error:#}"))
 }
 
-/// A tensor of the engine as the memory of a [`Tensor`]: callers write it between runs, the engine reads it during runs.
+/// A tensor of the engine, used as the memory of a [`Tensor`]. Callers write to it between runs, and the engine reads it during runs.
 struct EngineMemory {
     ptr: NonNull<u8>,
     len: usize,
     _owner: Arc<EngineTensor>,
 }
 
-// SAFETY: the bytes belong to `_owner`, a heap block that never moves or shrinks. The engine reads them only in `run_step`,
-// while the run holds a read lease, and never writes: it sees them as a shared constant. We write only under a write lease.
+// SAFETY: the bytes belong to `_owner`, a heap block that never moves or shrinks. The engine reads them only in `run_step`, while the
+// run holds a read lease, and never writes to them. This code writes only under a write lease.
 unsafe impl ForeignMemory for EngineMemory {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr
@@ -321,7 +326,7 @@ unsafe impl ForeignMemory for EngineMemory {
     }
 }
 
-// SAFETY: plain bytes; see above for who touches them when.
+// SAFETY: plain bytes; leases order all accesses, see above.
 unsafe impl Send for EngineMemory {}
 // SAFETY: as above.
 unsafe impl Sync for EngineMemory {}
@@ -329,7 +334,7 @@ unsafe impl Sync for EngineMemory {}
 impl EngineMemory {
     fn new(element: ElementType, shape: &Shape) -> Result<(Self, Arc<EngineTensor>)> {
         let mut tensor = zeros(element, shape)?;
-        // The pointer is taken while the tensor has one owner, so that later writes through it are allowed.
+        // The pointer is taken while the tensor has only one owner, so that later writes through it are allowed.
         let bytes = tensor.as_bytes_mut();
         let (ptr, len) = (NonNull::from(&mut *bytes).cast::<u8>(), bytes.len());
         let owner = Arc::new(tensor);

@@ -1,8 +1,8 @@
-//! Frees the buffers that the engine keeps on each thread for each of its states.
+//! Frees the thread-local buffers that the engine allocates for each plan state.
 //!
-//! Matrix products of the engine keep buffers per state in thread-local memory, and free them if the state is dropped on that thread. But a request
-//! runs on any worker and is dropped on any thread. So each thread remembers which states it ran, and frees the buffers of dropped states
-//! before it runs a new one.
+//! The engine's matrix products keep buffers per state in thread-local memory. The engine frees them if the state is dropped on the same
+//! thread. But a request runs on any worker thread and may be dropped on another. So each thread records which states it ran, and frees the
+//! buffers of dropped states before it runs a new state.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -11,11 +11,11 @@ use tract_onnx::prelude::TypedSimplePlan;
 use tract_onnx::tract_core::internal::{EvalOp, SessionId};
 use tract_onnx::tract_core::ops::matmul::optimized::OptMatMul;
 
-/// Belongs to a state. After it is dropped, threads free their buffers of the state.
+/// Shows whether a state still exists. After it is dropped, threads free their buffers for that state.
 #[derive(Debug, Default)]
 pub(super) struct Life(Arc<()>);
 
-/// A state that this thread ran.
+/// A state that this thread ran, and how to free its buffers.
 struct Ran {
     session: SessionId,
     life: Weak<()>,
@@ -26,13 +26,13 @@ thread_local! {
 }
 
 impl Life {
-    /// Records that this thread ran the state `session` of `plan`, and frees its buffers of dropped states.
+    /// Records that this thread ran the state `session` of `plan`, and frees the thread's buffers of dropped states.
     pub(super) fn ran(&self, session: SessionId, plan: &TypedSimplePlan) {
         RAN.with_borrow_mut(|ran| {
             if ran.iter().any(|known| known.session == session) {
                 return;
             }
-            // Plans without such an operator keep no buffers, and any such operator frees the buffers of all for a session.
+            // Plans without a matrix product have no such buffers. Any one matrix product can free all buffers of a session.
             let Some((node_id, product)) = plan.model().nodes().iter().find_map(|node| Some((node.id, node.op_as::<OptMatMul>()?))) else {
                 return;
             };

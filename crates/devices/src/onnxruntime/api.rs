@@ -1,4 +1,5 @@
-//! The function table of the library, and owners of its objects. Only this module, `calls`, `model`, `options` and `request` call the library.
+//! The function table of ONNX Runtime, and types that own the library's objects. Only this module, `calls`, `model`, `options` and
+//! `request` call the library.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -15,10 +16,10 @@ use crate::float_control::entered_with_default_control;
 use crate::runtime::{Dim, Interrupt, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK};
 
-/// The first version that reports the times of nodes for each run.
+/// The first API version that reports node times for each run.
 const PROFILES_RUNS: u32 = 25;
 
-/// The function table of that version. Later versions only append to it.
+/// The function table of API version 25. Later versions only append functions to it.
 #[repr(C)]
 struct ApiOf25 {
     of_17: OrtApi,
@@ -27,48 +28,48 @@ struct ApiOf25 {
     run_options_disable_profiling: unsafe extern "system" fn(*mut OrtRunOptions) -> OrtStatusPtr,
 }
 
-// The library's own header says that the first of the two is function 415, and that those of 1.17 are 276.
+// In the library's C header the table of 1.17 has 276 functions, and the first of the two functions above is number 415.
 const _: () = assert!(size_of::<OrtApi>() == 276 * size_of::<usize>());
 const _: () = assert!(std::mem::offset_of!(ApiOf25, run_options_enable_profiling) == 415 * size_of::<usize>());
 
-/// The loaded library. Lives as long as the process.
+/// The loaded library. It exists until the process ends.
 pub(super) struct Api {
     table: &'static OrtApi,
     enable_profiling: Option<unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr>,
     env: NonNull<OrtEnv>,
     cpu_memory: NonNull<OrtMemoryInfo>,
     pub(super) version: String,
-    /// The library's names: `CPU`, `CUDA`.
+    /// ONNX Runtime's own names of the execution providers: `CPU`, `CUDA`.
     pub(super) providers: Vec<String>,
     pub(super) path: PathBuf,
 }
 
-// SAFETY: the table never changes; the environment and the memory description are made for use from all threads, as the
-// library's documentation says of `OrtEnv` and of constant objects.
+// SAFETY: the table never changes. ONNX Runtime documents `OrtEnv` and constant objects, such as the memory description, as usable from all
+// threads.
 unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
 impl Api {
-    /// Loads the library and makes its environment.
+    /// Loads the library and creates its environment.
     ///
     /// # Safety
-    /// The initializers of the library may run in this process.
+    /// The library's initializers must be safe to run in this process.
     pub(super) unsafe fn open(path: &Path) -> EngineResult<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it, see `# Safety`.
         let library = unsafe { find::load(path) }?;
         // SAFETY: the C API has had this function with this signature since version 1.
         let base = unsafe { library.get::<unsafe extern "system" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };
         let base = base.map_err(|_| "it has no function `OrtGetApiBase`, so it is not ONNX Runtime".to_owned())?;
-        // SAFETY: takes nothing; gives a static table or null.
-        let base = unsafe { base().as_ref() }.ok_or("`OrtGetApiBase` gave nothing")?;
-        // SAFETY: gives a static string.
+        // SAFETY: takes no arguments, and returns a static table or null.
+        let base = unsafe { base().as_ref() }.ok_or("`OrtGetApiBase` returned null")?;
+        // SAFETY: returns a static string.
         let version = unsafe { text((base.GetVersionString)()) };
-        // SAFETY: gives a static table of at least this version's functions, or null if the library is older.
+        // SAFETY: returns a static table with at least the functions of this version, or null if the library is older.
         let table = unsafe { (base.GetApi)(ORT_API_VERSION).as_ref() };
         let table = table.ok_or_else(|| format!("it is ONNX Runtime {version}: expected 1.{ORT_API_VERSION} or newer"))?;
         let mut env = ptr::null_mut();
-        // SAFETY: the callback has the signature that is asked for and ignores its parameter; the name is a C string.
+        // SAFETY: the callback has the required signature and ignores its parameter; the name is a C string.
         let status = unsafe {
             (table.CreateEnvWithCustomLogger)(
                 log_entered,
@@ -86,11 +87,11 @@ impl Api {
         };
         check(table, status)?;
         let (Some(env), Some(cpu_memory)) = (NonNull::new(env), NonNull::new(cpu_memory)) else {
-            return Err("it gave no environment".to_owned());
+            return Err("ONNX Runtime returned no environment".to_owned());
         };
-        // Only requested if the version has it, because older libraries print an error.
+        // Request the newer table only if the library has it, because older libraries print an error.
         let has_25 = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor >= PROFILES_RUNS);
-        // SAFETY: gives a static table of at least that version's functions, or null.
+        // SAFETY: returns a static table with at least the functions of that version, or null.
         let newer = if has_25 { unsafe { (base.GetApi)(PROFILES_RUNS).cast::<ApiOf25>().as_ref() } } else { None };
         let enable_profiling = newer.map(|newer| newer.run_options_enable_profiling);
         Ok(Self { table, enable_profiling, env, cpu_memory, version, providers: providers(table)?, path: path.to_owned() })
@@ -108,12 +109,12 @@ impl Api {
         check(self.table, status)
     }
 
-    /// Whether the library reports the times of nodes for each run.
+    /// Whether the library reports node times for each run.
     pub(super) fn profiles_runs(&self) -> bool {
         self.enable_profiling.is_some()
     }
 
-    /// A value over foreign memory, which must outlive the use of the value.
+    /// A value (`OrtValue`) over the caller's memory. The memory must outlive every use of the value.
     pub(super) fn value_over(&self, extent: &Extent) -> EngineResult<Value> {
         let &Extent { ptr, n_bytes, shape, element } = extent;
         let mut dims = [0_i64; MAX_RANK];
@@ -135,24 +136,24 @@ impl Api {
             )
         };
         self.check(status)?;
-        Ok(Value { table: self.table, ptr: NonNull::new(value).ok_or("it gave no value")? })
+        Ok(Value { table: self.table, ptr: NonNull::new(value).ok_or("ONNX Runtime returned no value")? })
     }
 
     /// Element type and shape of an input or output, from `type_info`.
     ///
     /// # Safety
-    /// `type_info` is a live description of this library.
+    /// `type_info` must be a description from this library that is not released yet.
     pub(super) unsafe fn port_type(&self, type_info: NonNull<OrtTypeInfo>) -> EngineResult<(ElementType, PartialShape)> {
         let mut tensor = ptr::null();
-        // SAFETY: the description lives, the caller promises; gives null for what is no tensor.
+        // SAFETY: the caller guarantees that the description is not released. The result is null if the type is not a tensor.
         let status = unsafe { (self.table.CastTypeInfoToTensorInfo)(type_info.as_ptr(), &raw mut tensor) };
         self.check(status)?;
         if tensor.is_null() {
             return Err("it is not a tensor".to_owned());
         }
-        // Read as a number: a newer library may know types that this program does not.
+        // The type is read as a number, because a newer library may have types that this program does not know.
         let (mut code, mut rank) = (0_i32, 0);
-        // SAFETY: `tensor` is part of the description; the type is stored as an enumeration of 32 bits.
+        // SAFETY: `tensor` is part of the description; the library stores the type as a 32-bit enumeration.
         let status = unsafe { (self.table.GetTensorElementType)(tensor, (&raw mut code).cast()) };
         self.check(status)?;
         // SAFETY: as above.
@@ -162,7 +163,7 @@ impl Api {
         // SAFETY: `dims` has `rank` entries.
         let status = unsafe { (self.table.GetDimensions)(tensor, dims.as_mut_ptr(), rank) };
         self.check(status)?;
-        let element = element_of_onnx(code).ok_or_else(|| format!("it has element type {code} of ONNX, which tensors here do not have"))?;
+        let element = element_of_onnx(code).ok_or_else(|| format!("ONNX element type {code} is not supported by roiflow tensors"))?;
         let dims = dims.into_iter().map(|extent| usize::try_from(extent).map_or(Dim::Dynamic, Dim::Fixed));
         Ok((element, PartialShape::new(dims.collect()).map_err(|error| error.to_string())?))
     }
@@ -170,14 +171,14 @@ impl Api {
     /// Copies a string that the library allocated, and frees it.
     ///
     /// # Safety
-    /// `string` came from this library's default allocator and is not used again.
+    /// `string` must come from this library's default allocator, and must not be used after this call.
     pub(super) unsafe fn take_string(&self, string: *mut c_char) -> String {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it, see `# Safety`.
         let copy = unsafe { text(string) };
         if let Ok(allocator) = self.allocator() {
-            // SAFETY: the caller's promise: freed once, by the allocator that made it.
+            // SAFETY: the caller guarantees that this allocator allocated the string and that no other code frees it.
             let status = unsafe { (self.table.AllocatorFree)(allocator, string.cast()) };
-            // Not freeing a string is harmless.
+            // If freeing fails, the string leaks, which is harmless.
             let _freed = self.check(status);
         }
         copy
@@ -185,7 +186,7 @@ impl Api {
 
     pub(super) fn allocator(&self) -> EngineResult<*mut ffi::OrtAllocator> {
         let mut allocator = ptr::null_mut();
-        // SAFETY: gives the library's own allocator, which is never freed.
+        // SAFETY: returns the library's own allocator, which is never freed.
         let status = unsafe { (self.table.GetAllocatorWithDefaultOptions)(&raw mut allocator) };
         self.check(status).map(|()| allocator)
     }
@@ -193,7 +194,7 @@ impl Api {
 
 fn check(table: &OrtApi, status: OrtStatusPtr) -> EngineResult<()> {
     let Some(status) = NonNull::new(status.0) else { return Ok(()) };
-    // SAFETY: a status that is not null is ours: read, then released once.
+    // SAFETY: this code owns a status that is not null. It is read here and released once below.
     let said = unsafe { text((table.GetErrorMessage)(status.as_ptr())) };
     // SAFETY: as above.
     unsafe { (table.ReleaseStatus)(status.as_ptr()) };
@@ -202,27 +203,27 @@ fn check(table: &OrtApi, status: OrtStatusPtr) -> EngineResult<()> {
 
 fn providers(table: &OrtApi) -> EngineResult<Vec<String>> {
     let (mut names, mut n_names) = (ptr::null_mut(), 0);
-    // SAFETY: places for the answer.
+    // SAFETY: the result pointers are valid.
     check(table, unsafe { (table.GetAvailableProviders)(&raw mut names, &raw mut n_names) })?;
     let mut found: Vec<String> = (0..usize::try_from(n_names).unwrap_or(0))
         // SAFETY: the list has `n_names` C strings.
         .map(|name_idx| unsafe { text(*names.add(name_idx)) }.trim_end_matches("ExecutionProvider").to_owned())
         .collect();
-    // SAFETY: released once, with the number that came with it.
+    // SAFETY: this is the only call that releases the list, and it passes the length that the library returned.
     check(table, unsafe { (table.ReleaseAvailableProviders)(names, n_names) })?;
-    // Not an engine: it sends inputs to a cloud service.
+    // The Azure provider is not an engine: it sends inputs to a cloud service.
     found.retain(|name| name != "Azure");
     found.sort_by_key(|name| name != "CPU");
     Ok(found)
 }
 
 /// # Safety
-/// Null, or a C string.
+/// `string` must be null or a C string.
 unsafe fn text(string: *const c_char) -> String {
     if string.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
@@ -237,7 +238,7 @@ entered_with_default_control! {
     ) = log
 }
 
-/// Forwards the library's log. Errors are returned to callers as well.
+/// Forwards the library's log at debug level. Errors are also returned to callers, so they need no higher level.
 unsafe extern "C" fn log(
     _parameter: *mut c_void,
     severity: OrtLoggingLevel,
@@ -251,18 +252,18 @@ unsafe extern "C" fn log(
     tracing::debug!(place, "ONNX Runtime ({severity:?}): {message}");
 }
 
-/// A value of the library.
+/// A value (`OrtValue`) of the library, such as a tensor.
 pub(super) struct Value {
     table: &'static OrtApi,
     ptr: NonNull<OrtValue>,
 }
 
-// SAFETY: a value belongs to one request and is used by one thread at a time; the library ties nothing to a thread.
+// SAFETY: a value belongs to one request, which only one thread uses at a time. The library binds no value to a thread.
 unsafe impl Send for Value {}
 
 impl Value {
     /// # Safety
-    /// `ptr` is a live value that no other owner releases.
+    /// `ptr` must be a value that is not released yet, and that no other owner releases.
     pub(super) unsafe fn owned(api: &Api, ptr: NonNull<OrtValue>) -> Self {
         Self { table: api.table, ptr }
     }
@@ -274,20 +275,20 @@ impl Value {
     /// Element type and shape.
     pub(super) fn element_and_shape(&self, api: &Api) -> EngineResult<(ElementType, PartialShape)> {
         let mut type_info = ptr::null_mut();
-        // SAFETY: the value lives.
+        // SAFETY: the value is not freed.
         api.check(unsafe { (self.table.GetTypeInfo)(self.as_ptr(), &raw mut type_info) })?;
-        let type_info = NonNull::new(type_info).ok_or("it gave no type")?;
-        // SAFETY: just made, released below.
+        let type_info = NonNull::new(type_info).ok_or("ONNX Runtime returned no type")?;
+        // SAFETY: the library just returned this type information; it is released below.
         let described = unsafe { api.port_type(type_info) };
-        // SAFETY: released once.
+        // SAFETY: this is the only call that releases it.
         unsafe { (self.table.ReleaseTypeInfo)(type_info.as_ptr()) };
         described
     }
 
-    /// The address of the elements of a tensor.
+    /// The address of the tensor's elements.
     pub(super) fn data(&self, api: &Api) -> EngineResult<*const u8> {
         let mut data = ptr::null_mut();
-        // SAFETY: the value lives and is a tensor, or the call fails.
+        // SAFETY: the value is not released. If it is not a tensor, the call returns an error.
         api.check(unsafe { (self.table.GetTensorMutableData)(self.as_ptr(), &raw mut data) })?;
         Ok(data.cast_const().cast())
     }
@@ -296,18 +297,18 @@ impl Value {
 impl Drop for Value {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: owned, released once.
+        // SAFETY: this object owns the pointer, and it is released once.
         unsafe { (self.table.ReleaseValue)(self.ptr.as_ptr()) };
     }
 }
 
-/// A session: one compiled model, run by many threads at once.
+/// A session: one compiled model, which many threads may run at the same time.
 pub(super) struct Session {
     pub(super) table: &'static OrtApi,
     pub(super) ptr: NonNull<OrtSession>,
 }
 
-// SAFETY: the library documents `Run` as safe from many threads; nothing else is called on a session after it was made.
+// SAFETY: ONNX Runtime documents `Run` as safe to call from many threads. After a session is created, only `Run` is called on it.
 unsafe impl Send for Session {}
 // SAFETY: as above.
 unsafe impl Sync for Session {}
@@ -315,18 +316,18 @@ unsafe impl Sync for Session {}
 impl Drop for Session {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: owned, released once; requests hold the session while they run.
+        // SAFETY: this object owns the session and releases it once. Each request holds a reference to this object.
         unsafe { (self.table.ReleaseSession)(self.ptr.as_ptr()) };
     }
 }
 
-/// Run options of one request, which can also cancel its run.
+/// The run options of one request. They can also cancel the request's run.
 pub(super) struct RunOptions {
     table: &'static OrtApi,
     ptr: NonNull<OrtRunOptions>,
 }
 
-// SAFETY: all that is called while a run goes on is to set the flag to terminate, which the library documents for other threads.
+// SAFETY: during a run only the terminate flag is set, and ONNX Runtime documents that as allowed from other threads.
 unsafe impl Send for RunOptions {}
 // SAFETY: as above.
 unsafe impl Sync for RunOptions {}
@@ -334,26 +335,26 @@ unsafe impl Sync for RunOptions {}
 impl RunOptions {
     pub(super) fn new(api: &Api) -> EngineResult<Self> {
         let mut options = ptr::null_mut();
-        // SAFETY: a place for the answer.
+        // SAFETY: the result pointer is valid.
         api.check(unsafe { (api.table.CreateRunOptions)(&raw mut options) })?;
-        Ok(Self { table: api.table, ptr: NonNull::new(options).ok_or("it gave no run options")? })
+        Ok(Self { table: api.table, ptr: NonNull::new(options).ok_or("ONNX Runtime returned no run options")? })
     }
 
     pub(super) fn as_ptr(&self) -> *const OrtRunOptions {
         self.ptr.as_ptr()
     }
 
-    /// Lets each run write a file with the times of its nodes; its path begins with `prefix`.
+    /// Makes each run write a file with its node times. The path of the file begins with `prefix`.
     pub(super) fn profile(&self, api: &Api, prefix: &Path) -> EngineResult<()> {
-        let enable = api.enable_profiling.ok_or_else(|| format!("ONNX Runtime {} does not tell the times of a run", api.version))?;
+        let enable = api.enable_profiling.ok_or_else(|| format!("ONNX Runtime {} does not report node times for each run", api.version))?;
         let prefix = c_string(prefix.to_str().ok_or("the path of temporary files is not UTF-8")?)?;
-        // SAFETY: the options live, and no run uses them now; a C string that is copied.
+        // SAFETY: the options are not released, and no run uses them now. The library copies the C string.
         api.check(unsafe { enable(self.ptr.as_ptr(), prefix.as_ptr()) })
     }
 
-    /// Resets an earlier interruption.
+    /// Clears the terminate flag of an earlier cancellation.
     pub(super) fn rearm(&self) -> EngineResult<()> {
-        // SAFETY: the options live, and no run uses them now.
+        // SAFETY: the options are not released, and no run uses them now.
         check(self.table, unsafe { (self.table.RunOptionsUnsetTerminate)(self.ptr.as_ptr()) })
     }
 }
@@ -361,10 +362,10 @@ impl RunOptions {
 impl Interrupt for RunOptions {
     fn interrupt(&self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: sets a flag that the run looks at between nodes.
+        // SAFETY: sets a flag that the run checks between nodes.
         let status = unsafe { (self.table.RunOptionsSetTerminate)(self.ptr.as_ptr()) };
         if let Err(error) = check(self.table, status) {
-            tracing::warn!("ONNX Runtime does not cancel: {error}");
+            tracing::warn!("ONNX Runtime could not cancel a run: {error}");
         }
     }
 }
@@ -372,7 +373,7 @@ impl Interrupt for RunOptions {
 impl Drop for RunOptions {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: owned, released once.
+        // SAFETY: this object owns the pointer, and it is released once.
         unsafe { (self.table.ReleaseRunOptions)(self.ptr.as_ptr()) };
     }
 }
@@ -382,7 +383,7 @@ macro_rules! element_types {
         fn onnx_of(element: ElementType) -> ffi::ONNXTensorElementDataType {
             match element {
                 $(ElementType::$element => ffi::ONNXTensorElementDataType::$onnx,)+
-                // ONNX Runtime refuses it by name.
+                // ONNX Runtime returns an error that names the undefined type.
                 _ => ffi::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
             }
         }

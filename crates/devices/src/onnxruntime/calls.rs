@@ -1,5 +1,6 @@
-//! The calls in which the library computes on the caller's thread: the making of a session, and a run. Denormal numbers are taken for zero
-//! meanwhile, and the caller's thread is left as it was: the library changes the first one for good, and none of the others.
+//! The two kinds of calls in which ONNX Runtime computes on the caller's thread: creating a session, and running one. During these calls
+//! the processor takes denormal numbers for zero. Afterwards the thread has its earlier floating-point control again. ONNX Runtime's own
+//! option would change the control of one calling thread permanently, and that of all other calling threads not at all.
 
 use std::ffi::c_char;
 
@@ -19,12 +20,12 @@ macro_rules! call {
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 macro_rules! call {
     ($function:expr, $($argument:expr),+) => {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it, see `# Safety`.
         unsafe { $function($($argument),+) }
     };
 }
 
-/// What is passed in one register.
+/// A type that the calling convention passes in one integer register.
 #[cfg(all(target_arch = "x86_64", unix))]
 trait Argument {
     fn pointer(self) -> *const ();

@@ -1,4 +1,4 @@
-//! What is used of ONNX Runtime's C API of version 1.17: its table of functions, with those that are not used as pointers without a type.
+//! The part of ONNX Runtime's C API (version 1.17) that roiflow uses. The function table has the unused functions as untyped pointers.
 //!
 //! Written by `scripts/make-onnxruntime-api`; do not edit. The names are those of the C header.
 
@@ -12,15 +12,15 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of the table.
+/// The version of the function table.
 pub const ORT_API_VERSION: u32 = 17;
 
-/// Null, or an error that the one who gets it releases.
+/// Null, or an error that the caller must release.
 #[repr(transparent)]
 #[must_use = "an error must be released"]
 pub struct OrtStatusPtr(pub *mut OrtStatus);
 
-/// What is called for each line of the library's log.
+/// The callback for each line of the library's log.
 pub type OrtLoggingFunction = unsafe extern "C" fn(
     parameter: *mut c_void,
     severity: OrtLoggingLevel,
@@ -30,7 +30,7 @@ pub type OrtLoggingFunction = unsafe extern "C" fn(
     message: *const c_char,
 );
 
-/// What `OrtGetApiBase` gives.
+/// The structure that `OrtGetApiBase` returns.
 #[repr(C)]
 pub struct OrtApiBase {
     pub GetApi: unsafe extern "system" fn(version: u32) -> *const OrtApi,
@@ -171,7 +171,7 @@ pub struct OrtValue {
     unused: [u8; 0],
 }
 
-/// The table of functions.
+/// The function table.
 #[repr(C)]
 pub struct OrtApi {
     unused_before_2: [*const c_void; 2],

@@ -1,13 +1,14 @@
-//! `ORT.<provider>`: ONNX Runtime 1.17 or newer, a library that is loaded at run time. It is not needed to build.
+//! The devices `ORT.<provider>`: ONNX Runtime 1.17 or newer. The library is loaded at run time; building roiflow does not need it.
 //!
-//! - Found by `ORT_DYLIB_PATH`, on the loader's path, among the packages of `python3` (`pip install onnxruntime`), or where
-//!   `scripts/fetch-engines` put it. See `devices::find`.
-//! - One session per compiled model, which requests run concurrently, so the weights exist once. On the CPU a run computes on the calling thread:
-//!   requests times threads are the cores, see `Config`.
-//! - Inputs and outputs are used in place, also in the caller's memory. Copied are tensors with gaps, and outputs of dynamic shape.
-//! - The library cannot change the input shapes of a file: for other shapes, the bytes of the file are changed first.
+//! - The library is searched for in this order: `ORT_DYLIB_PATH`, the loader's path, the packages of `python3` (`pip install onnxruntime`),
+//!   and the folder that `scripts/fetch-engines` fills. See `devices::find`.
+//! - Each compiled model is one session, which requests run concurrently, so the weights are in memory once. On the CPU, a run computes on
+//!   the calling thread. The number of requests times the threads of each is the number of cores, see `Config`.
+//! - Inputs and outputs are used in place, also in the caller's memory. Tensors with gaps and outputs of dynamic shape are copied.
+//! - The library cannot change the input shapes of a file. For other shapes, roiflow changes the bytes of the file before the library reads
+//!   them.
 //! - On the CPU, optimized models are cached in `Config::cache_folder`.
-//! - A cancel ends a run between two nodes. Version 1.25 or newer reports the times of nodes.
+//! - Canceling a run takes effect between two nodes. ONNX Runtime 1.25 or newer reports node times.
 //! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
 
 mod api;
@@ -52,19 +53,19 @@ struct Library {
 }
 
 impl OnnxRuntime {
-    /// The library at this path alone. `OnnxRuntime::default()` searches for an installed one.
+    /// Uses only the library at this path. `OnnxRuntime::default()` searches for an installed library.
     ///
     /// # Safety
-    /// The first use loads the library and runs its initializers. It must be ONNX Runtime, or one whose initializers may run in this
-    /// process: another library is refused only after that.
+    /// The first use loads the library and runs its initializers, before any check of what the library is. The file must be ONNX Runtime,
+    /// or a library whose initializers are safe to run in this process.
     pub unsafe fn at(path: impl Into<PathBuf>) -> Self {
         Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
     }
 
     fn api(&self) -> Result<&Arc<Api>, &Missing> {
         let open = |path: &Path| {
-            // SAFETY: a library that the user installed as this engine, by its file name in the places where engines lie or by a variable of
-            // the environment, or the one for which the caller of `at` answers. Its format was checked.
+            // SAFETY: the library is one that the user installed as ONNX Runtime (found by its file name or through an environment
+            // variable), or the one that the caller of `at` vouches for. Its file format was checked.
             let api = unsafe { Api::open(path) };
             exit::guard();
             api
@@ -101,7 +102,7 @@ impl DeviceFamily for OnnxRuntime {
     }
 
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
-        // Not worth loading a library for IR and for the formats of other engines.
+        // ONNX Runtime cannot read OpenVINO IR and the formats of other engines, so the library need not be loaded to refuse them.
         let is_known = match source {
             ModelSource::File(path) => path.extension().is_some_and(|ending| ending == "onnx" || ending == "ort"),
             ModelSource::Bytes(_) => matches!(other_format(source), None | Some("ort")),
@@ -121,7 +122,7 @@ struct OrtDevice {
 }
 
 impl OrtDevice {
-    /// The library, and its name for the provider.
+    /// The loaded library, and the library's own name of the provider.
     fn provider(&self) -> Result<(&Arc<Api>, &str), Missing> {
         let api = self.family.api().map_err(Clone::clone)?;
         let wanted = self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.');

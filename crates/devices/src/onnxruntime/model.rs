@@ -1,4 +1,4 @@
-//! A session, created from a file for one provider, and its ports.
+//! Reads a model's ports, and creates a session for one execution provider.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Ignored, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
-/// Concurrent runs of an accelerator: one computes while the input of the next is transferred.
+/// Number of concurrent runs on an accelerator: while one run computes, the input of the next is transferred.
 const N_WAITERS: usize = 2;
 
-/// The file name in a cache entry.
+/// The file name of the model in a cache entry.
 const CACHED_NAME: &str = "model.onnx";
 
-/// Ports and metadata of a file, without preparing it to run.
+/// Reads the ports and metadata of a model through a temporary session without graph optimization.
 pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
     let said = || -> EngineResult<ModelInfo> {
@@ -38,7 +38,7 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     said.map_err(|why| refused("ORT.CPU", source, &why))
 }
 
-/// The session of an unchanged model.
+/// Creates a session of a model whose input shapes are not changed.
 fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session> {
     match source {
         ModelSource::File(path) => options.session(path),
@@ -46,15 +46,15 @@ fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session>
             onnx::check_whole(bytes.model())?;
             options.session_of(bytes.model(), None)
         }
-        ModelSource::Remote(_) | ModelSource::Ports => Err("it is no file".to_owned()),
+        ModelSource::Remote(_) | ModelSource::Ports => Err("it is not a file".to_owned()),
     }
 }
 
-/// Provider and options of a compilation.
+/// The execution provider and the options for which a model is compiled.
 pub(super) struct Target<'a> {
     /// The name of the device.
     pub(super) device: &'a str,
-    /// The provider's name in the library.
+    /// ONNX Runtime's own name of the provider.
     pub(super) provider: &'a str,
     pub(super) config: &'a Config,
     pub(super) executors: &'a Executors,
@@ -66,20 +66,20 @@ impl Target<'_> {
     }
 }
 
-/// A file that was read before the library gets it.
+/// The results of reading a model file before ONNX Runtime reads it.
 #[derive(Default)]
 struct Prepared {
-    /// The bytes of the model, if they differ from the file.
+    /// The bytes of the model with changed input shapes; `None` if the shapes are those of the file.
     changed: Option<Vec<u8>>,
-    /// The cache entry of its optimized form. Optimizing a file takes two to three times as long as loading the result: 58 and 22 ms for
-    /// YOLOX-nano, 74 and 22 ms for a re-identification model of 0.8 MiB (one thread, medians of 11).
+    /// The cache entry for the optimized model. Optimizing a file takes two to three times as long as loading the optimized model: 58
+    /// instead of 22 ms for YOLOX-nano, 74 instead of 22 ms for a re-identification model of 0.8 MiB (one thread, medians of 11).
     kept: Option<CacheEntry>,
-    /// Names and operators of its nodes, with `Config::profiling`.
+    /// With `Config::profiling`: names and operators of the model's nodes.
     nodes: Vec<(String, String)>,
     ignored: Vec<Ignored>,
 }
 
-/// The processor features by which the library optimizes a graph.
+/// A description of the processor. It is part of the cache key, because ONNX Runtime optimizes a graph for the features of the processor.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let lines = ["model name", "flags", "Features", "CPU part"].map(|key| info.lines().find(|line| line.starts_with(key)));
@@ -87,15 +87,15 @@ fn processor() -> String {
 }
 
 impl Prepared {
-    /// `read` has the input shapes that the caller wants.
+    /// `read` holds the input shapes that the caller wants.
     fn new(api: &Api, target: &Target<'_>, source: &ModelSource, read: &ModelInfo) -> EngineResult<Self> {
         let config = target.config;
         let elsewhere = !target.is_processor();
         let mut prepared = Self {
             ignored: Ignored::of([
-                (config.precision != Precision::F32, "precision", "it computes in the types of the model"),
-                (elsewhere && config.n_threads.is_some(), "n_threads", "runs are not computed by threads of the processor"),
-                (elsewhere && config.cache_folder.is_some(), "cache_folder", "only models for the processor are kept"),
+                (config.precision != Precision::F32, "precision", "the device computes in the types of the model"),
+                (elsewhere && config.n_threads.is_some(), "n_threads", "runs do not compute on threads of the CPU"),
+                (elsewhere && config.cache_folder.is_some(), "cache_folder", "only models for the CPU are cached"),
             ]),
             ..Self::default()
         };
@@ -109,16 +109,16 @@ impl Prepared {
             ModelSource::File(path) => Cow::Owned(std::fs::read(path).map_err(|error| format!("the file can't be read: {error}"))?),
             ModelSource::Remote(_) | ModelSource::Ports => return Ok(prepared),
         };
-        // The library reports invalid bytes.
+        // If the bytes are not valid ONNX, they stay unchanged, and ONNX Runtime reports the error.
         prepared.changed = onnx::with_input_shapes(&bytes, &read.inputs).unwrap_or_default();
         if config.profiling {
             prepared.nodes = onnx::nodes(&bytes).unwrap_or_default();
         }
         if let Some(folder) = config.cache_folder.as_ref().filter(|_| target.is_processor()) {
             if onnx::may_have_other_files(&bytes[..]).unwrap_or(true) {
-                not_kept("weights of this model lie in files of their own, which may change");
+                not_kept("the weights of this model are in separate files, which may change");
             } else {
-                // The optimized form depends on these, too.
+                // The optimized model also depends on the release of ONNX Runtime and on the caller's options.
                 let options =
                     config.options_of(super::PREFIX).fold(api.version.clone(), |all, (key, value)| format!("{all} {key}={value}"));
                 let model = prepared.changed.as_deref().unwrap_or(&bytes);
@@ -131,7 +131,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// The session, from the cache if there is an entry; otherwise an entry is written, if possible.
+    /// Loads the session from the cache. If the cache has no entry, compiles the model, and writes an entry if the folder permits.
     fn session<'a>(&self, source: &ModelSource, options: impl Fn() -> EngineResult<Options<'a>>) -> EngineResult<Session> {
         let compile = |options: Options<'a>| match (&self.changed, source) {
             (Some(model), ModelSource::File(path)) => options.session_of(model, Some(path.parent().unwrap_or(Path::new("")))),
@@ -167,7 +167,7 @@ impl Prepared {
                 draft.keep();
                 Ok(session)
             }
-            // The model may be invalid, or the folder: compiling without the cache tells which.
+            // Either the model or the cache folder may be the cause. Compiling without the cache tells which.
             Err(why) => {
                 let session = compile(options()?)?;
                 tracing::info!("the compiled model of `{source}` is not cached: {why}");
@@ -177,14 +177,14 @@ impl Prepared {
     }
 }
 
-/// The ports of the session with the input shapes that the caller wants.
+/// The ports of the session, with the input shapes that the caller wants.
 fn with_bounds(mut session: ModelInfo, wanted: &ModelInfo) -> EngineResult<ModelInfo> {
     check_unchanged(&session, wanted)?;
     for (port, wanted) in session.inputs.iter_mut().zip(&wanted.inputs) {
         let fixed = port.shape.dims().iter().zip(wanted.shape.dims()).find(|(own, wanted)| !own.is_open() && own != wanted);
         if let Some((own, wanted)) = fixed {
             return Err(format!(
-                "input {port}: the file fixes an extent at {own}, so it can't become {wanted}; use the .onnx file that it was made from"
+                "input {port}: the file has the fixed extent {own}, which cannot become {wanted}; use the original .onnx file"
             ));
         }
         if port.shape != wanted.shape {
@@ -194,7 +194,7 @@ fn with_bounds(mut session: ModelInfo, wanted: &ModelInfo) -> EngineResult<Model
     Ok(session)
 }
 
-/// A model compiled for one provider.
+/// A model compiled for one execution provider.
 pub(super) struct OrtModel {
     pub(super) device: String,
     pub(super) api: Arc<Api>,
@@ -216,10 +216,10 @@ impl OrtModel {
             let options = Options::new(api)?;
             options.threads(if target.is_processor() { n_threads } else { 1 })?;
             if n_threads > 1 && config.performance == Performance::Throughput {
-                // Spinning threads would take cores from other requests.
+                // Spinning threads would take processor time from other requests.
                 options.entry(c"session.intra_op.allow_spinning", c"0")?;
             }
-            // For the session's own threads; see `calls` for the caller's.
+            // This option covers the session's own threads. Module `calls` covers the calling thread.
             options.entry(c"session.set_denormal_as_zero", c"1")?;
             for (key, value) in config.options_of(super::PREFIX) {
                 options.entry(&c_string(key)?, &c_string(value)?)?;
@@ -244,7 +244,7 @@ impl OrtModel {
         let model = Arc::new(model);
         let (executor, n_requests): (Arc<dyn Executor>, _) = match target.is_processor() || config.exclusive_requests {
             true => (pool, n_requests),
-            // Threads that wait for an accelerator are not part of the CPU pool.
+            // Threads that wait for an accelerator do not compute, so they are not part of the CPU pool.
             false => (executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?, config.n_requests.unwrap_or(N_WAITERS + 1).max(1)),
         };
         Ok(Compiled { model, steps: vec![DeviceStep { name: "infer", executor }], n_requests, ignored })
@@ -277,17 +277,17 @@ impl Session {
                         (table.SessionGetOutputName, table.SessionGetOutputTypeInfo)
                     };
                     let mut text = ptr::null_mut();
-                    // SAFETY: the session lives, the index is in range, the string is freed by `take_string`.
+                    // SAFETY: the session is not released, and the index is in range. `take_string` frees the string.
                     api.check(unsafe { name(self.ptr.as_ptr(), port_idx, api.allocator()?, &raw mut text) })?;
-                    // SAFETY: just given out by that allocator.
+                    // SAFETY: that allocator just returned this string, and no other code uses it.
                     let name = unsafe { api.take_string(text) };
                     let mut described = ptr::null_mut();
                     // SAFETY: as above.
                     api.check(unsafe { type_info(self.ptr.as_ptr(), port_idx, &raw mut described) })?;
-                    let described = NonNull::new(described).ok_or("it gave no type")?;
-                    // SAFETY: just made, released in the next statement.
+                    let described = NonNull::new(described).ok_or("ONNX Runtime returned no type")?;
+                    // SAFETY: the library just returned this type information; it is released in the next statement.
                     let port_type = unsafe { api.port_type(described) };
-                    // SAFETY: released once.
+                    // SAFETY: this is the only call that releases it.
                     unsafe { (table.ReleaseTypeInfo)(described.as_ptr()) };
                     let (element, shape) = port_type.map_err(|why| format!("{kind} `{name}`: {why}"))?;
                     Ok(Port::new(&name, element, shape))
@@ -295,7 +295,7 @@ impl Session {
                 .collect::<EngineResult<Vec<_>>>()
         };
         let (mut n_inputs, mut n_outputs) = (0, 0);
-        // SAFETY: the session lives.
+        // SAFETY: the session is not freed.
         api.check(unsafe { (table.SessionGetInputCount)(self.ptr.as_ptr(), &raw mut n_inputs) })?;
         // SAFETY: as above.
         api.check(unsafe { (table.SessionGetOutputCount)(self.ptr.as_ptr(), &raw mut n_outputs) })?;
@@ -310,7 +310,7 @@ impl Session {
         let table = api.table();
         let allocator = api.allocator()?;
         let mut metadata = ptr::null_mut();
-        // SAFETY: the session lives; released below.
+        // SAFETY: the session is not released; the metadata is released below.
         api.check(unsafe { (table.SessionGetModelMetadata)(self.ptr.as_ptr(), &raw mut metadata) })?;
         let (mut keys, mut n_keys) = (ptr::null_mut(), 0);
         // SAFETY: as above; the list and its strings are freed below.
@@ -322,18 +322,18 @@ impl Session {
             let key = unsafe { api.take_string(*keys.add(key_idx)) };
             let mut value = ptr::null_mut();
             let Ok(name) = c_string(&key) else { continue };
-            // SAFETY: the metadata lives; the string is the allocator's.
+            // SAFETY: the metadata is not released; the allocator owns the returned string.
             let looked_up = unsafe { (table.ModelMetadataLookupCustomMetadataMap)(metadata, allocator, name.as_ptr(), &raw mut value) };
             if api.check(looked_up).is_ok() && !value.is_null() {
-                // SAFETY: just given out by that allocator.
+                // SAFETY: that allocator just returned this string, and no other code uses it.
                 found.insert(key, unsafe { api.take_string(value) });
             }
         }
         if !keys.is_null() {
-            // SAFETY: the list itself is the allocator's, too.
+            // SAFETY: the list itself came from the same allocator.
             let _freed = api.check(unsafe { (table.AllocatorFree)(allocator, keys.cast()) });
         }
-        // SAFETY: released once.
+        // SAFETY: this is the only call that releases it.
         unsafe { (table.ReleaseModelMetadata)(metadata) };
         listed.map(|()| found)
     }

@@ -1,8 +1,8 @@
-//! The times of nodes, from the JSON file that the library writes for a run. Nodes are the events of category `Node` with a name that ends in
-//! `_kernel_time`.
+//! Node times, read from the JSON file that ONNX Runtime writes for a run. The times are in the events of category `Node` whose name ends
+//! in `_kernel_time`.
 //!
-//! Since 1.25 the library writes a file per run. Earlier versions have one file per session: reading it ends profiling, and it does not separate
-//! runs. So these versions are `Unsupported`.
+//! ONNX Runtime 1.25 and newer write one file per run. Earlier releases write one file per session, and that file does not separate runs
+//! and is complete only after profiling ends. So node times are `Unsupported` with earlier releases.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::runtime::{NodeStatus, NodeTime};
 
 const SUFFIX: &str = "_kernel_time";
 
-/// The events of a request's latest run.
+/// The node times of a request's latest run.
 pub(super) struct NodeTimes {
-    /// A folder of this request, removed when dropped.
+    /// A folder for the files of this request. It is removed when this object is dropped.
     folder: PathBuf,
-    /// Names and operators in the model's file.
+    /// Names and operators of the nodes in the model file.
     of_file: Arc<[(String, String)]>,
-    /// As written by the library; parsed on demand.
+    /// The JSON text that ONNX Runtime wrote. It is parsed only when a caller queries the times.
     events: Option<String>,
 }
 
@@ -31,35 +31,36 @@ impl NodeTimes {
         static N_FOLDERS: AtomicU64 = AtomicU64::new(0);
         let number = N_FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("roiflow-nodes-{}-{number}", std::process::id()));
-        // A leftover of an earlier process with the same ID.
+        // An earlier process with the same ID may have left such a folder.
         let _removed = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).map_err(|error| format!("no folder for the times of nodes, `{}`: {error}", folder.display()))?;
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| format!("cannot create the folder `{}` for node times: {error}", folder.display()))?;
         Ok(Self { folder, of_file, events: None })
     }
 
-    /// The prefix of the library's files.
+    /// The path prefix of the files that ONNX Runtime writes.
     pub(super) fn prefix(&self) -> PathBuf {
         self.folder.join("run")
     }
 
-    /// Begins a run: discards the events of the previous one.
+    /// Begins a run, and discards the times of the previous run.
     pub(super) fn begin_run(&mut self) {
         self.events = None;
     }
 
-    /// A run has ended, and the library has written its file.
+    /// Must be called after a run, when ONNX Runtime has written its file. Reads that file.
     pub(super) fn end_run(&mut self) {
         for file in files_in(&self.folder) {
             match std::fs::read_to_string(&file) {
                 Ok(events) => self.events = Some(events),
                 Err(error) => tracing::warn!("cannot read the node times in `{}`: {error}", file.display()),
             }
-            // The folder is removed at the end.
+            // If removing the file fails, it stays until the folder is removed.
             let _removed = std::fs::remove_file(&file);
         }
     }
 
-    /// The executed nodes in their order, then the nodes of the file that were optimized out.
+    /// The executed nodes in order of execution, then the nodes of the file that were optimized out.
     pub(super) fn nodes(&self) -> EngineResult<Vec<NodeTime>> {
         let mut nodes = self.events.as_deref().map(executed).transpose()?.unwrap_or_default();
         let n_executed = nodes.len();
@@ -75,7 +76,7 @@ impl NodeTimes {
 
 impl Drop for NodeTimes {
     fn drop(&mut self) {
-        // It is in the system's folder of temporary files.
+        // If removing the folder fails, it stays in the system's folder for temporary files.
         let _removed = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -84,14 +85,14 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// The library names the parts of a node after it: `conv1`, `conv1_nchwc`.
+/// Whether an executed node is part of a node of the file. ONNX Runtime names the parts after the node: `conv1`, `conv1_nchwc`.
 fn is_part_of(name: &str, of_file: &str) -> bool {
     name.strip_prefix(of_file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_', '-', '/']))
 }
 
-/// The nodes of a file of events.
+/// Parses the executed nodes from the JSON text.
 fn executed(events: &str) -> EngineResult<Vec<NodeTime>> {
-    let events: Vec<Value> = serde_json::from_str(events).map_err(|error| format!("the times of nodes can't be read: {error}"))?;
+    let events: Vec<Value> = serde_json::from_str(events).map_err(|error| format!("cannot parse the node times: {error}"))?;
     let node = |event: &Value| {
         let name = event["name"].as_str()?.strip_suffix(SUFFIX)?;
         let real = Duration::from_micros(event["dur"].as_u64()?);

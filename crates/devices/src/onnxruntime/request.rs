@@ -1,4 +1,5 @@
-//! The engine's part of one request: values over the tensors of the run, reused while the addresses stay the same.
+//! One inference request of ONNX Runtime. It creates the library's values over the run's tensors, and reuses them while addresses stay the
+//! same.
 
 use std::ffi::c_char;
 use std::ptr::{self, NonNull};
@@ -24,21 +25,22 @@ pub(super) struct OrtRequest {
     output_names: Pointers<*const c_char>,
     inputs: Vec<BoundValue<Value>>,
     outputs: Vec<BoundValue<Value>>,
-    /// Passed to the engine; filled for every run.
+    /// The argument list of a run; set anew for every run.
     input_values: Pointers<*const OrtValue>,
     output_values: Pointers<*mut OrtValue>,
-    /// With `Config::profiling`, if the library reports times.
+    /// Present with `Config::profiling`, if the library reports node times.
     times: Option<NodeTimes>,
-    /// The exit handler that follows the first run is registered: the run may have registered destructors.
+    /// Whether the exit handler was registered after the first run. It must follow that run, because the run may have registered
+    /// destructors.
     is_guarded: bool,
 }
 
-/// Lists of pointers into what the request owns.
+/// A list of pointers to objects that the request owns or keeps alive.
 struct Pointers<T>(Vec<T>);
 
-// SAFETY: the names live in the model, which the request holds, and never change.
+// SAFETY: the names belong to the model, which the request keeps alive, and never change.
 unsafe impl Send for Pointers<*const c_char> {}
-// SAFETY: the values belong to the request's `BoundValue`s. They are used only during a run, by the one thread that runs it.
+// SAFETY: the values belong to the request's `BoundValue`s. Only the thread that runs the request uses them, and only during the run.
 unsafe impl Send for Pointers<*const OrtValue> {}
 // SAFETY: as above.
 unsafe impl Send for Pointers<*mut OrtValue> {}
@@ -69,7 +71,7 @@ impl OrtRequest {
         })
     }
 
-    /// Binds the tensors of the run. The engine writes outputs of fixed shape in place, and allocates the others.
+    /// Binds the run's tensors to values. ONNX Runtime writes outputs of fixed shape in place, and allocates outputs of dynamic shape.
     fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let make = |extent: &Extent| model.api.value_over(extent).map_err(device_error(&model.device));
@@ -92,8 +94,8 @@ impl OrtRequest {
         let (model, table) = (&self.model, self.model.api.table());
         self.options.rearm().map_err(device_error(&model.device))?;
         let ran = cancel.interrupting(&self.interrupt, || {
-            // SAFETY: the session lives and is made for concurrent runs; names and values are as many as said; values lie over
-            // memory that the run's leases and the places of this request keep in place; no other thread writes it meanwhile.
+            // SAFETY: the session is not released and allows concurrent runs. The lists have as many entries as passed. The leases of the
+            // run and the bound values of this request keep the memory of the values valid, and no other thread writes to it.
             unsafe {
                 calls::run(
                     table,
@@ -111,7 +113,7 @@ impl OrtRequest {
         model.api.check(ran).map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&model.device)(said)))
     }
 
-    /// Copies the outputs that were not written in place.
+    /// Copies the outputs that ONNX Runtime did not write in place.
     fn finish_outputs(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let failed = device_error(&model.device);
@@ -124,18 +126,18 @@ impl OrtRequest {
                 return Err(failed(format!("output {port} was not computed")));
             };
             self.output_values.0[output_idx] = ptr::null_mut();
-            // SAFETY: made by the run for the null that was handed in, so it is ours.
+            // SAFETY: this code passed null for this output, so the run created the value and this request owns it.
             let value = unsafe { Value::owned(&model.api, value) };
             let (element, shape) = value.element_and_shape(&model.api).map_err(&failed)?;
             let shape = shape.to_static().ok_or_else(|| failed(format!("output {port} has no shape")))?;
             if element != port.element {
-                return Err(failed(format!("output {port} came as {element}")));
+                return Err(failed(format!("output {port} has element type {element} instead of its own")));
             }
             let target = io.output(output_idx, &shape)?;
             let n_bytes = target.layout().dense_bytes();
             if n_bytes > 0 {
                 let data = value.data(&model.api).map_err(&failed)?;
-                // SAFETY: a tensor of this type and shape holds so many bytes, and lives until `value` is dropped below.
+                // SAFETY: a tensor of this type and shape holds `n_bytes` bytes, and lives until `value` is dropped below.
                 target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
             }
             drop(value);
@@ -165,10 +167,10 @@ impl DeviceRequest for OrtRequest {
         }
         let ran = ran.and_then(|()| self.finish_outputs(io));
         if ran.is_err() {
-            // Outputs that the engine allocated before the run failed.
+            // Releases outputs that ONNX Runtime allocated before the run failed.
             for (value, port) in self.output_values.0.iter_mut().zip(&self.model.info.outputs) {
                 if let (None, Some(value)) = (port.shape.to_static(), NonNull::new(std::mem::replace(value, ptr::null_mut()))) {
-                    // SAFETY: as in `finish_outputs`, and taken out of the list.
+                    // SAFETY: as in `finish_outputs`. The pointer was also removed from the list.
                     drop(unsafe { Value::owned(&self.model.api, value) });
                 }
             }
@@ -182,7 +184,7 @@ impl DeviceRequest for OrtRequest {
         }
         let (device, api) = (&self.model.device, &self.model.api);
         let Some(times) = &self.times else {
-            let message = format!("device {device}: ONNX Runtime tells the times of a run's nodes from 1.25 on, this is {}", api.version);
+            let message = format!("device {device}: node times need ONNX Runtime 1.25 or newer, got {}", api.version);
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         times.nodes().map_err(device_error(device))

@@ -1,7 +1,7 @@
-//! The functions of the library's C interface that are used, and owners of its objects.
+//! Bindings to the functions of OpenVINO's C interface that roiflow uses, and types that own the library's objects.
 //!
-//! Declared here instead of using a crate of bindings: those keep the first library that they opened, whatever it is, panic if a function is
-//! missing, and cannot pass properties, which are variadic.
+//! roiflow declares these functions itself. The bindings crates for OpenVINO keep the first library that they open, whichever it is. They
+//! panic if a function is missing, and they cannot pass properties, because OpenVINO takes those as variadic arguments.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -16,13 +16,13 @@ use crate::float_control::entered_with_default_control;
 use crate::runtime::{Completion, Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
 
-/// The oldest release with the element type numbers below.
+/// The oldest supported OpenVINO release: earlier releases number the element types differently.
 const OLDEST: (u32, u32) = (2025, 1);
 
-/// The error of calls after the exit began.
-const EXITS: &str = "the process exits";
+/// The error of a call that is attempted while the process exits.
+const EXITS: &str = "the process is exiting";
 
-/// Opaque objects of the library.
+/// Declares opaque types for objects that the library allocates.
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
         $(#[$doc])*
@@ -83,7 +83,7 @@ pub(super) struct OvPartialShape {
     dims: *mut OvDimension,
 }
 
-/// `ov_callback_t`; the library keeps the pointer to it.
+/// `ov_callback_t`. The library stores a pointer to it, so its address must not change.
 #[repr(C)]
 pub(super) struct OvCallback {
     called: unsafe extern "C" fn(*mut c_void),
@@ -123,7 +123,7 @@ impl OvDimension {
 }
 
 impl OvPartialShape {
-    /// A shape of these extents, which must outlive its use.
+    /// Points to `dims`, which must outlive every use of this shape.
     pub(super) fn over(dims: &mut [OvDimension]) -> Self {
         let rank = dims.len() as i64;
         Self { rank: OvDimension { min: rank, max: rank }, dims: dims.as_mut_ptr() }
@@ -135,7 +135,7 @@ const CANCELED: Status = -13;
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),* $(,)?) $(-> $result:ty)?;)+) => {
-        /// The functions, by their names in the library.
+        /// Function pointers, named as in the C header.
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
             pub(super) ov_core_compile_model_from_file: CompileFile,
@@ -158,14 +158,14 @@ macro_rules! functions {
     };
 }
 
-/// Core, path, device, number of texts that follow, place for the answer; then keys and values.
+/// The arguments are: core, path, device, number of property strings, result pointer, then keys and values in turn.
 type CompileFile = unsafe extern "C" fn(*const OvCore, *const c_char, *const c_char, usize, *mut *mut OvCompiledModel, ...) -> Status;
 
-/// The same for a model that was read.
+/// The arguments are those of [`CompileFile`], with a model that was already read instead of a path.
 type CompileModel = unsafe extern "C" fn(*const OvCore, *const OvModel, *const c_char, usize, *mut *mut OvCompiledModel, ...) -> Status;
 
 fn lacks(function: &str) -> String {
-    format!("it has no function `{function}`, so it is not the C library of OpenVINO, or one before {}.{}", OLDEST.0, OLDEST.1)
+    format!("it has no function `{function}`, so it is not the C library of OpenVINO, or is older than {}.{}", OLDEST.0, OLDEST.1)
 }
 
 functions! {
@@ -218,46 +218,46 @@ functions! {
     ov_infer_request_free: fn(*mut OvInferRequest);
 }
 
-/// The loaded library and its core. Lives as long as the process.
+/// The loaded library and its core object. It exists until the process ends.
 pub(super) struct Api {
     pub(super) functions: Functions,
     core: NonNull<OvCore>,
     pub(super) version: String,
 }
 
-// SAFETY: function pointers, and a core whose methods may be called from all threads, as the library's documentation says.
+// SAFETY: OpenVINO documents the core's methods as thread-safe. The other fields are function pointers and text.
 unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
 impl Api {
-    /// Loads the library and makes a core.
+    /// Loads the library and creates its core object.
     ///
     /// # Safety
-    /// The initializers of the library may run in this process.
+    /// The library's initializers must be safe to run in this process.
     pub(super) unsafe fn open(path: &Path) -> EngineResult<Self> {
         if let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) {
             check_companions(folder)?;
         }
         let functions = Functions::of(
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it, see `# Safety`.
             unsafe { find::load(path) }?,
         )?;
         let mut version = OvVersion { number: ptr::null(), description: ptr::null() };
-        // SAFETY: a place for the answer, freed below.
+        // SAFETY: the result pointer is valid; the result is freed below.
         let asked = unsafe { (functions.ov_get_openvino_version)(&raw mut version) };
-        // SAFETY: null or a C string.
+        // SAFETY: the pointer is null or a C string.
         let number = unsafe { text(version.number) };
-        // SAFETY: freed once.
+        // SAFETY: this is the only call that frees it.
         unsafe { (functions.ov_version_free)(&raw mut version) };
         functions.check(asked)?;
         if release_of(&number).is_none_or(|release| release < OLDEST) {
             return Err(format!("it is OpenVINO {number}: expected {}.{} or newer", OLDEST.0, OLDEST.1));
         }
         let mut core = ptr::null_mut();
-        // SAFETY: a place for the answer; never freed, because runs may outlive everything else.
+        // SAFETY: the result pointer is valid. The core is never freed, because runs may outlive all other objects.
         functions.check(unsafe { (functions.ov_core_create)(&raw mut core) })?;
-        Ok(Self { functions, core: NonNull::new(core).ok_or("it gave no core")?, version: number })
+        Ok(Self { functions, core: NonNull::new(core).ok_or("OpenVINO returned no core")?, version: number })
     }
 
     pub(super) fn core(&self) -> *const OvCore {
@@ -268,70 +268,70 @@ impl Api {
         self.functions.check(status)
     }
 
-    /// The library's names: `CPU`, `GPU.0`.
+    /// OpenVINO's own names of the available devices, such as `CPU` and `GPU.0`.
     pub(super) fn devices(&self) -> EngineResult<Vec<String>> {
         let _inside = exit::enter().ok_or(EXITS)?;
         let mut list = OvDevices { names: ptr::null_mut(), n_names: 0 };
-        // SAFETY: a place for the answer, freed below.
+        // SAFETY: the result pointer is valid; the result is freed below.
         self.check(unsafe { (self.functions.ov_core_get_available_devices)(self.core(), &raw mut list) })?;
-        // SAFETY: the list has so many C strings.
+        // SAFETY: the list has `n_names` C strings.
         let names = (0..list.n_names).map(|name_idx| unsafe { text(*list.names.add(name_idx)) }).collect();
-        // SAFETY: freed once.
+        // SAFETY: this is the only call that frees it.
         unsafe { (self.functions.ov_available_devices_free)(&raw mut list) };
         Ok(names)
     }
 
-    /// A property of a device.
+    /// The value of a property of a device.
     pub(super) fn property(&self, device: &str, key: &CStr) -> EngineResult<String> {
         let _inside = exit::enter().ok_or(EXITS)?;
         let device = c_string(device)?;
         let mut value = ptr::null_mut();
-        // SAFETY: C strings, and a place for the answer.
+        // SAFETY: the strings and the result pointer are valid.
         self.check(unsafe { (self.functions.ov_core_get_property)(self.core(), device.as_ptr(), key.as_ptr(), &raw mut value) })?;
-        // SAFETY: just given out, not used again.
+        // SAFETY: the library just returned this string, and no other code uses it.
         Ok(unsafe { self.functions.take_string(value) })
     }
 
-    /// A property of a compiled model.
+    /// The value of a property of a compiled model.
     ///
     /// # Safety
-    /// `model` lives.
+    /// `model` must not have been freed.
     pub(super) unsafe fn model_property(&self, model: *const OvCompiledModel, key: &CStr) -> EngineResult<String> {
         let mut value = ptr::null_mut();
-        // SAFETY: the caller's promise; a C string, and a place for the answer.
+        // SAFETY: the caller guarantees it for `model`; the string and the result pointer are valid.
         self.check(unsafe { (self.functions.ov_compiled_model_get_property)(model, key.as_ptr(), &raw mut value) })?;
-        // SAFETY: just given out, not used again.
+        // SAFETY: the library just returned this string, and no other code uses it.
         Ok(unsafe { self.functions.take_string(value) })
     }
 
-    /// A tensor over foreign memory, which must outlive the use of the tensor.
+    /// A tensor over the caller's memory. The memory must outlive every use of the tensor.
     pub(super) fn tensor_over(self: &Arc<Self>, extent: &Extent) -> EngineResult<TensorOver> {
         let mut dims = [0_i64; MAX_RANK];
         for (dim, &extent) in dims.iter_mut().zip(extent.shape.iter()) {
             *dim = extent as i64;
         }
-        // The library takes no length: it computes one of type and shape.
+        // The library takes no length: it derives the length from element type and shape.
         let needed_bytes = extent.shape.n_elements().and_then(|n_elements| n_elements.checked_mul(extent.element.size()));
         assert_eq!(needed_bytes, Some(extent.n_bytes), "a tensor over {} {} has as many bytes", extent.shape, extent.element);
         let shape = OvShape { rank: extent.shape.len() as i64, dims: dims.as_mut_ptr() };
         let (code, data) = (code_of(extent.element), extent.ptr.cast());
         let mut tensor = ptr::null_mut();
-        // SAFETY: the memory is only looked at when the tensor is used; the shape is copied.
+        // SAFETY: the library accesses the memory only while it uses the tensor; it copies the shape.
         self.check(unsafe { (self.functions.ov_tensor_create_from_host_ptr)(code, shape, data, &raw mut tensor) })?;
-        Ok(TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? })
+        Ok(TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("OpenVINO returned no tensor")? })
     }
 
-    /// A tensor in the library's own memory, with a copy of these bytes.
+    /// A tensor in memory of the library that holds a copy of `bytes`.
     pub(super) fn tensor_of(self: &Arc<Self>, bytes: &[u8]) -> EngineResult<TensorOver> {
         let mut dim = bytes.len() as i64;
         let shape = OvShape { rank: 1, dims: &raw mut dim };
         let mut tensor = ptr::null_mut();
-        // SAFETY: the shape is copied; a place for the answer.
+        // SAFETY: the library copies the shape; the result pointer is valid.
         self.check(unsafe { (self.functions.ov_tensor_create)(code_of(ElementType::U8), shape, &raw mut tensor) })?;
-        let tensor = TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? };
+        let tensor = TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("OpenVINO returned no tensor")? };
         let (data, n_bytes) = tensor.data()?;
         assert_eq!(n_bytes, bytes.len(), "a tensor of as many bytes");
-        // SAFETY: the tensor has so many bytes, and no other code refers to it yet.
+        // SAFETY: the tensor has `n_bytes` bytes, and no other code refers to it yet.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data.cast_mut(), n_bytes) };
         Ok(tensor)
     }
@@ -343,10 +343,10 @@ impl Functions {
             OK => Ok(()),
             CANCELED => Err("the run was canceled".to_owned()),
             _ => {
-                // The latest message of the process: it may be that of a failure in another thread.
-                // SAFETY: gives null or a C string that is ours to free.
+                // The library has one latest message per process, so this may be the message of a failure in another thread.
+                // SAFETY: returns null, or a C string that the caller must free.
                 let said = unsafe { self.take_string((self.ov_get_last_err_msg)().cast_mut()) };
-                // SAFETY: gives a static C string.
+                // SAFETY: returns a static C string.
                 let kind = unsafe { text((self.ov_get_error_info)(status)) };
                 let said = one_line(&said);
                 Err(if said.is_empty() { format!("{kind} ({status})") } else { said })
@@ -355,26 +355,26 @@ impl Functions {
     }
 
     /// # Safety
-    /// Null, or a C string that the library gave out and that is not used again.
+    /// `string` must be null, or a C string that the library returned and that is not used after this call.
     unsafe fn take_string(&self, string: *mut c_char) -> String {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it, see `# Safety`.
         let copy = unsafe { text(string) };
         if !string.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it, see `# Safety`.
             unsafe { (self.ov_free)(string) };
         }
         copy
     }
 }
 
-/// Checks the libraries next to it before the loader maps them, see `find`.
+/// Checks the other OpenVINO libraries in the folder before the loader maps them, because the loader may crash on a truncated file.
 fn check_companions(folder: &Path) -> EngineResult<()> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let belongs = name.starts_with("libopenvino") || name.starts_with("libtbb.so") || name.starts_with("libtbbmalloc.so");
         if belongs && name.contains(".so") && path.exists() {
-            find::check_shared_object(&path).map_err(|why| format!("beside it `{name}`: {why}"))?;
+            find::check_shared_object(&path).map_err(|why| format!("the library `{name}` in the same folder: {why}"))?;
         }
     }
     Ok(())
@@ -386,51 +386,51 @@ fn release_of(version: &str) -> Option<(u32, u32)> {
 }
 
 /// # Safety
-/// Null, or a C string.
+/// `string` must be null or a C string.
 unsafe fn text(string: *const c_char) -> String {
     if string.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
-/// A port of a model.
+/// A port (an input or output) of a model.
 pub(super) struct PortOf<'a> {
     api: &'a Api,
     ptr: NonNull<OvPort>,
 }
 
 impl<'a> PortOf<'a> {
-    /// The port that `get` gives out.
+    /// Gets a port through `get`, one of the library's functions that return a port.
     pub(super) fn get(api: &'a Api, get: impl FnOnce(*mut *mut OvPort) -> Status) -> EngineResult<Self> {
         let mut port = ptr::null_mut();
         api.check(get(&raw mut port))?;
-        Ok(Self { api, ptr: NonNull::new(port).ok_or("it gave no port")? })
+        Ok(Self { api, ptr: NonNull::new(port).ok_or("OpenVINO returned no port")? })
     }
 
-    /// One of its tensor names; some models have none.
+    /// One of the port's tensor names. Some ports have no name.
     pub(super) fn name(&self) -> Option<String> {
         let mut name = ptr::null_mut();
-        // SAFETY: the port lives; a place for the answer.
+        // SAFETY: the port is not freed, and the result pointer is valid.
         let status = unsafe { (self.api.functions.ov_port_get_any_name)(self.ptr.as_ptr(), &raw mut name) };
         if status != OK {
             return None;
         }
-        // SAFETY: just given out, not used again.
+        // SAFETY: the library just returned this string, and no other code uses it.
         Some(unsafe { self.api.functions.take_string(name) })
     }
 
     pub(super) fn element(&self) -> EngineResult<ElementType> {
         let mut code = 0;
-        // SAFETY: the port lives; the type is stored as an enumeration of 32 bits.
+        // SAFETY: the port is not freed; the library stores the type as a 32-bit enumeration.
         self.api.check(unsafe { (self.api.functions.ov_port_get_element_type)(self.ptr.as_ptr(), &raw mut code) })?;
-        element_of(code).ok_or_else(|| format!("it has element type {code} of OpenVINO, which tensors here do not have"))
+        element_of(code).ok_or_else(|| format!("OpenVINO element type {code} is not supported by roiflow tensors"))
     }
 
     pub(super) fn shape(&self) -> EngineResult<PartialShape> {
         let mut shape = OvPartialShape { rank: OvDimension { min: 0, max: 0 }, dims: ptr::null_mut() };
-        // SAFETY: the port lives; freed below.
+        // SAFETY: the port is not freed; the result is freed below.
         self.api.check(unsafe { (self.api.functions.ov_port_get_partial_shape)(self.ptr.as_ptr(), &raw mut shape) })?;
         let rank = (shape.rank.min == shape.rank.max).then(|| usize::try_from(shape.rank.max).ok()).flatten();
         let dims = rank.map(|rank| {
@@ -442,26 +442,26 @@ impl<'a> PortOf<'a> {
             // SAFETY: the list has `rank` entries.
             (0..rank).map(|axis| extent(unsafe { *shape.dims.add(axis) })).collect()
         });
-        // SAFETY: freed once.
+        // SAFETY: this is the only call that frees it.
         unsafe { (self.api.functions.ov_partial_shape_free)(&raw mut shape) };
-        PartialShape::new(dims.ok_or("it leaves the number of its axes open")?).map_err(|error| error.to_string())
+        PartialShape::new(dims.ok_or("the number of axes is dynamic, which is not supported")?).map_err(|error| error.to_string())
     }
 }
 
 impl Drop for PortOf<'_> {
     fn drop(&mut self) {
-        // SAFETY: owned, freed once.
+        // SAFETY: this object owns the pointer, and it is freed once.
         unsafe { (self.api.functions.ov_output_const_port_free)(self.ptr.as_ptr()) };
     }
 }
 
-/// A tensor of the library, over foreign memory or its own.
+/// A tensor object of the library, over the caller's memory or over the library's own.
 pub(super) struct TensorOver {
     api: Arc<Api>,
     ptr: NonNull<OvTensor>,
 }
 
-// SAFETY: belongs to one request and is used by one thread at a time.
+// SAFETY: a tensor belongs to one request, which only one thread uses at a time.
 unsafe impl Send for TensorOver {}
 
 impl TensorOver {
@@ -471,7 +471,7 @@ impl TensorOver {
 
     pub(super) fn shape(&self) -> EngineResult<Shape> {
         let mut shape = OvShape { rank: 0, dims: ptr::null_mut() };
-        // SAFETY: the tensor lives; freed below.
+        // SAFETY: the tensor is not freed; the result is freed below.
         self.api.check(unsafe { (self.api.functions.ov_tensor_get_shape)(self.as_ptr(), &raw mut shape) })?;
         let rank = usize::try_from(shape.rank).unwrap_or(usize::MAX);
         let mut dims = [0; MAX_RANK];
@@ -481,16 +481,16 @@ impl TensorOver {
                 *dim = usize::try_from(unsafe { *shape.dims.add(axis) }).unwrap_or(0);
             }
         }
-        // SAFETY: freed once.
+        // SAFETY: this is the only call that frees it.
         let freed = unsafe { (self.api.functions.ov_shape_free)(&raw mut shape) };
         self.api.check(freed)?;
         if rank > MAX_RANK { Err(format!("{rank} axes: at most {MAX_RANK} are supported")) } else { Ok(Shape::new(&dims[..rank])) }
     }
 
-    /// Address and size in bytes of the elements.
+    /// Address of the elements, and their size in bytes.
     pub(super) fn data(&self) -> EngineResult<(*const u8, usize)> {
         let (mut data, mut n_bytes) = (ptr::null_mut(), 0);
-        // SAFETY: the tensor lives.
+        // SAFETY: the tensor is not freed.
         self.api.check(unsafe { (self.api.functions.ov_tensor_get_byte_size)(self.as_ptr(), &raw mut n_bytes) })?;
         // SAFETY: as above.
         self.api.check(unsafe { (self.api.functions.ov_tensor_data)(self.as_ptr(), &raw mut data) })?;
@@ -501,20 +501,20 @@ impl TensorOver {
 impl Drop for TensorOver {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: owned, freed once.
+        // SAFETY: this object owns the pointer, and it is freed once.
         unsafe { (self.api.functions.ov_tensor_free)(self.ptr.as_ptr()) };
     }
 }
 
-/// A request of the library.
+/// An infer request of the library.
 pub(super) struct EngineRequest {
     api: Arc<Api>,
     ptr: NonNull<OvInferRequest>,
-    /// The completion of asynchronous runs, and the library's callback that completes it.
+    /// For asynchronous runs: the completion, and the callback structure through which the library completes it.
     callback: Option<(Arc<Completion>, Box<OvCallback>)>,
 }
 
-// SAFETY: used by one run at a time; only `cancel` is called during a run, which the library allows from any thread.
+// SAFETY: only one run uses the request at a time. Only `cancel` is called during a run, and the library allows that from any thread.
 unsafe impl Send for EngineRequest {}
 // SAFETY: as above.
 unsafe impl Sync for EngineRequest {}
@@ -524,24 +524,24 @@ impl EngineRequest {
     /// `model` lives.
     pub(super) unsafe fn new(api: &Arc<Api>, model: *const OvCompiledModel) -> EngineResult<Self> {
         let mut request = ptr::null_mut();
-        // SAFETY: the caller's promise; a place for the answer.
+        // SAFETY: the caller guarantees it for `model`; the result pointer is valid.
         api.check(unsafe { (api.functions.ov_compiled_model_create_infer_request)(model, &raw mut request) })?;
-        Ok(Self { api: api.clone(), ptr: NonNull::new(request).ok_or("it gave no request")?, callback: None })
+        Ok(Self { api: api.clone(), ptr: NonNull::new(request).ok_or("OpenVINO returned no request")?, callback: None })
     }
 
-    /// Sets the callback: `completion` is completed at the end of each asynchronous run.
+    /// Sets the callback of the request. It completes `completion` at the end of each asynchronous run.
     pub(super) fn call_back(&mut self, completion: Arc<Completion>) -> EngineResult<()> {
         let argument = Arc::as_ptr(&completion).cast_mut().cast();
         let callback = Box::new(OvCallback { called: has_computed_entered, argument });
-        // SAFETY: the request lives. What it keeps, the callback and behind it the completion, is freed after the request, which
-        // waits for a callback that is on.
+        // SAFETY: the request is not freed. The callback structure and the completion are freed after the request. Freeing a request
+        // waits for a callback that is running.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_set_callback)(self.ptr.as_ptr(), &raw const *callback) })?;
         self.callback = Some((completion, callback));
         Ok(())
     }
 
     pub(super) fn set_input(&self, input_idx: usize, tensor: &TensorOver) -> EngineResult<()> {
-        // SAFETY: both live; the request keeps its own share of the tensor.
+        // SAFETY: request and tensor are not freed; the request holds its own reference to the tensor.
         let status =
             unsafe { (self.api.functions.ov_infer_request_set_input_tensor_by_index)(self.ptr.as_ptr(), input_idx, tensor.as_ptr()) };
         self.api.check(status)
@@ -556,46 +556,46 @@ impl EngineRequest {
 
     pub(super) fn output(&self, output_idx: usize) -> EngineResult<TensorOver> {
         let mut tensor = ptr::null_mut();
-        // SAFETY: the request lives; a place for the answer.
+        // SAFETY: the request is not freed, and the result pointer is valid.
         let status =
             unsafe { (self.api.functions.ov_infer_request_get_output_tensor_by_index)(self.ptr.as_ptr(), output_idx, &raw mut tensor) };
         self.api.check(status)?;
-        Ok(TensorOver { api: self.api.clone(), ptr: NonNull::new(tensor).ok_or("it gave no tensor")? })
+        Ok(TensorOver { api: self.api.clone(), ptr: NonNull::new(tensor).ok_or("OpenVINO returned no tensor")? })
     }
 
-    /// Runs, and returns when the outputs are complete.
+    /// Runs inference on the calling thread, and returns when the outputs are complete.
     ///
     /// # Safety
-    /// The memory of the tensors that were set is there, and nobody else writes it meanwhile.
+    /// The memory of all tensors that were set must be valid, and no other thread may write to it during the run.
     pub(super) unsafe fn infer(&self) -> EngineResult<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it, see `# Safety`.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_infer)(self.ptr.as_ptr()) })
     }
 }
 
 impl EngineRequest {
-    /// Starts an asynchronous run. The completion is completed at its end, also after a failure.
+    /// Starts an asynchronous run. The completion is completed when the run ends, also when the run fails.
     ///
     /// # Safety
-    /// As [`EngineRequest::infer`], until [`EngineRequest::wait`] has returned.
+    /// As for [`EngineRequest::infer`], until [`EngineRequest::wait`] returns.
     pub(super) unsafe fn start(&self) -> EngineResult<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it, see `# Safety`.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_start_async)(self.ptr.as_ptr()) })
     }
 
     /// Waits for the end of an asynchronous run, and returns its result.
     pub(super) fn wait(&self) -> EngineResult<()> {
-        // SAFETY: the request lives.
+        // SAFETY: the request is not freed.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_wait)(self.ptr.as_ptr()) })
     }
 
-    /// The nodes of the latest run.
+    /// The per-node times of the latest run.
     pub(super) fn nodes(&self) -> EngineResult<Vec<NodeTime>> {
         let mut list = OvNodes { nodes: ptr::null_mut(), n_nodes: 0 };
-        // SAFETY: the request lives; a place for the answer, freed below.
+        // SAFETY: the request is not freed, and the result pointer is valid; the result is freed below.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_get_profiling_info)(self.ptr.as_ptr(), &raw mut list) })?;
         let node = |node_idx| {
-            // SAFETY: the list has so many nodes.
+            // SAFETY: the list has `n_nodes` nodes.
             let node = unsafe { &*list.nodes.add(node_idx) };
             let time = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
             // SAFETY: C strings of the list.
@@ -603,14 +603,14 @@ impl EngineRequest {
             let status = match node.status {
                 1 => NodeStatus::OptimizedOut,
                 2 => NodeStatus::Executed,
-                // A node that was fused into another has no implementation.
+                // The library reports no implementation for a node that it fused into another.
                 _ if implementation == "undef" => NodeStatus::OptimizedOut,
                 _ => NodeStatus::NotRun,
             };
             NodeTime { name, kind, status, real: time(node.real_us), cpu: Some(time(node.cpu_us)) }
         };
         let nodes = (0..list.n_nodes).map(node).collect();
-        // SAFETY: freed once.
+        // SAFETY: this is the only call that frees it.
         unsafe { (self.api.functions.ov_profiling_info_list_free)(&raw mut list) };
         Ok(nodes)
     }
@@ -620,9 +620,9 @@ entered_with_default_control! {
     fn has_computed_entered(argument: *mut c_void) = has_computed
 }
 
-/// Called by the library on one of its threads, which must not be blocked.
+/// The library calls this function on one of its own threads, which must not be blocked.
 unsafe extern "C" fn has_computed(argument: *mut c_void) {
-    // SAFETY: the argument of `call_back`, which lives as long as the request that calls.
+    // SAFETY: `argument` is the completion that `call_back` set; it lives as long as the request whose callback this is.
     let completion = unsafe { &*argument.cast::<Completion>() };
     completion.complete(Ok(()));
 }
@@ -630,10 +630,10 @@ unsafe extern "C" fn has_computed(argument: *mut c_void) {
 impl Interrupt for EngineRequest {
     fn interrupt(&self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: the request lives; made to be called while it runs.
+        // SAFETY: the request is not freed; the library allows this call during a run.
         let status = unsafe { (self.api.functions.ov_infer_request_cancel)(self.ptr.as_ptr()) };
         if let Err(error) = self.api.check(status) {
-            tracing::warn!("OpenVINO does not cancel: {error}");
+            tracing::warn!("OpenVINO could not cancel a run: {error}");
         }
     }
 }
@@ -641,12 +641,12 @@ impl Interrupt for EngineRequest {
 impl Drop for EngineRequest {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: owned, freed once, and not while it runs: the run holds a share.
+        // SAFETY: this object owns the request and frees it once. A run holds a reference to this object, so no run is active.
         unsafe { (self.api.functions.ov_infer_request_free)(self.ptr.as_ptr()) };
     }
 }
 
-/// The numbers of element types since 2025.1.
+/// The numbers of OpenVINO's element types, as they are since release 2025.1.
 const ELEMENTS: [(ElementType, u32); 13] = [
     (ElementType::Bool, 1),
     (ElementType::Bf16, 2),
@@ -664,7 +664,7 @@ const ELEMENTS: [(ElementType, u32); 13] = [
 ];
 
 fn code_of(element: ElementType) -> u32 {
-    ELEMENTS.iter().find(|(known, _)| *known == element).expect("the table holds all of them").1
+    ELEMENTS.iter().find(|(known, _)| *known == element).expect("`ELEMENTS` has all element types").1
 }
 
 fn element_of(code: u32) -> Option<ElementType> {

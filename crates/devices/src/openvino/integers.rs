@@ -1,22 +1,22 @@
-//! Element types that OpenVINO narrows: its plugins compute all integers in signed 32 bits and `f64` in `f32`, whatever the types of the ports.
-//! Values that do not fit would wrap around without an error, so inputs are checked before each run.
+//! Checks for element types that OpenVINO narrows. Its plugins compute all integers as signed 32-bit values and `f64` as `f32`, whatever
+//! types the ports have. A value that does not fit would wrap around without an error, so inputs are checked before each run.
 
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{Error, ErrorKind, ModelInfo, Port, Result};
 use crate::tensor::{Element, ElementType};
 
-/// Why results may differ from the arithmetic of the model's types.
+/// The reason why results may differ from those of exact arithmetic in the model's types; `None` if there is no such reason.
 pub(super) fn inexact(info: &ModelInfo) -> Option<String> {
     let is_float = |port: &&Port| port.element == ElementType::F64;
     let input = info.inputs.iter().find(|port| is_wide(port.element) || is_float(port)).map(|port| ("input", port));
-    // Outputs of integers are indices, classes and counts, which fit.
+    // Integer outputs are not checked: in practice they are indices, classes and counts, which fit 32 bits.
     let output = || info.outputs.iter().find(is_float).map(|port| ("output", port));
     let (kind, port) = input.or_else(output)?;
     let computes = if is_wide(port.element) { "integers in 32 bits" } else { "f64 in f32" };
     Some(format!("{kind} `{}` is {}, and OpenVINO computes {computes}", port.name(), port.element))
 }
 
-/// Whether values of this type may not fit an `i32`.
+/// Whether this type has values that do not fit an `i32`.
 pub(super) fn is_wide(element: ElementType) -> bool {
     matches!(element, ElementType::I64 | ElementType::U64 | ElementType::U32)
 }

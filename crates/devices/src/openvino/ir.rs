@@ -1,7 +1,7 @@
-//! Parts of an OpenVINO IR that the C library does not report, read from the file: all names of a tensor (the library reports one), and the
+//! Reads parts of an OpenVINO IR file that the C library does not report: all names of a tensor (the library reports one), and
 //! `model_info` under `rt_info`, in which exporters describe inputs and outputs.
 //!
-//! Keys of `model_info` are those that Model API writes into the metadata of ONNX files: `model_info labels`.
+//! The keys of `model_info` equal the keys that OpenVINO's Model API writes into the metadata of ONNX files, such as `model_info labels`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use roxmltree::{Document, Node};
 use crate::engine::{IR, other_format};
 use crate::runtime::{ModelSource, Port};
 
-/// Larger files are not parsed, because parsing builds a tree of all nodes.
+/// Maximum size of a file to parse: parsing builds a tree of all nodes in memory.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The text of an IR; empty for other formats and for large files.
+/// The text of an IR. It is empty for other formats and for files above `MAX_BYTES`.
 pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
     match source {
         _ if other_format(source) != Some(IR) => Cow::default(),
@@ -28,19 +28,19 @@ pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
     }
 }
 
-/// The parts that were read; empty for a model that is not an IR.
+/// The parts of the file that roiflow uses. All are empty for a model that is not an IR.
 #[derive(Debug, Default)]
 pub struct Ir {
-    /// The entries of `model_info`; keys are `model_info NAME`.
+    /// The entries of `model_info`. Their keys are `model_info NAME`.
     pub metadata: BTreeMap<String, String>,
-    /// The names of each tensor that has more than one.
+    /// For each tensor with more than one name: its names.
     aliases: Vec<Vec<String>>,
 }
 
 impl Ir {
     /// Reads the text of an IR.
     pub fn of_text(text: &str) -> Self {
-        // Most files have neither, and are not parsed.
+        // Most files have neither `model_info` nor a second tensor name, so they need not be parsed.
         let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
         if !text.contains("<model_info") && !names().any(|names| names.contains(',')) {
             return Self::default();
@@ -71,7 +71,7 @@ fn model_info(document: &Document<'_>) -> BTreeMap<String, String> {
 }
 
 fn aliases(document: &Document<'_>) -> Vec<Vec<String>> {
-    // Of output ports; newer files also have them at result layers.
+    // Names are attributes of output ports. Newer files also have names at result layers.
     let lists = document.descendants().filter_map(|node| match node.tag_name().name() {
         "port" => node.attribute("names"),
         "layer" => node.attribute("output_names"),

@@ -1,21 +1,21 @@
-//! `OPENVINO.<device>`: OpenVINO 2025.1 or newer, a library that is loaded at run time. It is not needed to build.
+//! The devices `OPENVINO.<device>`: OpenVINO 2025.1 or newer. The library is loaded at run time; building roiflow does not need it.
 //!
-//! - Found by `ROIFLOW_OPENVINO_LIB` (the C library, or its folder), by OpenVINO's own variables, on the loader's
-//!   path, in the system's folders, among the packages of `python3` (`pip install openvino`), or where
-//!   `scripts/fetch-engines` put it. See `devices::find`.
-//! - Reads ONNX, OpenVINO IR (.xml with .bin), and the other formats of its front ends.
-//! - `OPENVINO.CPU` computes in `f32` unless `Config::precision` is set. OpenVINO's own default is bf16, if the processor supports it.
-//! - On the CPU a run computes on the calling thread, with one stream per request: requests times threads are the cores. Other devices call back
-//!   when a run is complete, and no thread waits for them.
-//! - Inputs and outputs are used in place, also in the caller's memory. Copied are tensors with gaps, which the C library does not support, and
-//!   outputs of dynamic shape.
-//! - Integers are computed in 32 bits and `f64` in `f32`, so `AUTO` skips models with such ports. A run with an input beyond 32 bits is
-//!   refused; results beyond 32 bits are not detected.
-//! - A cancel ends a run between two nodes.
-//! - The times of nodes are in whole microseconds. `OPENVINO.CPU` reports the mean of all runs of all requests since compilation, and the elapsed
-//!   time as CPU time (`PerfCount::avg` of its plugin). Accelerators report their own measurements.
-//! - Variables are explicit inputs and outputs ([`Model::make_stateful`]). The C library has no access to variables inside a model
-//!   (`ReadValue` of OpenVINO's own format): it can neither read nor reset them, so such a model is refused.
+//! - The library is searched for in this order: `ROIFLOW_OPENVINO_LIB` (the C library or its folder), the folders that OpenVINO's own
+//!   variables name, the loader's path, the system's folders, the packages of `python3` (`pip install openvino`), and the folder that
+//!   `scripts/fetch-engines` fills. See `devices::find`.
+//! - It reads ONNX, OpenVINO IR (.xml with .bin), and the other formats for which OpenVINO has front ends.
+//! - `OPENVINO.CPU` computes in `f32` unless `Config::precision` is set. OpenVINO's own default is bf16 if the processor supports it.
+//! - On the CPU, a run computes on the calling thread. Each request has one stream, and the number of requests times the threads of each is
+//!   the number of cores. Other devices call back when a run is complete, so no thread waits for them.
+//! - Inputs and outputs are used in place, also in the caller's memory. Tensors with gaps are copied, because the C library does not
+//!   support them. Outputs of dynamic shape are copied too.
+//! - OpenVINO computes integers in 32 bits and `f64` in `f32`, so `AUTO` skips OpenVINO for models with such ports. A run with an input
+//!   value beyond 32 bits returns an error; results beyond 32 bits are not detected.
+//! - Canceling a run takes effect between two nodes.
+//! - Node times are whole microseconds. `OPENVINO.CPU` reports the mean over all runs of all requests since compilation, and reports
+//!   elapsed time as CPU time (`PerfCount::avg` of its plugin). Accelerators report their own measurements.
+//! - State is supported as explicit inputs and outputs ([`Model::make_stateful`]). A model with variables inside (`ReadValue` in OpenVINO
+//!   IR) is refused, because the C library can neither read nor reset such variables.
 
 mod api;
 mod integers;
@@ -46,7 +46,7 @@ const WANTED: Wanted = Wanted {
     install: "pip install openvino",
 };
 
-/// The folders that OpenVINO's scripts and installers set.
+/// The folders that OpenVINO's setup scripts and installers set in the environment.
 fn folders() -> Vec<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") { "aarch64" } else { "intel64" };
     let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
@@ -72,19 +72,19 @@ struct Library {
 }
 
 impl OpenVino {
-    /// The library at this path alone. `OpenVino::default()` searches for an installed one.
+    /// Uses only the library at this path. `OpenVino::default()` searches for an installed library.
     ///
     /// # Safety
-    /// The first use loads the library and runs its initializers. It must be the C library of OpenVINO, or one whose initializers may run in this
-    /// process: another library is refused only after that.
+    /// The first use loads the library and runs its initializers, before any check of what the library is. The file must be OpenVINO's C
+    /// library, or a library whose initializers are safe to run in this process.
     pub unsafe fn at(path: impl Into<PathBuf>) -> Self {
         Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
     }
 
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), &Missing> {
         let open = |path: &Path| {
-            // SAFETY: a library that the user installed as this engine, by its file name in the places where engines lie or by a variable of
-            // the environment, or the one for which the caller of `at` answers. Its format was checked.
+            // SAFETY: the library is one that the user installed as OpenVINO (found by its file name or through an environment variable),
+            // or the one that the caller of `at` vouches for. Its file format was checked.
             let api = unsafe { Api::open(path) };
             exit::guard();
             api
@@ -130,7 +130,7 @@ struct OpenVinoDevice {
 }
 
 impl OpenVinoDevice {
-    /// The library's name: `CPU`, `GPU.1`, `HETERO:GPU,CPU`.
+    /// OpenVINO's own name of the device: `CPU`, `GPU.1`, `HETERO:GPU,CPU`.
     fn own_name(&self) -> &str {
         self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.')
     }
@@ -138,7 +138,7 @@ impl OpenVinoDevice {
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), Missing> {
         let found = self.family.api().map_err(Clone::clone)?;
         let (api, path) = found;
-        // Queried alone: a list of all devices loads every plugin.
+        // Only this device is queried, because listing all devices loads every plugin.
         if api.property(self.own_name(), c"FULL_DEVICE_NAME").is_ok() {
             return Ok(found);
         }
@@ -181,8 +181,10 @@ impl Device for OpenVinoDevice {
         integers::inexact(model.info())
     }
 
-    /// The CPU plugin computes on the calling thread if a model has one stream of one thread. Otherwise that thread sleeps while a thread of the
-    /// library computes. This costs two wake-ups per call, and the scheduler may queue both threads on one core while another core is idle.
+    /// OpenVINO's CPU plugin computes on the calling thread only if a model has one stream of one thread. Otherwise the calling thread
+    /// sleeps while a thread of the library computes. That costs two wake-ups per call, and the scheduler may queue both threads on one
+    /// core while another core is idle. Models are therefore compiled once per request; this is the size of the weights that each copy
+    /// adds.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         if self.own_name() == "CPU" && self.api().is_ok() { model::weights_bytes(model.source()) } else { None }
     }

@@ -1,4 +1,4 @@
-//! A compiled model, created from a file for one device, and its ports.
+//! Reads a model's ports, and compiles a model for one device.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,20 +19,20 @@ use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
-/// Maximum number of properties: the library takes them as variadic arguments.
+/// Maximum number of properties. The library takes properties as variadic arguments, so the call must have a fixed number of them.
 const MAX_PROPERTIES: usize = 12;
 
-/// Files up to this size are searched for external weights.
+/// Maximum size of a file that is searched for external weights.
 const MAX_BYTES_READ: u64 = 64 << 20;
 
-/// Ports of a file, without preparing it to run.
+/// Reads the ports of a model, without compiling it.
 pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     let _inside = exit::try_enter()?;
     let functions = &api.functions;
     let said = || -> EngineResult<ModelInfo> {
         check_is_ir(source)?;
         let model = ReadModel::new(api, source)?;
-        // SAFETY: the model lives, in these four.
+        // SAFETY: all four functions get the model of `model`, which is not freed.
         ports_of(
             api,
             |count| unsafe { (functions.ov_model_inputs_size)(model.as_ptr(), count) },
@@ -43,7 +43,7 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     };
     let said = said();
     exit::guard();
-    let info = said.map_err(|why| Error::new(ErrorKind::Model, format!("`{source}` is no model that OpenVINO reads: {why}")))?;
+    let info = said.map_err(|why| Error::new(ErrorKind::Model, format!("OpenVINO cannot read `{source}`: {why}")))?;
     let ir = Ir::of_text(&ir::text_of(source));
     let complete = |mut ports: Vec<Port>| {
         ports.iter_mut().for_each(|port| ir.complete(port));
@@ -52,8 +52,8 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
 }
 
-/// Checks that an .xml file, or text, begins like OpenVINO IR. The library tries other formats on other files, and their parsers print to standard
-/// error.
+/// Checks that an .xml file, or IR text in memory, begins like OpenVINO IR. For any other content the library tries its other front ends,
+/// whose parsers print to standard error.
 fn check_is_ir(source: &ModelSource) -> EngineResult<()> {
     const HEAD: u64 = 64 << 10;
     if other_format(source) != Some(IR) {
@@ -72,27 +72,27 @@ fn check_is_ir(source: &ModelSource) -> EngineResult<()> {
     let has = |word: &str| head.windows(word.len()).any(|window| window == word.as_bytes());
     match has("<net ") && has("version=") {
         true => Ok(()),
-        false => Err("it is no OpenVINO IR: expected a file that begins with `<net name=... version=...>`".to_owned()),
+        false => Err("it is not OpenVINO IR: expected a file that begins with `<net name=... version=...>`".to_owned()),
     }
 }
 
-/// Device and options of a compilation.
+/// The device and the options for which a model is compiled.
 pub(super) struct Target<'a> {
     /// The name of the device.
     pub(super) device: &'a str,
-    /// The library's name of the device.
+    /// OpenVINO's own name of the device.
     pub(super) own_name: &'a str,
     pub(super) config: &'a Config,
     pub(super) executors: &'a Executors,
 }
 
-/// Compiles a model. The caller may have changed its input shapes since it was read.
+/// Compiles a model with the input shapes of `model`, which the caller may have changed after reading the file.
 pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource, model: &Model) -> Result<Compiled<OpenVinoModel>> {
     let read = model.info();
     let &Target { device: name, own_name, config, executors } = target;
     if has_own_variables(source) {
         let message = format!(
-            "device {name} cannot run `{source}`: the model keeps variables of its own (ReadValue), which OpenVINO's C library can neither read nor reset; export it with its state as inputs and outputs, and pair these with Model::make_stateful"
+            "device {name} cannot run `{source}`: the model has internal variables (ReadValue), which OpenVINO's C library can neither read nor reset; export the model with its state as inputs and outputs, and pair them with Model::make_stateful"
         );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
@@ -109,17 +109,17 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     let precision = precision_name(config.precision);
     if on_processor {
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
-        // The pool limits the number of concurrent runs.
+        // The executor pool limits the number of concurrent runs, so more streams than its threads have no effect.
         let n_streams = n_requests.min(pool.n_threads());
         properties.push(("NUM_STREAMS", n_streams.to_string()));
         properties.push(("INFERENCE_NUM_THREADS", (n_streams * n_threads).to_string()));
-        // The threads belong to the pool and are not bound to cores.
+        // The calling threads belong to the pool, and the pool does not bind threads to cores.
         properties.push(("ENABLE_CPU_PINNING", "NO".to_owned()));
     } else if config.precision != Precision::F32 {
-        // No default for accelerators: some compute only in f16.
+        // Accelerators get no default precision, because some compute only in f16.
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
     }
-    // The runtime batches runs. Automatic batching would load another library.
+    // roiflow forms batches itself. OpenVINO's automatic batching would load another library.
     properties.push(("ALLOW_AUTO_BATCHING", "NO".to_owned()));
     if config.profiling {
         properties.push(("PERF_COUNT", "YES".to_owned()));
@@ -128,9 +128,9 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         properties.retain(|(known, _)| *known != key);
         properties.push((key, value.to_owned()));
     }
-    // A folder that the caller sets as an engine option is managed by the engine alone.
+    // If the caller sets `CACHE_DIR` as an engine option, only OpenVINO manages that folder.
     let cache_folder = config.cache_folder.as_deref().filter(|_| properties.iter().all(|(key, _)| *key != "CACHE_DIR"));
-    // From a file, because a cached model is then found without reading the file.
+    // Compiles from a path, because OpenVINO then finds a cached model without reading the file.
     let of_file = |path: &Path| -> EngineResult<Option<(CompiledFile, ModelInfo)>> {
         let compiled = compile_file(api, cache_folder, path, own_name, &properties)?;
         let info = compiled.info()?;
@@ -141,7 +141,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     let compile = || -> EngineResult<(CompiledFile, ModelInfo)> {
         let compiled = match (source, cache_folder) {
             (ModelSource::File(path), _) if !model.is_reshaped() => of_file(path)?,
-            // Errors are reported for the caller's own file.
+            // If compiling the reshaped copy fails, the caller's own file is compiled below, so that an error names that file.
             (ModelSource::File(path), Some(folder)) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
                 of_file(&file).unwrap_or_else(|_| {
                     kept.remove();
@@ -176,7 +176,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         true => n_requests,
         false => config.n_requests.or_else(|| compiled.property(c"OPTIMAL_NUMBER_OF_INFER_REQUESTS")?.parse().ok()).unwrap_or(1).max(1),
     };
-    // With exclusive requests, a run occupies the single worker. Otherwise an accelerator calls back, and no thread waits.
+    // With exclusive requests, a run occupies its single worker thread. Otherwise an accelerator calls back, and no thread waits.
     let calls_back = !on_processor && !config.exclusive_requests;
     let steps = match calls_back {
         false => vec![DeviceStep { name: "infer", executor: pool }],
@@ -188,10 +188,10 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     Ok(Compiled { model, steps, n_requests, ignored })
 }
 
-/// Compiles a file, or loads its cached compiled model.
+/// Compiles a file, or loads its compiled model from the cache.
 ///
-/// The library writes cached models in place, while other processes may have mapped them. So each process gives the library a private folder with
-/// links to the files of the cache entry. A newly compiled model becomes the entry.
+/// OpenVINO writes cached models in place, although other processes may have mapped those files. So each process gives OpenVINO a private
+/// folder with hard links to the files of the cache entry. If OpenVINO compiles the model anew, this folder becomes the cache entry.
 fn compile_file(
     api: &Arc<Api>,
     folder: Option<&Path>,
@@ -222,7 +222,7 @@ fn compile_file(
             return uncached();
         }
     };
-    // Another process may have removed it meanwhile.
+    // Another process may have removed the entry after `prepare`.
     found = found.filter(|entry| draft.link(entry).is_ok());
     let Some(draft_folder) = draft.path().to_str() else {
         not_cached("its path is not UTF-8");
@@ -242,7 +242,7 @@ fn compile_file(
             }
             Ok(compiled)
         }
-        // The model may be invalid, or the cache: compiling without the cache tells which.
+        // Either the model or the cached file may be invalid. Compiling without the cache tells which.
         Err(why) => {
             if found.is_some() {
                 kept.remove();
@@ -254,10 +254,10 @@ fn compile_file(
     }
 }
 
-/// The cache entry for a file, compiled by this library for this device.
+/// The cache entry for a file that this OpenVINO release compiles for this device with these properties.
 fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: &[(&str, String)]) -> std::io::Result<CacheEntry> {
     let file_of = |path: &Path| std::fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
-    // The library derives the names of its files from the path as given.
+    // OpenVINO derives the names of its cache files from the path as given.
     let paths = (path, std::path::absolute(path)?, std::fs::canonicalize(path)?);
     let weights =
         path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(|| file_of(&path.with_extension("bin")).ok());
@@ -265,8 +265,8 @@ fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: 
     CacheEntry::of(folder, "openvino", (&api.version, device, hardware, paths, file_of(path)?, weights, properties))
 }
 
-/// A cached copy of an ONNX file with these input shapes. Otherwise the library must read and reshape the model to find its cached compiled model,
-/// which takes longer than loading it.
+/// A cached copy of an ONNX file, with `inputs` as its input shapes. Without the copy, OpenVINO must read and reshape the model to find its
+/// compiled model in the cache, and this takes longer than loading the compiled model.
 fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(CacheEntry, PathBuf)> {
     const NAME: &str = "model.onnx";
     path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
@@ -294,7 +294,7 @@ fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(CacheEn
     })
 }
 
-/// Copies the names of the ports that were read to the ports of the compiled model, for which the library reports one name each.
+/// Copies all port names from `read` to the compiled model, because the library reports only one name for each port of a compiled model.
 fn take_names(compiled: &mut [Port], read: &[Port]) {
     for port in compiled {
         let is_same = |other: &&Port| port.names.first().is_some_and(|name| other.names.contains(name));
@@ -304,7 +304,7 @@ fn take_names(compiled: &mut [Port], read: &[Port]) {
     }
 }
 
-/// The size of the weights, if it is known. OpenVINO IR has them in a separate file.
+/// The size of the model's weights in bytes, or `None` if it is unknown. OpenVINO IR has the weights in a separate file.
 pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     let path = match source {
         ModelSource::File(path) => path,
@@ -317,12 +317,12 @@ pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     }
     let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
     let n_bytes = n_bytes(path).filter(|_| is_onnx)?;
-    // Larger models are not copied, so they need not be searched.
+    // Files above this size are assumed to contain their weights.
     let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
     is_whole.then_some(n_bytes)
 }
 
-/// Whether an OpenVINO IR contains variables. The library has no function for it.
+/// Whether an OpenVINO IR contains variables (`ReadValue` layers). OpenVINO's C library has no function that reports them.
 fn has_own_variables(source: &ModelSource) -> bool {
     let text = match source {
         _ if other_format(source) != Some(IR) => return false,
@@ -341,7 +341,7 @@ fn precision_name(precision: Precision) -> &'static str {
     }
 }
 
-/// The options that the compiled model does not use.
+/// The options that have no effect on the compiled model.
 fn ignored(compiled: &CompiledFile, config: &Config, on_processor: bool) -> Vec<Ignored> {
     let mut ignored = Vec::new();
     let precision = precision_name(config.precision);
@@ -350,7 +350,7 @@ fn ignored(compiled: &CompiledFile, config: &Config, on_processor: bool) -> Vec<
         ignored.push(Ignored { option: "precision", why: format!("this hardware has no {precision}; the model runs in {used}") });
     }
     if config.n_threads.is_some() && !on_processor {
-        ignored.push(Ignored { option: "n_threads", why: "runs are not computed by threads of the processor".to_owned() });
+        ignored.push(Ignored { option: "n_threads", why: "runs do not compute on threads of the CPU".to_owned() });
     }
     ignored
 }
@@ -362,9 +362,9 @@ pub(super) struct OpenVinoModel {
     pub(super) compiled: CompiledFile,
     pub(super) info: ModelInfo,
     pub(super) profiling: bool,
-    /// The CPU plugin reports nodes of less than a microsecond as not executed.
+    /// Whether the plugin reports nodes that took less than a microsecond as not executed. OpenVINO's CPU plugin does.
     pub(super) rounds_to_not_run: bool,
-    /// The engine computes asynchronously and calls back.
+    /// Whether the device computes asynchronously and calls back when a run is complete.
     pub(super) calls_back: bool,
 }
 
@@ -382,7 +382,7 @@ impl EngineModel for OpenVinoModel {
     }
 }
 
-/// The ports, by the functions that count and return them.
+/// Reads the ports through the given functions, which count the ports and return them by index.
 fn ports_of(
     api: &Api,
     n_inputs: impl FnOnce(*mut usize) -> i32,
@@ -422,7 +422,7 @@ impl<'a> ReadModel<'a> {
         match source {
             ModelSource::File(path) => {
                 let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
-                // SAFETY: the core lives; a C string; null lets the library find the weights next to the file.
+                // SAFETY: core and path are valid. The null pointer makes OpenVINO search for the weights next to the file.
                 api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
             }
             ModelSource::Bytes(bytes) => {
@@ -433,16 +433,17 @@ impl<'a> ReadModel<'a> {
                 let (text, n_bytes) = (bytes.model().as_ptr().cast(), bytes.model().len());
                 let weights_ptr = weights.as_ref().map_or(ptr::null(), TensorOver::as_ptr);
                 let read = api.functions.ov_core_read_model_from_memory_buffer;
-                // SAFETY: the core lives; so many bytes, which are copied; a tensor, of which the model keeps its own share, or null.
+                // SAFETY: the core is valid. The library copies the `n_bytes` bytes, and holds its own reference to the weights tensor (or
+                // gets null).
                 let status = unsafe { read(api.core(), text, n_bytes, weights_ptr, &raw mut model) };
                 api.check(status).map_err(|why| match (other_format(source), bytes.weights()) {
                     (Some(IR), None) => format!("{why}; pass the bytes of its .bin file with `ModelBytes::with_weights`"),
                     _ => why,
                 })?;
             }
-            ModelSource::Remote(_) | ModelSource::Ports => return Err("it is no file".to_owned()),
+            ModelSource::Remote(_) | ModelSource::Ports => return Err("it is not a file".to_owned()),
         }
-        Ok(Self { api, ptr: NonNull::new(model).ok_or("it gave no model")? })
+        Ok(Self { api, ptr: NonNull::new(model).ok_or("OpenVINO returned no model")? })
     }
 
     fn as_ptr(&self) -> *const OvModel {
@@ -453,7 +454,7 @@ impl<'a> ReadModel<'a> {
         let mut dims: Vec<Vec<OvDimension>> = inputs.iter().map(|port| port.shape.dims().iter().map(OvDimension::of).collect()).collect();
         let shapes: Vec<_> = dims.iter_mut().map(|dims| OvPartialShape::over(dims)).collect();
         let indexes: Vec<usize> = (0..inputs.len()).collect();
-        // SAFETY: the model lives and has no other owner; both lists have an entry per input, and the shapes' lists outlive the call.
+        // SAFETY: the model is not freed and has no other owner. Both lists have one entry per input, and the shapes outlive the call.
         let status = unsafe {
             (self.api.functions.ov_model_reshape_by_port_indexes)(self.ptr.as_ptr(), indexes.as_ptr(), shapes.as_ptr(), indexes.len())
         };
@@ -463,14 +464,14 @@ impl<'a> ReadModel<'a> {
 
 impl Drop for ReadModel<'_> {
     fn drop(&mut self) {
-        // SAFETY: owned, freed once.
+        // SAFETY: this object owns the pointer, and it is freed once.
         unsafe { (self.api.functions.ov_model_free)(self.ptr.as_ptr()) };
     }
 }
 
-/// Properties as variadic arguments: keys and values alternate.
+/// Properties as variadic arguments, in which keys and values alternate.
 struct Texts {
-    /// The maximum number. The library ignores arguments after the first `n_texts`.
+    /// Always the maximum number of arguments. OpenVINO ignores the arguments after the first `n_texts`.
     arguments: [*const c_char; 2 * MAX_PROPERTIES],
     n_texts: usize,
     _owned: Vec<CString>,
@@ -497,7 +498,7 @@ pub(super) struct CompiledFile {
     ptr: NonNull<OvCompiledModel>,
 }
 
-// SAFETY: after it was made, only requests are made of it and ports asked for, which the library allows from all threads.
+// SAFETY: after its creation the model is only used to create requests and to query ports, and OpenVINO allows both from all threads.
 unsafe impl Send for CompiledFile {}
 // SAFETY: as above.
 unsafe impl Sync for CompiledFile {}
@@ -510,7 +511,7 @@ impl CompiledFile {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = api.functions.ov_core_compile_model_from_file;
-        // SAFETY: the core lives; C strings throughout, as many as said.
+        // SAFETY: the core is valid. All arguments are C strings, and at least `n_texts` of them are not null.
         let status = unsafe {
             compile(
                 api.core(),
@@ -553,7 +554,7 @@ impl CompiledFile {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = model.api.functions.ov_core_compile_model;
-        // SAFETY: core and model live; C strings throughout, as many as said.
+        // SAFETY: core and model are valid. All arguments are C strings, and at least `n_texts` of them are not null.
         let status = unsafe {
             let core = model.api.core();
             compile(
@@ -593,22 +594,22 @@ impl CompiledFile {
 
     fn made(api: &Arc<Api>, status: i32, compiled: *mut OvCompiledModel) -> EngineResult<Self> {
         api.check(status)?;
-        Ok(Self { api: api.clone(), ptr: NonNull::new(compiled).ok_or("it gave no compiled model")? })
+        Ok(Self { api: api.clone(), ptr: NonNull::new(compiled).ok_or("OpenVINO returned no compiled model")? })
     }
 
     pub(super) fn as_ptr(&self) -> *const OvCompiledModel {
         self.ptr.as_ptr()
     }
 
-    /// `None` if the device does not know the property.
+    /// The value of a property, or `None` if the device does not know the property.
     fn property(&self, key: &CStr) -> Option<String> {
-        // SAFETY: the model lives.
+        // SAFETY: the model is not freed.
         unsafe { self.api.model_property(self.as_ptr(), key) }.ok()
     }
 
     fn info(&self) -> EngineResult<ModelInfo> {
         let functions = &self.api.functions;
-        // SAFETY: the model lives, in these four.
+        // SAFETY: all four functions get this compiled model, which is not freed.
         ports_of(
             &self.api,
             |count| unsafe { (functions.ov_compiled_model_inputs_size)(self.as_ptr(), count) },
@@ -622,7 +623,7 @@ impl CompiledFile {
 impl Drop for CompiledFile {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: owned, freed once; requests hold the model while they exist.
+        // SAFETY: this object owns the model and frees it once. Each request holds a reference to this object.
         unsafe { (self.api.functions.ov_compiled_model_free)(self.ptr.as_ptr()) };
     }
 }

@@ -1,4 +1,5 @@
-//! The engine's part of one request: tensors of the library over those of the run, reused while the addresses stay the same.
+//! One inference request of OpenVINO. It binds the library's tensors to the memory of the run's tensors, and reuses them while addresses
+//! stay the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +15,19 @@ use crate::runtime::{CancelToken, Completion, Interrupt, NodeStatus, NodeTime, R
 use crate::tensor::{Shape, Tensor};
 
 pub(super) struct OpenVinoRequest {
-    // Freed before the model that it belongs to.
+    // Declared before `model`, so that the request is freed before the model to which it belongs.
     engine: Arc<EngineRequest>,
     interrupt: Arc<dyn Interrupt>,
-    /// If the engine computes asynchronously; otherwise it computes on the thread of the step.
+    /// Present if the device computes asynchronously. Otherwise a run computes on the thread that runs the step.
     completion: Option<Arc<Completion>>,
-    /// The engine was started and not waited for yet.
+    /// Whether a run was started and its result was not taken yet.
     is_started: bool,
-    /// The latest run succeeded. The engine's times are those of all requests.
+    /// Whether the latest run succeeded. Node times exist only after a successful run.
     has_run: bool,
-    /// The exit handler that follows the first run is registered: the run may have registered destructors.
+    /// Whether the exit handler was registered after the first run. It must follow that run, because the run may have registered
+    /// destructors.
     is_guarded: bool,
-    /// Held from start to end of a run: an accelerator also computes between the steps.
+    /// Delays the exit of the process from the start to the end of a run, because an accelerator also computes between the steps.
     inside: Option<Inside<'static>>,
     inputs: Vec<BoundValue<TensorOver>>,
     outputs: Vec<BoundValue<TensorOver>>,
@@ -34,7 +36,7 @@ pub(super) struct OpenVinoRequest {
 
 impl OpenVinoRequest {
     pub(super) fn new(model: Arc<OpenVinoModel>) -> EngineResult<Self> {
-        // SAFETY: the model lives.
+        // SAFETY: the model is not freed.
         let mut engine = unsafe { EngineRequest::new(&model.api, model.compiled.as_ptr()) }?;
         let completion = model.calls_back.then(Completion::new);
         if let Some(completion) = &completion {
@@ -56,7 +58,7 @@ impl OpenVinoRequest {
         })
     }
 
-    /// Binds the tensors of the run. The engine writes outputs of fixed shape in place, and allocates the others.
+    /// Binds the run's tensors to the request. The library writes outputs of fixed shape in place, and allocates outputs of dynamic shape.
     fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let (model, engine) = (&self.model, &self.engine);
         let failed = device_error(&model.device);
@@ -75,17 +77,17 @@ impl OpenVinoRequest {
         Ok(())
     }
 
-    /// Computes on this thread.
+    /// Runs inference on this thread.
     fn infer(&self, cancel: &CancelToken) -> Result<()> {
-        // SAFETY: the tensors lie over memory that the run's leases and the places of this request keep in place; the leases
-        // keep other threads from writing.
+        // SAFETY: the leases of the run and the bound values of this request keep the tensors' memory valid. The leases also keep other
+        // threads from writing to it.
         let ran = cancel.interrupting(&self.interrupt, || cancel.check().map(|()| unsafe { self.engine.infer() }))?;
         self.outcome(ran, cancel)
     }
 
-    /// Starts the accelerator.
+    /// Starts a run on the accelerator.
     fn submit(&mut self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
-        // SAFETY: as in `infer`; the run does not end before the completion is notified.
+        // SAFETY: as in `infer`. The run holds its leases until the completion is notified.
         if let Err(said) = completion.start(|| unsafe { self.engine.start() }) {
             return self.outcome(Err(said), cancel);
         }
@@ -94,7 +96,7 @@ impl OpenVinoRequest {
         Ok(())
     }
 
-    /// The result of the accelerator's run. Its callback may still be running: the next start must wait for it.
+    /// Takes the result of the accelerator's run. The callback may still be running, so this waits for it before the next run can start.
     fn take_outcome(&mut self) -> EngineResult<()> {
         if std::mem::take(&mut self.is_started) { self.engine.wait() } else { Ok(()) }
     }
@@ -103,7 +105,7 @@ impl OpenVinoRequest {
         ran.map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&self.model.device)(said)))
     }
 
-    /// Copies the outputs that were not written in place.
+    /// Copies the outputs that the library did not write in place.
     fn finish_outputs(&self, io: &mut DeviceIo<'_>) -> Result<()> {
         let failed = device_error(&self.model.device);
         for (output_idx, port) in self.model.info.outputs.iter().enumerate() {
@@ -115,7 +117,7 @@ impl OpenVinoRequest {
             let target = io.output(output_idx, &tensor.shape().map_err(&failed)?)?;
             if target.layout().n_elements() > 0 {
                 let (data, n_bytes) = tensor.data().map_err(&failed)?;
-                // SAFETY: the tensor holds so many bytes, and lives until the end of this turn; no thread writes it between runs.
+                // SAFETY: the tensor holds `n_bytes` bytes and lives until the end of this iteration. No thread writes to it between runs.
                 target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
             }
         }
@@ -156,7 +158,7 @@ impl DeviceRequest for OpenVinoRequest {
     }
 
     fn end_run(&mut self) {
-        // Of a run that was canceled meanwhile.
+        // A canceled run may still be active: wait for its end, and discard its result.
         let _ended = self.take_outcome();
         self.inside = None;
     }
@@ -167,7 +169,7 @@ impl DeviceRequest for OpenVinoRequest {
         }
         let _inside = exit::try_enter()?;
         let mut nodes = self.engine.nodes().map_err(device_error(&self.model.device))?;
-        // Neither weights nor inputs and outputs are nodes here.
+        // roiflow counts only operations as nodes, not weights, inputs and outputs.
         nodes.retain(|node| !matches!(&*node.kind, "Parameter" | "Result" | "Const" | "Constant"));
         for node in &mut nodes {
             if !self.has_run {

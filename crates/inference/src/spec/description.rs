@@ -6,7 +6,7 @@
 //! 4. the model's metadata and ports.
 //!
 //! A description is always text in the format of `model.toml`, even if it was converted or deduced. So there is one reader, and `roiflow
-//! describe` prints the description in use. Does not interpret keys of the format.
+//! describe` prints the description in use. This module does not interpret keys of the format.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Built-in descriptions of known models. They are found by the checksum or the name of the model file.
 //!
-//! Does not check ports. The caller checks whether a model with a known name has the expected ports.
+//! This module does not check ports. The caller checks whether a model with a known name has the expected ports.
 
 use std::io::Read;
 use std::path::Path;

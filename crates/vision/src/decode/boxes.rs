@@ -1,7 +1,7 @@
 //! Box decoding: the common part of all detectors.
 //!
 //! A [`BoxScheme`] turns rows of outputs into candidates. This file validates, suppresses and counts the candidates. For any output values,
-//! the resulting boxes are finite, touch the input, and have scores from 0 to 1. Does not handle output layouts.
+//! the resulting boxes are finite, touch the input, and have scores from 0 to 1. This module does not handle output layouts.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::frame::{Rect, Size};
 use crate::nms::{self, NmsMethod, NmsOptions};
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// Which boxes a detector reports.
+/// Options that select the boxes which a detector reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BoxThresholds {
     /// A box needs a score greater than this, 0 to 1.
@@ -66,8 +66,8 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Whether [`BoxScheme::candidates`] appends every row of the outputs if `score_min` is negative infinity, as for grids and priors. The output
-    /// check then expects rows. Default: as [`BoxScheme::overlaps`].
+    /// Whether [`BoxScheme::candidates`] appends every row of the outputs if `score_min` is negative infinity, as for grids and priors. The
+    /// output check then expects rows. Default: as [`BoxScheme::overlaps`].
     fn appends_all_rows(&self) -> bool {
         self.overlaps()
     }
@@ -78,7 +78,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The activation that exports may omit; see [`BoxScheme::score_ranges`]. Default: none.
+    /// The last activation of the model, which some exports omit; see [`BoxScheme::score_ranges`]. Default: none.
     fn missing_activation(&self) -> Option<Activation> {
         None
     }
@@ -203,7 +203,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         let ActivationKeys { activation } = if scheme.missing_activation().is_some() { section.keys()? } else { ActivationKeys::default() };
         let activation = activation.unwrap_or_default();
         if activation == Activation::Bytes {
-            return Err(bad("`activation`: expected none, sigmoid or softmax of a detector, got bytes".to_owned()));
+            return Err(bad("`activation`: expected none, sigmoid or softmax for a detector, got bytes".to_owned()));
         }
         Ok(Self { scheme, thresholds, class_scores: Vec::new(), coordinates, activation })
     }
@@ -247,7 +247,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
     fn take_candidates(&self, input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) {
         let BoxThresholds { score, iou, max_boxes, method, class_agnostic } = self.thresholds;
         let is_wanted = |found: &RawDetection| found.score > self.class_scores.get(found.class_id as usize).copied().unwrap_or(score);
-        // Before NMS and before boxes are counted.
+        // Invalid boxes are dropped before NMS and before boxes are counted, so that they displace no valid box.
         boxes.retain_mut(|found| {
             let is_good = is_wanted(found) && found.rect.is_proper() && touches(&found.rect, input);
             found.score = found.score.min(1.0);
@@ -327,7 +327,7 @@ impl OverlapKeys {
                 }
                 Ok(NmsMethod::Gaussian { sigma })
             }
-            (_, Some(_)) => Err(bad("`nms-sigma` goes with `nms = \"gaussian\"` only".to_owned())),
+            (_, Some(_)) => Err(bad("`nms-sigma` requires `nms = \"gaussian\"`".to_owned())),
             (Some(Nms::Linear), None) => Ok(NmsMethod::Linear),
             (Some(Nms::Hard) | None, None) => Ok(NmsMethod::Hard),
         }
@@ -410,9 +410,9 @@ mod tests {
         #[derive(Debug)]
         struct Case(&'static str, Ports<'static>, [&'static str; 2]);
         for case in [
-            Case("yolov5", &[("y", &[1, 42, 85])], ["one per cell is `yolox`", "[1, 42, 85]"]),
+            Case("yolov5", &[("y", &[1, 42, 85])], ["use decoder `yolox`", "[1, 42, 85]"]),
             Case("yolov5", &[("y", &[1, 126, 5])], ["[1, N, 5 + classes]", "[1, 126, 5]"]),
-            Case("yolov8", &[("y", &[1, 126, 84])], ["a transposed one", "[1, 126, 84]"]),
+            Case("yolov8", &[("y", &[1, 126, 84])], ["was transposed", "[1, 126, 84]"]),
             Case("yolov10", &[("y", &[1, 300, 7])], ["corners, score, class", "[1, 300, 7]"]),
             Case("boxes-scores", &[("x", &[1, 9, 4]), ("y", &[1, 9, 4])], ["tensors = { box", "`x` [1, 9, 4]"]),
             Case("boxes-scores", &[("x", &[1, 9, 4]), ("y", &[1, 8, 3])], ["[1, N, classes]", "`y` [1, 8, 3]"]),

@@ -1,4 +1,5 @@
-//! SSD detectors without NMS: per prior, decoded corners in 0..=1 and a score per class. A prior can result in boxes of several classes.
+//! SSD detectors without NMS. For each prior the outputs have decoded corners in 0..=1, and a score for each class. One prior can result in
+//! boxes of several classes.
 
 use serde::Deserialize;
 

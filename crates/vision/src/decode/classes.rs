@@ -1,4 +1,4 @@
-//! Class scores: activation, best class, multi-label, and top-k. Does not handle labels.
+//! Class scores: activation, best class, multi-label, and top-k. This module does not handle labels.
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ pub fn top_k(output: &Output<'_>, activation: Activation, k: usize, best: &mut V
             best.insert(place, (class_idx as u32, value));
         }
     }
-    // The activation is monotonic, so it is applied to the selected classes only.
+    // The activation is monotonic, so it does not change the order and is applied only to the selected classes.
     let normalizer = Normalizer::new(output, activation)?;
     best.iter_mut().for_each(|(_, value)| *value = normalizer.probability(*value));
     Ok(())
@@ -165,7 +165,7 @@ pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
     Ok(if n_classes == usize::MAX { 0 } else { n_classes as u32 })
 }
 
-/// The activation, with the statistics of the row that it needs.
+/// The activation, with the statistics that it needs: maximum and sum over all classes.
 enum Normalizer {
     None,
     /// The maximum, and the sum of exponentials relative to it, which avoids overflow.
@@ -183,7 +183,7 @@ impl Normalizer {
         if !max.is_finite() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("output `{}`: expected finite class scores, got {max} as the largest of them", output.name),
+                format!("output `{}`: expected finite class scores, got {max} as the largest score", output.name),
             ));
         }
         Ok(match activation {

@@ -1,4 +1,4 @@
-//! Grids of cells over the input, for detectors with output rows per cell. Does not handle scores or boxes.
+//! Grids of cells over the input, for detectors with output rows per cell. This module does not handle scores or boxes.
 
 use super::Port;
 use crate::frame::{Point, Size};

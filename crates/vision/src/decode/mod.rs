@@ -1,10 +1,10 @@
-//! Postprocessing: output tensors to typed results.
+//! Postprocessing: decodes output tensors to typed results.
 //!
 //! A [`Decoder`] reads the outputs of one image and writes [`Results`] in input space. Each file implements one output format and its
 //! description keys. [`DecoderRegistry`] finds decoders by name. [`boxes`] has the common part of box decoders; this file has functions
 //! that access outputs.
 //!
-//! Does not use requests or frames. The caller maps results with `frame_from_input`.
+//! Decoders use neither requests nor frames. The caller maps results with `frame_from_input`.
 //!
 //! To add a decoder: write a file that implements [`Decoder`], or [`BoxScheme`] for boxes in rows. Then add a line in
 //! `registry::BUILT_IN`, a row in `docs/model-descriptions.md`, and golden data.
@@ -97,7 +97,8 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The activation that exports may omit, see the description key `activation`; `None` if it cannot be set. Default: `None`.
+    /// The last activation of the model, which some exports omit; see the description key `activation`. `None` if it cannot be set.
+    /// Default: `None`.
     fn missing_activation(&self) -> Option<Activation> {
         None
     }
@@ -132,7 +133,7 @@ impl Output<'_> {
         if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 
-    /// Like [`Output::check`], also for outputs without batch axis: `[n, columns]` or `[n]`.
+    /// Like [`Output::check`], but also accepts outputs without a batch axis: `[n, columns]` or `[n]`.
     fn check_table(&self) -> Result<()> {
         let is_table = matches!(self.shape, [1, ..] | [_, _] | [_]);
         if is_table && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
@@ -147,7 +148,7 @@ impl Output<'_> {
         Error::new(
             ErrorKind::Shape,
             format!(
-                "output `{}`: expected one row of a batch, as many values as the shape says, got shape {:?} with {} values",
+                "output `{}`: expected one batch item with as many values as its shape has elements, got shape {:?} with {} values",
                 self.name,
                 self.shape,
                 self.data.len()
@@ -223,7 +224,7 @@ fn class_of(value: f32) -> Option<u32> {
     (0.0..65536.0).contains(&value).then_some(value as u32)
 }
 
-/// The error of a decoder whose outputs are missing.
+/// The error if a model lacks the outputs that a decoder expects.
 fn unexpected<P: Port>(decoder: &str, expected: impl fmt::Display, ports: &[P]) -> Error {
     let list: Vec<String> = ports.iter().map(|port| format!("`{}` {}", port.name(), shape_text(port.shape()))).collect();
     let list = if list.is_empty() { "no output".to_owned() } else { list.join(", ") };
@@ -233,7 +234,7 @@ fn unexpected<P: Port>(decoder: &str, expected: impl fmt::Display, ports: &[P]) 
 /// Index and value of the best score; of equal scores, the first. Ignores NaN. The value is negative infinity if there is no other score.
 fn best_class(scores: &[f32]) -> (u32, f32) {
     let larger = |one: f32, other: f32| if other > one { other } else { one };
-    // Compute the maximum of each lane first: the compiler vectorizes this loop. The order does not matter for a maximum.
+    // Compute the maximum of each of 16 lanes first, because the compiler vectorizes this loop.
     let (blocks, rest) = scores.as_chunks::<16>();
     let mut best = [f32::NEG_INFINITY; 16];
     for block in blocks {

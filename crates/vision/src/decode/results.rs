@@ -36,14 +36,14 @@ pub struct Results {
     /// Attributes.
     pub attributes: Vec<RawAttribute>,
     points: Vec<Point>,
-    /// Row, and range of its keypoints; sorted by row.
+    /// For each row with keypoints: the row, and the range of its keypoints in `points`. Sorted by row.
     points_of_rows: Vec<(u32, u32, u32)>,
     /// Statistics of the outputs, if enabled.
     pub survey: Option<Survey>,
 }
 
 impl Results {
-    /// Removes all results; keeps the survey.
+    /// Removes all results, but not the statistics in `survey`.
     pub fn clear(&mut self) {
         self.boxes.clear();
         self.attributes.clear();
@@ -56,7 +56,7 @@ impl Results {
         self.attributes.push(RawAttribute { of: None, name: None, outcome });
     }
 
-    /// Adds an output to the survey, if enabled.
+    /// Adds an output to the statistics in `survey`, if they are enabled.
     pub(super) fn look_at(&mut self, output: &Output<'_>, expected: Expected) {
         if let Some(survey) = &mut self.survey {
             survey.add_values(output, expected);
@@ -99,6 +99,6 @@ mod tests {
         let keypoints = |row| results.keypoints(&RawDetection { rect: Rect::default(), score: 1.0, class_id: 0, row });
         assert_eq!(keypoints(3), [point(30.0), point(31.0)]);
         assert_eq!(keypoints(7), [point(70.0), point(71.0)]);
-        assert_eq!((keypoints(5), keypoints(4)), (&[][..], &[][..]), "one that is not finite, and none at all");
+        assert_eq!((keypoints(5), keypoints(4)), (&[][..], &[][..]), "a keypoint that is not finite, and a row without keypoints");
     }
 }

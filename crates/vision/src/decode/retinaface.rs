@@ -92,8 +92,9 @@ fn find<P: Port>(outputs: &[P], input: Size) -> Result<Found> {
     let only_of = |n_columns| only(outputs, |shape| shape.len() == 3 && shape[2] == n_columns && !differs(shape[1], n_rows));
     let found = only_of(4).zip(only_of(2)).map(|(boxes, scores)| Found { boxes, scores, keypoints: only_of(N_KEYPOINT_COLUMNS) });
     found.ok_or_else(|| {
-        let expected =
-            format!("outputs [1, {n_rows}, 4], [1, {n_rows}, 2] and perhaps [1, {n_rows}, 10], two rows per cell of an input of {input}");
+        let expected = format!(
+            "outputs [1, {n_rows}, 4], [1, {n_rows}, 2] and optionally [1, {n_rows}, 10], with two rows per cell of an input of {input}"
+        );
         unexpected("retinaface", expected, outputs)
     })
 }

@@ -96,8 +96,8 @@ fn find<P: Port>(outputs: &[P], input: Size, kind: Kind, grid: Grid) -> Result<F
 
 fn not_found<P: Port>(outputs: &[P], input: Size) -> Error {
     let expected = format!(
-        "for each of the strides 8, 16 and 32 outputs [1, n, 1], [1, n, 4] and perhaps [1, n, 10] with two rows per cell of an input of {input}, \
-         or one row per cell of five strides"
+        "for each of the strides 8, 16 and 32 the outputs [1, n, 1], [1, n, 4] and optionally [1, n, 10], with two rows per cell of an input \
+         of {input}; or the same for five strides (8 to 128), with one row per cell"
     );
     unexpected("scrfd", expected, outputs)
 }

@@ -16,7 +16,7 @@ const MIN_INPUT: u32 = 16;
 const MAX_INPUTS: f32 = 4.0;
 /// Minimum number of rows of a table for statistics over all rows.
 const MIN_ROWS: usize = 20;
-/// This fraction of rows above the threshold is implausible in a table of at least [`MANY_ROWS`] rows.
+/// In a table of at least [`MANY_ROWS`] rows, it is implausible that a larger fraction of the rows is above the threshold.
 const CROWDED: f32 = 0.5;
 const MANY_ROWS: usize = 1000;
 
@@ -28,9 +28,9 @@ pub enum Finding {
     NotFinite,
     /// Scores outside 0 to 1. Contains the smallest and the largest score.
     Scores { min: f32, max: f32 },
-    /// Softmax applied to values that are probabilities already.
+    /// The description applies softmax to values that are already probabilities.
     SoftmaxTwice,
-    /// Boxes smaller than a pixel. Contains the largest coordinate.
+    /// Boxes smaller than a pixel, which are probably fractions of the input. Contains the largest coordinate.
     Parts { max: f32 },
     /// Corners in the wrong order, or negative sizes. Contains the number of such boxes, and of all boxes.
     Inverted { n: usize, of: usize },
@@ -40,7 +40,7 @@ pub enum Finding {
     Crowded { n: usize, of: usize },
 }
 
-/// Counters of boxes.
+/// Counts boxes with implausible coordinates.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     n_boxes: usize,
@@ -84,7 +84,7 @@ pub struct Survey {
     pub in_whole: bool,
     /// Boxes above the threshold.
     candidates: Tally,
-    /// Number of consecutive outputs that are probabilities already.
+    /// Number of consecutive outputs whose values are already probabilities.
     n_distributions: u32,
     found: Option<Finding>,
 }

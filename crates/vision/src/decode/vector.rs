@@ -100,7 +100,10 @@ impl Decoder for Embedding {
         // Computed in f64, because squares of finite f32 values can overflow in f32.
         let length = output.data.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt();
         if !length.is_finite() {
-            return Err(Error::new(ErrorKind::Unsupported, format!("output `{}`: expected a vector of finite numbers", output.name)));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("output `{}`: expected a vector of finite numbers, got infinity or NaN", output.name),
+            ));
         }
         let divisor = if self.normalize && length > 0.0 { length } else { 1.0 };
         let data = output.data.iter().map(|&value| (f64::from(value) / divisor) as f32).collect();
@@ -113,7 +116,7 @@ impl Decoder for Embedding {
     }
 
     fn summary(&self) -> String {
-        if self.normalize { "divided by its length" } else { "as it is" }.to_owned()
+        if self.normalize { "divided by its length" } else { "unchanged" }.to_owned()
     }
 }
 
@@ -137,7 +140,7 @@ impl Decoder for Raw {
     }
 
     fn summary(&self) -> String {
-        "as it is".to_owned()
+        "unchanged".to_owned()
     }
 }
 

@@ -1,5 +1,5 @@
-//! YOLOv5 and YOLOv7 with decoded anchors: per anchor center, size, objectness and class scores (after sigmoid), in input pixels. Exports
-//! with raw heads per grid are not supported.
+//! YOLOv5 and YOLOv7 models that export decoded anchors. The output has one row per anchor: center and size in input pixels, objectness and
+//! class scores (after sigmoid). Exports with one raw output per grid are not supported.
 
 use super::{
     Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, best_class, grid, only, unexpected,
@@ -23,7 +23,7 @@ impl BoxScheme for YoloV5 {
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let output = &outputs[find(outputs, input)?];
         for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
-            // Class scores are at most 1, so most rows are rejected here.
+            // The score is objectness times class score, and class scores are at most 1. So a low objectness rejects most rows here.
             let objectness = row[4];
             if objectness.is_nan() || objectness <= score_min {
                 continue;
@@ -59,9 +59,13 @@ impl BoxScheme for YoloV5 {
 fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
     let port = only(outputs, |shape| shape.len() == 3 && shape[2] > N_LEADING)
         .ok_or_else(|| unexpected("yolov5", "one output [1, N, 5 + classes]", outputs))?;
-    // The same columns with one row per cell are undecoded offsets.
+    // One row per cell with the same columns is the output of YOLOX, whose values are offsets that still must be decoded.
     if outputs[port].shape()[1] == grid::n_cells(input, &[8, 16, 32]) {
-        return Err(unexpected("yolov5", "one output [1, N, 5 + classes] of three anchors per cell (one per cell is `yolox`)", outputs));
+        return Err(unexpected(
+            "yolov5",
+            "one output [1, N, 5 + classes] with three rows per cell, one for each anchor (for one row per cell use decoder `yolox`)",
+            outputs,
+        ));
     }
     Ok(port)
 }

@@ -1,5 +1,5 @@
-//! YOLOv8, v9, 11 and 12: per cell a decoded center and size in input pixels and class scores (after sigmoid), in columns. No objectness;
-//! no masks, poses or rotated boxes.
+//! YOLOv8, YOLOv9, YOLO11 and YOLO12 detectors. The output has one column per cell: decoded center and size in input pixels, and class
+//! scores (after sigmoid). There is no objectness. Masks, poses and rotated boxes are not supported.
 
 use super::{Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, only, unexpected};
 use crate::frame::{Rect, Size};
@@ -65,7 +65,7 @@ fn find<P: Port>(outputs: &[P]) -> Result<usize> {
         .ok_or_else(|| unexpected("yolov8", "one output [1, 4 + classes, N]", outputs))?;
     let (n_rows, n_cells) = (outputs[port].shape()[1], outputs[port].shape()[2]);
     if n_rows != usize::MAX && n_rows > n_cells {
-        let expected = "one output [1, 4 + classes, N] with a column per cell; is this a transposed one, or `yolov5`?";
+        let expected = "one output [1, 4 + classes, N] with one column per cell (this output has the axes of decoder `yolov5`, or was transposed by the export)";
         return Err(unexpected("yolov8", expected, outputs));
     }
     Ok(port)

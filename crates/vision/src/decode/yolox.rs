@@ -1,4 +1,5 @@
-//! YOLOX (Ge et al., 2021): per cell of three grids an offset, a log size, objectness and class scores (after sigmoid). Anchor-free.
+//! YOLOX (Ge et al., 2021), an anchor-free detector. For each cell of three grids the output has the offset of the box, the logarithm of
+//! its size, objectness, and class scores (after sigmoid).
 
 use super::grid::{self, Grid};
 use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScoreRange, best_class, differs, only, unexpected};
@@ -27,7 +28,7 @@ impl BoxScheme for Yolox {
             for (cell_idx, (row_idx, row)) in rows.by_ref().take(grid.n_cells()).enumerate() {
                 let (leading, class_scores) = row.split_at(N_LEADING);
                 let objectness = leading[4];
-                // Class scores are at most 1, so most cells are rejected here.
+                // The score is objectness times class score, and class scores are at most 1. So a low objectness rejects most cells here.
                 if objectness.is_nan() || objectness <= score_min {
                     continue;
                 }
@@ -63,14 +64,14 @@ fn find<P: Port>(outputs: &[P], input: Size) -> Result<usize> {
     if !input.width.is_multiple_of(largest) || !input.height.is_multiple_of(largest) {
         return Err(Error::new(
             ErrorKind::Shape,
-            format!("decoder `yolox`: expected an input of multiples of {largest} pixels, got {input}"),
+            format!("decoder `yolox`: expected an input whose width and height are multiples of {largest} pixels, got {input}"),
         ));
     }
     let port = only(outputs, |shape| shape.len() == 3 && shape[2] > N_LEADING)
         .ok_or_else(|| unexpected("yolox", "one output [1, N, 5 + classes]", outputs))?;
     let n_cells = grid::n_cells(input, &STRIDES);
     if differs(outputs[port].shape()[1], n_cells) {
-        let expected = format!("one output [1, {n_cells}, 5 + classes], a row per cell of an input of {input}");
+        let expected = format!("one output [1, {n_cells}, 5 + classes], with one row per cell of an input of {input}");
         return Err(unexpected("yolox", expected, outputs));
     }
     Ok(port)

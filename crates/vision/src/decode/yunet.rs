@@ -1,7 +1,7 @@
 //! YuNet, the face detector of the OpenCV Zoo, export of 2023.
 //!
-//! Each cell has a class score, objectness, a box and five keypoints, for strides 8, 16 and 32. The export of 2022 has other outputs and is
-//! not supported.
+//! The model has grids with strides of 8, 16 and 32 pixels. Each cell has a class score, objectness, a box and five keypoints. The export
+//! of 2022 has other outputs and is not supported.
 
 use super::grid::{Grid, only_table, tables};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexpected};
@@ -68,7 +68,7 @@ fn find<P: Port>(outputs: &[P], input: Size, grid: Grid) -> Result<Found> {
     let found = || Some(Found { scores: scores()?, boxes: only_of(4)?, keypoints: only_of(N_KEYPOINT_COLUMNS)? });
     found().ok_or_else(|| {
         let expected = format!(
-            "for each of the strides 8, 16 and 32 outputs [1, n, 1] twice, [1, n, 4] and [1, n, 10] with a row per cell of an input of {input}"
+            "for each of the strides 8, 16 and 32 two outputs [1, n, 1], one output [1, n, 4] and one output [1, n, 10], with one row per cell of an input of {input}"
         );
         unexpected("yunet", expected, outputs)
     })

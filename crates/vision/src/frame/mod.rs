@@ -5,7 +5,7 @@
 //!
 //! Reading order: [`mod@format`], [`region`].
 //!
-//! Uses tensors, but no models, threads or GStreamer.
+//! This module uses tensors, but no models, threads or GStreamer.
 
 pub mod format;
 pub mod region;

@@ -1,4 +1,4 @@
-//! SIMD backends of preprocessing, selected at run time. Contains all `unsafe` code of `vision`.
+//! SIMD backends of preprocessing, selected at run time. This module contains all `unsafe` code of `vision`.
 //!
 //! A kernel is written once in portable Rust and compiled for each backend. Two kinds of code are written by hand per backend: sampling
 //! with permute instructions, and interpolation of samples in registers. Compilers do not generate such code.
