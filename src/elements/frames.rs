@@ -1,7 +1,7 @@
 //! The path of a frame through an inference element: it arrives, gets a slot, is inferred or skipped with a reason, and leaves in order.
 //!
-//! Decides what happens to a frame. This module uses `stream`, `in_flight`, `pool` and `work`. Pads, events and flow returns belong to the
-//! driver ([`super::infer`]).
+//! This module decides what happens to a frame. It uses `stream`, `in_flight`, `pool` and `work`. Pads, events and flow returns belong to
+//! the driver ([`super::infer`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,8 @@ use crate::stages::flow::Epoch;
 use crate::stages::in_flight_queue::{Refused, Ticket};
 use crate::stages::{CancelReason, RunGuard, Scheduling, Stage};
 
-/// The runs of an admitted frame. The owner reports the end of the runs; dropping this value without a report, as in a panic, is a failure.
+/// The runs of an admitted frame. The owner reports the end of the runs. If this value is dropped without a report, as in a panic, the
+/// frame fails.
 struct Runs {
     stream: Arc<Stream>,
     /// Epoch in which the runs began. Runs of an older epoch do not affect the statistics.
@@ -93,7 +94,7 @@ impl Stream {
         let trace = FrameTrace::begin(element);
         let policy = self.policy();
         let queue = policy.queue(policy.queue == QueuePolicy::Auto && self.is_live(element));
-        // A policy set by the user, or a latency limit, excludes waiting.
+        // The frame does not wait if the user set a policy or a latency limit.
         let waits_for_slot = policy.queue == QueuePolicy::Auto && queue == QueuePolicy::DropOldest && policy.max_latency.is_none();
         let lateness = if waits_for_slot { self.lateness(element, &buffer) } else { None };
         let (number, reason) = self.number(&buffer, &policy);
@@ -102,7 +103,7 @@ impl Stream {
         let size = caps::size(info);
         let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         if meta::size_when_attached(&buffer).is_none() {
-            // The frame has no number yet, even if it has results of other elements.
+            // No roiflow element has attached results before, so the results have no frame number yet.
             results.frame_number = number;
         }
         if work.reads_results() {
@@ -154,7 +155,7 @@ impl Stream {
         if share <= 0.0 {
             return None;
         }
-        // For an unreadable frame, let the inference report the error.
+        // If the frame cannot be read, it is selected for inference, which reports the error.
         let frame = buffer::frame(buffer, info).ok()?;
         let (gate, reference_number) = &mut *self.motion.lock().unwrap();
         if gate.passes(&frame, share).ok()? {
@@ -175,7 +176,7 @@ impl Stream {
         (Some(arrived + wait), Some(arrived + wait.saturating_sub(run)))
     }
 
-    /// The buffer, or a copy of the buffer if upstream's pool has too few free buffers.
+    /// Returns the buffer, or a copy of the buffer if upstream's pool has too few free buffers.
     fn hold(&self, element: &gst::Element, buffer: gst::Buffer, queue: QueuePolicy) -> (gst::Buffer, Option<Held>) {
         let address = buffer::pool_address(&buffer);
         if address == 0 {
@@ -352,7 +353,8 @@ impl Stream {
         };
         let most = match (n_fewer, stage.scheduling()) {
             (0, _) => usize::MAX,
-            // One completed frame on its way downstream. No frame needs to wait for a request if requests themselves wait.
+            // The additional frame is a completed frame on its way downstream. No frame needs to wait for a request if requests wait for
+            // CPU time.
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
@@ -365,7 +367,7 @@ impl Stream {
     fn displace_oldest(&self, stage: &Stage) -> bool {
         let displaced = self.queue.find_in_flight(|item| matches!(item, Item::Frame(frame) if frame.guard.displace()));
         if displaced {
-            // The run ends in `finish_runs`.
+            // The canceled runs of the displaced frame end in `finish_runs`.
             stage.discard_canceled();
         }
         displaced
@@ -396,7 +398,7 @@ impl Stream {
         };
         match reason {
             Some(reason) if policy.drops(reason) => {
-                // Counted at once: a stop counts the frames in the queue without waiting for this thread.
+                // The frame is counted under the lock, because a stop counts the frames in the queue without waiting for this thread.
                 if let Some(Item::Frame(frame)) = self.queue.discard(ticket, || self.counts.drop(reason)) {
                     frame.trace.end("dropped", Some(reason));
                 }
@@ -411,7 +413,7 @@ impl Stream {
                 });
             }
             None => {
-                // Compared by identity: an earlier element may have failed with the same text.
+                // Compare the identity of the text, because an earlier element may have failed with an equal text.
                 let was_known = |reason: &Arc<str>| matches!(earlier, InferenceStatus::Failed(known) if Arc::ptr_eq(known, reason));
                 let outcome = match &results.status {
                     InferenceStatus::Failed(reason) if !was_known(reason) => Outcome::Failed(reason.clone()),

@@ -32,7 +32,7 @@ pub(super) struct InFlight {
     pub(super) buffer: gst::Buffer,
     /// Number of the frame in this element's stream.
     pub(super) number: u64,
-    /// Set if the frame is not inferred because nothing has moved: the number of the earlier frame that it was compared with.
+    /// If the frame is not inferred because nothing has moved: the number of the earlier frame with which it was compared.
     pub(super) looks_like: Option<u64>,
     /// Results of earlier elements until inference completes, then all results.
     pub(super) results: FrameResults,
@@ -86,7 +86,7 @@ impl FrameTrace {
     }
 
     pub(super) fn infer(&mut self) {
-        self.part = tracing::Span::none(); // End the phase before the next begins.
+        self.part = tracing::Span::none(); // Ends the current phase before the next one begins.
         self.part = tracing::trace_span!(target: "roiflow::trace", parent: &self.frame, "inference");
     }
 

@@ -100,11 +100,11 @@ impl Driver {
         self.stream.begin(loading);
     }
 
-    /// Releases threads that wait for the stage or for a slot. Called before the element stops.
+    /// Makes threads return that wait for the stage or for a slot. Called before the element stops.
     pub(super) fn stop_waiting(&self) {
         let _stopped = self.stream.handle(Trigger::Deactivate);
         let loading = self.stream.lock().model.loading.take();
-        // Outside the lock: dropping the last reference to a stage waits for its runs.
+        // Drop outside the lock, because dropping the last reference to a stage waits for its runs.
         drop(loading);
     }
 
@@ -151,7 +151,7 @@ impl Driver {
         let arrived = Instant::now();
         let stream = &self.stream;
         stream.upstream()?;
-        // The reason for a missing stage has already been reported.
+        // If there is no stage, the reason has already been reported.
         let work = match stream.work() {
             Some(work) => work,
             None => stream.warm_stage(element, stream.is_live(element)).ok_or_else(|| stream.no_stage())?,
@@ -186,11 +186,12 @@ impl Driver {
                 self.handle(Trigger::FlushStop, element, srcpad);
                 drop(control);
                 let pushed = srcpad.push_event(event);
-                // Open even if the pad is not linked: upstream must receive the flow return.
+                // The queue is opened even if the pad is not linked, because upstream must receive the flow return.
                 self.open(element, srcpad) && pushed
             }
             gst::EventView::Caps(caps) => {
-                // A stream that stops or is flushed is no error. The next buffer gets the flow return, or waits again after a flush.
+                // If the stream stops or is flushed, this is not an error. The next buffer gets the flow return, or waits again after a
+                // flush.
                 let stream = &self.stream;
                 if stream.warm_stage(element, stream.is_live(element)).is_none() && stream.no_stage() != gst::FlowError::Flushing {
                     return false;
@@ -211,7 +212,7 @@ impl Driver {
                 }
                 let _skipped = self.stream.handle_and(Trigger::BeginStream, |state, _| {
                     (state.input.segment, state.input.earliest, state.input.is_live) = (segment, None, None);
-                    // Running time may restart.
+                    // The running time may start again at 0.
                     state.backlog = Backlog::default();
                 });
                 true
@@ -278,14 +279,15 @@ impl Driver {
                     is_started = self.open(element, srcpad);
                 }
                 Action::ReportError => report(element, transition),
-                // Executed under the lock, or by the caller.
+                // These actions are executed under the lock of the stream, or by the caller.
                 _ => {}
             }
         }
         is_started
     }
 
-    /// Locks out other threads that would start the task. `None` on the task's own thread, because another thread may wait for it.
+    /// Prevents other threads from starting the task. Returns `None` on the task's own thread, because a thread that holds the lock may
+    /// wait for the task.
     fn task_control(&self) -> Option<MutexGuard<'_, ()>> {
         (!self.is_in_turn()).then(|| self.task_control.lock().unwrap())
     }
@@ -354,7 +356,7 @@ impl Driver {
                 if self.stream.ready_stage(element).is_none() {
                     return false;
                 }
-                // Downstream replies for the caps that it has seen. So these caps, and all earlier frames, must leave first.
+                // Downstream replies for the caps that it received last. So the current caps, and all earlier frames, must leave first.
                 if self.stream.queue.drain().is_err() {
                     return false;
                 }
@@ -540,7 +542,7 @@ impl Driver {
             Departure::Skipped => {}
             Departure::Failed { reason, n_failed } => {
                 if let Some(error) = self.stream.never_runs() {
-                    // Before the frame is pushed: a sink in PAUSED blocks the push.
+                    // The error is posted before the frame is pushed, because a sink in PAUSED blocks the push.
                     runs = self.fail(element, &self.describe_never_runs(&error), turn);
                 } else {
                     too_many = self.count_failure(element, &leaving, reason, *n_failed);
@@ -551,7 +553,7 @@ impl Driver {
         let (buffer, held) = self.stream.attach(leaving);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         let pushed = pad.push(buffer);
-        // If downstream holds the buffer, the pool has counted it by now.
+        // If a downstream element holds the buffer, that element has counted the buffer by now.
         drop(held);
         runs?;
         let pushed = pushed?;
@@ -615,7 +617,7 @@ impl Driver {
         self.work().map_or_else(|| "NAME".to_owned(), |work| work.stage().stats().device)
     }
 
-    /// Posts the error of too many failures and fails, unless a flush came in between.
+    /// Posts the error about too many failures and ends the stream with an error, unless a flush began in between.
     fn fail(&self, element: &gst::Element, message: &str, turn: Turn) -> Result<(), gst::FlowError> {
         if self.stream.handle(Trigger::Break { turn }).is_skipped() {
             return Ok(());
@@ -645,7 +647,7 @@ impl Driver {
 }
 
 fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> bool {
-    // Weak references, because the pad owns the task: the element must be able to be dropped.
+    // The references are weak, because the pad owns the task, and strong references would keep the element alive forever.
     let (driver, weak_pad, weak_element) = (Arc::downgrade(driver), pad.downgrade(), element.downgrade());
     let turn = move || {
         if let (Some(driver), Some(pad), Some(element)) = (driver.upgrade(), weak_pad.upgrade(), weak_element.upgrade()) {

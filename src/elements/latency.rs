@@ -42,7 +42,7 @@ impl Latency {
         }
     }
 
-    /// A frame waits one run for a slot and then passes a full queue.
+    /// The expected latency of a frame, which waits one run for a slot and then passes a full queue.
     fn expected(&self, capacity: usize) -> Duration {
         self.run_time * (1 + capacity as u32)
     }
@@ -58,7 +58,7 @@ impl Latency {
         Some(latency)
     }
 
-    /// Defers the report to the first inferred frame: the warm-up failed for a reason other than the model.
+    /// Defers the report to the first inferred frame, because the warm-up failed for a reason other than the model.
     pub(super) fn defer(&mut self) {
         if self.state == State::Unknown {
             self.state = State::Deferred;

@@ -6,7 +6,7 @@
 //!
 //! The change to NULL waits for threads that load a stage or warm it up, for a limited time.
 //!
-//! Decides when a stage is loaded; the element decides which stage. This module uses `infer`, `loading` and `work`.
+//! This module decides when a stage is loaded, and the element decides which stage. It uses `infer`, `loading` and `work`.
 
 use std::sync::{Arc, Mutex};
 
@@ -82,7 +82,7 @@ impl<S: Settings> CachedStage<S> {
             gst::StateChange::PausedToReady => driver.end_stream(),
             gst::StateChange::ReadyToNull => {
                 driver.release();
-                // Outside the lock: dropping the last reference waits for its runs.
+                // Drop outside the lock, because dropping the last reference to a stage waits for its runs.
                 let cached = self.0.lock().unwrap().take();
                 drop(cached);
             }
@@ -101,7 +101,7 @@ impl<S: Settings> CachedStage<S> {
     ) -> Result<(), gst::StateChangeError> {
         let cached = self.0.lock().unwrap().take();
         let cached = match cached {
-            // After a reported error, load again: the user may have fixed the cause.
+            // If a load error was reported, load again, because the user may have fixed the cause.
             Some(cached) if cached.loaded_with == settings && !cached.loading.is_reported() => cached,
             other => {
                 driver.release();

@@ -39,7 +39,7 @@ struct State {
 
 #[derive(Default)]
 enum WarmUp {
-    /// Not started.
+    /// The warm-up has not started.
     #[default]
     Open,
     Running,
@@ -116,7 +116,7 @@ impl Loading {
         is_canceled: impl Fn() -> bool,
     ) -> Option<stages::Result<Option<Duration>>> {
         let mut state = self.state.lock().unwrap();
-        // A failed warm-up is repeated.
+        // If the last warm-up failed, it is repeated.
         if !matches!(state.warm_up, WarmUp::Running | WarmUp::Over(Ok(Some(_)))) {
             state.warm_up = WarmUp::Running;
             drop(state);

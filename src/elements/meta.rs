@@ -1,5 +1,5 @@
-//! Transport of results with a buffer: our own meta (`results_meta`) together with the metas that GStreamer defines. The only module that
-//! knows all of them.
+//! Stores results on a buffer and reads them: in roiflow's own meta (`results_meta`, "our meta") and in the metas that GStreamer defines.
+//! Only this module uses all of these metas.
 //!
 //! Our meta contains the complete [`FrameResults`]. It has no tags, so converters, scalers and encoders keep it. Copies of a buffer share
 //! it. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer provides it, each detection also
@@ -47,7 +47,7 @@ pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
     attach_to(buffer, results, true);
 }
 
-/// Replaces the results of this buffer and updates its ROI metas. With `with_analytics`, also updates the analytics meta.
+/// Replaces the results of this buffer, and updates its ROI metas. With `with_analytics`, also updates the analytics meta.
 ///
 /// A detection without a ROI meta gets one, unless it lies outside the frame. An existing ROI meta keeps its rectangle, gets missing
 /// parameters, and gets the ID of the detection's analytics entry. ROI metas of detections that are no longer in the results are removed.
@@ -113,7 +113,7 @@ fn is_complete(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
         && analytics::is_all_ours(buffer, &own.written)
 }
 
-/// Whether the ROI metas of this buffer are exactly these, unchanged and in order.
+/// Whether the ROI metas of this buffer are exactly those of `marks`, unchanged and in the same order.
 fn are_as_left(buffer: &gst::BufferRef, marks: &[Mark]) -> bool {
     let mut marks = marks.iter();
     buffer.iter_meta::<RoiMeta>().all(|roi| marks.next().is_some_and(|mark| mark.is_unchanged(&roi))) && marks.next().is_none()
@@ -173,8 +173,8 @@ pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
     results_meta::get(buffer).map(|own| own.size)
 }
 
-/// Whether our detections in the frame have lost their ROI metas: an element dropped them, and may have moved the image as well
-/// (videocrop, videobox).
+/// Whether our detections in the frame have lost their ROI metas. An element such as videocrop or videobox then dropped the metas, and may
+/// have moved the image as well.
 ///
 /// `results` is the return value of [`read`].
 pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {

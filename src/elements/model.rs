@@ -40,7 +40,7 @@ impl Stream {
             let model = Model { loading: Some(loading), work: None };
             std::mem::replace(&mut *state, StreamState { flow, model, ..StreamState::default() })
         };
-        // Outside the lock: dropping the last reference to a stage waits for its runs.
+        // Drop outside the lock, because dropping the last reference to a stage waits for its runs.
         drop(ended);
         self.counts.begin();
     }
@@ -73,7 +73,7 @@ impl Stream {
             return self.ready_stage(element);
         }
         let loading = loading?;
-        // Before installing the stage, so that a flush can interrupt the wait.
+        // The warm-up is before the installation of the stage, so that a flush can interrupt the wait.
         let work = match work {
             Some(work) => work,
             None => loading.wait(|| self.is_flushing())?,
@@ -118,8 +118,8 @@ impl Stream {
         if self.is_flushing() { gst::FlowError::Flushing } else { gst::FlowError::Error }
     }
 
-    /// Installs a stage and sets the queue's capacity. No effect if another thread has done it, loading failed, or the element was
-    /// restarted.
+    /// Installs a stage and sets the queue's capacity. Has no effect if another thread has installed the stage, loading failed, or the
+    /// element was restarted.
     fn install(&self, element: &gst::Element, epoch: Epoch, loading: &Arc<Loading>, work: Arc<dyn Work>) {
         let slots = Slots::of(work.stage());
         {

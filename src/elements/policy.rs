@@ -38,7 +38,7 @@ pub(super) enum SchedulingPolicy {
     Latency,
 }
 
-/// Why a frame was skipped or dropped. If a property is the reason, it has the property's name.
+/// The reason why a frame was skipped or dropped. If a property is the reason, the reason has the property's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     /// Not selected by `inference-interval`.
@@ -60,12 +60,12 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    /// In the order of the enum.
+    /// All reasons, in the order of the enum.
     pub(super) const ALL: [Self; 8] =
         [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
-    /// Number of reasons, from the first, that skip inference.
+    /// The first so many reasons skip inference.
     pub(super) const N_OF_SKIPS: usize = 5;
-    /// Number of reasons, from the first, that never drop the frame: the user has chosen these skips; they do not indicate overload.
+    /// The first so many reasons never drop a frame, because the user has chosen these skips, and they do not indicate overload.
     pub(super) const N_OF_CHOICES: usize = 2;
 
     /// The name in statistics and results.
@@ -97,13 +97,13 @@ pub(super) struct Policy {
     pub(super) drop_frames: bool,
     pub(super) inference_interval: u32,
     pub(super) carry_results: bool,
-    /// For detectors; 0 = every frame counts as changed.
+    /// The property `motion-threshold` of detectors. 0 = every frame counts as changed.
     pub(super) motion_threshold: f32,
     pub(super) qos: bool,
     /// Maximum number of failed frames in a row; `None` = unlimited.
     pub(super) max_failures: Option<u32>,
     pub(super) stats_interval: Option<Duration>,
-    /// Affects the metadata, not the inference.
+    /// Whether results are also written as analytics metadata. Has no effect on inference.
     pub(super) analytics_meta: bool,
 }
 
@@ -117,7 +117,7 @@ impl Default for Policy {
             carry_results: false,
             motion_threshold: 0.0,
             qos: true,
-            // More than the capacity of in-flight queues, because one device failure fails all frames in flight.
+            // Larger than the capacity of in-flight queues, because one failure of a device fails all frames in flight.
             max_failures: Some(100),
             stats_interval: None,
             analytics_meta: true,
@@ -241,12 +241,12 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<Policy>> = LazyLock::new(|| 
 pub(super) const MOTION_THRESHOLD: &str = "motion-threshold";
 
 impl Policy {
-    /// Sets a property. Returns false if `name` is not one of these.
+    /// Sets a property. Returns false if `name` is not a property of the policy.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
-    /// The value of a property; `None` if `name` is not one of these.
+    /// The value of a property. `None` if `name` is not a property of the policy.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }

@@ -5,8 +5,8 @@
 //! `tee`, they may hold the same buffer.
 //!
 //! A non-live upstream waits for a slot, and also for its buffers. A camera without a free buffer loses frames that are not counted. So
-//! behind a live source, frames are copied while all elements together hold all buffers but one. Buffers held by other elements, such as
-//! `queue` or a sink that keeps its last frame, are not known here.
+//! behind a live source, frames are copied while all elements together hold all buffers but one. Buffers that other elements hold, such as
+//! `queue` or a sink that keeps its last frame, cannot be counted.
 //!
 //! This module uses no stream and no pads.
 
@@ -76,7 +76,7 @@ pub(super) struct Share {
     out: Arc<Out>,
 }
 
-/// Why a buffer must be copied.
+/// The reason why a buffer must be copied.
 pub(super) enum Full {
     /// This element holds its maximum.
     Element,
@@ -89,7 +89,7 @@ pub(super) enum Full {
 struct Out(Mutex<HashMap<usize, usize>>);
 
 impl Out {
-    /// Adds a holder of this buffer. Returns false if the buffer is not held yet and `most` buffers are.
+    /// Adds a holder of this buffer. Returns false if `most` buffers are already held and this buffer is not one of them.
     fn take(&self, buffer: usize, most: usize) -> bool {
         let mut out = self.0.lock().unwrap();
         if out.len() >= most && !out.contains_key(&buffer) {
@@ -188,7 +188,7 @@ impl Pool {
         (self.share.clone(), report)
     }
 
-    /// Returns true once: the message about copied frames is to be posted.
+    /// Whether the message about copied frames must be posted. Returns true only once.
     pub(super) fn reports_copies(&mut self) -> bool {
         !std::mem::replace(&mut self.is_copying_reported, true)
     }

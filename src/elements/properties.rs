@@ -52,12 +52,12 @@ impl<S: 'static> Properties<S> {
         self.0.iter().map(|property| property.spec.clone())
     }
 
-    /// Sets a property. Returns false if `name` is not one of these.
+    /// Sets a property. Returns false if the table has no property `name`.
     pub(super) fn set(&self, settings: &mut S, name: &str, value: &glib::Value) -> bool {
         self.find(name).map(|property| (property.set)(settings, value)).is_some()
     }
 
-    /// The value of a property; `None` if `name` is not one of these.
+    /// The value of a property. `None` if the table has no property `name`.
     pub(super) fn get(&self, settings: &S, name: &str) -> Option<glib::Value> {
         self.find(name).map(|property| (property.get)(settings))
     }

@@ -126,23 +126,23 @@ static FUNCTIONS: Functions = Functions { retain, release, encode };
 /// # Safety
 /// `payload` belongs to this copy.
 unsafe extern "C" fn retain(payload: *const c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     unsafe { Arc::increment_strong_count(payload.cast::<Payload>()) }
 }
 
 /// # Safety
 /// `payload` belongs to this copy, and the caller owns a reference to it.
 unsafe extern "C" fn release(payload: *const c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     unsafe { Arc::decrement_strong_count(payload.cast::<Payload>()) }
 }
 
 /// # Safety
 /// `payload` belongs to this copy, and `sink` may be called with `context`.
 unsafe extern "C" fn encode(payload: *const c_void, sink: Sink, context: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     let bytes = unsafe { &*payload.cast::<Payload>() }.encode();
-    // SAFETY: the caller's promise; the bytes are valid during the call.
+    // SAFETY: the caller guarantees it, see `# Safety`; the bytes are valid during the call.
     unsafe { sink(context, bytes.as_ptr(), bytes.len()) }
 }
 
@@ -189,7 +189,7 @@ impl Held {
 /// # Safety
 /// `context` is a `Vec<u8>` that nothing else uses; there are `len` bytes.
 unsafe extern "C" fn collect(context: *mut c_void, bytes: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     unsafe { (*context.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) }
 }
 
@@ -280,11 +280,11 @@ unsafe extern "C" fn init(
     held: glib::ffi::gpointer,
     _buffer: *mut gst::ffi::GstBuffer,
 ) -> glib::ffi::gboolean {
-    // SAFETY: the caller's promise; only `put_held` passes parameters.
+    // SAFETY: the caller guarantees it, see `# Safety`; only `put_held` passes parameters.
     let held = unsafe { held.cast::<Held>().as_mut() };
     let none = || Held { functions: ptr::null(), payload: ptr::null() };
     let held = held.map_or_else(none, |held| std::mem::replace(held, none()));
-    // SAFETY: the caller's promise; the field is uninitialized, so it is written without dropping.
+    // SAFETY: the caller guarantees it, see `# Safety`; the field is uninitialized, so it is written without dropping.
     unsafe { ptr::write(&raw mut (*meta.cast::<Raw>()).held, held) };
     glib::ffi::GTRUE
 }
@@ -292,7 +292,7 @@ unsafe extern "C" fn init(
 /// # Safety
 /// `meta` was initialized by [`init`] and is not used afterwards.
 unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {
-    // SAFETY: the caller's promise; GStreamer frees the header.
+    // SAFETY: the caller guarantees it, see `# Safety`; GStreamer frees the header.
     unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<Raw>()).held) };
 }
 
@@ -307,9 +307,9 @@ unsafe extern "C" fn transform(
     _transform_type: glib::ffi::GQuark,
     _data: glib::ffi::gpointer,
 ) -> glib::ffi::gboolean {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it, see `# Safety`.
     let held = unsafe { (*meta.cast::<Raw>()).held.clone() };
-    // SAFETY: the caller's promise; nothing else refers to `dest` during the call.
+    // SAFETY: the caller guarantees it, see `# Safety`; nothing else refers to `dest` during the call.
     put_held(unsafe { gst::BufferRef::from_mut_ptr(dest) }, held);
     glib::ffi::GTRUE
 }

@@ -187,12 +187,12 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::
 });
 
 impl ModelSettings {
-    /// Sets a property. Returns false if `name` is not one of these.
+    /// Sets a property. Returns false if `name` is not a model property.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
-    /// The value of a property; `None` if `name` is not one of these.
+    /// The value of a property. `None` if `name` is not a model property.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }

@@ -39,7 +39,7 @@ pub(super) enum Left {
 }
 
 impl Counts {
-    /// Resets the posting time at the begin of a stream.
+    /// Resets the time at which statistics are posted, at the begin of a stream.
     pub(super) fn begin(&self) {
         *self.due.lock().unwrap() = None;
     }
@@ -123,7 +123,7 @@ impl Counts {
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.skipped) {
             structure.set(format!("skipped-{}", reason.name()), count(counter));
         }
-        // Reasons that are a choice of the user never drop frames.
+        // Skip reasons that the user has chosen never drop frames.
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.dropped).skip(Reason::N_OF_CHOICES) {
             structure.set(format!("dropped-{}", reason.name()), count(counter));
         }
@@ -164,7 +164,7 @@ impl Pace {
         self.next = (self.next + 1) % Self::N_FRAMES;
     }
 
-    /// Frames per second. Falls while no frame leaves.
+    /// Frames per second. The value falls while no frame leaves.
     fn fps(&self, now: Instant) -> f64 {
         let (oldest, newest) = (self.times.iter().flatten().min(), self.times.iter().flatten().max());
         let (Some(&oldest), Some(&newest)) = (oldest, newest) else { return 0.0 };

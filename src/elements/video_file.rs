@@ -1,8 +1,9 @@
 //! `roiflow-video-file`: sink of `roiflow run` for encoded video. Not part of the plugin.
 //!
-//! Differs from `filesink` in three ways:
+//! The element differs from `filesink` in three ways:
 //!
-//! - The file is opened, and an existing one replaced, when the first bytes arrive; with `hold-until-moov`, when they can be played.
+//! - The file is opened, and an existing file replaced, when the first bytes arrive. With `hold-until-moov`, this happens when the video
+//!   can be played.
 //! - FIFOs and standard output without a reader block neither start nor stop.
 //! - Errors describe what failed and whether the file can be played.
 
@@ -205,7 +206,7 @@ mod imp {
                 && let Some(state) = self.state.lock().unwrap().as_mut()
                 && let Some(start) = bytes.start()
             {
-                // A muxer goes back to write what it knows only at the end.
+                // A muxer seeks back to write values that it knows only at the end, such as the duration.
                 state.position = *start;
             }
             self.parent_event(event)

@@ -34,7 +34,7 @@ struct State<T> {
     n_skipped: usize,
     n_events: usize,
     capacity: usize,
-    /// Limits in addition to `capacity`: for all frames, and for frames in flight.
+    /// Limits in addition to `capacity`: maximum number of all frames, and of frames in flight.
     max_frames: usize,
     max_in_flight: usize,
     /// Ticket of the next entry.
@@ -55,9 +55,9 @@ struct Entry<T> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Admitted; results are not complete.
+    /// The frame was admitted, and its results are not complete.
     InFlight,
-    /// Admitted; results are complete.
+    /// The frame was admitted, and its results are complete.
     Frame,
     /// A frame that leaves without inference.
     Skipped,
@@ -104,7 +104,7 @@ impl<T> State<T> {
     }
 }
 
-/// Identifies a frame in the queue. Unique; later frames have greater tickets.
+/// Identifies a frame in the queue. Each ticket is unique, and later frames have greater tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -112,7 +112,7 @@ pub struct Ticket(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flushing;
 
-/// Why a frame was not admitted, with the frame.
+/// The reason why a frame was not admitted, together with the frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused<T> {
     /// The queue is full.
@@ -128,7 +128,7 @@ pub enum Taken<T> {
     Complete(T),
     /// A frame whose deadline passed before it was complete. Its later completion has no effect.
     Late(T),
-    /// No item: `wake_at` was reached, or [`InFlightQueue::wake`] was called.
+    /// No item is returned, because `wake_at` was reached or [`InFlightQueue::wake`] was called.
     WokenUp,
 }
 
@@ -321,7 +321,7 @@ impl<T> InFlightQueue<T> {
 
     /// Makes [`InFlightQueue::take`] check the deadline of the oldest frame. Call this after admitting a frame that has a deadline.
     ///
-    /// `admit` does not call this method: without deadlines, each frame would wake up a thread without need.
+    /// `admit` does not call this method, because without deadlines each frame would wake up a thread needlessly.
     pub fn recheck_deadlines(&self) {
         self.changed.notify_all();
     }
@@ -342,7 +342,8 @@ impl<T> InFlightQueue<T> {
         if state.flushing { Err(Flushing) } else { Ok(()) }
     }
 
-    /// Empties the queue and blocks it until [`InFlightQueue::resume`]. Returns the removed items, oldest first.
+    /// Empties the queue. Until [`InFlightQueue::resume`] is called, the queue accepts and returns no items. Returns the removed items,
+    /// oldest first.
     pub fn flush(&self) -> Vec<T> {
         let mut state = self.state.lock().unwrap();
         state.flushing = true;

@@ -35,7 +35,7 @@ pub enum Sharing {
     Named(String),
 }
 
-/// What a stage does with its model. Stages of different roles do not share a model.
+/// The use of a model by a stage. Stages of different roles do not share a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Detector,
@@ -150,7 +150,7 @@ enum Key {
     Named(String),
 }
 
-/// An instance, if it exists. Locked while it is created.
+/// A weak reference to an instance. Its lock is held while the instance is created.
 type InstanceSlot = Arc<Mutex<Weak<Instance>>>;
 
 /// The compiled models of an engine.
@@ -206,19 +206,20 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     let unbatched = BatchLimits { max_items: 1, timeout: None };
     let runs_regions = role == Role::Classifier;
     let is_unbatched = options.batch_size.map_or(!runs_regions, |max| max <= 1);
-    // Engines are faster with static shapes: with a dynamic batch axis, UltraFace takes 25 % longer on OpenVINO.
+    // The batch axis is fixed, because engines are faster with static shapes. With a dynamic batch axis, UltraFace takes 25 % longer on
+    // OpenVINO.
     let pinned = is_unbatched.then(|| with_batch_size_one(&model)).flatten();
-    // Checked before requests are created, because requests require a model with one image input.
+    // The ports are checked before requests are created, because requests require a model with one image input.
     let accept = |info: &ModelInfo| ModelSpec::load(options, info).map(drop);
     let compile = |model: &Model| Copies::compile(core, model, device, options, &config, &accept);
     let copies = match pinned.as_ref().map(compile) {
         Some(Ok(pinned)) => pinned,
         Some(Err(error)) if matches!(error.kind(), ErrorKind::Config | ErrorKind::Io) => return Err(error),
-        // Errors refer to the original model, which is what the user knows.
+        // Compile the original model, so that errors refer to the shapes in the user's file.
         Some(Err(_)) | None => compile(&model)?,
     };
     let single = &copies.first;
-    // From the original model: with a reshaped axis, the device may have less information.
+    // Use the information of the original model, because a device may report less for a reshaped model.
     let info = single.info().clone();
     let (copies, limits) = match options.batch_size {
         Some(max @ 2..) => {

@@ -55,7 +55,7 @@ impl StageResults {
     }
 }
 
-/// The runs of one frame: common data and the results so far.
+/// The runs of one frame: the data that they share, and the results so far.
 pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
     pub(super) client: Arc<Client>,
     /// Number of the frame in its stream, for traces.
@@ -64,7 +64,7 @@ pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
     /// Tracing span of the frame; its runs start in this span.
     pub(super) span: tracing::Span,
     gathered: Mutex<Gathered>,
-    /// Receives the results, once.
+    /// The closure that receives the results. It is called once.
     done: Mutex<F>,
 }
 
@@ -140,7 +140,7 @@ impl JobInput {
 
 /// One frame or region to run. Dropping a job before it ran reports the error `Stopped`.
 pub(super) struct Job {
-    /// `None` after completion.
+    /// The image, or `None` after completion.
     input: Option<JobInput>,
     pub(super) runs: Arc<FrameRuns>,
     detections: Vec<Detection>,

@@ -95,9 +95,9 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// The contradiction as a message, once.
+    /// A message about the contradiction, if there is one. Returns the message only once.
     pub(super) fn take_warning(&self) -> Option<String> {
-        // Without the lock, if the check is complete and the warning was taken.
+        // The flag avoids the lock if the check is complete and the warning was taken.
         self.state().warning.take()
     }
 
@@ -106,7 +106,7 @@ impl OutputCheck {
     }
 }
 
-/// Where the user changes a key.
+/// The place where the user can change a key.
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
         Source::Named(path) | Source::NextToModel(path) => format!("its description `{}`", path.display()),

@@ -64,7 +64,7 @@ pub(super) fn add_results(
         match of.map(|found| detections.get_mut(n_before + found)) {
             None => classifications.push(classification),
             Some(Some(detection)) => detection.classifications.push(classification),
-            // An attribute of a detection that does not exist.
+            // The decoder assigned the attribute to a detection that does not exist, so the attribute is dropped.
             Some(None) => {}
         }
     }

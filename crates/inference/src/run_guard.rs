@@ -18,12 +18,12 @@ pub struct RunGuard {
     state: AtomicU8,
     arrived: Instant,
     begin_by: Option<Instant>,
-    /// Start of the first run, in nanoseconds since `arrived`; 0 before.
+    /// Start of the first run, in nanoseconds since `arrived`; 0 until then.
     begun_ns: AtomicU64,
     succeeded: AtomicBool,
 }
 
-/// Why a guard was canceled.
+/// The reason why a guard was canceled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReason {
     /// The frame was replaced by another frame.
@@ -88,7 +88,7 @@ impl RunGuard {
         let _whichever = self.transition(WAITING, LATE) || self.transition(BEGUN, LATE);
     }
 
-    /// Why the guard was canceled; `None` if it was not.
+    /// The reason why the guard was canceled; `None` if it was not canceled.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         match self.state.load(Ordering::Acquire) {
             DISPLACED => Some(CancelReason::Displaced),

@@ -105,7 +105,7 @@ pub struct ModelSpec {
     pub input_shape: Shape,
     /// Labels of a detector, or of a classifier with one head.
     pub labels: Labels,
-    /// Defaults used for missing keys, one sentence each.
+    /// The default values that are used for missing keys, one sentence for each.
     pub assumed: Vec<String>,
     /// Source of the description.
     pub source: Source,
@@ -203,7 +203,7 @@ impl ModelSpec {
         Ok(Self { name, model_name, task, heads, preprocess, crop, input_size, input_shape, labels, assumed, source, origin })
     }
 
-    /// Whether this is the name of an attribute of the model.
+    /// Whether the model has an attribute with this name.
     pub fn says(&self, name: &str) -> bool {
         self.task == Task::Classification && self.heads.iter().any(|head| *head.name == *name)
     }
@@ -246,17 +246,17 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     Ok((compiled, spec))
 }
 
-/// The labels of a model as its description has them. The model is read, but not compiled.
+/// The labels in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
-/// As [`ModelSpec::load`]. Some models show their outputs only when they are compiled; of these the labels are not known here.
+/// As [`ModelSpec::load`]. The labels of a model are not known here if its outputs are known only after it is compiled.
 pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
     ModelSpec::load(options, model.info()).map(|spec| spec.labels)
 }
 
-/// The task of a model by its description. The model is read, but not compiled.
+/// The task in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
 /// As [`Description::find`], and the errors of reading. `Config` if the description has no valid `task`.
@@ -273,7 +273,7 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
     Ok(task)
 }
 
-/// Sets dynamic width and height of the only input to the values of the description. Only then are the output shapes of some models known.
+/// Sets dynamic width and height of the only input to the values of the description. Some models have known output shapes only after this.
 /// Returns the model unchanged if it is static or has no description yet.
 ///
 /// # Errors
@@ -283,7 +283,7 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
     if port.shape.dims().iter().skip(1).all(|dim| !dim.is_open()) {
         return Ok(model.clone());
     }
-    // Errors in the description are reported when it is compared with the compiled model.
+    // Errors in the description are ignored here. They are reported when the description is compared with the compiled model.
     let described = Description::find(options, model.info()).ok().and_then(|found| toml::from_str::<Written>(&found.text).ok());
     match described.and_then(|written| written.input.sized(port)) {
         Some(shape) => model.reshape([(0, shape)]),
@@ -367,6 +367,6 @@ pub struct WrittenModel {
 pub enum Checked {
     /// The model was run, and its results were compared with those of another program.
     Run,
-    /// From publications of the authors only.
+    /// The description was only compared with publications of the authors.
     Documentation,
 }

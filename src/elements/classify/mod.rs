@@ -6,8 +6,8 @@
 //!     ! roipublish ! fakesink
 //! ```
 //!
-//! Works on the objects of `roidetect`, and on the ROI metas of other detectors. A region is a view of the frame: preprocessing reads it
-//! directly. Frames without regions pass immediately, in order.
+//! `roiclassify` works on the objects of `roidetect`, and on the ROI metas of other detectors. A region is a view of the frame:
+//! preprocessing reads it directly. Frames without regions pass immediately, in order.
 //!
 //! With `inference-region=full-frame`, the whole frame is classified, for example the scene or the weather. The result is in
 //! `classifications` of the JSON:

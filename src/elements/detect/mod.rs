@@ -26,15 +26,15 @@
 //! ```
 //!
 //! A frame whose run fails passes without results. More than `max-failures` failed frames in a row end the stream with an error; here the
-//! the first failure does:
+//! first failure does:
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx max-failures=0
 //!     ! roipublish address=faces.jsonl ! fakesink
 //! ```
 //!
-//! For a camera that mostly shows an empty room: frames in which less than 1 % of the area changed since the last inferred frame are not
-//! inferred, and carry its objects:
+//! The next pipeline suits a camera that mostly shows an empty room. Frames in which less than 1 % of the area changed since the last
+//! inferred frame are not inferred, and carry the objects of that frame:
 //!
 //! ```text
 //! gst-launch-1.0 v4l2src ! videoconvert ! roidetect model=person.onnx motion-threshold=0.01 class-thresholds=person=0.6

@@ -218,7 +218,7 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
     state.warned_of_lost_rois |= lost_from.is_some();
 
     if !overlay::has_something_to_draw(&results, settings.style) {
-        // Without mapping the buffer, so that a buffer that is too short for its caps passes.
+        // Return without mapping the buffer, so that a buffer that is too short for its caps passes.
         return Ok(lost_from.map(|attached_size| (attached_size, size)));
     }
     let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, &state.info).map_err(|error| {

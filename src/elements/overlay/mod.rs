@@ -1,11 +1,12 @@
 //! `roioverlay`: draws boxes, keypoints, labels and attributes on the frame.
 //!
 //! ```text
-//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roioverlay ! videoconvert ! autovideosink
+//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roioverlay ! videoconvert !
+//! autovideosink
 //! ```
 //!
-//! Draws in the frame's own format, in place and without conversion. Frames without results, and all frames with `draw=false`, pass
-//! unchanged. Runs no model: it reads metas only.
+//! `roioverlay` draws in the frame's own format, in place and without conversion. Frames without results, and all frames with `draw=false`,
+//! pass unchanged. The element runs no model: it reads only metas.
 //!
 //! The drawing code, without GStreamer, is in `roiflow_images`.
 

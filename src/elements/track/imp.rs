@@ -47,8 +47,8 @@ struct State {
     names: Names,
 }
 
-/// Allocates track IDs 1, 2, 3, ..., so that the same stream has the same IDs in every run. Numbering continues after resets, so that an
-/// ID never means two objects.
+/// Allocates track IDs 1, 2, 3, and so on, so that the same stream has the same IDs in every run. Numbering continues after resets, so that
+/// one ID never identifies two objects.
 ///
 /// Several trackers in one stream must not allocate the same ID. So each has its own range: the first from 1, the second from 2^24 + 1,
 /// and so on.

@@ -6,8 +6,8 @@
 //!     ! roipublish address=tracks.jsonl ! fakesink
 //! ```
 //!
-//! Works on the objects of `roidetect`, and on the metas of other detectors. Place it after the last detector. It reads no pixels and takes
-//! little time, so frames of any format and memory pass immediately and in order, and no `queue` is needed.
+//! `roitrack` works on the objects of `roidetect`, and on the metas of other detectors. Place it after the last detector. It reads no
+//! pixels and takes little time, so frames of any format and memory pass immediately and in order, and no `queue` is needed.
 //!
 //! The track ID is the object's `id` in the JSON (`region_id` only numbers the objects of a frame), and the parameter `object_id` of its
 //! `GstVideoRegionOfInterestMeta`, as DL Streamer's `gvatrack` writes it. IDs of `gvatrack` are kept. IDs count from 1 and are the same in

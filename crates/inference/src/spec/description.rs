@@ -49,7 +49,7 @@ pub enum KnownBy {
 }
 
 impl Source {
-    /// The [`Source::Model`] of a description that was deduced from ports only.
+    /// The value of [`Source::Model`] for a description that was deduced only from ports.
     pub const PORTS: &'static str = "its ports";
 
     /// The path of the description, if the source is a file.
@@ -83,7 +83,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A description as text, not checked against the model.
+/// A description as text. It is not checked against the model yet.
 #[derive(Debug, Clone)]
 pub struct Description {
     /// Source of the text.
@@ -146,7 +146,7 @@ impl Description {
             return Self::read(path, Source::Named(path.clone()), info).map(|found| (found, Vec::new()));
         }
         let path = options.model.with_extension("json");
-        // Other programs also put files with this extension next to models.
+        // Other programs also put .json files next to models, so check that it is a model-proc file.
         if files::read_text(&path, files::MAX_DESCRIPTION_BYTES, "model-proc file").is_ok_and(|text| model_proc::is_one(&text)) {
             return Self::read(&path.clone(), Source::NextToModel(path), info).map(|found| (found, Vec::new()));
         }
@@ -239,7 +239,7 @@ impl Description {
                 text.push('\n');
             }
         }
-        // `[output]` is the last table.
+        // A line at the end belongs to `[output]`, because that is the last table.
         Ok(Self { text: format!("{text}{line}\n"), ..self.clone() })
     }
 

@@ -1,6 +1,6 @@
-//! Evidence from ports: whether a model certainly belongs to a decoder, or only could, because other models have the same ports.
+//! Evidence from ports. It tells whether a model certainly needs a decoder, or only may need it because other models have the same ports.
 //!
-//! Models with the same ports as a decoder's, and how they are distinguished:
+//! These models have the ports that a decoder expects:
 //!
 //! | decoder | models with such ports | distinguished by |
 //! |---|---|---|
@@ -20,7 +20,7 @@ use crate::frame::Size;
 pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
     let n = shapes.len();
     match decoder {
-        // The maps of the strides may accompany the table.
+        // The model may also output the maps of the strides, which the decoder does not need.
         "yolov5" => shapes.iter().filter(|shape| shape.len() != 5).count() == 1,
         "yolov8" | "yolov10" | "yolox" | "ssd" => n == 1,
         "ultraface" => n <= 2,
@@ -31,7 +31,7 @@ pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
         "centerface" => n == 4,
         "nanodet" => n == 1 || n == 6,
         "nanodet-plus" | "picodet" => n == 1 || n == 8,
-        // Saliency maps and feature vectors may accompany the lists.
+        // The model may also output saliency maps and feature vectors, which the decoder does not need.
         _ => true,
     }
 }

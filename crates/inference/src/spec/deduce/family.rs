@@ -160,7 +160,7 @@ static FAMILIES: [Family; 12] = [
     },
 ];
 
-/// For decoders whose ports also occur in other families, so that the user must decide.
+/// Used for decoders whose ports also occur in other families, so that the user must choose the decoder.
 fn is_never(_: &ModelInfo, _: Size) -> bool {
     false
 }
@@ -168,12 +168,12 @@ fn is_never(_: &ModelInfo, _: Size) -> bool {
 /// Decoders that read one or two outputs and ignore all others. A match of such a decoder is weak evidence.
 const PASSES_OVER: [&str; 7] = ["yolov5", "yolov8", "yolov10", "yolox", "ssd", "ultraface", "boxes-labels"];
 
-/// The model has several outputs, and no other decoder uses all of them.
+/// Whether the model has several outputs, and no other decoder uses all of them.
 fn is_only_one(info: &ModelInfo, size: Size) -> bool {
     info.outputs.len() > 1 && readers(info, size).iter().filter(|name| !PASSES_OVER.contains(name)).count() == 1
 }
 
-/// The number of rows equals the number of priors at this size, which is unlikely for lists of boxes.
+/// Whether the number of rows equals the number of priors at this size. This is unlikely for lists of boxes.
 fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
     let shapes = output::shapes(info);
     shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)

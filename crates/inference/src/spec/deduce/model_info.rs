@@ -42,7 +42,7 @@ fn wrong(key: &str, expected: &str, got: &str) -> crate::runtime::Error {
     config(format!("model_info `{key}`: expected {expected}, got `{got}`"))
 }
 
-/// Defaults of a model wrapper for missing keys.
+/// The values that a model wrapper uses for missing keys.
 struct Defaults {
     resize: &'static str,
     color: &'static str,
@@ -170,7 +170,7 @@ fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &D
     let why = "the default of Model API for such models";
     let input = &mut draft.input;
     match keys.flag("reverse_input_channels") {
-        // Images are BGR in Model API.
+        // Model API reads images as BGR.
         Some(is_reversed) => input.set("color", if is_reversed { "rgb" } else { "bgr" }),
         None => input.assume("color", defaults.color, why),
     }
