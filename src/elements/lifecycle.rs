@@ -1,7 +1,7 @@
 //! State changes of an inference element: loading starts in READY, while other elements start, and the stage is released on the way to
 //! NULL.
 //!
-//! No state change waits for loading, so sources and decoders start meanwhile. The first thread that needs the stage waits
+//! No state change waits for loading, so sources and decoders start at the same time. The first thread that needs the stage waits
 //! ([`super::model`]). A load error is posted as soon as it is known, but not before PAUSED, because settings may change in READY.
 //!
 //! The change to NULL waits for threads that load a stage or warm it up, for a limited time.

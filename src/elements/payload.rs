@@ -2,7 +2,7 @@
 //!
 //! The encoding is JSON with all fields of [`FrameResults`]. Floating-point numbers are written as their bits, so that they are preserved
 //! exactly. Copies of different versions are compatible: unknown fields are ignored, missing fields get defaults, and outcomes of an
-//! unknown kind are left out.
+//! unknown kind are ignored.
 
 use std::sync::Arc;
 

@@ -63,9 +63,9 @@ impl Reason {
     /// All reasons, in the order of the enum.
     pub(super) const ALL: [Self; 8] =
         [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
-    /// The first so many reasons skip inference.
+    /// Number of reasons that skip inference. They are the first reasons in the enum.
     pub(super) const N_OF_SKIPS: usize = 5;
-    /// The first so many reasons never drop a frame, because the user has chosen these skips, and they do not indicate overload.
+    /// Number of reasons that never drop a frame, because the user has chosen these skips. They are the first reasons in the enum.
     pub(super) const N_OF_CHOICES: usize = 2;
 
     /// The name in statistics and results.
@@ -164,7 +164,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         .field(
             glib::ParamSpecUInt::builder("inference-interval")
                 .nick("Inference interval")
-                .blurb("Infer one of this many frames; the others pass, marked skipped")
+                .blurb("Infer every Nth frame; the other frames pass and are marked skipped")
                 .minimum(1)
                 .maximum(100_000)
                 .default_value(default.inference_interval)

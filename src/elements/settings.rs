@@ -97,7 +97,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
             |settings, config| settings.options.config = given(config),
         )
         .with(
-            fraction("threshold", "Threshold", "Results with a lower confidence are left out, 0 to 1; -1: the description's value"),
+            fraction("threshold", "Threshold", "Results with a lower confidence are not reported, 0 to 1; -1: the description's value"),
             |settings| settings.options.threshold.unwrap_or(-1.0),
             |settings, threshold| settings.options.threshold = not_negative(threshold),
         )

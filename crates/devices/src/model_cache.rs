@@ -347,7 +347,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     }
 }
 
-/// Removes a draft whose writer process has ended. It holds the draft's lock meanwhile, so that no other process uses the draft.
+/// Removes a draft whose writer process has ended. It holds the draft's lock during the removal, so that no other process uses the draft.
 fn remove_if_left_behind(draft: &Path, age: &impl Fn(SystemTime) -> Duration) {
     let Ok(lock) = File::open(draft) else { return };
     let is_left_behind = match lock.try_lock() {

@@ -409,7 +409,7 @@ mod tests {
         let model = [b"\x3a", &[graph.len() as u8][..], &graph, b"\x08\xac\x02"].concat();
         let outlined = b"\x3a\x0c\x12\x01g\x2a\x05\x08\x03\x42\x01w\x0a\x00\x08\xac\x02";
         assert_eq!(outline(Cursor::new(&model)).unwrap(), outlined);
-        assert_eq!(outline(Cursor::new(outlined)).unwrap(), outlined, "nothing is left to leave out");
+        assert_eq!(outline(Cursor::new(outlined)).unwrap(), outlined, "the outline of an outline is the outline itself");
         // The same numbers one by one: { graph (7): { initializer (5): { dims (1): 1, int64_data (7): 3, dims (1): 2 } } }
         let one_by_one = b"\x3a\x08\x2a\x06\x08\x01\x38\x03\x08\x02";
         assert_eq!(outline(Cursor::new(one_by_one)).unwrap(), b"\x3a\x06\x2a\x04\x08\x01\x08\x02");
@@ -458,7 +458,7 @@ mod tests {
         // TensorProto { external_data (13): [{ key: "location", value: "w" }] }
         let tensor = b"\x6a\x0d\x0a\x08location\x12\x01w";
         assert!(says(&[&tiny("double.onnx")[..], tensor].concat()));
-        // Wherever in the file, and in whatever pieces it is read.
+        // The key is found at every position in the file, and however reads split it.
         for before in (64 << 10) - 40..(64 << 10) + 10 {
             let zeros = vec![0; before];
             let in_pieces = zeros.chain(&tensor[..5]).chain(&tensor[5..]);

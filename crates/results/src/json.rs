@@ -21,8 +21,8 @@
 //! The same stream gives the same lines in every run, except for `time` and `message_id`. Lines for servers have a `message_id`, because a
 //! server may get a line twice.
 //!
-//! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are fractions
-//!   of the frame size, not clipped.
+//! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are
+//!   fractions of the frame size, not clipped.
 //! - `classifications` has the attributes of the whole frame. The key is omitted if the frame has no attributes.
 //! - Objects outside the frame are omitted. NaN and infinite numbers are null.
 //! - The module `geometry` has the keys of masks, polygons and other shapes, whose coordinates are fractions of the frame size.
@@ -309,7 +309,7 @@ fn serialize_classifications<M: SerializeMap>(
             Outcome::Tensor { shape, data } => map.serialize_entry(&key, &TensorBody { shape, data, model })?,
             Outcome::Text { text, confidence } => map.serialize_entry(&key, &TextBody { text, confidence: *confidence, model })?,
             Outcome::Geometry(of) => map.serialize_entry(&key, &GeometryBody { geometry: Placed { of, size }, model })?,
-            #[allow(unreachable_patterns, reason = "there may be more kinds later, of which this format knows nothing yet")]
+            #[allow(unreachable_patterns, reason = "the enum may get more kinds, which this format does not have yet")]
             _ => {}
         }
     }
@@ -514,7 +514,7 @@ mod tests {
             detection(2, Rect::from_corners(300.0, 0.0, 400.0, 10.0)),
         ]));
         let objects = value["objects"].as_array().unwrap();
-        assert_eq!(objects.len(), 1, "an object outside the frame is left out");
+        assert_eq!(objects.len(), 1, "an object outside the frame is not written");
         assert_eq!([&objects[0]["x"], &objects[0]["y"], &objects[0]["w"], &objects[0]["h"]], [0, 50, 20, 50]);
         assert_eq!(objects[0]["detection"]["bounding_box"], json!({"x_min": -0.1, "y_min": 0.5, "x_max": 0.1, "y_max": 1.5}));
     }

@@ -122,7 +122,7 @@ impl Image {
             _ if format.has_interleaved_chroma() => (ColorModel::yuv(coefficients), [full(0), chroma(1, 0, 2 * n), chroma(1, n, 2 * n)]),
             _ if format.is_subsampled() => (ColorModel::yuv(coefficients), [full(0), chroma(1, 0, n), chroma(2, 0, n)]),
             PixelFormat::Gray8 => (ColorModel::luma(coefficients), [full(0); 3]),
-            _ => (ColorModel::Rgb, format.rgb_offsets().expect("all other formats are made of colors").map(full)),
+            _ => (ColorModel::Rgb, format.rgb_offsets().expect("all other formats have RGB components").map(full)),
         };
         Ok(Self { planes, size: frame.size(), color_model, sample, components, phase })
     }
@@ -263,7 +263,7 @@ impl<'a> Rows<'a> {
     /// The sample of a component at column `x` of row `y`.
     pub(super) fn sample<const N: usize>(&self, component_idx: usize, x: u32, y: u32) -> [u8; N] {
         let position = self.image.components[component_idx].spacing.position(x);
-        *self.row(component_idx, y)[position..].first_chunk().expect("a sample lies in its row")
+        *self.row(component_idx, y)[position..].first_chunk().expect("the row contains the sample")
     }
 }
 

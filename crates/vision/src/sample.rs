@@ -91,7 +91,7 @@ impl Grid {
     pub(super) fn pick<const N: usize>(&mut self, row: &[u8], target: &mut [[[u8; N]; LANES]], simd: Simd) {
         let group = &self.group;
         if !self.is_windowed {
-            let sample = |position: usize| *row[position..].first_chunk().expect("a sample lies in its row");
+            let sample = |position: usize| *row[position..].first_chunk().expect("the row contains the sample");
             for (positions, pieces) in self.positions.as_chunks::<LANES>().0.iter().zip(target.chunks_exact_mut(group.n_pieces())) {
                 for (offset, pair) in group.offsets().iter().zip(pieces.as_chunks_mut::<2>().0) {
                     for (lane, positions) in positions.iter().enumerate() {

@@ -116,7 +116,7 @@ impl Device for AutoDevice {
             };
             let compiled = self.core.compile_device_model(model, name, config, &accept);
             if let Some((error, leaves_open)) = not_accepted.take() {
-                // If a device knows all output shapes, other devices would report the same shapes, so trying them is useless.
+                // If a device reports static output shapes, all other devices would report the same shapes, so trying them is useless.
                 if !leaves_open {
                     return Err(unusable.unwrap_or(error));
                 }

@@ -312,7 +312,7 @@ impl Api {
         }
         // The library takes no length: it derives the length from element type and shape.
         let needed_bytes = extent.shape.n_elements().and_then(|n_elements| n_elements.checked_mul(extent.element.size()));
-        assert_eq!(needed_bytes, Some(extent.n_bytes), "a tensor over {} {} has as many bytes", extent.shape, extent.element);
+        assert_eq!(needed_bytes, Some(extent.n_bytes), "the number of bytes must match a tensor of {} {}", extent.shape, extent.element);
         let shape = OvShape { rank: extent.shape.len() as i64, dims: dims.as_mut_ptr() };
         let (code, data) = (code_of(extent.element), extent.ptr.cast());
         let mut tensor = ptr::null_mut();
@@ -330,7 +330,7 @@ impl Api {
         self.check(unsafe { (self.functions.ov_tensor_create)(code_of(ElementType::U8), shape, &raw mut tensor) })?;
         let tensor = TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("OpenVINO returned no tensor")? };
         let (data, n_bytes) = tensor.data()?;
-        assert_eq!(n_bytes, bytes.len(), "a tensor of as many bytes");
+        assert_eq!(n_bytes, bytes.len(), "the library must allocate as many bytes as requested");
         // SAFETY: the tensor has `n_bytes` bytes, and no other code refers to it yet.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data.cast_mut(), n_bytes) };
         Ok(tensor)

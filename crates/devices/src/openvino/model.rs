@@ -191,7 +191,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
 /// Compiles a file, or loads its compiled model from the cache.
 ///
 /// OpenVINO writes cached models in place, although other processes may have mapped those files. So each process gives OpenVINO a private
-/// folder with hard links to the files of the cache entry. If OpenVINO compiles the model anew, this folder becomes the cache entry.
+/// folder with hard links to the files of the cache entry. If OpenVINO had to compile the model, this folder becomes the cache entry.
 fn compile_file(
     api: &Arc<Api>,
     folder: Option<&Path>,

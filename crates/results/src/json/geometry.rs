@@ -69,7 +69,7 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
             serialize_grid(map, values, size)?;
             map.serialize_entry("values", &*values.values)
         }
-        #[allow(unreachable_patterns, reason = "there may be more kinds later, of which this format knows nothing yet")]
+        #[allow(unreachable_patterns, reason = "the enum may get more kinds, which this format does not have yet")]
         _ => Ok(()),
     }
 }
