@@ -521,7 +521,7 @@ impl Stream {
             element,
             gst::StreamError::Failed,
             (
-                "an element between the detector and `{}` dropped the regions (videocrop and videobox do), so boxes may be off; put it upstream of the detector or downstream of the last roi element",
+                "an element between the detector and `{}` dropped the region metas of objects (as videocrop and videobox do), so boxes may be wrong; move that element upstream of the detector or downstream of the last roi element",
                 element.name()
             )
         );

@@ -14,9 +14,9 @@ pub struct Style {
     pub labels: bool,
     /// Whether the detector's confidence is written after the label.
     pub confidence: bool,
-    /// Line width of boxes in pixels; 0: by frame height, at least 2.
+    /// Line width of boxes in pixels; 0: depends on the frame height, at least 2.
     pub thickness: u32,
-    /// Height of the text in pixels, rounded to a size that exists; 0: by frame size.
+    /// Height of the text in pixels, rounded to an available size; 0: depends on the frame size.
     pub font_size: u32,
 }
 

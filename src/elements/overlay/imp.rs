@@ -87,14 +87,14 @@ impl ObjectImpl for RoiOverlay {
                     .build(),
                 glib::ParamSpecUInt::builder("thickness")
                     .nick("Thickness")
-                    .blurb("Line width of boxes in pixels; 0: by frame height, at least 2")
+                    .blurb("Line width of boxes in pixels; 0: depends on the frame height, at least 2")
                     .maximum(1000)
                     .default_value(default.style.thickness)
                     .mutable_playing()
                     .build(),
                 glib::ParamSpecUInt::builder("font-size")
                     .nick("Font size")
-                    .blurb("Height of the text in pixels, 16 to 256, rounded to a size that exists; 0: by frame size")
+                    .blurb("Height of the text in pixels, 16 to 256, rounded to an available size; 0: depends on the frame size")
                     .maximum(Font::MAX_HEIGHT)
                     .default_value(default.style.font_size)
                     .mutable_playing()
@@ -199,7 +199,7 @@ impl BaseTransformImpl for RoiOverlay {
                 self,
                 gst::StreamError::Format,
                 ("the frame changed from {attached_size} to {size} after detection, and an element dropped its regions of interest \
-                     (videocrop does), so boxes may be off; crop before the detector, or draw before cropping")
+                     (as videocrop does), so boxes may be wrong; crop upstream of the detector, or draw before cropping")
             );
         }
         Ok(gst::FlowSuccess::Ok)
@@ -224,7 +224,7 @@ fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> R
     let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, &state.info).map_err(|error| {
         gst::error_msg!(
             gst::ResourceError::Write,
-            ("expected a {format} frame of {size} that is writable, got a buffer that is not: {error}")
+            ("expected a writable {format} frame of {size}, got a buffer that cannot be mapped for writing: {error}")
         )
     })?;
     // A negative stride (bottom-up image) becomes 0, which the canvas refuses.

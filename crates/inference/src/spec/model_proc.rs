@@ -155,7 +155,9 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
     let crops = match params.crop.as_deref() {
         None => false,
         Some("central" | "central-resize") => true,
-        Some(other) => return Err(wrong("crop", "central or central-resize, because images are cropped around their center only", other)),
+        Some(other) => {
+            return Err(wrong("crop", "central or central-resize, because roiflow crops images only around their center", other));
+        }
     };
     let resize = match (params.resize.as_deref(), crops) {
         (None | Some("no-aspect-ratio"), false) => "stretch",
@@ -166,12 +168,16 @@ fn input(inputs: &[Input], info: &ModelInfo, section: &mut Section) -> Result<()
             return Err(wrong("resize", "aspect-ratio, aspect-ratio-pad or no-aspect-ratio, because images are always resized", "no"));
         }
         (None | Some("no-aspect-ratio" | "aspect-ratio-pad"), true) => {
-            return Err(wrong("crop", "it with `resize` aspect-ratio alone", params.crop.as_deref().unwrap_or_default()));
+            return Err(wrong("crop", "this key only together with `resize`: aspect-ratio", params.crop.as_deref().unwrap_or_default()));
         }
         (Some(other), _) => return Err(wrong("resize", "aspect-ratio, aspect-ratio-pad or no-aspect-ratio", other)),
     };
     match resize {
-        "crop" => section.assume("resize", resize, "DL Streamer crops less: it enlarges a fitting image by an eighth and crops the excess"),
+        "crop" => section.assume(
+            "resize",
+            resize,
+            "DL Streamer crops less: it scales the image to fit, enlarges it by an eighth, and crops the excess",
+        ),
         _ => section.set("resize", resize),
     }
     if let Some(padding) = &params.padding {

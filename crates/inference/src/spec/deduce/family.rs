@@ -210,7 +210,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let family = FAMILIES.iter().find(is_it);
     if let Some(family) = family.filter(|_| n_channels(port, layout) == Some(3)) {
         let why = match decoder {
-            Some(_) => format!("{} does so", family.name),
+            Some(_) => format!("{} preprocesses images this way", family.name),
             None => format!("its ports are those of {}, which is preprocessed this way", family.name),
         };
         draft.top.set("task", "detection");

@@ -22,7 +22,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     }
     let layout = layout_of(port).or_else(|| channels_last(port))?;
     let (mut draft, mut open) = (Draft::default(), Vec::new());
-    let why = "TensorFlow's Object Detection API does so";
+    let why = "TensorFlow's Object Detection API preprocesses images this way";
     draft.about.push("A detector of TensorFlow's Object Detection API. The model includes NMS.".to_owned());
     draft.top.set("task", "detection");
     let input = &mut draft.input;
