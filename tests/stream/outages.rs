@@ -301,6 +301,10 @@ fn malformed_destinations_are_errors_before_the_start() {
     for (properties, part) in [
         ("url=mqtt://host/a/#", "expected a topic name without wildcards"),
         ("url=mqtt://host/a?qos=2", "unknown option `qos`: expected one of user, password-file, client-id"),
+        ("url=file://x/y", "expected file:///PATH with an absolute path"),
+        ("url=file:///tmp/y?gzip=true", "options keep and gzip: expected max-bytes or max-age as well, got neither"),
+        ("url=file:///tmp/y?max-bytes=0", "options max-bytes and max-age: expected more than 0"),
+        ("url=file:///tmp/y?maxbytes=9", "unknown option `maxbytes`: expected one of max-bytes, max-age, keep, gzip"),
         ("url=carrier-pigeon://host", "unknown scheme `carrier-pigeon`: expected a file"),
         ("url=mqtt://u:${ROIFLOW_NO_SUCH}@host", "environment variable ROIFLOW_NO_SUCH"),
         ("address=/tmp/x spool=/tmp/spool", "spool: expected the url of a server, got the file /tmp/x"),
@@ -505,4 +509,19 @@ fn command_fails_if_a_server_without_spool_gets_nothing_and_hides_the_password()
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!text.contains("hunter22"), "{text}");
+}
+
+#[test]
+fn file_is_split_into_compressed_parts() {
+    let folder = Folder::new("rotated");
+    let path = folder.file("results.jsonl").replace(' ', "%20");
+    let pipeline = stream(2000, &format!("url=file://{path}?max-bytes=100K&gzip=true"));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings, stat(&pipeline, "lines")), (None, vec![], 2000));
+    let output = Command::new("sh").args(["-c", "zcat results.*.gz; cat results.jsonl"]).current_dir(&folder.0).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let frame = |line: &str| serde_json::from_str::<Value>(line).unwrap()["frame"].as_u64().unwrap();
+    assert!(text.lines().map(frame).eq(0..2000));
+    let n_parts = std::fs::read_dir(&folder.0).unwrap().count();
+    assert!((4..10).contains(&n_parts), "{n_parts}");
 }

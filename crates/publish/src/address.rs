@@ -130,6 +130,11 @@ impl Address {
         }
     }
 
+    /// As [`Address::finish`], for files, which have no login.
+    pub(crate) fn finish_file(&self, known: &str) -> Result<(), String> {
+        self.finish("").map_err(|error| format!("{}{known}", error.trim_end_matches("user, password-file, ")))
+    }
+
     /// The address without credentials and options.
     pub(crate) fn shown(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };

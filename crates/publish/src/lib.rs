@@ -30,6 +30,7 @@ mod output_file;
 mod publisher;
 mod redis;
 mod retry;
+mod rotating_file;
 mod spool;
 mod target;
 #[cfg(feature = "tls")]

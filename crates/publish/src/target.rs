@@ -9,6 +9,7 @@ use super::http::Http;
 use super::mqtt::Mqtt;
 use super::nats::Nats;
 use super::redis::Redis;
+use super::rotating_file::{RotatingFile, Rotation};
 use super::{Destination, IfExists, LineFile};
 
 /// A destination that is not connected yet.
@@ -19,7 +20,7 @@ pub struct Target {
 }
 
 enum Kind {
-    File(PathBuf),
+    File(PathBuf, Rotation),
     Server(Box<dyn Destination>),
 }
 
@@ -37,15 +38,18 @@ impl Target {
     }
 
     fn try_parse(text: &str) -> Result<Self, String> {
-        let file = |path: &str| Self { shown: path.to_owned(), spool_name: String::new(), kind: Kind::File(path.into()) };
-        if let Some(path) = text.strip_prefix("file://") {
-            return match path.starts_with('/') {
-                true => Ok(file(path)),
-                false => Err("expected file:///PATH with an absolute path".to_owned()),
-            };
+        let file =
+            |path: &str, rotation| Self { shown: path.to_owned(), spool_name: String::new(), kind: Kind::File(path.into(), rotation) };
+        if let Some(rest) = text.strip_prefix("file://") {
+            if !rest.starts_with('/') {
+                return Err("expected file:///PATH with an absolute path".to_owned());
+            }
+            let mut address = Address::parse(&format!("file://localhost{rest}"))?;
+            let rotation = rotation(&mut address)?;
+            return Ok(file(&format!("/{}", address.path), rotation));
         }
         if !text.contains("://") {
-            return Ok(file(text.strip_prefix("file:").unwrap_or(text)));
+            return Ok(file(text.strip_prefix("file:").unwrap_or(text), Rotation::default()));
         }
         let address = Address::parse(text)?;
         let shown = address.shown();
@@ -67,7 +71,7 @@ impl Target {
     /// The path of the file; `None` for a server.
     pub fn file(&self) -> Option<&std::path::Path> {
         match &self.kind {
-            Kind::File(path) => Some(path),
+            Kind::File(path, _) => Some(path),
             Kind::Server(_) => None,
         }
     }
@@ -85,10 +89,25 @@ impl Target {
     /// The destination. Connecting opens it; `if_exists` concerns files.
     pub fn into_destination(self, if_exists: IfExists) -> Box<dyn Destination> {
         match self.kind {
-            Kind::File(path) => Box::new(LineFile::new(path, if_exists)),
+            Kind::File(path, rotation) if rotation != Rotation::default() => Box::new(RotatingFile::new(path, if_exists, rotation)),
+            Kind::File(path, _) => Box::new(LineFile::new(path, if_exists)),
             Kind::Server(server) => server,
         }
     }
+}
+
+/// The options of a file.
+fn rotation(address: &mut Address) -> Result<Rotation, String> {
+    let (max_bytes, max_age) = (address.take_number("max-bytes")?, address.take_duration("max-age")?);
+    let (keep, gzip) = (address.take_number("keep")?, address.take_switch("gzip")?);
+    address.finish_file("max-bytes, max-age, keep, gzip")?;
+    if max_bytes.or(max_age.map(|age| age.as_secs())) == Some(0) {
+        return Err("options max-bytes and max-age: expected more than 0".to_owned());
+    }
+    if (keep.is_some() || gzip) && max_bytes.is_none() && max_age.is_none() {
+        return Err("options keep and gzip: expected max-bytes or max-age as well, got neither".to_owned());
+    }
+    Ok(Rotation { max_bytes, max_age, keep, gzip })
 }
 
 impl std::fmt::Debug for Target {

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::WhenFull;
-use crate::publish::{
-    self, Deadline, Event, IfExists, Limits, LineFile, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target,
-};
+use crate::publish::{self, Deadline, Event, IfExists, Limits, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target};
 use crate::redaction;
 
 /// How long the end of a stream waits for a server that acknowledges nothing.
@@ -95,7 +93,7 @@ impl Destination {
         if let Some(file) = target.file().map(Path::to_owned) {
             OutputFile::new(&file, self.if_exists, deadline.clone()).check().map_err(|error| cannot_open(&name.address, &error))?;
             let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
-            let publisher = Publisher::start(LineFile::new(file, self.if_exists), options, deadline, on_event).map_err(no_thread)?;
+            let publisher = Publisher::start(target.into_destination(self.if_exists), options, deadline, on_event).map_err(no_thread)?;
             return Ok(Route { publisher, spool: None, is_server: false });
         }
         let Some(folder) = &name.spool else {
