@@ -14,7 +14,7 @@ use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
     self, Classifier, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan,
-    Progress, Spec, SpoolFolder, images_out, models::check_labels, naming, outputs, streams,
+    Progress, Restart, RestartPolicy, Spec, SpoolFolder, images_out, limits, models::check_labels, naming, outputs, streams,
 };
 use crate::{folders, publish, redaction, stages};
 
@@ -82,6 +82,18 @@ pub(super) struct Args {
     /// Seconds without data after which a camera or network source counts as lost; 0: no limit
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_timeout)]
     source_timeout: Timeout,
+    /// When to open a camera or network source again: on-error: if it fails or its connection ends; always: also after a regular end.
+    /// Default: on-error for live sources, but an error at once if the first connection is refused
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy())]
+    restart: Option<RestartPolicy>,
+    /// End a stream if its lost source delivers no frame for this long, such as 90s or 12h; without it, roiflow tries until the source is
+    /// back
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    give_up_after: Option<Duration>,
+    /// Time after which a live source that delivers data but no frame counts as lost, such as 5s; three times as long before the first
+    /// frame; 0: no limit
+    #[arg(long, value_name = "DURATION", value_parser = parse_frame_timeout)]
+    no_frame_timeout: Option<Timeout>,
     /// Device that runs the models, same as --set device=NAME; `roiflow devices` lists them
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -122,6 +134,21 @@ fn parse_timeout(text: &str) -> Result<Timeout, String> {
     let seconds = number_of_seconds(text).filter(|seconds| *seconds >= 0.0);
     let seconds = seconds.ok_or_else(|| format!("expected a number of seconds from 0 to {MAX_SECONDS}, got `{text}`"))?;
     Ok(Timeout((seconds > 0.0).then(|| Duration::from_secs_f64(seconds).max(Duration::from_millis(1)))))
+}
+
+fn parse_policy() -> impl TypedValueParser<Value = RestartPolicy> {
+    let names = RestartPolicy::ALL.map(RestartPolicy::name);
+    clap::builder::PossibleValuesParser::new(names)
+        .map(|name| RestartPolicy::ALL.into_iter().find(|policy| policy.name() == name).expect("one of the names"))
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration = limits::parse_duration(text)?;
+    if duration.is_zero() { Err("expected a duration above 0, got 0".to_owned()) } else { Ok(duration) }
+}
+
+fn parse_frame_timeout(text: &str) -> Result<Timeout, String> {
+    Ok(Timeout(Some(limits::parse_duration(text)?).filter(|timeout| !timeout.is_zero())))
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -231,6 +258,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         bail!(error.clone());
     }
     images_out::check_streams(plans.iter().flatten())?;
+    check_restart(&args, plans.iter().flatten())?;
     if let Some(trace) = &args.trace {
         outputs::check_destination("--trace", trace, args.if_exists())?;
     }
@@ -306,7 +334,29 @@ fn plan(
     let outputs = Outputs { json, publish, spool, video, images, show, repeat, if_exists, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     let plan = Plan::resolve(spec, set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
-    Ok(Plan { limits: Limits { n_frames: args.frames, duration: args.seconds, source_timeout: args.source_timeout.0 }, ..plan })
+    let frame_timeout = args.no_frame_timeout.map_or(plan.limits.frame_timeout, |timeout| timeout.0);
+    let limits = Limits { n_frames: args.frames, duration: args.seconds, source_timeout: args.source_timeout.0, frame_timeout };
+    let policy = args.restart.or(plan.restart.policy);
+    let restart = Restart { policy, give_up_after: args.give_up_after.or(plan.restart.give_up_after), ..plan.restart };
+    Ok(Plan { limits, restart, ..plan })
+}
+
+/// Checks that `--restart` can have an effect.
+fn check_restart<'a>(args: &Args, plans: impl Iterator<Item = &'a Plan> + Clone) -> Result<(), pipeline::Error> {
+    let Some(policy) = args.restart.filter(|policy| *policy != RestartPolicy::Never).map(RestartPolicy::name) else { return Ok(()) };
+    if !plans.clone().any(|plan| matches!(plan.input, Input::Uri(_))) {
+        return Err(pipeline::Error::usage(format!(
+            "--restart {policy}: expected an input with an address, such as rtsp://, got only files, images or test patterns; use --loop to \
+             repeat a file"
+        )));
+    }
+    match plans.clone().find(|plan| !plan.can_restart()) {
+        Some(_) => Err(pipeline::Error::usage(format!(
+            "--restart {policy}: expected --video with a file, got a pipe: a video cannot be continued after a gap; write a file, or use \
+             --restart never"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Plays the valid plans. Returns the results in the order of `plans`. Prints warnings and failures as they occur.
@@ -333,6 +383,10 @@ fn play(
     }
     let mut is_traced = false;
     let (bar, mut all) = (Bar::new((!quiet).then_some(terminal)), vec![None; playable.len()]);
+    let tell = |plan_idx: usize, text: &dyn std::fmt::Display| match is_many {
+        true => terminal.warn(format_args!("stream {}: {text}", playable_names[plan_idx])),
+        false => terminal.warn(text),
+    };
     let ended = streams::run_all(&playable, interrupt, |plan_idx, event| match event {
         Event::Progress(progress) => {
             all[plan_idx] = Some(*progress);
@@ -341,9 +395,13 @@ fn play(
             }
             bar.show(Progress::of_all(all.iter().flatten()));
         }
-        Event::Warning(warning) if is_many => terminal.warn(format_args!("stream {}: {warning}", playable_names[plan_idx])),
-        Event::Warning(warning) => terminal.warn(warning),
+        Event::Warning(warning) => tell(plan_idx, warning),
         Event::Ended(Err(error)) if is_many && error.kind() != ErrorKind::Closed => fail(playable_names[plan_idx], error),
+        Event::SourceLost { reason } => tell(plan_idx, &format_args!("{reason}; trying again until it is back")),
+        Event::SourceBack { gap, attempts } => {
+            let (gap, attempts) = (gap.as_secs_f64(), if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") });
+            tell(plan_idx, &format_args!("the source is back after {gap:.1} s and {attempts}"));
+        }
         Event::Started | Event::Ended(_) => {}
     });
     bar.finish();
@@ -428,6 +486,9 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
         let what = if frames.dropped { "dropped" } else { "skipped" };
         line(what, format!("{} frames by {}: {}", frames.n_frames, frames.element, frames.reason));
     }
+    if stats.n_restarts > 0 {
+        line("restarts", format!("{} after a lost source; {:.1} s without it", stats.n_restarts, stats.time_down.as_secs_f64()));
+    }
     let n_skipped: u64 = all.iter().flat_map(|stream| &stream.ended).map(|ending| ending.n_skipped_images).sum();
     if n_skipped > 0 {
         line("skipped", format!("{n_skipped} unreadable images"));
@@ -477,6 +538,9 @@ fn of_stream(stream: &Stream) -> String {
     let n_skipped: u64 = stats.not_inferred.iter().filter(|frames| !frames.dropped).map(|frames| frames.n_frames).sum();
     if n_skipped > 0 {
         parts.push(format!("{n_skipped} skipped"));
+    }
+    if stats.n_restarts > 0 {
+        parts.push(format!("{} restarts, {:.1} s without the source", stats.n_restarts, stats.time_down.as_secs_f64()));
     }
     if stats.n_failed > 0 {
         parts.push(format!("inference failed on {}", stats.n_failed));

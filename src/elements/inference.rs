@@ -14,6 +14,7 @@ use gstreamer as gst;
 
 use super::infer::Driver;
 use super::lifecycle::{self, CachedStage};
+use super::loading::Loading;
 use super::pads::{self, InferenceElement};
 use super::policy;
 use super::regions::{InferenceRegion, ObjectFilter};
@@ -96,6 +97,11 @@ impl Inference {
         self.imp().driver.work()
     }
 
+    /// The stage that is loaded or loading; `None` while the element is stopped.
+    pub(super) fn loading(&self) -> Option<Arc<Loading>> {
+        self.imp().stage.loading()
+    }
+
     /// Counters of result reuse of a classifier.
     pub(super) fn reuse_counts(&self) -> &Arc<ReuseCounts> {
         self.imp().driver.reuse.get_or_init(Arc::default)
@@ -143,7 +149,7 @@ mod imp {
         srcpad: gst::Pad,
         pub(super) driver: Arc<Driver>,
         pub(super) settings: Mutex<Settings>,
-        stage: CachedStage<Settings>,
+        pub(super) stage: CachedStage<Settings>,
         load: fn(&super::Inference, &Settings) -> stages::Result<Arc<dyn Work>>,
     }
 

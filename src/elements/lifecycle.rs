@@ -40,6 +40,11 @@ impl<S> Default for CachedStage<S> {
 }
 
 impl<S: Settings> CachedStage<S> {
+    /// The cached stage, loaded or loading.
+    pub(super) fn loading(&self) -> Option<Arc<Loading>> {
+        self.0.lock().unwrap().as_ref().map(|cached| cached.loading.clone())
+    }
+
     /// Runs the element's part of a state change before and after the parent class's. `load` loads a stage; its error is posted on the
     /// bus.
     ///

@@ -121,6 +121,27 @@ pub fn set_engine(bin: &impl IsA<gst::Bin>, engine: &stages::Engine) {
     elements.filter_map(|element| element.downcast::<inference::Inference>().ok()).for_each(|element| element.set_engine(engine.clone()));
 }
 
+/// Keeps the models of elements loaded.
+#[derive(Default)]
+pub struct HeldModels {
+    models: Vec<std::sync::Arc<loading::Loading>>,
+}
+
+impl HeldModels {
+    /// Whether no model is held.
+    pub fn is_empty(&self) -> bool {
+        self.models.is_empty()
+    }
+}
+
+/// Keeps the models that the inference elements of this bin have loaded or are loading, so that a later pipeline need not compile them
+/// again. Empty if the elements are stopped.
+pub fn hold_models(bin: &impl IsA<gst::Bin>) -> HeldModels {
+    let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
+    let inference = elements.filter_map(|element| element.downcast::<inference::Inference>().ok());
+    HeldModels { models: inference.filter_map(|element| element.loading()).collect() }
+}
+
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     register(Some(plugin))
 }

@@ -38,6 +38,11 @@ impl VideoFile {
     pub fn write_until(&self, deadline: Instant) {
         self.imp().deadline.set(deadline);
     }
+
+    /// Whether bytes were written since the start.
+    pub fn has_written(&self) -> bool {
+        self.imp().has_written()
+    }
 }
 
 mod imp {
@@ -224,6 +229,12 @@ mod imp {
                 }
                 _ => BaseSinkImplExt::parent_query(self, query),
             }
+        }
+    }
+
+    impl VideoFile {
+        pub(super) fn has_written(&self) -> bool {
+            self.state.lock().unwrap().as_ref().is_some_and(|state| state.n_written > 0)
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::life::Life;
 use super::session::NewSession;
 use super::stats::{Meter, Stats};
 use super::supervisor::{Inbox, Input, Request};
@@ -62,6 +63,8 @@ pub enum Phase {
     Starting,
     /// Processing frames.
     Running,
+    /// The source is lost. Waiting for the next attempt, or opening the source again. Ends with the first frame.
+    Reconnecting,
     /// No new frames are accepted; frames in flight complete, and outputs are finished.
     Draining,
     /// Stopping its pipeline.
@@ -77,6 +80,10 @@ pub struct Status {
     pub phase: Phase,
     /// Progress; updated ten times per second.
     pub progress: Progress,
+    /// How often the source was lost and a restart followed, including attempts without a frame.
+    pub n_restarts: u64,
+    /// Time without a source, including the current outage.
+    pub time_down: Duration,
 }
 
 /// Event of a stream. `Started` occurs at most once, `Ended` is always last.
@@ -88,6 +95,18 @@ pub enum Event {
     Progress(Progress),
     /// Warning of an element; each text once.
     Warning(String),
+    /// The source failed or ended, and the stream is restarted until it delivers frames again. Occurs once per outage.
+    SourceLost {
+        /// Why the source was lost.
+        reason: Error,
+    },
+    /// The source delivers frames again.
+    SourceBack {
+        /// Time from the last frame before to the first frame after, or from the start of a stream without earlier frames.
+        gap: Duration,
+        /// Number of attempts, including the successful one.
+        attempts: u64,
+    },
     /// The stream ended. No events follow.
     Ended(Result<Ending>),
 }
@@ -142,18 +161,18 @@ impl PipelineHandle {
     /// As for [`build`](super::build::build), or if an output of the plan is one of its inputs. Errors of the running stream are in
     /// [`Event::Ended`].
     pub fn add(&self, plan: &Plan) -> Result<StreamId> {
-        Ok(self.start(NewSession::build(plan)?))
+        Ok(self.start(NewSession::build(plan, 0)?, plan))
     }
 
-    pub(super) fn start(&self, session: NewSession) -> StreamId {
+    pub(super) fn start(&self, session: NewSession, plan: &Plan) -> StreamId {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let stream = StreamId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let phase = Phase::Starting;
-        let status = Status { phase, progress: Progress::default() };
-        let entry = Entry { status, outcome: Outcome::Pending(session.meter()) };
-        self.0.board.lock().insert(stream, entry);
-        let session = session.supervised(stream, self.0.board.clone(), self.0.inbox.clone());
-        self.0.inbox.send(Input::Add(Box::new(session)));
+        let status = Status { phase: Phase::Starting, progress: Progress::default(), n_restarts: 0, time_down: Duration::ZERO };
+        let outcome = Outcome::Pending { past: Box::default(), meter: Some(session.meter()) };
+        self.0.board.lock().insert(stream, Entry { status, is_started: false, outcome });
+        let (board, inbox) = (self.0.board.clone(), self.0.inbox.clone());
+        let session = session.supervised(stream, 0, board.clone(), inbox.clone(), Vec::new());
+        self.0.inbox.send(Input::Add(Box::new(Life::new(stream, session, plan.clone(), board, inbox))));
         stream
     }
 
@@ -169,11 +188,14 @@ impl PipelineHandle {
 
     /// Measurements of a stream so far. `None` if the handle does not have this stream, or the stream failed.
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
-        let meter = match &self.0.board.lock().get(&stream)?.outcome {
+        let (mut stats, meter) = match &self.0.board.lock().get(&stream)?.outcome {
             Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
-            Outcome::Pending(meter) => meter.clone(),
+            Outcome::Pending { past, meter } => ((**past).clone(), meter.clone()),
         };
-        Some(meter.stats(false))
+        if let Some(meter) = meter {
+            stats.continue_with(&meter.stats(false));
+        }
+        Some(stats)
     }
 
     /// Drains a stream: it accepts no more frames, frames in flight complete, and outputs are finished. After five seconds, the stream is
@@ -229,7 +251,7 @@ impl Drop for Inner {
         streams.iter().for_each(|stream| self.inbox.send(Input::Request(*stream, Request::Stop)));
         // Each stop takes a limited time.
         let mut entries = self.board.lock();
-        while entries.values().any(|entry| matches!(entry.outcome, Outcome::Pending(_))) {
+        while entries.values().any(|entry| matches!(entry.outcome, Outcome::Pending { .. })) {
             entries = self.board.changed.wait(entries).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -247,13 +269,18 @@ pub(super) struct Board {
 #[derive(Debug)]
 struct Entry {
     status: Status,
+    /// `Event::Started` was sent.
+    is_started: bool,
     outcome: Outcome,
 }
 
 #[derive(Debug)]
 enum Outcome {
-    /// Not ended; its measurements so far.
-    Pending(Arc<Meter>),
+    /// Not ended: the measurements of its earlier pipelines, and the current pipeline.
+    Pending {
+        past: Box<Stats>,
+        meter: Option<Arc<Meter>>,
+    },
     Ended(Result<Ending>),
 }
 
@@ -264,14 +291,48 @@ impl Board {
         }
     }
 
-    /// Sends an event of a stream that has not ended.
-    pub(super) fn report(&self, stream: StreamId, event: Event) {
-        if let Event::Progress(progress) = &event {
+    /// Records that a stream waits for its source. `past`: measurements of its pipelines so far.
+    pub(super) fn wait_for_source(&self, stream: StreamId, past: &Stats) {
+        self.set_pipeline(stream, Phase::Reconnecting, past, None);
+    }
+
+    /// Records the next pipeline of a stream.
+    pub(super) fn restart(&self, stream: StreamId, meter: Arc<Meter>, past: &Stats) {
+        self.set_pipeline(stream, Phase::Reconnecting, past, Some(meter));
+    }
+
+    fn set_pipeline(&self, stream: StreamId, phase: Phase, past: &Stats, meter: Option<Arc<Meter>>) {
+        let before = self.lock().get_mut(&stream).map(|entry| {
+            entry.status.phase = phase;
+            std::mem::replace(&mut entry.outcome, Outcome::Pending { past: Box::new(past.clone()), meter })
+        });
+        // Dropping it may free elements.
+        drop(before);
+    }
+
+    pub(super) fn set_down(&self, stream: StreamId, n_restarts: u64, time_down: Duration) {
+        if let Some(entry) = self.lock().get_mut(&stream) {
+            (entry.status.n_restarts, entry.status.time_down) = (n_restarts, time_down);
+        }
+    }
+
+    /// Sends an event of a stream that has not ended. The progress is that of the current pipeline.
+    pub(super) fn report(&self, stream: StreamId, mut event: Event) {
+        if event == Event::Started
+            && let Some(entry) = self.lock().get_mut(&stream)
+            && std::mem::replace(&mut entry.is_started, true)
+        {
+            return;
+        }
+        if let Event::Progress(progress) = &mut event {
             if let Some(entry) = self.lock().get_mut(&stream) {
-                entry.status.progress = *progress;
-                if entry.status.phase == Phase::Starting && progress.n_frames > 0 {
+                if matches!(entry.status.phase, Phase::Starting | Phase::Reconnecting) && progress.n_frames > 0 {
                     entry.status.phase = Phase::Running;
                 }
+                if let Outcome::Pending { past, .. } = &entry.outcome {
+                    progress.n_frames += past.n_frames;
+                }
+                entry.status.progress = *progress;
             }
             if self.events.len() >= MAX_UNREAD_PROGRESS {
                 return;

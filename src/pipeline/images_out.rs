@@ -300,8 +300,8 @@ pub(super) fn with_branch(video: String, outputs: &Outputs, input: &Input) -> Re
     Ok(format!("tee name={SINK}-tee {SINK}-tee. ! queue ! {write} {SINK}-tee. ! queue ! {video}"))
 }
 
-/// Writes the frames of a pipeline as image files if requested. An error ends the stream.
-pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
+/// Writes the frames of a pipeline as image files if requested. An error ends the stream. `first_frame` is added to the numbers of frames.
+pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan, first_frame: u64) -> Result<()> {
     let Some(images) = plan.outputs.images.clone() else { return Ok(()) };
     let sink = pipeline.by_name(SINK).and_then(|sink| sink.downcast::<gst_app::AppSink>().ok());
     let sink = sink.ok_or_else(|| Error::usage("the graph has no output for images: end it with `{video}`"))?;
@@ -319,7 +319,7 @@ pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
         let target = |buffer: &gst::BufferRef, size: Size| match origin::read(buffer) {
             Some(origin) if !targets.is_empty() => targets.get(origin.image_idx as usize).cloned(),
             _ => {
-                let number = meta::read_shared(buffer, size).map_or(frame_idx, |results| results.frame_number);
+                let number = first_frame + meta::read_shared(buffer, size).map_or(frame_idx, |results| results.frame_number);
                 let stem: OsString = [&*stem, OsStr::new(&format!("-{number:06}"))].into_iter().collect();
                 Some(images.target(&stem, Format::Jpeg))
             }

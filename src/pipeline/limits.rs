@@ -1,4 +1,4 @@
-//! Limits of a run: `--frames`, `--seconds`, and the timeout of a source, `--source-timeout`.
+//! Limits of a run: `--frames`, `--seconds`, and the timeouts of a source, `--source-timeout` and `--no-frame-timeout`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +19,31 @@ pub struct Limits {
     pub duration: Option<Duration>,
     /// A camera or network source that delivers nothing for this long is lost. `None` = no limit.
     pub source_timeout: Option<Duration>,
+    /// A live source that delivers data but no decoded frame for this long is lost; three times as long before its first frame. `None` =
+    /// no limit.
+    pub frame_timeout: Option<Duration>,
 }
+
+/// Default of both timeouts.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { n_frames: None, duration: None, source_timeout: Some(Duration::from_secs(10)) }
+        Self { n_frames: None, duration: None, source_timeout: Some(DEFAULT_TIMEOUT), frame_timeout: Some(DEFAULT_TIMEOUT) }
     }
+}
+
+/// More than thirty years, in seconds.
+const MAX_SECONDS: f64 = 1e9;
+
+/// Parses a duration: a number of seconds, or numbers with units, such as `90s`, `5m`, `1h 30m`, `2days`.
+///
+/// # Errors
+/// What was expected and found.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().map(|seconds| (0.0..=MAX_SECONDS).contains(&seconds).then(|| Duration::from_secs_f64(seconds)));
+    let parsed = seconds.unwrap_or_else(|| humantime::parse_duration(text).ok().filter(|time| time.as_secs_f64() <= MAX_SECONDS));
+    parsed.ok_or_else(|| format!("expected a duration such as 30, 90s, 5m or 12h, at most {MAX_SECONDS} s, got `{text}`"))
 }
 
 /// Name of the application message that reports a reached limit.
@@ -134,4 +153,19 @@ fn reach(pad: &gst::Pad, is_reached: &AtomicBool) {
 fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
     let segment = pad.sticky_event::<gst::event::Segment>(0)?;
     segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(pts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_seconds_or_have_units() {
+        for (text, seconds) in [("0", 0.0), ("2.5", 2.5), ("90s", 90.0), ("5m", 300.0), ("1h 30m", 5400.0), ("250ms", 0.25)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in ["", "-1", "x", "nan", "inf", "5 parsecs", "1e10", "100years"] {
+            assert!(parse_duration(text).unwrap_err().contains("expected a duration"), "{text}");
+        }
+    }
 }

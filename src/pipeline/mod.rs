@@ -3,8 +3,9 @@
 //! - Description: [`spec`] is the parsed file, [`graph`] its tokenized gst-launch line, and [`plan`] the resolved description with values
 //!   for all parameters. `parse` and `properties` check a line before GStreamer's parser reads it.
 //! - Building: [`build`] creates a `gst::Pipeline` from a plan. [`mod@check`] finds errors without playing it.
-//! - Running: [`handle`] adds and removes streams while others run. `supervisor` is the bus loop of all streams, `session` one stream in
-//!   it. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures them.
+//! - Running: [`handle`] adds and removes streams while others run. `supervisor` is the bus loop of all streams, `life` one stream in
+//!   it, `session` one pipeline of a stream. [`mod@restart`] decides when a lost source is opened again, and `carry` what the next pipeline
+//!   continues. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures them.
 //! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames.
 //!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
@@ -16,6 +17,7 @@
 //! Uses the elements only by name and property. Uses no inference requests. Reads pixels only to pass them on.
 
 pub mod build;
+mod carry;
 pub mod check;
 mod container;
 pub mod credentials;
@@ -29,6 +31,7 @@ pub mod handle;
 mod images;
 pub mod images_out;
 pub mod input;
+mod life;
 pub mod limits;
 pub mod models;
 pub mod naming;
@@ -37,6 +40,7 @@ mod parse;
 pub mod plan;
 mod properties;
 mod reasons;
+pub mod restart;
 pub mod run;
 mod session;
 pub mod spec;
@@ -58,6 +62,7 @@ pub use input::Input;
 pub use limits::Limits;
 pub use models::{Classifier, Models};
 pub use plan::{Outputs, Plan, SpoolFolder};
+pub use restart::{Restart, RestartPolicy};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
+use super::restart::Restart;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, ImageFiles, Input, Result, Spec, file_uri, images_out, outputs, properties};
 use crate::publish::{IfExists, Target};
@@ -78,6 +79,8 @@ pub struct Plan {
     pub outputs: Outputs,
     /// When to end, and how long to wait for the source.
     pub limits: Limits,
+    /// When to restart after the source was lost.
+    pub restart: Restart,
     /// Engine with the devices, decoders and compiled models of the elements. Default: the engine of the process.
     pub engine: Engine,
 }
@@ -113,6 +116,11 @@ impl Plan {
             video: images_out::with_branch(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
         };
         Self::of_description(spec, set, input, outputs, (structure, assignments)).map_err(|error| error.context(spec.title()))
+    }
+
+    /// Whether the outputs can be continued by another pipeline: a pipe holds one video only, and an application reads one pipeline.
+    pub fn can_restart(&self) -> bool {
+        !self.outputs.application && !self.outputs.video.as_deref().is_some_and(Outputs::is_for_all)
     }
 
     /// Devices that run the models; `None` is the element's default device.
@@ -160,7 +168,8 @@ impl Plan {
                 assign(&mut assignments, &overlay.name, "draw", "false");
             }
         }
-        let (name, path, limits) = (spec.file.name.clone(), spec.path.clone(), Limits::default());
+        let (name, path) = (spec.file.name.clone(), spec.path.clone());
+        let (limits, restart) = spec.file.source.resolve()?;
         Ok(Self {
             name,
             path,
@@ -171,6 +180,7 @@ impl Plan {
             input,
             outputs,
             limits,
+            restart,
             engine: Engine::default(),
         })
     }

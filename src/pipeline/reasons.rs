@@ -40,6 +40,29 @@ pub(super) enum Reason {
 }
 
 impl Reason {
+    /// Whether the elements that read and decode the input failed, and a later attempt may succeed. A missing decoder stays missing.
+    pub(super) fn is_of_source(&self, plan: &Plan) -> bool {
+        let Self::OfElement { message, .. } = self else { return false };
+        let gst::MessageView::Error(error) = message.view() else { return false };
+        let kind = error.error();
+        let is_missing = kind.matches(gst::CoreError::MissingPlugin) || kind.matches(gst::StreamError::CodecNotFound);
+        is_from_source(plan, error.src()) && !is_missing
+    }
+
+    /// Whether the server or the system has answered that it refuses: a wrong password, an unknown stream, a missing device, no video.
+    pub(super) fn is_refusal(&self) -> bool {
+        let Self::OfElement { message, .. } = self else { return false };
+        let gst::MessageView::Error(error) = message.view() else { return false };
+        let kind = error.error();
+        let is_no = |code: u32| matches!(code, 300..=499) && !matches!(code, 408 | 429 | 453);
+        let has_answer = status(error).is_some_and(|(_, code)| is_no(code));
+        has_answer
+            || kind.matches(gst::ResourceError::NotFound)
+            || kind.matches(gst::ResourceError::NotAuthorized)
+            || kind.matches(gst::StreamError::TypeNotFound)
+            || kind.matches(gst::StreamError::WrongType)
+    }
+
     /// Converts the reason to an error. May contact a server, for a few seconds.
     pub(super) fn explain(self, plan: &Plan) -> Error {
         match self {
@@ -80,11 +103,16 @@ fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error 
     Error::failed(format!("{what} `{name}`: {text}{hint}"))
 }
 
-/// The response of an HTTP or RTSP server.
-fn answer(error: &gst::message::Error) -> Option<String> {
+/// Protocol and status of the response of an HTTP or RTSP server.
+fn status(error: &gst::message::Error) -> Option<(&'static str, u32)> {
     let details = error.details()?;
     let of = |protocol: &str| details.get::<u32>(&format!("{protocol}-status-code")).ok().filter(|code| *code >= 300);
-    let (protocol, code) = of("http").map(|code| ("HTTP", code)).or_else(|| of("rtsp").map(|code| ("RTSP", code)))?;
+    of("http").map(|code| ("HTTP", code)).or_else(|| of("rtsp").map(|code| ("RTSP", code)))
+}
+
+/// The response of an HTTP or RTSP server.
+fn answer(error: &gst::message::Error) -> Option<String> {
+    let (protocol, code) = status(error)?;
     let advice = match code {
         401 | 403 | 407 => "the server refused the user name or the password",
         404 | 410 => "the server has no such stream or file; check the path",

@@ -2,18 +2,20 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_app as gst_app;
 
+use super::carry::Carried;
 use super::decoded::Decoded;
 use super::handle::{Board, Event, Phase, StreamId};
 use super::plan::{ENTRY, SOURCE};
 use super::reasons::Reason;
-use super::stats::Meter;
+use super::restart::{End, Fault};
+use super::stats::{Meter, Stats};
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
 use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, display, images, images_out, limits, outputs, reasons};
@@ -36,9 +38,11 @@ const MAX_STOP: Duration = Duration::from_secs(6);
 /// Additional time after an error, to find out why a server could not be reached.
 const MAX_REASON: Duration = Duration::from_secs(4);
 
-/// A supervised stream.
+/// One pipeline of a supervised stream.
 pub(super) struct Session {
     stream: StreamId,
+    /// Number of the session in the life of its stream.
+    attempt: u32,
     board: Arc<Board>,
     inbox: Arc<Inbox>,
     parts: Arc<Parts>,
@@ -55,8 +59,18 @@ pub(super) struct Session {
 /// A stream that is built but not started.
 pub(super) struct NewSession(Parts);
 
+/// How a session ended.
+pub(super) struct Finished {
+    pub(super) ending: Ending,
+    /// Why the stream failed.
+    pub(super) error: Option<Error>,
+    pub(super) end: End,
+    /// For the next session; `None` if the pipeline did not stop in time.
+    pub(super) carried: Option<Carried>,
+}
+
 /// Constant data of a stream; shared with the threads that run blocking operations for it.
-struct Parts {
+pub(super) struct Parts {
     plan: Plan,
     secrets: Secrets,
     pipeline: gst::Pipeline,
@@ -75,7 +89,7 @@ enum State {
     /// No more frames are accepted; see [`Closing`].
     Closing(Closing),
     /// A thread is stopping the pipeline. If it times out, this is the result of the stream.
-    Stopping(Result<Ending>),
+    Stopping(Box<Finished>),
 }
 
 /// Monitoring of a running stream.
@@ -175,18 +189,18 @@ enum Outcome {
 }
 
 impl NewSession {
-    /// Builds the pipeline of a plan without starting it.
+    /// Builds the pipeline of a plan without starting it. `first_frame` is the number of the first frame.
     ///
     /// # Errors
     /// See [`super::PipelineHandle::add`].
-    pub(super) fn build(plan: &Plan) -> Result<Self> {
+    pub(super) fn build(plan: &Plan, first_frame: u64) -> Result<Self> {
         let secrets = plan.input.secrets();
         let build = || {
             let pipeline = build::build(plan)?;
             outputs::check_built(&pipeline, plan)?;
             let meter = Arc::new(Meter::new(&pipeline, plan));
             let supervision = Supervision::new(&pipeline, plan);
-            images_out::write_from(&pipeline, plan)?;
+            images_out::write_from(&pipeline, plan, first_frame)?;
             let images = images::Feed::default();
             let is_stopped = Mutex::new(false);
             let mut parts = Parts { plan: plan.clone(), secrets: secrets.clone(), pipeline, meter, supervision, images, is_stopped };
@@ -206,35 +220,41 @@ impl NewSession {
         self.0.meter.clone()
     }
 
-    /// Sends the messages of the pipeline to the loop from now on.
-    pub(super) fn supervised(self, stream: StreamId, board: Arc<Board>, inbox: Arc<Inbox>) -> Session {
+    /// Sends the messages of the pipeline to the loop from now on. `warnings` were already reported.
+    pub(super) fn supervised(self, stream: StreamId, attempt: u32, board: Arc<Board>, inbox: Arc<Inbox>, warnings: Vec<String>) -> Session {
         let parts = Arc::new(self.0);
         let to_loop = inbox.clone();
         let bus = parts.pipeline.bus().expect("a pipeline has a bus");
         bus.set_sync_handler(move |_, message| {
             use gst::MessageView::{Application, Eos, Error, Latency, SegmentDone, Warning};
             if matches!(message.view(), Eos(_) | Error(_) | Warning(_) | Application(_) | SegmentDone(_) | Latency(_)) {
-                to_loop.send(supervisor::Input::Request(stream, Request::Message(message.clone())));
+                to_loop.send(supervisor::Input::OfSession(stream, attempt, Request::Message(message.clone())));
             }
             gst::BusSyncReply::Drop
         });
         let repeats = parts.plan.outputs.repeat && matches!(parts.plan.input, Input::File(_));
         let gate = repeats.then(|| Gate::closed(&parts.pipeline)).flatten();
-        let (state, timer, ending) = (State::Playing, Instant::now() + TICK, Ending::default());
-        Session { stream, board, inbox, parts, state, timer, ending, repeats, gate }
+        let (state, timer, ending) = (State::Playing, Instant::now() + TICK, Ending { warnings, ..Ending::default() });
+        Session { stream, attempt, board, inbox, parts, state, timer, ending, repeats, gate }
     }
 }
 
 impl Session {
-    pub(super) fn stream(&self) -> StreamId {
-        self.stream
+    /// Times of the first and the last frame of the source, if the source is watched.
+    pub(super) fn frames(&self) -> Option<(Instant, Instant)> {
+        self.parts.supervision.watch.as_ref()?.frames()
     }
 
-    /// Reports the ending after the pipeline was dropped.
-    pub(super) fn end(self, ended: Result<Ending>) {
-        let Self { stream, board, parts, .. } = self;
-        drop(parts);
-        board.end(stream, ended);
+    /// Data that is released when a pipeline that did not stop in time has ended.
+    pub(super) fn abandoned(&self) -> Weak<Parts> {
+        Arc::downgrade(&self.parts)
+    }
+
+    /// Stops the pipeline, whose source has not come back in time.
+    pub(super) fn abort(&mut self) {
+        if !matches!(self.state, State::Stopping(_)) {
+            self.finish(Outcome::Stopped);
+        }
     }
 
     /// When [`Session::tick`] is due.
@@ -254,10 +274,11 @@ impl Session {
         }
     }
 
-    /// Handles a request. `Break` with the ending if the stream has ended.
-    pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
+    /// Handles a request. `Break` if the session has ended.
+    pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Box<Finished>> {
         match request {
-            Request::Stopped(ended) => return ControlFlow::Break(ended),
+            Request::Stopped(finished) => return ControlFlow::Break(finished),
+            Request::Built(_) => {}
             Request::Message(message) => self.on_message(&message),
             _ if matches!(self.state, State::Stopping(_)) => {}
             Request::Warning(warning) => self.warn(warning),
@@ -278,14 +299,15 @@ impl Session {
         ControlFlow::Continue(())
     }
 
-    /// Handles timeouts that are due. `Break` with the ending if the stream has ended.
-    pub(super) fn tick(&mut self, now: Instant) -> ControlFlow<Result<Ending>> {
+    /// Handles timeouts that are due. `Break` if the session has ended because its pipeline did not stop in time.
+    pub(super) fn tick(&mut self, now: Instant) -> ControlFlow<Box<Finished>> {
         self.timer = now + TICK;
         match &mut self.state {
-            State::Stopping(ended) => {
-                let ended = std::mem::replace(ended, Err(Error::closed()));
+            State::Stopping(_) => {
                 tracing::warn!("a pipeline did not stop in time and is abandoned");
-                return ControlFlow::Break(ended);
+                if let State::Stopping(finished) = std::mem::replace(&mut self.state, State::Playing) {
+                    return ControlFlow::Break(finished);
+                }
             }
             State::Refused => {
                 let error = Error::failed("the pipeline did not start, and no element reported a reason; try --log debug");
@@ -317,7 +339,8 @@ impl Session {
 
     fn check_source(&mut self) {
         let Supervision { watch, decoded, .. } = &self.parts.supervision;
-        if let (State::Playing, Some(error)) = (&self.state, watch.as_ref().and_then(|watch| watch.overdue(decoded.n_frames()))) {
+        let lost = watch.as_ref().and_then(|watch| watch.overdue(decoded.n_frames()).or_else(|| watch.starving()));
+        if let (State::Playing, Some(error)) = (&self.state, lost) {
             self.close(Cause::Lost(Reason::Known(error)));
             self.continue_without_source();
             // Send EOS on another thread, because a blocked source may hold its lock.
@@ -505,15 +528,16 @@ impl Session {
     fn finish(&mut self, outcome: Outcome) {
         let ending = std::mem::take(&mut self.ending);
         let has_reason = matches!(outcome, Outcome::Failed(_) | Outcome::Ended(Some(Cause::Lost(_))) | Outcome::Forced(Cause::Lost(_)));
-        let fallback = if has_reason {
-            Err(Error::failed("the stream failed, and its pipeline did not stop in time; try --log debug"))
-        } else {
-            Ok(Ending { forced: true, stats: self.parts.meter.stats(false), ..ending.clone() })
-        };
+        let is_live = matches!(&self.parts.plan.input, Input::Uri(uri) if uri.is_live());
+        // Whether the source has a duration is not queried: the query may block.
+        let end = if is_live { self.parts.end_of(&outcome, || false) } else { End::Final };
+        let error = has_reason.then(|| Error::failed("the stream failed, and its pipeline did not stop in time; try --log debug"));
+        let late = Ending { forced: true, stats: self.parts.meter.stats(false), ..ending.clone() };
+        let fallback = Box::new(Finished { ending: late, error, end, carried: None });
         self.timer = Instant::now() + MAX_STOP + if has_reason { MAX_REASON } else { Duration::ZERO };
         self.state = State::Stopping(fallback);
         self.board.set_phase(self.stream, Phase::Stopping);
-        self.spawn("roiflow-stop", |parts, _| Some(Request::Stopped(parts.finish(outcome, ending))));
+        self.spawn("roiflow-stop", |parts, _| Some(Request::Stopped(Box::new(parts.finish(outcome, ending)))));
     }
 
     /// Continues without a failed source. Otherwise, sinks that have not received a frame would wait for the source.
@@ -536,8 +560,8 @@ impl Session {
 
     /// Runs a blocking operation on a separate thread. The operation may send requests, and returns the last request.
     fn spawn(&self, name: &str, act: impl FnOnce(&Parts, &dyn Fn(Request)) -> Option<Request> + Send + 'static) {
-        let (parts, inbox, stream) = (self.parts.clone(), self.inbox.clone(), self.stream);
-        let send = move |request| inbox.send(supervisor::Input::Request(stream, request));
+        let (parts, inbox, stream, attempt) = (self.parts.clone(), self.inbox.clone(), self.stream, self.attempt);
+        let send = move |request| inbox.send(supervisor::Input::OfSession(stream, attempt, request));
         let body = {
             let send = send.clone();
             move || {
@@ -554,8 +578,29 @@ impl Session {
 }
 
 impl Parts {
-    /// Stops the pipeline and returns how the stream ended.
-    fn finish(&self, outcome: Outcome, mut ending: Ending) -> Result<Ending> {
+    /// What an outcome means for a restart. `is_recording` is called for failures of the source only.
+    fn end_of(&self, outcome: &Outcome, is_recording: impl FnOnce() -> bool) -> End {
+        match outcome {
+            Outcome::Ended(None) => End::Eos,
+            Outcome::Ended(Some(Cause::Lost(reason))) | Outcome::Forced(Cause::Lost(reason)) => {
+                End::Source(Fault { is_refused: reason.is_refusal(), is_recording: is_recording() })
+            }
+            Outcome::Failed(reason) if reason.is_of_source(&self.plan) => {
+                End::Source(Fault { is_refused: reason.is_refusal(), is_recording: is_recording() })
+            }
+            _ => End::Final,
+        }
+    }
+
+    /// Whether the source is a recording, which has a duration.
+    fn is_recording(&self) -> bool {
+        let Supervision { watch, decoded, .. } = &self.supervision;
+        watch.as_ref().is_some_and(|watch| watch.is_recording(decoded.declares_duration()))
+    }
+
+    /// Stops the pipeline and returns how the session ended.
+    fn finish(&self, outcome: Outcome, mut ending: Ending) -> Finished {
+        let mut end = self.end_of(&outcome, || self.is_recording());
         let played = match outcome {
             Outcome::Ended(None) => self.supervision.broken_end().map_or_else(
                 || {
@@ -579,25 +624,21 @@ impl Parts {
                 Err(reason.explain(&self.plan))
             }
         };
+        if end == End::Eos && played.is_err() {
+            end = End::Source(Fault { is_recording: self.is_recording(), ..Fault::default() });
+        }
         ending.stats = self.meter.stats(played.is_ok());
+        let carried = Carried::of(&self.pipeline, &self.plan, &self.meter);
         self.stop();
         // Stopping writes or drops the waiting lines.
         ending.stats.n_lines_lost = self.meter.n_lines_lost();
         ending.n_skipped_images = self.images.n_skipped();
         let failure = match (self.images.nothing_read(), played) {
             (Some(error), _) | (None, Err(error)) => Some(error),
-            (None, Ok(_)) if ending.stats.n_lines_lost > 0 => {
-                let n_lost = ending.stats.n_lines_lost;
-                let destination = match &self.plan.outputs.json {
-                    Some(path) if self.plan.outputs.publish.is_empty() => format!("`{}`", path.display()),
-                    Some(_) => "the destinations of --json and --publish".to_owned(),
-                    None => "the destinations of --publish".to_owned(),
-                };
-                Some(Error::failed(format!("{n_lost} lines of results could not be written to {destination}")))
-            }
-            (None, Ok(failure)) => failure,
+            (None, Ok(failure)) => lines_lost(&self.plan, &ending.stats).or(failure),
         };
-        failure.map_or(Ok(ending), |failure| Err(failure.scrubbed(&self.secrets)))
+        let error = failure.map(|failure| failure.scrubbed(&self.secrets));
+        Finished { ending, error, end, carried: Some(carried) }
     }
 
     /// Creates the empty results file of an input without frames. A FIFO may have no reader.
@@ -675,6 +716,17 @@ impl Parts {
         let sought = self.entry_pad().is_some_and(|pad| pad.send_event(seek));
         if sought { Ok(()) } else { Err(Error::failed("--loop: this input cannot be restarted")) }
     }
+}
+
+/// The error of results that could not be written.
+pub(super) fn lines_lost(plan: &Plan, stats: &Stats) -> Option<Error> {
+    let n_lost = stats.n_lines_lost;
+    let destination = match &plan.outputs.json {
+        Some(path) if plan.outputs.publish.is_empty() => format!("`{}`", path.display()),
+        Some(_) => "the destinations of --json and --publish".to_owned(),
+        None => "the destinations of --publish".to_owned(),
+    };
+    (n_lost > 0).then(|| Error::failed(format!("{n_lost} lines of results could not be written to {destination}")))
 }
 
 impl Drop for Parts {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::graph::STRUCTURE;
-use super::{Error, Result};
+use super::restart::{Restart, RestartPolicy};
+use super::{Error, Limits, Result, limits};
 use crate::folders;
 use crate::stages::{files, hint_of_unknown};
 
@@ -37,8 +38,45 @@ pub struct SpecFile {
     /// Parameters that can be set with `--set name=value`.
     #[serde(default)]
     pub parameters: BTreeMap<String, Parameter>,
+    /// The source.
+    #[serde(default)]
+    pub source: SourceSection,
     /// The graph.
     pub pipeline: PipelineSection,
+}
+
+/// The section `[source]`: what to do when a source is lost. Options of the command have priority.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SourceSection {
+    /// Which endings restart the stream.
+    pub restart: Option<RestartPolicy>,
+    /// Time without a frame after which the stream ends: seconds, or a text such as `"12h"`.
+    pub give_up_after: Option<toml::Value>,
+    /// Time without a decoded frame after which a live source is lost; 0 = no limit.
+    pub no_frame_timeout: Option<toml::Value>,
+}
+
+impl SourceSection {
+    /// Limits and restart with the values of this section.
+    ///
+    /// # Errors
+    /// `Usage` if a value is not a duration.
+    pub fn resolve(&self) -> Result<(Limits, Restart)> {
+        let time = |key: &str, value: &Option<toml::Value>| {
+            let parsed = value.as_ref().map(|value| match value {
+                toml::Value::String(text) => limits::parse_duration(text),
+                other => limits::parse_duration(&other.to_string()),
+            });
+            parsed.transpose().map_err(|error| Error::usage(format!("[source] {key}: {error}")))
+        };
+        let (mut limits, mut restart) = (Limits::default(), Restart { policy: self.restart, ..Restart::default() });
+        restart.give_up_after = time("give-up-after", &self.give_up_after)?;
+        if let Some(timeout) = time("no-frame-timeout", &self.no_frame_timeout)? {
+            limits.frame_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+        }
+        Ok((limits, restart))
+    }
 }
 
 /// The section `[pipeline]`.

@@ -39,6 +39,10 @@ pub struct Stats {
     pub not_inferred: Vec<NotInferred>,
     /// JSON lines that could not be written.
     pub n_lines_lost: u64,
+    /// Number of restarts after the source was lost.
+    pub n_restarts: u64,
+    /// Time without a source: from the last frame before each loss to the first frame after it.
+    pub time_down: Duration,
 }
 
 /// Step times of one inference element.
@@ -80,6 +84,8 @@ impl Stats {
             sum.n_failed += stats.n_failed;
             sum.n_dropped += stats.n_dropped;
             sum.n_lines_lost += stats.n_lines_lost;
+            sum.n_restarts += stats.n_restarts;
+            sum.time_down += stats.time_down;
             for stage in &stats.stages {
                 match sum.stages.iter_mut().find(|known| known.name == stage.name) {
                     Some(known) => known.add(stage),
@@ -98,6 +104,16 @@ impl Stats {
         }
         sum.latencies.sort();
         sum
+    }
+
+    /// Adds the measurements of a later pipeline of the same stream.
+    pub(super) fn continue_with(&mut self, later: &Self) {
+        let duration = self.duration + later.duration;
+        *self = Self { duration, ..Self::sum([&*self, later]) };
+        // A sample of bounded size, however often the stream is restarted.
+        while self.latencies.len() > MAX_LATENCIES {
+            self.latencies = self.latencies.iter().skip(1).step_by(2).copied().collect();
+        }
     }
 
     /// Frames per second.
@@ -128,7 +144,10 @@ impl StageTimes {
                 None => self.steps.push((name.clone(), *time)),
             }
         }
-        if self.device != other.device {
+        // An element whose model was not loaded has no device.
+        if self.device.is_empty() {
+            self.device.clone_from(&other.device);
+        } else if !other.device.is_empty() && !self.device.split(", ").any(|device| device == other.device) {
             self.device = format!("{}, {}", self.device, other.device);
         }
         self.n_runs = n_runs;
@@ -217,6 +236,11 @@ impl Meter {
     pub(super) fn n_lines_lost(&self) -> u64 {
         let errors = |publish: &gst::Element| publish.property::<gst::Structure>("stats").get::<u64>("errors").ok();
         self.publish.iter().filter_map(errors).sum()
+    }
+
+    /// Number of frames that have arrived at the first inference element.
+    pub(super) fn n_entered(&self) -> u64 {
+        self.seen.lock().unwrap().n_in
     }
 
     /// Number of frames between the first and the last inference element.

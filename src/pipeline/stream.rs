@@ -106,7 +106,7 @@ impl Stream {
     pub fn open(spec: &Spec, set: &[(String, String)]) -> Result<Self> {
         let outputs = Outputs { application: true, ..Outputs::default() };
         let plan = Plan::resolve(spec, set, Input::Application, outputs)?;
-        let session = NewSession::build(&plan)?;
+        let session = NewSession::build(&plan, 0)?;
         let end = |name: &str| {
             session.pipeline().by_name(name).ok_or_else(|| {
                 Error::usage(format!("the graph of `{}` has no element `{name}`: expected {{source}} and {{video}}", plan.name))
@@ -123,7 +123,7 @@ impl Stream {
         sink.set_callbacks(gst_app::AppSinkCallbacks::builder().new_sample(new_sample).build());
         let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false), wake: wake_stream });
         let (handle, mut events) = PipelineHandle::new()?;
-        handle.start(session);
+        handle.start(session, &plan);
         // If an element fails to start, this call returns the error.
         for started in events.by_ref() {
             match started.event {
@@ -132,7 +132,7 @@ impl Stream {
                     ended?;
                     return Err(Error::failed("the pipeline ended before it had started"));
                 }
-                Event::Progress(_) | Event::Warning(_) => {}
+                Event::Progress(_) | Event::Warning(_) | Event::SourceLost { .. } | Event::SourceBack { .. } => {}
             }
         }
         let (senders, phase) = (Mutex::default(), Phase::Running);
@@ -184,7 +184,7 @@ impl Iterator for Stream {
                 recv(self.wake) -> _ => {}
                 recv(self.events.receiver()) -> event => match event.map(|event| event.event) {
                     Ok(Event::Ended(ended)) => self.phase = Phase::Ended(ended.map(drop)),
-                    Ok(Event::Started | Event::Progress(_) | Event::Warning(_)) => {}
+                    Ok(Event::Started | Event::Progress(_) | Event::Warning(_) | Event::SourceLost { .. } | Event::SourceBack { .. }) => {}
                     Err(_) => self.phase = Phase::Ended(Err(Error::failed("internal error: the stream ended without an event"))),
                 },
             }

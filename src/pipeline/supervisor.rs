@@ -13,15 +13,18 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use gstreamer as gst;
 
 use super::handle::StreamId;
-use super::session::Session;
+use super::life::Life;
+use super::session::{Finished, NewSession};
 use super::{Ending, Error, Result};
 
 /// Input of the loop.
 pub(super) enum Input {
     /// A stream to start.
-    Add(Box<Session>),
-    /// A request for a stream. Ignored after the stream has ended.
+    Add(Box<Life>),
+    /// A request of the application for a stream. Ignored after the stream has ended.
     Request(StreamId, Request),
+    /// A request of a session with this number for its stream. Ignored after the session has ended.
+    OfSession(StreamId, u32, Request),
 }
 
 /// A request for a stream.
@@ -39,7 +42,9 @@ pub(super) enum Request {
     /// Stop at once.
     Stop,
     /// The stream's pipeline has stopped.
-    Stopped(Result<Ending>),
+    Stopped(Box<Finished>),
+    /// The pipeline of the next session is built.
+    Built(Box<Result<NewSession>>),
 }
 
 /// Sender to the loop. The loop ends when the last reference is dropped.
@@ -75,39 +80,40 @@ impl Inbox {
 }
 
 fn supervise(inbox: &Receiver<Input>) {
-    let mut sessions: HashMap<StreamId, Session> = HashMap::new();
+    let mut lives: HashMap<StreamId, Life> = HashMap::new();
     loop {
-        let received = match sessions.values().map(Session::timer).min() {
+        let received = match lives.values().map(Life::timer).min() {
             Some(timer) => inbox.recv_deadline(timer),
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match received {
-            Ok(Input::Add(session)) => {
-                let stream = session.stream();
-                sessions.insert(stream, *session);
-                step(&mut sessions, stream, |session| {
-                    session.start();
+            Ok(Input::Add(life)) => {
+                let stream = life.stream();
+                lives.insert(stream, *life);
+                step(&mut lives, stream, |life| {
+                    life.start();
                     ControlFlow::Continue(())
                 });
             }
-            Ok(Input::Request(stream, request)) => step(&mut sessions, stream, |session| session.handle(request)),
+            Ok(Input::Request(stream, request)) => step(&mut lives, stream, |life| life.handle(request)),
+            Ok(Input::OfSession(stream, attempt, request)) => step(&mut lives, stream, |life| life.handle_of(attempt, request)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let now = Instant::now();
-        let due: Vec<StreamId> = sessions.values().filter(|session| session.timer() <= now).map(Session::stream).collect();
-        due.into_iter().for_each(|stream| step(&mut sessions, stream, |session| session.tick(now)));
+        let due: Vec<StreamId> = lives.values().filter(|life| life.timer() <= now).map(Life::stream).collect();
+        due.into_iter().for_each(|stream| step(&mut lives, stream, |life| life.tick(now)));
     }
 }
 
 /// Runs an action on a stream, and removes the stream if it has ended.
-fn step(sessions: &mut HashMap<StreamId, Session>, stream: StreamId, act: impl FnOnce(&mut Session) -> ControlFlow<Result<Ending>>) {
-    let Some(session) = sessions.get_mut(&stream) else { return };
-    let acted = catch_unwind(AssertUnwindSafe(|| act(session)));
+fn step(lives: &mut HashMap<StreamId, Life>, stream: StreamId, act: impl FnOnce(&mut Life) -> ControlFlow<Result<Ending>>) {
+    let Some(life) = lives.get_mut(&stream) else { return };
+    let acted = catch_unwind(AssertUnwindSafe(|| act(life)));
     let acted = acted.unwrap_or_else(|_| ControlFlow::Break(Err(Error::failed("internal error: the supervision of the stream panicked"))));
     if let ControlFlow::Break(ended) = acted
-        && let Some(session) = sessions.remove(&stream)
+        && let Some(life) = lives.remove(&stream)
     {
-        session.end(ended);
+        life.end(ended);
     }
 }

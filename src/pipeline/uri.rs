@@ -53,6 +53,11 @@ impl Uri {
         Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None })
     }
 
+    /// Whether the address is that of a live source. An address of the web may be a file.
+    pub fn is_live(&self) -> bool {
+        !matches!(&*self.scheme, "http" | "https" | "file" | "ftp" | "sftp" | "smb")
+    }
+
     /// Adds the credentials for this host. Credentials in the address take precedence.
     ///
     /// # Errors

@@ -3,13 +3,14 @@
 //! Data arrival is measured at the source. So a model that is still compiling or a slow output is not mistaken for a lost camera. While
 //! downstream blocks a buffer of the source, the source cannot deliver data, and is not considered late.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gst::glib;
 use gst::prelude::*;
 use gstreamer as gst;
+use gstreamer_base as gst_base;
 
 use super::plan::{ENTRY, SOURCE};
 use super::{Error, Input, Plan, reasons};
@@ -24,13 +25,18 @@ const TOLERANCE: gst::ClockTime = gst::ClockTime::from_mseconds(1000);
 /// Monitoring of a running source.
 pub(super) struct Watch {
     arrivals: Arc<Arrivals>,
+    /// Decoded frames that leave the source.
+    frames: Arc<Arrivals>,
     source: gst::Element,
     name: String,
     timeout: Option<Duration>,
+    frame_timeout: Option<Duration>,
 }
 
 struct Arrivals {
     begin: Instant,
+    /// Time of the first arrival.
+    first: OnceLock<Instant>,
     /// Time of the last arrival, in milliseconds since `begin`.
     last_ms: AtomicU64,
     n_buffers: AtomicU64,
@@ -53,17 +59,7 @@ impl Watch {
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Input::Uri(_) = &plan.input else { return None };
         let source = pipeline.by_name(SOURCE)?;
-        let arrivals = Arc::new(Arrivals {
-            begin: Instant::now(),
-            last_ms: AtomicU64::new(0),
-            n_buffers: AtomicU64::new(0),
-            n_decoded: AtomicU64::new(0),
-            n_in_push: AtomicUsize::new(0),
-            end_bytes: AtomicU64::new(0),
-            is_unknown: AtomicBool::new(false),
-            is_segmented: AtomicBool::new(false),
-            is_done: AtomicBool::new(false),
-        });
+        let (arrivals, frames) = (Arc::<Arrivals>::default(), Arc::<Arrivals>::default());
         let timeout = plan.limits.source_timeout;
         if source.find_property("uri").is_some() {
             source.connect_closure(
@@ -76,9 +72,12 @@ impl Watch {
             // A lost RTSP source flushes, which would discard frames in encoders and muxers.
             pad.add_probe(gst::PadProbeType::EVENT_FLUSH, |_, _| gst::PadProbeReturn::Drop);
         }
+        let of_frames = frames.clone();
+        source.connect_pad_added(move |_, pad| watch_pad(pad, &of_frames));
         let seen = arrivals.clone();
         pipeline.connect_deep_element_added(move |_, bin, element| watch_element(bin, element, &seen));
-        Some(Self { arrivals, source, name: reasons::name(plan), timeout })
+        let frame_timeout = plan.limits.frame_timeout;
+        Some(Self { arrivals, frames, source, name: reasons::name(plan), timeout, frame_timeout })
     }
 
     /// The error of a source that has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
@@ -94,7 +93,7 @@ impl Watch {
             }
             timeout = timeout.max(LEAST_TIMEOUT_OF_SEGMENTS);
         }
-        let since = arrivals.begin.elapsed().saturating_sub(Duration::from_millis(arrivals.last_ms.load(Ordering::Relaxed)));
+        let since = arrivals.since_last();
         if since < timeout || arrivals.n_in_push.load(Ordering::Relaxed) > 0 || arrivals.is_unknown.load(Ordering::Relaxed) {
             return None;
         }
@@ -111,6 +110,54 @@ impl Watch {
             "the source `{}` {what} for {seconds} s; check the device and the network, or allow more with --source-timeout SECONDS (0: no limit)",
             self.name
         )))
+    }
+
+    /// The error of a live source whose data yields no frame for too long. Frames that downstream has not accepted yet count as arrived.
+    pub(super) fn starving(&self) -> Option<Error> {
+        let (data, frames) = (&self.arrivals, &self.frames);
+        let mut timeout = self.frame_timeout?;
+        let since = match frames.n_buffers.load(Ordering::Relaxed) {
+            // A camera sends a key frame every few seconds only.
+            0 => {
+                timeout = timeout.saturating_mul(3);
+                data.first.get()?.elapsed()
+            }
+            _ => frames.since_last(),
+        };
+        if data.is_segmented.load(Ordering::Relaxed) {
+            timeout = timeout.max(LEAST_TIMEOUT_OF_SEGMENTS);
+        }
+        let is_waiting = frames.n_in_push.load(Ordering::Relaxed) > 0 || frames.is_done.load(Ordering::Relaxed);
+        if since < timeout || is_waiting || !self.is_live() {
+            return None;
+        }
+        Some(Error::failed(format!(
+            "the source `{}` was lost: it delivered data but no frame for {} s; check its format, or allow more with --no-frame-timeout \
+             SECONDS (0: no limit)",
+            self.name,
+            timeout.as_secs_f64()
+        )))
+    }
+
+    /// Whether the source is live. Does not block: an element that is changing its state may hold locks that a query needs.
+    fn is_live(&self) -> bool {
+        let origin = self.source.property::<Option<gst::Element>>("source");
+        origin.is_some_and(|origin| {
+            let of_base = origin.downcast_ref::<gst_base::BaseSrc>().is_some_and(gst_base::prelude::BaseSrcExt::is_live);
+            of_base || factory_name(&origin) == "rtspsrc"
+        })
+    }
+
+    /// Times of the first and the last decoded frame.
+    pub(super) fn frames(&self) -> Option<(Instant, Instant)> {
+        let first = *self.frames.first.get()?;
+        let last = self.frames.begin + Duration::from_millis(self.frames.last_ms.load(Ordering::Relaxed));
+        Some((first, last.max(first)))
+    }
+
+    /// Whether the source is a recording, which has a duration.
+    pub(super) fn is_recording(&self, declares_duration: bool) -> bool {
+        declares_duration || self.duration().is_some()
     }
 
     /// Whether any data has arrived.
@@ -148,8 +195,30 @@ impl Watch {
     }
 }
 
+impl Default for Arrivals {
+    fn default() -> Self {
+        Self {
+            begin: Instant::now(),
+            first: OnceLock::new(),
+            last_ms: AtomicU64::new(0),
+            n_buffers: AtomicU64::new(0),
+            n_decoded: AtomicU64::new(0),
+            n_in_push: AtomicUsize::new(0),
+            end_bytes: AtomicU64::new(0),
+            is_unknown: AtomicBool::new(false),
+            is_segmented: AtomicBool::new(false),
+            is_done: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Arrivals {
+    fn since_last(&self) -> Duration {
+        self.begin.elapsed().saturating_sub(Duration::from_millis(self.last_ms.load(Ordering::Relaxed)))
+    }
+
     fn arrived(&self, buffer: &gst::BufferRef) {
+        self.first.get_or_init(Instant::now);
         self.n_buffers.fetch_add(1, Ordering::Relaxed);
         if buffer.offset_end() != gst::format::Buffers::OFFSET_NONE {
             self.end_bytes.fetch_max(buffer.offset_end(), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gstreamer as gst;
@@ -10,68 +10,25 @@ use gstreamer::prelude::*;
 
 use crate::cli::{Folder, command, roiflow};
 use crate::harness::{make_clip, pipeline, run};
+use crate::rtsp::{Server, signal};
 
 /// Far above the duration of an ending on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An RTSP server in a separate process.
-struct Server {
-    process: Child,
-    port: u16,
-}
-
-impl Server {
-    /// `None` if Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
-    fn start(arguments: &[&str]) -> Option<Self> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream/rtsp-server.py");
-        let python = Command::new("/usr/bin/python3").arg(script).args(arguments).env_remove("G_DEBUG").stdout(Stdio::piped()).spawn();
-        let mut process = python.ok()?;
-        let mut line = String::new();
-        BufReader::new(process.stdout.take()?).read_line(&mut line).ok()?;
-        match line.trim().parse() {
-            Ok(port) => Some(Self { process, port }),
-            Err(_) => {
-                process.wait().ok()?;
-                eprintln!("skipped: no RTSP server; install python3-gi and gir1.2-gst-rtsp-server-1.0");
-                None
-            }
-        }
-    }
-
-    fn uri(&self, scheme: &str, user: &str, path: &str) -> String {
-        format!("{scheme}://{user}127.0.0.1:{}{path}", self.port)
-    }
-
-    fn signal(&self, name: &str) {
-        signal(&self.process, name);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ended = self.process.kill();
-        let _reaped = self.process.wait();
-    }
-}
-
-fn signal(process: &Child, name: &str) {
-    assert!(Command::new("sh").args(["-c", &format!("kill -{name} {}", process.id())]).status().unwrap().success());
-}
-
-fn n_lines(path: &str) -> usize {
+pub fn n_lines(path: &str) -> usize {
     std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
 /// A run on one input with JSON and video output.
-struct Running {
-    child: Child,
-    json: String,
-    video: String,
-    colors: String,
+pub struct Running {
+    pub child: Child,
+    pub json: String,
+    pub video: String,
+    pub colors: String,
 }
 
 impl Running {
-    fn start(folder: &Folder, input: &str, options: &[&str]) -> Self {
+    pub fn start(folder: &Folder, input: &str, options: &[&str]) -> Self {
         let (json, video, colors) = (folder.file("o.jsonl"), folder.file("o.mp4"), folder.file("colors.toml"));
         for path in [&json, &video] {
             let _was_there = std::fs::remove_file(path);
@@ -81,7 +38,7 @@ impl Running {
         Self { child, json, video, colors }
     }
 
-    fn wait_for_lines(&mut self, n: usize) {
+    pub fn wait_for_lines(&mut self, n: usize) {
         let begin = Instant::now();
         while n_lines(&self.json) < n {
             assert!(begin.elapsed() < PATIENCE, "{} of {n} lines came", n_lines(&self.json));
@@ -94,24 +51,50 @@ impl Running {
         }
     }
 
+    /// Standard error, read line by line.
+    pub fn said(&mut self) -> Said {
+        Said { reader: BufReader::new(self.child.stderr.take().unwrap()), text: String::new() }
+    }
+
     /// Exit code, output, and duration from now.
-    fn end(self) -> (Option<i32>, String, Duration) {
+    pub fn end(self) -> (Option<i32>, String, Duration) {
         let begin = Instant::now();
         let (code, said) = read(&self.child.wait_with_output().unwrap());
         (code, said, begin.elapsed())
     }
 }
 
-fn read(output: &Output) -> (Option<i32>, String) {
+/// Standard error of a run.
+pub struct Said {
+    reader: BufReader<std::process::ChildStderr>,
+    text: String,
+}
+
+impl Said {
+    /// Reads until a line contains this text.
+    pub fn wait_for(&mut self, part: &str) {
+        while !self.text.contains(part) {
+            assert_ne!(self.reader.read_line(&mut self.text).unwrap(), 0, "expected `{part}`, got {}", self.text);
+        }
+    }
+
+    /// Reads to the end, and returns everything.
+    pub fn rest(&mut self) -> String {
+        self.reader.read_to_string(&mut self.text).unwrap();
+        self.text.clone()
+    }
+}
+
+pub fn read(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-fn check(said: &str, parts: &[&str]) {
+pub fn check(said: &str, parts: &[&str]) {
     assert!(parts.iter().all(|part| said.contains(part)), "expected {parts:?}, got {said}");
 }
 
 /// Asserts that the written video is playable and has nearly all frames of the JSON.
-fn check_outputs(json: &str, video: &str, colors: &str, folder: &Folder) {
+pub fn check_outputs(json: &str, video: &str, colors: &str, folder: &Folder) {
     let again = folder.file("again.jsonl");
     let played = roiflow(&["run", colors, "-q", "--input", video, "--json", &again]);
     let said = String::from_utf8_lossy(&played.stderr).into_owned();
@@ -127,7 +110,7 @@ fn unopenable_rtsp_source_error_has_reason() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let fails = |uri: &str, says: &[&str]| {
         let begin = Instant::now();
-        let (code, said) = read(&roiflow(&["run", &colors, "--input", uri, "--source-timeout", "3"]));
+        let (code, said) = read(&roiflow(&["run", &colors, "--input", uri, "--source-timeout", "3", "--restart", "never"]));
         assert_eq!(code, Some(1), "{uri}: {said}");
         check(&said, says);
         assert!(!said.contains("wrong"), "the password must not be printed: {said}");
@@ -155,7 +138,7 @@ fn killed_rtsp_server_is_error_with_complete_outputs() {
     let folder = Folder::new("rtsp-killed");
     for scheme in ["rtsp", "rtspt"] {
         let Some(server) = Server::start(&[]) else { return };
-        let mut running = Running::start(&folder, &server.uri(scheme, "", "/live"), &[]);
+        let mut running = Running::start(&folder, &server.uri(scheme, "", "/live"), &["--restart", "never"]);
         running.wait_for_lines(10);
         server.signal("KILL");
         let (json, video, colors) = (running.json.clone(), running.video.clone(), running.colors.clone());
@@ -172,7 +155,7 @@ fn stalled_rtsp_server_is_error_after_timeout() {
     let folder = Folder::new("rtsp-stalled");
     for scheme in ["rtsp", "rtspt"] {
         let Some(server) = Server::start(&[]) else { return };
-        let mut running = Running::start(&folder, &server.uri(scheme, "", "/live"), &["--source-timeout", "2"]);
+        let mut running = Running::start(&folder, &server.uri(scheme, "", "/live"), &["--source-timeout", "2", "--restart", "never"]);
         running.wait_for_lines(10);
         server.signal("STOP");
         let (json, video, colors) = (running.json.clone(), running.video.clone(), running.colors.clone());
@@ -188,7 +171,7 @@ fn stalled_rtsp_server_is_error_after_timeout() {
 fn rtsp_stream_ended_by_server_is_an_error() {
     let folder = Folder::new("rtsp-short");
     let Some(server) = Server::start(&[]) else { return };
-    let (code, said, _) = Running::start(&folder, &server.uri("rtsp", "", "/short"), &[]).end();
+    let (code, said, _) = Running::start(&folder, &server.uri("rtsp", "", "/short"), &["--restart", "never"]).end();
     assert_eq!(code, Some(1), "{said}");
     check(&said, &["ended unexpectedly"]);
 }
@@ -220,7 +203,7 @@ fn silent_udp_source_is_an_error() {
          ! h264parse config-interval=-1 ! mpegtsmux ! udpsink host=127.0.0.1 port={port}"
     ));
     sender.set_state(gst::State::Playing).unwrap();
-    let mut running = Running::start(&folder, &format!("udp://127.0.0.1:{port}"), &["--source-timeout", "6"]);
+    let mut running = Running::start(&folder, &format!("udp://127.0.0.1:{port}"), &["--source-timeout", "6", "--restart", "never"]);
     // The timeout is long, because opening a decoder on a busy machine may block data for several seconds.
     running.wait_for_lines(5);
     sender.set_state(gst::State::Null).unwrap();

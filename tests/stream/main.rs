@@ -51,9 +51,13 @@ mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;
 #[cfg(feature = "cli")]
+mod restarts;
+#[cfg(feature = "cli")]
 mod results_schema;
 mod reuse;
 mod rig;
+#[cfg(feature = "cli")]
+mod rtsp;
 #[cfg(feature = "cli")]
 mod run_models;
 mod senders;

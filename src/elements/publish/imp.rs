@@ -18,7 +18,7 @@ use gstreamer as gst;
 use gstreamer_base as gst_base;
 
 use super::route::{Destination, Name, Route, cannot_open};
-use super::{Format, Method, WhenFull};
+use super::{Format, Method, Numbering, WhenFull};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{caps, meta, origin};
 use crate::frame::{FrameResults, InferenceStatus, Size, json};
@@ -99,7 +99,7 @@ struct State {
 /// Frames, messages, and the state of the spool.
 type Stats = (u64, Counts, SpoolStatus);
 
-/// Instance data of `roipublish`. Lock order: settings, state. No lock is held during a post, a publish or a push.
+/// Instance data of `roipublish`. Lock order: settings, state, numbering. No lock is held during a post, a publish or a push.
 #[derive(Default)]
 pub struct RoiPublish {
     settings: Mutex<Settings>,
@@ -110,6 +110,7 @@ pub struct RoiPublish {
     is_flushing: AtomicBool,
     /// Time until which messages may wait for a reader.
     pub(super) deadline: Deadline,
+    pub(super) numbering: Mutex<Numbering>,
 }
 
 #[glib::object_subclass]
@@ -353,7 +354,9 @@ impl BaseTransformImpl for RoiPublish {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
             let is_first = state.n_frames == 0;
-            let message = state.message(buffer, self.stream_time(buffer), stream_id, source.as_deref(), add_empty_results);
+            let mut numbering = self.numbering.lock().unwrap();
+            let message = state.message(buffer, self.stream_time(buffer), &mut numbering, stream_id, source.as_deref(), add_empty_results);
+            drop(numbering);
             let lost_rois = state.lost_rois.as_mut().filter(|(_, is_reported)| !is_reported).map(|(sizes, is_reported)| {
                 *is_reported = true;
                 *sizes
@@ -499,6 +502,7 @@ impl State {
         &mut self,
         buffer: &gst::BufferRef,
         stream_time: Option<gst::ClockTime>,
+        numbering: &mut Numbering,
         stream_id: Option<Arc<str>>,
         source: Option<&str>,
         add_empty: bool,
@@ -515,8 +519,10 @@ impl State {
             return None;
         }
         let origin = origin::read(buffer);
+        let timestamp_ns = stream_time.map(|time| time.nseconds().saturating_add(numbering.first_timestamp_ns));
+        numbering.last_timestamp_ns = numbering.last_timestamp_ns.max(timestamp_ns);
         // Only our own results have a frame number.
-        let frame_number = if attached_size.is_some() { results.frame_number } else { own_frame_number };
+        let frame_number = numbering.first_frame + if attached_size.is_some() { results.frame_number } else { own_frame_number };
         if self.last_frame.is_some_and(|last| frame_number <= last) {
             // The numbers begin again, for example with another detector. IDs must not repeat.
             self.epoch = milliseconds(SystemTime::now()).max(self.epoch + 1);
@@ -529,7 +535,7 @@ impl State {
             stream_id: stream_id.as_deref(),
             // Each image file has its own source.
             source: origin.as_ref().map(|origin| &*origin.path).or(source),
-            timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
+            timestamp_ns,
             pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
             time: capture_time(buffer).unwrap_or_else(SystemTime::now),
             message_id: message_id.as_deref(),

@@ -50,11 +50,34 @@ impl RoiPublish {
         self.imp().open();
     }
 
+    /// Sets where numbers begin. Call this before the element starts.
+    pub fn set_numbering(&self, numbering: Numbering) {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        *self.imp().numbering.lock().unwrap() = numbering;
+    }
+
+    /// The current numbers.
+    pub fn numbering(&self) -> Numbering {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        *self.imp().numbering.lock().unwrap()
+    }
+
     /// Sets the time until which lines may wait for a reader of the destination. Later lines are counted as lost.
     pub fn write_until(&self, deadline: std::time::Instant) {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         self.imp().deadline.set(deadline);
     }
+}
+
+/// Where the numbers of frames and times in the lines begin. A restarted stream continues the numbers of its earlier pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Numbering {
+    /// Added to the number of each frame.
+    pub first_frame: u64,
+    /// Added to the stream time of each frame.
+    pub first_timestamp_ns: u64,
+    /// The largest time written.
+    pub last_timestamp_ns: Option<u64>,
 }
 
 /// Destinations.

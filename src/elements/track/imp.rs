@@ -259,6 +259,14 @@ impl ElementImpl for RoiTrack {
 }
 
 impl RoiTrack {
+    pub(super) fn last_id(&self) -> i32 {
+        self.state.lock().unwrap().names.last
+    }
+
+    pub(super) fn continue_after(&self, last_id: i32) {
+        self.state.lock().unwrap().names.last = last_id;
+    }
+
     fn sink_chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let Some(size) = self.state.lock().unwrap().size else {
             gst::element_imp_error!(

@@ -38,6 +38,20 @@ glib::wrapper! {
     pub struct RoiTrack(ObjectSubclass<imp::RoiTrack>) @extends gst::Element, gst::Object;
 }
 
+impl RoiTrack {
+    /// The last track ID of this element; 0 before the first.
+    pub fn last_id(&self) -> i32 {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        self.imp().last_id()
+    }
+
+    /// Continues after this track ID, so that a restarted stream never uses an ID again.
+    pub fn continue_after(&self, last_id: i32) {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        self.imp().continue_after(last_id);
+    }
+}
+
 /// Association methods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiTrackingType", allow_name_conflict)]

@@ -1,0 +1,152 @@
+//! What a restarted stream takes over from its earlier pipelines: numbers of frames, times, track IDs, output files, loaded models.
+//!
+//! Lines of results are appended to the same file. A video file cannot be continued, so each pipeline writes its own:
+//! `out.mp4`, `out.part2.mp4`, `out.part3.mp4`.
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use super::Plan;
+use super::plan::{Assignment, PUBLISH, SINK};
+use super::stats::Meter;
+use crate::elements::publish::{Numbering, RoiPublish};
+use crate::elements::track::RoiTrack;
+use crate::elements::video_file::VideoFile;
+use crate::elements::{self, HeldModels};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Carried {
+    /// Number of frames of the earlier pipelines.
+    pub(super) n_frames: u64,
+    last_timestamp_ns: Option<u64>,
+    /// Last track ID by name of the element.
+    track_ids: Vec<(String, i32)>,
+    /// The file of results was opened.
+    has_results: bool,
+    /// The video file of the last pipeline was opened.
+    has_video: bool,
+    /// The current video file, if it is not the first.
+    video: Option<PathBuf>,
+    /// Keeps a FIFO open, so that its reader does not see an end.
+    fifo: Option<File>,
+    models: HeldModels,
+}
+
+impl Carried {
+    /// Collects the values of one pipeline before it is stopped.
+    pub(super) fn of(pipeline: &gst::Pipeline, plan: &Plan, meter: &Meter) -> Self {
+        let (mut numbering, mut n_published, mut has_video) = (Numbering::default(), 0, false);
+        let mut track_ids = Vec::new();
+        for element in pipeline.iterate_recurse().into_iter().flatten() {
+            if let Some(publish) = element.downcast_ref::<RoiPublish>() {
+                let frames = publish.property::<gst::Structure>("stats").get::<u64>("frames").unwrap_or(0);
+                n_published = n_published.max(frames);
+                numbering.last_timestamp_ns = numbering.last_timestamp_ns.max(publish.numbering().last_timestamp_ns);
+            } else if let Some(track) = element.downcast_ref::<RoiTrack>() {
+                track_ids.push((track.name().to_string(), track.last_id()));
+            } else if let Some(file) = element.downcast_ref::<VideoFile>() {
+                has_video |= file.has_written();
+            }
+        }
+        let has_results = n_published > 0;
+        Self {
+            n_frames: meter.n_entered().max(n_published),
+            last_timestamp_ns: numbering.last_timestamp_ns,
+            track_ids,
+            has_results,
+            has_video,
+            video: plan.assignments.iter().find(|set| set.element == SINK && set.property == "location").map(|set| (&set.value).into()),
+            fifo: plan.outputs.json.as_deref().filter(|_| has_results).and_then(open_fifo),
+            models: elements::hold_models(pipeline),
+        }
+    }
+
+    /// The values after a later pipeline.
+    pub(super) fn and(self, later: Self) -> Self {
+        Self {
+            n_frames: self.n_frames + later.n_frames,
+            last_timestamp_ns: self.last_timestamp_ns.max(later.last_timestamp_ns),
+            has_results: self.has_results || later.has_results,
+            fifo: later.fifo.or(self.fifo),
+            models: if later.models.is_empty() { self.models } else { later.models },
+            ..later
+        }
+    }
+
+    /// The plan of the next pipeline. `plan` is that of the first.
+    pub(super) fn plan(&self, plan: &Plan) -> Plan {
+        let mut next = plan.clone();
+        if self.has_results {
+            set(&mut next.assignments, PUBLISH, "if-exists", "append");
+        }
+        if let (Some(first), Some(current)) = (&plan.outputs.video, &self.video) {
+            let path = if self.has_video { next_part(first, current) } else { current.clone() };
+            set(&mut next.assignments, SINK, "location", &path.to_string_lossy());
+        }
+        if let Some(n_frames) = &mut next.limits.n_frames {
+            *n_frames = n_frames.saturating_sub(self.n_frames).max(1);
+        }
+        next
+    }
+
+    /// Continues the numbers in the next pipeline, before it starts. `since_begin`: time since the first pipeline of the stream started.
+    pub(super) fn continue_in(&self, pipeline: &gst::Pipeline, since_begin: Duration) {
+        let is_first = self.n_frames == 0;
+        let after_last = self.last_timestamp_ns.map_or(0, |last| last + 1);
+        let first_timestamp_ns = if is_first { 0 } else { after_last.max(since_begin.as_nanos() as u64) };
+        for element in pipeline.iterate_recurse().into_iter().flatten() {
+            if let Some(publish) = element.downcast_ref::<RoiPublish>() {
+                publish.set_numbering(Numbering { first_frame: self.n_frames, first_timestamp_ns, last_timestamp_ns: None });
+            } else if let Some(track) = element.downcast_ref::<RoiTrack>() {
+                let last = self.track_ids.iter().find(|(name, _)| *name == track.name()).map_or(0, |(_, last)| *last);
+                track.continue_after(last);
+            }
+        }
+    }
+}
+
+fn set(assignments: &mut [Assignment], element: &str, property: &str, value: &str) {
+    for set in assignments.iter_mut().filter(|set| set.element == element && set.property == property) {
+        set.value = value.to_owned();
+    }
+}
+
+/// The next free name for a part of a video. Never the name of an existing file.
+fn next_part(first: &Path, current: &Path) -> PathBuf {
+    let stem = first.file_stem().unwrap_or_default().to_string_lossy();
+    let ending = first.extension().unwrap_or_default().to_string_lossy();
+    let parts = (2_u64..).map(|n| first.with_file_name(format!("{stem}.part{n}.{ending}")));
+    let mut free = parts.filter(|path| path != current && std::fs::symlink_metadata(path).is_err());
+    free.next().unwrap_or_else(|| current.to_owned())
+}
+
+/// Of Linux: opening a FIFO without a reader must not block.
+const O_NONBLOCK: i32 = 0o4000;
+
+fn open_fifo(path: &Path) -> Option<File> {
+    let is_fifo = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    let open = || File::options().write(true).custom_flags(O_NONBLOCK).open(path).ok();
+    is_fifo.then(open).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_video_never_replace_files() {
+        let folder = std::env::temp_dir().join(format!("roiflow-parts-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let first = folder.join("door.1.mp4");
+        assert_eq!(next_part(&first, &first), folder.join("door.1.part2.mp4"));
+        std::fs::write(folder.join("door.1.part2.mp4"), "").unwrap();
+        assert_eq!(next_part(&first, &first), folder.join("door.1.part3.mp4"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

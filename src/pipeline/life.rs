@@ -1,0 +1,353 @@
+//! The life of a stream: one session after another, with pauses while its source is lost.
+//!
+//! A restart is a new pipeline for the same stream. `restart` decides whether and when, `carry` hands over numbers and outputs. A stream
+//! that waits for its source needs no thread and no pipeline.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::carry::Carried;
+use super::handle::{Board, Event, StreamId};
+use super::restart::Backoff;
+use super::session::{Finished, NewSession, Parts, Session};
+use super::supervisor::{self, Inbox, Request};
+use super::{Ending, Error, Input, Plan, Result};
+
+/// Pipelines that hang in their stop while a stream goes on. With more of them, the stream waits.
+const MAX_ABANDONED: usize = 2;
+/// How long to wait for an abandoned pipeline before the next attempt.
+const ABANDONED_DELAY: Duration = Duration::from_secs(1);
+/// A time that is never reached.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Maximum number of stored warnings of a stream that is restarted again and again.
+const MAX_WARNINGS: usize = 100;
+
+/// A supervised stream.
+pub(super) struct Life {
+    stream: StreamId,
+    board: Arc<Board>,
+    inbox: Arc<Inbox>,
+    /// The plan of the first session.
+    plan: Plan,
+    state: State,
+    /// Number of the current session, from 0. Requests of earlier sessions are ignored.
+    attempt: u32,
+    begin: Instant,
+    backoff: Backoff,
+    outage: Option<Outage>,
+    /// The limit of the duration is reached at this time.
+    limit_at: Option<Instant>,
+    has_played: bool,
+    /// Why a session was stopped during an outage.
+    leaving: Option<Leaving>,
+    carried: Carried,
+    /// Sum of the sessions that have ended.
+    past: Ending,
+    abandoned: Vec<Weak<Parts>>,
+}
+
+enum State {
+    Running(Box<Session>),
+    /// The next attempt is due at this time.
+    Waiting(Instant),
+    /// A thread builds the next pipeline.
+    Building,
+}
+
+/// Why a stream ends while its source is lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    /// The source has not come back in time.
+    GivesUp,
+    /// On request. No frame is in flight, so the request is served at once.
+    Interrupted,
+}
+
+/// A source that is lost.
+struct Outage {
+    error: Error,
+    n_attempts: u64,
+}
+
+impl Life {
+    pub(super) fn new(stream: StreamId, session: Session, plan: Plan, board: Arc<Board>, inbox: Arc<Inbox>) -> Self {
+        Self {
+            stream,
+            board,
+            inbox,
+            plan,
+            state: State::Running(Box::new(session)),
+            attempt: 0,
+            begin: Instant::now(),
+            backoff: Backoff::default(),
+            outage: None,
+            limit_at: None,
+            has_played: false,
+            leaving: None,
+            carried: Carried::default(),
+            past: Ending::default(),
+            abandoned: Vec::new(),
+        }
+    }
+
+    pub(super) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Starts the first session.
+    pub(super) fn start(&mut self) {
+        if let State::Running(session) = &mut self.state {
+            session.start();
+        }
+    }
+
+    /// Reports the ending after the pipeline was dropped.
+    pub(super) fn end(self, ended: Result<Ending>) {
+        let Self { stream, board, state, carried, .. } = self;
+        drop((state, carried));
+        board.end(stream, ended);
+    }
+
+    /// When [`Life::tick`] is due.
+    pub(super) fn timer(&self) -> Instant {
+        match &self.state {
+            State::Running(session) => session.timer(),
+            State::Waiting(until) => {
+                [self.backoff.deadline(&self.plan.restart), self.limit_at].into_iter().flatten().fold(*until, Instant::min)
+            }
+            State::Building => Instant::now() + NEVER,
+        }
+    }
+
+    /// Handles a request of the application. `Break` with the ending if the stream has ended.
+    pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
+        match (&mut self.state, &request) {
+            (State::Running(session), Request::Drain) if self.outage.is_some() && session.frames().is_none() => {
+                self.leaving.get_or_insert(Leaving::Interrupted);
+                session.abort();
+                ControlFlow::Continue(())
+            }
+            (State::Running(_), _) => self.handle_of(self.attempt, request),
+            (State::Waiting(_) | State::Building, Request::Drain | Request::Stop) => {
+                self.past.interrupted = true;
+                self.break_off(None)
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Handles a request of a session.
+    pub(super) fn handle_of(&mut self, attempt: u32, request: Request) -> ControlFlow<Result<Ending>> {
+        if attempt != self.attempt {
+            return ControlFlow::Continue(());
+        }
+        match (&mut self.state, request) {
+            (State::Building, Request::Built(built)) => self.built(*built),
+            (State::Running(session), request) => match session.handle(request) {
+                ControlFlow::Break(finished) => self.finished(*finished),
+                ControlFlow::Continue(()) => ControlFlow::Continue(()),
+            },
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Handles timeouts that are due. `Break` with the ending if the stream has ended.
+    pub(super) fn tick(&mut self, now: Instant) -> ControlFlow<Result<Ending>> {
+        let is_late = self.backoff.deadline(&self.plan.restart).is_some_and(|deadline| deadline <= now);
+        let ticked = match &mut self.state {
+            State::Running(session) => {
+                let ticked = session.tick(now);
+                if let ControlFlow::Break(finished) = ticked {
+                    // The pipeline did not stop in time.
+                    self.abandoned.push(session.abandoned());
+                    return self.finished(*finished);
+                }
+                self.check_back();
+                if let State::Running(session) = &mut self.state
+                    && is_late
+                    && self.outage.is_some()
+                    && self.leaving.is_none()
+                {
+                    self.leaving = Some(Leaving::GivesUp);
+                    session.abort();
+                }
+                ControlFlow::Continue(())
+            }
+            State::Waiting(_) if is_late => return self.break_off(Some(self.gave_up())),
+            State::Waiting(_) if self.limit_at.is_some_and(|limit| limit <= now) => return self.break_off(None),
+            State::Waiting(until) if *until <= now => {
+                self.build(now);
+                ControlFlow::Continue(())
+            }
+            State::Waiting(_) | State::Building => ControlFlow::Continue(()),
+        };
+        self.report_outage(now);
+        ticked
+    }
+
+    /// Builds the next pipeline on a separate thread.
+    fn build(&mut self, now: Instant) {
+        self.abandoned.retain(|parts| parts.strong_count() > 0);
+        if self.abandoned.len() > MAX_ABANDONED {
+            self.state = State::Waiting(now + ABANDONED_DELAY);
+            return;
+        }
+        self.attempt += 1;
+        self.state = State::Building;
+        if let Some(outage) = &mut self.outage {
+            outage.n_attempts += 1;
+        }
+        let mut plan = self.carried.plan(&self.plan);
+        if let Some(limit) = self.limit_at {
+            plan.limits.duration = Some(limit.saturating_duration_since(now).max(Duration::from_millis(1)));
+        }
+        let (inbox, stream, attempt, first_frame) = (self.inbox.clone(), self.stream, self.attempt, self.carried.n_frames);
+        let send = move |built| inbox.send(supervisor::Input::OfSession(stream, attempt, Request::Built(Box::new(built))));
+        let body = {
+            let send = send.clone();
+            move || send(NewSession::build(&plan, first_frame))
+        };
+        if let Err(error) = std::thread::Builder::new().name("roiflow-build".to_owned()).spawn(body) {
+            send(Err(Error::failed(format!("cannot start the thread that builds a pipeline: {error}"))));
+        }
+    }
+
+    /// Starts a new pipeline.
+    fn built(&mut self, built: Result<NewSession>) -> ControlFlow<Result<Ending>> {
+        let session = match built {
+            Ok(session) => session,
+            Err(error) => return self.break_off(Some(error)),
+        };
+        self.carried.continue_in(session.pipeline(), self.begin.elapsed());
+        self.board.restart(self.stream, session.meter(), &self.past.stats);
+        let warnings = self.past.warnings.clone();
+        let mut session = session.supervised(self.stream, self.attempt, self.board.clone(), self.inbox.clone(), warnings);
+        session.start();
+        self.state = State::Running(Box::new(session));
+        ControlFlow::Continue(())
+    }
+
+    /// Reports that the source is back once it delivers frames.
+    fn check_back(&mut self) {
+        let State::Running(session) = &self.state else { return };
+        let Some((first, _)) = session.frames() else { return };
+        if !std::mem::replace(&mut self.has_played, true) {
+            self.limit_at = self.plan.limits.duration.and_then(|duration| first.checked_add(duration));
+        }
+        let Some(Outage { n_attempts, .. }) = self.outage.take() else { return };
+        let gap = self.backoff.lost_since().map_or(Duration::ZERO, |since| first.saturating_duration_since(since));
+        self.past.stats.time_down += gap;
+        self.backoff.is_back();
+        self.board.set_down(self.stream, self.past.stats.n_restarts, self.past.stats.time_down);
+        self.board.report(self.stream, Event::SourceBack { gap, attempts: n_attempts });
+    }
+
+    /// Decides what follows the end of a session.
+    fn finished(&mut self, finished: Finished) -> ControlFlow<Result<Ending>> {
+        self.check_back();
+        let State::Running(session) = &self.state else { return ControlFlow::Continue(()) };
+        let frames = session.frames();
+        let Finished { ending, error, end, carried } = finished;
+        let is_requested = ending.interrupted;
+        self.past = self.past.and(ending);
+        match self.leaving {
+            Some(Leaving::GivesUp) => return self.break_off(Some(self.gave_up())),
+            Some(Leaving::Interrupted) => {
+                (self.past.interrupted, self.past.forced) = (true, false);
+                return self.break_off(None);
+            }
+            None => {}
+        }
+        let is_live = matches!(&self.plan.input, Input::Uri(uri) if uri.is_live());
+        let may_restart = matches!(self.plan.input, Input::Uri(_)) && self.plan.can_restart() && !is_requested;
+        if !may_restart || !self.plan.restart.follows(end, is_live, self.has_played) {
+            return self.break_off(error);
+        }
+        if let Some(carried) = carried {
+            self.carried = std::mem::take(&mut self.carried).and(carried);
+        }
+        let now = Instant::now();
+        let error = error.unwrap_or_else(|| Error::failed("the source has ended"));
+        let until = self.backoff.failed(&self.plan.restart, self.begin, frames, now, random());
+        self.past.stats.n_restarts += 1;
+        match &mut self.outage {
+            None => {
+                self.board.report(self.stream, Event::SourceLost { reason: error.clone() });
+                self.outage = Some(Outage { error, n_attempts: 0 });
+            }
+            Some(outage) if outage.error != error => {
+                self.board.report(self.stream, Event::Warning(error.to_string()));
+                outage.error = error;
+            }
+            Some(_) => {}
+        }
+        self.board.wait_for_source(self.stream, &self.past.stats);
+        self.report_outage(now);
+        self.state = State::Waiting(until);
+        // The limit of frames may be reached exactly when the source is lost.
+        if self.plan.limits.n_frames.is_some_and(|limit| self.carried.n_frames >= limit) {
+            return self.break_off(None);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Updates the time without frames in the status.
+    fn report_outage(&self, now: Instant) {
+        if let Some(since) = self.backoff.lost_since().filter(|_| self.outage.is_some()) {
+            let down = self.past.stats.time_down + now.saturating_duration_since(since);
+            self.board.set_down(self.stream, self.past.stats.n_restarts, down);
+        }
+    }
+
+    fn gave_up(&self) -> Error {
+        let seconds = self.plan.restart.give_up_after.unwrap_or_default().as_secs_f64();
+        let (n_attempts, reason) = match &self.outage {
+            Some(Outage { error, n_attempts }) => (*n_attempts, error.to_string()),
+            None => (0, "no frame has arrived".to_owned()),
+        };
+        let attempts = if n_attempts == 1 { "attempt" } else { "attempts" };
+        Error::failed(format!("gave up after {seconds} s without a frame and {n_attempts} {attempts} (--give-up-after): {reason}"))
+    }
+
+    /// Ends the stream between or after its sessions.
+    fn break_off(&mut self, error: Option<Error>) -> ControlFlow<Result<Ending>> {
+        if let Some(since) = self.backoff.lost_since().filter(|_| self.outage.is_some()) {
+            self.past.stats.time_down += since.elapsed();
+        }
+        let ending = std::mem::take(&mut self.past);
+        let lost = super::session::lines_lost(&self.plan, &ending.stats);
+        ControlFlow::Break(error.or(lost).map_or(Ok(ending), Err))
+    }
+}
+
+impl Ending {
+    /// The ending of sessions that followed each other.
+    fn and(&mut self, later: Self) -> Self {
+        let Self { mut stats, mut warnings, n_skipped_images, .. } = std::mem::take(self);
+        stats.continue_with(&later.stats);
+        for warning in later.warnings {
+            if warnings.len() < MAX_WARNINGS && !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+        let n_skipped_images = n_skipped_images + later.n_skipped_images;
+        Self { stats, interrupted: later.interrupted, forced: later.forced, warnings, n_skipped_images }
+    }
+}
+
+/// A random number from 0 to 1, so that cameras do not return at the same time.
+fn random() -> f64 {
+    (RandomState::new().hash_one(Instant::now()) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn random_numbers_differ_and_are_in_range() {
+        let numbers: Vec<f64> = (0..64).map(|_| super::random()).collect();
+        assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)), "{numbers:?}");
+        assert!(numbers.windows(2).any(|pair| pair[0] != pair[1]));
+    }
+}

@@ -1,0 +1,221 @@
+//! When a stream is restarted: the policy, the back-off between attempts, and the time after which roiflow gives up.
+//!
+//! Pure: the current time and the random number are arguments.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+/// Which endings of a source restart its stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartPolicy {
+    /// Failures of the source, and a regular end.
+    Always,
+    /// Failures of the source, also before its first frame.
+    OnError,
+    /// None.
+    Never,
+}
+
+impl RestartPolicy {
+    /// All policies.
+    pub const ALL: [Self; 3] = [Self::Always, Self::OnError, Self::Never];
+
+    /// The name in pipeline descriptions and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::OnError => "on-error",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// How a stream is restarted. Applies to inputs with an address, such as `rtsp://` and `v4l2://`. Files, images, test patterns and frames of
+/// an application are never restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restart {
+    /// `None`: as `OnError` for live sources, except that a source which refuses its first connection is an error. A recording is
+    /// never restarted.
+    pub policy: Option<RestartPolicy>,
+    /// Give up if the source delivers no frame for this long. `None`: never.
+    pub give_up_after: Option<Duration>,
+    /// Shortest delay before an attempt; doubles with each attempt.
+    pub min_delay: Duration,
+    /// Longest delay before an attempt.
+    pub max_delay: Duration,
+    /// The delays start again from the shortest after frames have arrived for this long.
+    pub healthy_after: Duration,
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self {
+            policy: None,
+            give_up_after: None,
+            min_delay: Duration::from_secs(1),
+            max_delay: Duration::from_secs(60),
+            healthy_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How a pipeline ended, as far as a restart is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The source reached its regular end.
+    Eos,
+    /// The source failed or ended unexpectedly.
+    Source(Fault),
+    /// A limit or a request ended the stream, or the failure is not the source's: a restart would not help.
+    Final,
+}
+
+/// A failure of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Fault {
+    /// The server or the system answered that it refuses: a wrong password, an unknown stream, a missing device.
+    pub(super) is_refused: bool,
+    /// The source has a known duration, so it would start from its beginning.
+    pub(super) is_recording: bool,
+}
+
+impl Restart {
+    /// Whether a stream with this end is restarted. `is_live`: the address is that of a camera or another live source. `has_played`: the
+    /// source has delivered a frame before.
+    pub(super) fn follows(&self, end: End, is_live: bool, has_played: bool) -> bool {
+        match (self.policy, end) {
+            (Some(RestartPolicy::Never), _) | (_, End::Final) => false,
+            (policy, End::Eos) => policy == Some(RestartPolicy::Always),
+            (Some(_), End::Source(_)) => true,
+            (None, End::Source(fault)) => !fault.is_recording && (has_played || is_live && !fault.is_refused),
+        }
+    }
+}
+
+/// The delays between the attempts of one stream.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    n_failures: u32,
+    /// Time of the last frame before the source was lost, or the start of the stream.
+    lost_since: Option<Instant>,
+}
+
+impl Backoff {
+    /// The time of the next attempt. `frames`: first and last frame of the failed attempt. `random`: from 0 to 1.
+    ///
+    /// The delay is between half and all of a bound, so that cameras which failed together do not return together. The bound begins with
+    /// twice the shortest delay and doubles with each failure.
+    pub(super) fn failed(
+        &mut self,
+        restart: &Restart,
+        begin: Instant,
+        frames: Option<(Instant, Instant)>,
+        now: Instant,
+        random: f64,
+    ) -> Instant {
+        match frames {
+            Some((first, last)) => {
+                self.lost_since = Some(last);
+                if last.saturating_duration_since(first) >= restart.healthy_after {
+                    self.n_failures = 0;
+                }
+            }
+            None => _ = self.lost_since.get_or_insert(begin),
+        }
+        self.n_failures = self.n_failures.saturating_add(1);
+        let bound = restart.min_delay.saturating_mul(1 << self.n_failures.min(20)).min(restart.max_delay);
+        let least = (bound / 2).max(restart.min_delay.min(bound));
+        now + least + (bound - least).mul_f64(random.clamp(0.0, 1.0))
+    }
+
+    /// The source has delivered a frame.
+    pub(super) fn is_back(&mut self) {
+        self.lost_since = None;
+    }
+
+    /// Time of the last frame of a lost source.
+    pub(super) fn lost_since(&self) -> Option<Instant> {
+        self.lost_since
+    }
+
+    /// The time at which to give up; `None` while frames arrive, and without a limit.
+    pub(super) fn deadline(&self, restart: &Restart) -> Option<Instant> {
+        self.lost_since?.checked_add(restart.give_up_after?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST: End = End::Source(Fault { is_refused: false, is_recording: false });
+    const REFUSED: End = End::Source(Fault { is_refused: true, is_recording: false });
+    const CUT: End = End::Source(Fault { is_refused: false, is_recording: true });
+
+    #[test]
+    fn policy_decides_which_endings_restart() {
+        let restarts = |policy, end, is_live, has_played| Restart { policy, ..Restart::default() }.follows(end, is_live, has_played);
+        for (policy, end, is_live, has_played, expected) in [
+            (Some(RestartPolicy::Never), LOST, true, true, false),
+            (Some(RestartPolicy::OnError), LOST, true, false, true),
+            (Some(RestartPolicy::OnError), REFUSED, true, false, true),
+            (Some(RestartPolicy::OnError), CUT, false, true, true),
+            (Some(RestartPolicy::OnError), End::Eos, true, true, false),
+            (Some(RestartPolicy::Always), End::Eos, true, true, true),
+            (Some(RestartPolicy::Always), End::Final, true, true, false),
+            (None, LOST, true, false, true),
+            (None, LOST, true, true, true),
+            (None, REFUSED, true, false, false),
+            (None, REFUSED, true, true, true),
+            (None, LOST, false, false, false),
+            (None, LOST, false, true, true),
+            (None, CUT, false, true, false),
+            (None, End::Eos, true, true, false),
+        ] {
+            assert_eq!(restarts(policy, end, is_live, has_played), expected, "{policy:?} {end:?} {is_live} {has_played}");
+        }
+    }
+
+    #[test]
+    fn delays_double_up_to_the_longest() {
+        let restart = Restart::default();
+        let now = Instant::now();
+        for (random, expected) in [(0.0, [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]), (1.0, [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0])] {
+            let mut backoff = Backoff::default();
+            let delays = expected.map(|_| (backoff.failed(&restart, now, None, now, random) - now).as_secs_f64());
+            assert_eq!(delays, expected);
+            (0..100).for_each(|_| _ = backoff.failed(&restart, now, None, now, random));
+        }
+    }
+
+    #[test]
+    fn delays_start_again_after_healthy_frames() {
+        let (restart, now) = (Restart::default(), Instant::now());
+        let mut backoff = Backoff::default();
+        let mut delay = |seconds: Option<u64>| {
+            let frames = seconds.map(|seconds| (now, now + Duration::from_secs(seconds)));
+            let end = now + Duration::from_secs(100);
+            (backoff.failed(&restart, now, frames, end, 0.0) - end).as_secs()
+        };
+        assert_eq!([None, None, Some(29), Some(30), None].map(&mut delay), [1, 2, 4, 1, 2]);
+    }
+
+    #[test]
+    fn time_to_give_up_counts_from_last_frame() {
+        let restart = Restart { give_up_after: Some(Duration::from_secs(5)), ..Restart::default() };
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.deadline(&restart), None);
+        backoff.failed(&restart, now, None, after(2), 0.5);
+        backoff.failed(&restart, after(3), None, after(4), 0.5);
+        assert_eq!(backoff.deadline(&restart), Some(after(5)), "from the start of a stream without frames");
+        backoff.is_back();
+        assert_eq!(backoff.deadline(&restart), None);
+        backoff.failed(&restart, after(4), Some((after(5), after(7))), after(9), 0.5);
+        assert_eq!(backoff.deadline(&restart), Some(after(12)));
+        assert_eq!(backoff.deadline(&Restart::default()), None);
+    }
+}

@@ -1,0 +1,332 @@
+//! Cameras that fail and come back.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gstreamer as gst;
+use gstreamer::prelude::*;
+use roiflow::devices::null::{NullDevice, Script};
+use roiflow::pipeline::{Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, StreamId};
+use serde_json::Value;
+
+use crate::cli::{Folder, lines, roiflow};
+use crate::endings::{Running, check, n_lines, read};
+use crate::harness::{eventually, init, make_clip, pipeline, tiny};
+use crate::rtsp::{Server, signal};
+
+/// Time limit of a wait; a longer one counts as a hang.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Restarts at once.
+const FAST: Restart = Restart {
+    policy: Some(RestartPolicy::OnError),
+    give_up_after: None,
+    min_delay: Duration::from_millis(5),
+    max_delay: Duration::from_millis(20),
+    healthy_after: Duration::from_secs(30),
+};
+
+fn plan(input: &str, device: &str, outputs: Outputs, restart: Restart) -> Plan {
+    let description = format!(
+        "version = 1\nname = \"rectangles\"\ndescription = \"Rectangles.\"\n[pipeline]\ngraph = \"{{source}} ! roidetect model={} device={device} ! \
+         roitrack ! {{json}} ! {{video}}\"\n",
+        tiny("rectangle.onnx")
+    );
+    let spec = Spec::parse(&description, Path::new("rectangles.toml")).unwrap();
+    let plan = Plan::resolve(&spec, &[], Input::parse(input).unwrap(), outputs).unwrap();
+    Plan { restart, ..plan }
+}
+
+/// A port without a server.
+fn closed_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn at_port(port: u16, options: &[&str]) -> Server {
+    let port = format!("port={port}");
+    Server::start(&[&[&*port], options].concat()).expect("the server has run before")
+}
+
+/// Waits for an event of a stream that is neither progress nor a warning.
+fn next(events: &Events, stream: StreamId) -> Event {
+    let begin = Instant::now();
+    loop {
+        let event = events.next_timeout(LIMIT).expect("an event in time");
+        assert!(begin.elapsed() < LIMIT, "no other event than {event:?}");
+        if event.stream == stream && !matches!(event.event, Event::Progress(_) | Event::Warning(_)) {
+            return event.event;
+        }
+    }
+}
+
+/// Asserts that numbers and times of the lines grow.
+fn check_order(json: &str) -> Vec<Value> {
+    let lines = lines(json);
+    for pair in lines.windows(2) {
+        assert!(pair[0]["frame"].as_u64() < pair[1]["frame"].as_u64(), "{pair:?}");
+        assert!(pair[0]["timestamp"].as_u64() < pair[1]["timestamp"].as_u64(), "{pair:?}");
+    }
+    lines
+}
+
+#[test]
+fn killed_camera_comes_back_with_other_size() {
+    let folder = Folder::new("restart-killed");
+    let Some(server) = Server::start(&[]) else { return };
+    let (port, uri) = (server.port, server.uri("rtspt", "", "/live"));
+    let part = folder.file("o.part2.mp4");
+    let mut running = Running::start(&folder, &uri, &["--source-timeout", "3"]);
+    running.wait_for_lines(10);
+    drop(server);
+    let _server = at_port(port, &["size=640x480"]);
+    let is_large = |line: &Value| line["resolution"]["width"] == 640;
+    let json = running.json.clone();
+    eventually("results of the second server", || lines(&json).iter().filter(|line| is_large(line)).count() > 10);
+    signal(&running.child, "INT");
+    let (video, colors) = (running.video.clone(), running.colors.clone());
+    let (code, said, _) = running.end();
+    assert_eq!(code, Some(0), "{said}");
+    check(&said, &["trying again until it is back", "the source is back after", "restarts  ", "after a lost source"]);
+    let lines = check_order(&json);
+    let n_small = lines.iter().filter(|line| !is_large(line)).count();
+    assert!(n_small >= 10 && lines[n_small..].iter().all(is_large));
+    // Each part of the video can be played.
+    for (path, n_expected) in [(video, n_small), (part, lines.len() - n_small)] {
+        let again = folder.file("again.jsonl");
+        let (code, said) = read(&roiflow(&["run", &colors, "-q", "--input", &path, "--json", &again]));
+        assert!(code == Some(0) && n_lines(&again) + 2 >= n_expected, "{path}: {} of {n_expected} frames: {said}", n_lines(&again));
+    }
+}
+
+#[test]
+fn stalled_camera_comes_back() {
+    let folder = Folder::new("restart-stalled");
+    let Some(server) = Server::start(&[]) else { return };
+    let mut running = Running::start(&folder, &server.uri("rtspt", "", "/live"), &["--source-timeout", "1"]);
+    running.wait_for_lines(10);
+    server.signal("STOP");
+    let mut said = running.said();
+    said.wait_for("trying again");
+    let n_before = n_lines(&running.json);
+    server.signal("CONT");
+    running.wait_for_lines(n_before + 10);
+    said.wait_for("is back after");
+    signal(&running.child, "TERM");
+    assert_eq!(running.child.wait().unwrap().code(), Some(0));
+    check_order(&running.json);
+}
+
+#[test]
+fn interrupt_during_backoff_ends_at_once() {
+    let folder = Folder::new("restart-interrupt");
+    let uri = format!("rtspt://127.0.0.1:{}/live", closed_port());
+    for name in ["INT", "TERM"] {
+        let mut running = Running::start(&folder, &uri, &[]);
+        let mut said = running.said();
+        said.wait_for("trying again");
+        let begin = Instant::now();
+        signal(&running.child, name);
+        assert_eq!(running.child.wait().unwrap().code(), Some(0), "{}", said.rest());
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn wrong_password_is_tried_again_on_request() {
+    let folder = Folder::new("restart-password");
+    let Some(server) = Server::start(&["private", "password=other"]) else { return };
+    let (port, uri) = (server.port, server.uri("rtspt", "user:secret@", "/live"));
+    let mut running = Running::start(&folder, &uri, &["--restart", "on-error"]);
+    let mut said = running.said();
+    said.wait_for("401");
+    drop(server);
+    let _server = at_port(port, &["private"]);
+    running.wait_for_lines(5);
+    signal(&running.child, "INT");
+    let rest = said.rest();
+    assert_eq!(running.child.wait().unwrap().code(), Some(0), "{rest}");
+    assert!(!rest.contains("secret"), "{rest}");
+}
+
+#[test]
+fn source_that_stops_video_but_not_audio_is_lost() {
+    let folder = Folder::new("restart-blind");
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let sender = pipeline(&format!(
+        "mpegtsmux name=mux ! udpsink host=127.0.0.1 port={port} videotestsrc is-live=true name=video ! video/x-raw,width=320,height=240,framerate=25/1 \
+         ! x264enc tune=zerolatency key-int-max=5 ! h264parse config-interval=-1 ! mux. \
+         audiotestsrc is-live=true ! lamemp3enc ! mpegaudioparse ! mux."
+    ));
+    sender.set_state(gst::State::Playing).unwrap();
+    let options = ["--no-frame-timeout", "3s", "--source-timeout", "30", "--restart", "never"];
+    let mut running = Running::start(&folder, &format!("udp://127.0.0.1:{port}"), &options);
+    running.wait_for_lines(5);
+    sender.by_name("video").unwrap().send_event(gst::event::Eos::new());
+    let (code, said, _) = running.end();
+    assert_eq!(code, Some(1), "{said}");
+    check(&said, &["delivered data but no frame for 3 s", "--no-frame-timeout"]);
+    sender.set_state(gst::State::Null).unwrap();
+}
+
+#[test]
+fn source_is_given_up_after_the_limit() {
+    let folder = Folder::new("restart-gives-up");
+    let (colors, uri) = (folder.file("colors.toml"), format!("rtspt://127.0.0.1:{}/live", closed_port()));
+    let begin = Instant::now();
+    let (code, said) = read(&roiflow(&["run", &colors, "--input", &uri, "--give-up-after", "2s"]));
+    assert_eq!(code, Some(1), "{said}");
+    check(&said, &["gave up after 2 s without a frame", "--give-up-after", "refused"]);
+    assert!((2..20).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn restart_options_are_checked() {
+    let folder = Folder::new("restart-options");
+    let colors = folder.file("colors.toml");
+    for (options, says) in [
+        (&["--input", "test:5", "--restart", "always"][..], "use --loop"),
+        (&["--input", "rtsp://h/", "--restart", "sometimes"], "on-error"),
+        (&["--input", "test:5", "--give-up-after", "soon"], "expected a duration such as"),
+        (&["--input", "test:5", "--give-up-after", "0"], "above 0"),
+        (&["--input", "rtsp://h/", "--restart", "on-error", "--video", "-"], "got a pipe"),
+    ] {
+        let (code, said) = read(&roiflow(&[&["run", &*colors], options].concat()));
+        assert_eq!(code, Some(2), "{options:?}: {said}");
+        check(&said, &[says]);
+    }
+    let text = std::fs::read_to_string(&colors).unwrap();
+    for (section, says) in
+        [("restart = \"maybe\"", "on-error"), ("give-up-after = \"soon\"", "[source] give-up-after"), ("retry = 1", "retry")]
+    {
+        let path = folder.file("section.toml");
+        std::fs::write(&path, text.replace("[pipeline]", &format!("[source]\n{section}\n[pipeline]"))).unwrap();
+        let (code, said) = read(&roiflow(&["run", &path, "--input", "test:5"]));
+        assert!(code == Some(2) && said.contains(says), "{section}: {said}");
+    }
+    // The file sets what the command leaves open.
+    let path = folder.file("section.toml");
+    let section = "[source]\nrestart = \"on-error\"\ngive-up-after = 1\nno-frame-timeout = \"5s\"\n[pipeline]";
+    std::fs::write(&path, text.replace("[pipeline]", section)).unwrap();
+    let uri = format!("http://127.0.0.1:{}/live", closed_port());
+    let (code, said) = read(&roiflow(&["run", &path, "--input", &uri]));
+    assert!(code == Some(1) && said.contains("gave up after 1 s"), "{said}");
+}
+
+#[test]
+fn restart_compiles_no_model_and_continues_numbers() {
+    init();
+    let folder = Folder::new("restart-model");
+    let Some(server) = Server::start(&[]) else { return };
+    let (port, uri) = (server.port, server.uri("rtspt", "", "/live"));
+    let script = Arc::new(Script::computing(|io, _| {
+        let output = io.output(0, &[1, 1, 6])?;
+        output.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
+        Ok(())
+    }));
+    roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance("NULL.restart", script.clone())));
+    let json = folder.file("o.jsonl");
+    std::fs::write(&json, "of an earlier run\n").unwrap();
+    let (handle, events) = PipelineHandle::new().unwrap();
+    let to_json = Outputs { json: Some(json.clone().into()), ..Outputs::default() };
+    let stream = handle.add(&plan(&uri, "NULL.restart", to_json, FAST)).unwrap();
+    let mut server = Some(server);
+    assert_eq!(next(&events, stream), Event::Started);
+    for turn in 1..=3 {
+        let before = handle.stats(stream).unwrap().n_frames;
+        eventually("frames", || handle.stats(stream).unwrap().n_frames > before + 10);
+        drop(server.take());
+        let lost = next(&events, stream);
+        assert!(matches!(&lost, Event::SourceLost { reason } if reason.to_string().contains("127.0.0.1")), "{lost:?}");
+        eventually("the state", || handle.status(stream).unwrap().phase == Phase::Reconnecting);
+        server = Some(at_port(port, &[]));
+        let back = next(&events, stream);
+        assert!(matches!(back, Event::SourceBack { gap, attempts } if attempts > 0 && gap > Duration::ZERO), "{back:?}");
+        let status = handle.status(stream).unwrap();
+        assert!(status.n_restarts >= turn && status.time_down > Duration::ZERO, "{status:?}");
+        eventually("the state", || handle.status(stream).unwrap().phase == Phase::Running);
+    }
+    let ending = handle.remove(stream).unwrap();
+    assert!(ending.interrupted && !ending.forced && ending.stats.n_restarts >= 3, "{ending:?}");
+    assert_eq!(script.n_compiled(), 1);
+    let lines = check_order(&json);
+    assert_eq!(lines.len() as u64, ending.stats.n_frames, "all frames have a line, and none of an earlier run");
+    // A track ID never returns after a restart.
+    let mut ids: Vec<u64> = lines.iter().filter_map(|line| line["objects"][0]["id"].as_u64()).collect();
+    assert!(ids.is_sorted(), "{ids:?}");
+    ids.dedup();
+    assert_eq!(ids, [1, 2, 3, 4]);
+}
+
+fn n_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn n_threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn failed_attempts_leave_nothing_behind() {
+    let uri = format!("rtspt://127.0.0.1:{}/live", closed_port());
+    let (handle, events) = PipelineHandle::new().unwrap();
+    drop(events);
+    let stream = handle.add(&plan(&uri, "CPU", Outputs::default(), FAST)).unwrap();
+    let restarts = || handle.status(stream).unwrap().n_restarts;
+    let counts = |n: u64| {
+        eventually("restarts", || restarts() >= n);
+        (n_descriptors(), n_threads(), resident_kib())
+    };
+    let before = counts(20);
+    let after = counts(120);
+    // A session may be running at either time.
+    assert!(after.0 <= before.0 + 10 && after.1 <= before.1 + 6 && after.2 <= before.2 + 12 * 1024, "before {before:?}, after {after:?}");
+    assert!(handle.remove(stream).unwrap().interrupted);
+}
+
+#[test]
+fn failing_cameras_do_not_affect_others() {
+    let folder = Folder::new("restart-many");
+    let Some(stalls) = Server::start(&[]) else { return };
+    let clip = folder.file("clip.mp4");
+    make_clip(&clip, 150, "mp4mux");
+    let (handle, events) = PipelineHandle::new().unwrap();
+    let short = Restart { min_delay: Duration::from_millis(50), max_delay: Duration::from_millis(200), ..FAST };
+    // A fixed sequence decides which of the streams fail.
+    let fails = |stream_idx: u64| (stream_idx * 2_654_435_761 >> 7) % 16 < 5;
+    let (mut healthy, mut failing) = (Vec::new(), Vec::new());
+    for stream_idx in 0..16_u64 {
+        if !fails(stream_idx) {
+            healthy.push(handle.add(&plan(&clip, "CPU", Outputs::default(), Restart::default())).unwrap());
+            continue;
+        }
+        let uri = match failing.len() % 2 {
+            0 => format!("rtspt://127.0.0.1:{}/live", closed_port()),
+            _ => stalls.uri("rtspt", "", "/live"),
+        };
+        let mut failing_plan = plan(&uri, "CPU", Outputs::default(), short);
+        failing_plan.limits.source_timeout = Some(Duration::from_secs(1));
+        failing.push(handle.add(&failing_plan).unwrap());
+    }
+    assert!(failing.len() > 1 && healthy.len() > 8, "{} fail", failing.len());
+    stalls.signal("STOP");
+    for stream in healthy {
+        assert_eq!(handle.wait(stream).unwrap().stats.n_frames, 150);
+    }
+    for stream in &failing {
+        eventually("each failing stream is restarted", || handle.status(*stream).unwrap().n_restarts > 1);
+    }
+    stalls.signal("CONT");
+    drop(events);
+    let begin = Instant::now();
+    failing.iter().for_each(|stream| handle.drain(*stream));
+    failing.iter().for_each(|stream| assert!(handle.wait(*stream).is_ok()));
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
