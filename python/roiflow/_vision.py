@@ -43,7 +43,7 @@ _PREPROCESSING: dict[str, Preprocess] = {}
 
 @dataclass(frozen=True)
 class Attribute:
-    """What a classifier said about an object or an image.
+    """A result of a classifier about an object or an image.
 
     `kind` is `label`, `labels`, `value`, `text`, `tensor`, or a shape: `keypoints`, `rotated-box`, `polygons`, `mask`, `class-map`,
     `value-map`. `value` depends on the kind:
@@ -172,7 +172,7 @@ class Detection:
 
     @property
     def attributes(self) -> dict[str, Attribute]:
-        """What classifiers said, by the name of the attribute."""
+        """Results of classifiers for this object, by the name of the attribute."""
         return {name: _attribute(name, *rest) for name, *rest in self._owner._raw.attributes(self._index)}
 
     @property
@@ -201,7 +201,7 @@ class Detection:
 class Results(Sequence[Detection]):
     """The results of one image: a sequence of `Detection`, and attributes of the whole image.
 
-    They do not change: a classifier that gets `rois=results` returns new ones with its attributes.
+    Results are immutable. A classifier that gets `rois=results` returns new results with its attributes.
     An index gives a `Detection`. A slice, a list of indices or a mask of booleans gives `Results` with these detections.
     """
 
@@ -224,7 +224,7 @@ class Results(Sequence[Detection]):
 
     @property
     def attributes(self) -> dict[str, Attribute]:
-        """What classifiers said about the whole image, by the name of the attribute."""
+        """Results of classifiers for the whole image, by the name of the attribute."""
         return {name: _attribute(name, *rest) for name, *rest in self._raw.attributes()}
 
     def __len__(self) -> int:
@@ -292,16 +292,16 @@ class Results(Sequence[Detection]):
 
     def __repr__(self) -> str:
         counts = collections.Counter(self.boxes.labels)
-        said = [f"{count} {label}" for label, count in counts.items()]
-        said += [f"{name} {attribute.value}" for name, attribute in self.attributes.items() if attribute.kind != "tensor"]
-        return f"<Results: {', '.join(said) or 'nothing'} in {self.size[0]}x{self.size[1]}>"
+        parts = [f"{count} {label}" for label, count in counts.items()]
+        parts += [f"{name} {attribute.value}" for name, attribute in self.attributes.items() if attribute.kind != "tensor"]
+        return f"<Results: {', '.join(parts) or 'nothing'} in {self.size[0]}x{self.size[1]}>"
 
 
 Rois = Union[Results, npt.NDArray[Any], Sequence[Sequence[float]]]
 
 
 class Pending:
-    """An image that runs: `model.submit(image)`. Dropping it cancels a run that has not begun."""
+    """A submitted image: the return value of `ImageModel.submit`. Dropping it cancels a run that has not begun."""
 
     __slots__ = ("_color", "_resized", "_run")
 
@@ -309,7 +309,7 @@ class Pending:
         self._run, self._color, self._resized = run, color, resized
 
     def done(self) -> bool:
-        """Whether the results, or an error, are there."""
+        """Whether the run ended, with results or an error."""
         return self._run.done()
 
     def cancel(self) -> None:
@@ -367,12 +367,12 @@ class ImageModel:
 
     @property
     def description(self) -> str:
-        """Where the description comes from."""
+        """Source of the description."""
         return self._single.source
 
     @property
     def assumed(self) -> list[str]:
-        """What the description does not say and is assumed, one sentence each."""
+        """Defaults that replace keys missing in the description, one sentence each."""
         return self._single.assumed
 
     @overload
@@ -396,12 +396,12 @@ class ImageModel:
 
         - `image`: an array of uint8, [H, W], [H, W, 3] or [H, W, 4], read in place; an image of Pillow; the path of an image
           file; or a list of these, which gives a list of `Results`.
-        - `rois`: `Results` of this image, or boxes [N, 4] of x_min, y_min, x_max, y_max: the model runs on the region of each
-          box, without a copy of pixels. The results have these boxes with the new attributes; of a detector, also the objects
-          that it found in them. Of a list of images: one for each.
+        - `rois`: `Results` of this image, or boxes [N, 4] of x_min, y_min, x_max, y_max. The model runs on the region of each
+          box, without a copy of pixels. The results contain these boxes with the new attributes. The results of a detector also
+          contain the objects in the regions. For a list of images: a list with one value for each image.
         - `color`: order of the channels of arrays, `bgr` or `rgb`; default: that of `load`. Pillow's images and files are RGB.
 
-        Do not write an array while it runs. Raises TypeError for other types and element types, ValueError for other shapes,
+        Do not write to an array before its run ended. Raises TypeError for other types and element types, ValueError for other shapes,
         empty lists and negative strides, FileNotFoundError for files, and errors of roiflow.
         """
         if not isinstance(image, (list, tuple)):
@@ -415,9 +415,9 @@ class ImageModel:
         return [results for _, results in self._stream(image, cast("Sequence[Rois | None]", rois), color)]
 
     def submit(self, image: ImageSource, *, rois: Rois | None = None, color: _Color | None = None) -> Pending:
-        """Start one image, and return without waiting. As many images run side by side as the device can; others wait.
+        """Start the run of one image, and return without waiting. Images wait in order while all requests of the device are busy.
 
-        The array is kept until its run ended: do not write it before. Arguments and errors as of a call.
+        The run keeps the array. Do not write to the array before the run ended. Arguments and errors: as for a call.
         """
         return self._submit(self._for_several(), image, rois, color)
 
@@ -426,8 +426,8 @@ class ImageModel:
     ) -> Iterator[tuple[ImageSource, Results]]:
         """Run the images of any iterable side by side, and yield pairs of image and results in their order.
 
-        Takes only as many images ahead as keep the device busy, so that an endless video is fine. A pair of image and results is
-        an image with `rois`: `age.stream(faces.stream(video))` is a cascade. An iterable that writes all frames into one array
+        Takes only a few images ahead, enough to keep the device busy. So the iterable may be endless. A pair of image and results
+        is an image with `rois`: `age.stream(faces.stream(video))` is a cascade. An iterable that writes all frames into one array
         must yield copies.
         """
         return self._stream(images, None, color)
@@ -552,16 +552,16 @@ def load(
     - `description`: how an image becomes the input, and what the outputs mean: a file, the name of a known model, or a
       dictionary with the tables of such a file. Default: the file next to the model, a built-in one, or the model's metadata.
     - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on; `AUTO`: the fastest one that runs the model.
-    - `confidence`: objects below this are left out; default: that of the description.
-    - `iou`: boxes that overlap a better one by more than this are left out.
+    - `confidence`: objects with a lower confidence are omitted; default: the threshold of the description.
+    - `iou`: a box that overlaps a box with a higher confidence by more than this is suppressed.
     - `classes`: labels or numbers of the classes to report; default: all.
     - `labels`: names of the classes, in place of those of the description.
     - `color`: order of the channels of arrays: `bgr` as OpenCV reads images, or `rgb`.
-    - `preprocess`: a function from an image to an image, or the name of a registered one, that runs before the preprocessing of
-      the description. Its image may have another size, and shows the same.
+    - `preprocess`: a function from an image to an image, or its registered name. It runs before the preprocessing of the
+      description. The returned image shows the same scene; its size may differ.
     - `batch`: images and regions per call of the engine, for models with an open batch axis.
-    - `performance`: `latency` uses all cores for one image, `throughput` runs several images side by side. Default: the first for
-      single images, the second for lists, `submit` and `stream`; the model is then compiled for each on its first use.
+    - `performance`: `latency` uses all cores for one image, `throughput` runs several images side by side. Default: `latency` for
+      single images, `throughput` for lists, `submit` and `stream`. The model is compiled for `throughput` on the first such use.
     - `config`: options of the device, such as `{"threads": 2}`.
 
     Raises FileNotFoundError if there is no such file; ConfigError, a RuntimeError, if there is no description or an option is
@@ -608,8 +608,9 @@ def load(
 def register_decoder(name: str, function: Decode, *, task: Literal["detection", "classification"] = "detection") -> None:
     """Register a function as a decoder, which descriptions name by `decoder = "..."`, for models that are loaded later.
 
-    The function is called as `function(outputs, (width, height))`: the outputs by name as arrays of float32 with a first axis of
-    1, which belong to it, and the size of the model's input. It is called from several threads, and must not run models.
+    The function is called as `function(outputs, (width, height))`. `outputs` contains the outputs by name, as arrays of float32
+    with a first axis of 1; the function may keep them. The size is that of the model's input. Several threads call the function at
+    the same time. The function must not run models.
 
     - For `detection` it returns rows [N, 6 + 2 K]: x_min, y_min, x_max, y_max in pixels of the input, confidence, class, and the
       coordinates of K keypoints. roiflow then drops rows below the threshold, suppresses overlaps, and maps the rest to the image. The
@@ -617,7 +618,7 @@ def register_decoder(name: str, function: Decode, *, task: Literal["detection", 
     - For `classification` it returns a number, a text, a pair of class number and confidence, a pair of text and confidence, an
       array, or a dictionary of these by the name of the attribute.
 
-    What the function raises comes out of the call of the model. Raises TypeError and ValueError for wrong arguments.
+    An exception of the function is raised by the call of the model. Raises TypeError and ValueError for wrong arguments.
     """
     _roiflow._register_decoder(name, function, task)
 
@@ -625,7 +626,7 @@ def register_decoder(name: str, function: Decode, *, task: Literal["detection", 
 def register_preprocess(name: str, function: Preprocess) -> None:
     """Register a function from an image to an image by a name, for `load(..., preprocess=name)`.
 
-    The function gets the array of uint8 as it was given, and must not change it. Raises TypeError if it is not a function.
+    The function gets the array of uint8 of the caller, and must not change it. Raises TypeError if it is not a function.
     """
     if not callable(function):
         raise TypeError(f"preprocess `{name}`: expected a function, got {type(function)}")

@@ -1,7 +1,7 @@
 //! Decoders that are Python functions.
 //!
 //! A decoder runs on a thread of the runtime, which enters the interpreter for the call. While the function runs, this thread must not wait for
-//! another run: [`is_decoding`] tells.
+//! another run. [`is_decoding`] reports this state.
 
 use std::cell::Cell;
 use std::fmt;

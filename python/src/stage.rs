@@ -1,4 +1,4 @@
-//! Models that take images: `_Stage`, a detector or a classifier, and `_Run`, one image that runs. Python code uses them through the classes
+//! Models that take images: `_Stage`, a detector or a classifier, and `_Run`, the run of one image. Python code uses them through the classes
 //! of `roiflow._vision`.
 
 use std::path::PathBuf;
@@ -116,13 +116,13 @@ impl PyStage {
         self.stage().model().device().to_owned()
     }
 
-    /// Where the description comes from.
+    /// Source of the description.
     #[getter]
     fn source(&self) -> String {
         self.stage().spec().source.to_string()
     }
 
-    /// What the description does not say and is assumed, one sentence each.
+    /// Defaults that replace keys missing in the description, one sentence each.
     #[getter]
     fn assumed(&self) -> Vec<String> {
         self.stage().spec().assumed.clone()
@@ -199,7 +199,7 @@ impl PyStage {
 /// How a run ended.
 type Ended = runtime::Result<Arc<FrameResults>>;
 
-/// State of a run, shared by the run and those who wait for it.
+/// State of a run, shared by the run and the threads that wait for it.
 #[derive(Default)]
 struct State {
     ended: Mutex<Option<Ended>>,
@@ -230,7 +230,7 @@ impl State {
     }
 }
 
-/// One image that runs. Keeps the image until the run ended.
+/// The run of one image. Keeps the image until the run ended.
 #[pyclass(frozen, name = "_Run", module = "roiflow._roiflow")]
 pub struct PyRun {
     state: Arc<State>,
