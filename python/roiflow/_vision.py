@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 ImageSource = Union[Array, _ArrayLike, str, "os.PathLike[str]"]
 Outputs = dict[str, npt.NDArray[np.float32]]
 Decode = Callable[[Outputs, tuple[int, int]], Any]
-Preprocess = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]
+Preprocess = Callable[[npt.NDArray[np.uint8]], Any]
 
 if TYPE_CHECKING:
     # Not in a running program: stubtest takes such an alias for a class.
@@ -462,11 +462,30 @@ class ImageModel:
         resized = None
         preprocess = self._options.preprocess
         if preprocess is not None:
-            array = np.asarray(preprocess(array))
+            returned = preprocess(array)
+            values, place = returned if isinstance(returned, tuple) else (returned, None)
+            values = np.asarray(values)
+            if place is not None or values.ndim == 4:
+                return self._submit_values(stage, values, place, size, regions is not None, color)
+            array = values
             now = (array.shape[1], array.shape[0]) if array.ndim > 1 else (0, 0)
             if now != size and min(*now, *size) > 0:
                 regions, resized = None if regions is None else regions.resized(*now), size
         return Pending(stage.submit(array, color, regions), color, resized)
+
+    def _submit_values(
+        self, stage: _roiflow._Stage, values: Array, place: Any, size: tuple[int, int], has_regions: bool, color: _Color
+    ) -> Pending:
+        """Submit the input that a preprocessing function returned."""
+        if has_regions:
+            raise ValueError("rois: expected none, because the preprocessing function returns the input of the model. Call it with found.crop(image)")
+        if place is None:
+            width, height = stage.input_size
+            place = (size[0] / width, size[1] / height, 0.0, 0.0)
+        if len(place) != 4 or not np.isfinite(place).all():
+            raise ValueError(f"preprocess: expected scale x, scale y, offset x and offset y from the input to the image, got {place!r}")
+        x_scale, y_scale, x_offset, y_offset = map(float, place)
+        return Pending(stage.submit_values(values, size, (x_scale, y_scale), (x_offset, y_offset)), color, None)
 
     def __repr__(self) -> str:
         width, height = self.input_size
@@ -557,8 +576,7 @@ def load(
     - `classes`: labels or numbers of the classes to report; default: all.
     - `labels`: names of the classes, in place of those of the description.
     - `color`: order of the channels of arrays: `bgr` as OpenCV reads images, or `rgb`.
-    - `preprocess`: a function from an image to an image, or its registered name. It runs before the preprocessing of the
-      description. The returned image shows the same scene; its size may differ.
+    - `preprocess`: a function that gets the image, or its registered name; see `register_preprocess`.
     - `batch`: images and regions per call of the engine, for models with an open batch axis.
     - `performance`: `latency` uses all cores for one image, `throughput` runs several images side by side. Default: `latency` for
       single images, `throughput` for lists, `submit` and `stream`. The model is compiled for `throughput` on the first such use.
@@ -624,9 +642,18 @@ def register_decoder(name: str, function: Decode, *, task: Literal["detection", 
 
 
 def register_preprocess(name: str, function: Preprocess) -> None:
-    """Register a function from an image to an image by a name, for `load(..., preprocess=name)`.
+    """Register a preprocessing function by a name, for `load(..., preprocess=name)`.
 
-    The function gets the array of uint8 of the caller, and must not change it. Raises TypeError if it is not a function.
+    The function gets the array of uint8 of the caller, and must not change it. It returns one of these:
+
+    - An image of uint8 with the same scene, of any size. The preprocessing of the description follows. Boxes are mapped back.
+    - The input of the model: an array with four axes, cast to the element type of the model. Boxes are mapped back as if the
+      image was stretched to the input.
+    - A pair of the input and (scale x, scale y, offset x, offset y): a point of the image is the point of the input times scale
+      plus offset.
+
+    A function that returns the input gets whole images only: calls with `rois` raise ValueError. Raises TypeError if it is not a
+    function.
     """
     if not callable(function):
         raise TypeError(f"preprocess `{name}`: expected a function, got {type(function)}")

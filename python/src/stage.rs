@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use numpy::PyUntypedArray;
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTimeoutError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use roiflow_inference::spec::described_task;
 use roiflow_inference::{Engine, RunGuard, Sharing, Stage, StageOptions, StageResults, Task};
-use roiflow_results::FrameResults;
+use roiflow_results::{FrameResults, Size, Transform};
 
+use crate::array;
 use crate::decoder;
 use crate::errors::{OrRaise, WouldDeadlock, raise};
 use crate::image::frame_of;
@@ -137,9 +138,7 @@ impl PyStage {
     /// Starts to run an image, or the regions of the detections in `rois`.
     fn submit(&self, py: Python<'_>, image: &Bound<'_, PyUntypedArray>, color: &str, rois: Option<&PyResults>) -> PyResult<PyRun> {
         if decoder::is_decoding() {
-            let message =
-                "a decoder called a model: the model would wait for the decoder. Decode first, and call the other model with the results";
-            return Err(WouldDeadlock::new_err(message));
+            return Err(WouldDeadlock::new_err(CALLED_BY_DECODER));
         }
         let frame = frame_of(image, color)?;
         let size = frame.size();
@@ -169,7 +168,37 @@ impl PyStage {
         });
         Ok(PyRun { state, guard, stage: Some(stage.clone()) })
     }
+
+    /// Starts to run an input that the program has preprocessed, for an image of the size `size`. A point of the image is the point of the input
+    /// times `scale` plus `offset`, by axis.
+    fn submit_values(
+        &self,
+        py: Python<'_>,
+        values: &Bound<'_, PyUntypedArray>,
+        size: (u32, u32),
+        scale: (f32, f32),
+        offset: (f32, f32),
+    ) -> PyResult<PyRun> {
+        if decoder::is_decoding() {
+            return Err(WouldDeadlock::new_err(CALLED_BY_DECODER));
+        }
+        let stage = self.stage();
+        let element = stage.model().inputs()[0].element;
+        let values = if array::element_of(values)? == element { array::plain(values)? } else { array::cast(values, element)? };
+        let values = array::shared(&values, element, &array::checked_shape(values.shape())?)?;
+        let (state, guard) = (Arc::new(State::default()), RunGuard::now());
+        let (done_state, classes) = (state.clone(), self.classes.clone());
+        let results = FrameResults { size: Size::new(size.0, size.1), ..FrameResults::default() };
+        let frame_from_input = Transform { scale, offset, swaps_axes: false };
+        let done = move |of_stage| done_state.complete(results, of_stage, classes.as_deref());
+        detached(py, || stage.submit_values(values, frame_from_input, 0, guard.clone(), done)).or_raise()?;
+        Ok(PyRun { state, guard, stage: Some(stage.clone()) })
+    }
 }
+
+/// Message of the error of a model that a decoder runs.
+const CALLED_BY_DECODER: &str =
+    "a decoder called a model: the model would wait for the decoder. Decode first, and call the other model with the results";
 
 impl PyStage {
     /// The number of a class, given by its label or number.

@@ -189,3 +189,53 @@ def test_what_preprocessing_raises_comes_out_of_the_call():
         load("rectangle", preprocess=lambda image: 1 / 0)(scene())
     with pytest.raises(TypeError, match="uint8"):
         load("rectangle", preprocess=lambda image: image / 255)(scene())
+
+
+def stretched(image):
+    """The input of the model `rectangle`, [1, 64, 64, 3] RGB, by the nearest pixel."""
+    rows, columns = (np.arange(64) * image.shape[axis] // 64 for axis in (0, 1))
+    return image[rows][:, columns][None].astype(np.float32)
+
+
+def test_preprocessing_may_return_the_input_of_the_model():
+    model = load("rectangle", preprocess=stretched)
+    image = scene((32, 16, 80, 48), size=(128, 64))
+    results = model(image)
+    assert results.size == (128, 64) and results.boxes.xyxy.tolist() == [[32, 16, 80, 48]]
+    assert results.to_dict()["objects"] == load("rectangle")(image).to_dict()["objects"]
+    assert [of.boxes.xyxy[0, 0] for of in model([scene((n, 8, 40, 24)) for n in range(9)])] == list(range(9))
+
+
+def test_preprocessing_may_return_where_the_input_lies_in_the_image():
+    # The right lower quarter of the image, without scaling.
+    model = load("rectangle", preprocess=lambda image: (image[64:, 64:][None], (1, 1, 64, 64)))
+    assert model(scene((72, 80, 100, 120), size=(128, 128))).boxes.xyxy.tolist() == [[72, 80, 100, 120]]
+
+
+def test_preprocessed_inputs_form_batches():
+    def input_of(image):
+        return np.broadcast_to(image[:1, :1].transpose(2, 0, 1)[None], (1, 3, 8, 8)).astype(np.float64)
+
+    images = [scene((0, 0, 64, 64), color) for color in (RED, BLUE, BLUE, RED, BLUE)]
+    results = load("color", preprocess=input_of, batch=4)(images)
+    assert [of.attributes["color"].value for of in results] == ["red", "blue", "blue", "red", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "says"),
+    [
+        (np.zeros((1, 3, 64, 64), np.float32), ov.TensorError, r"expected dense values of \[1, 64, 64, 3\] f32, got \[1, 3, 64, 64\]"),
+        (np.zeros((2, 64, 64, 3), np.float32), ov.TensorError, r"\[2, 64, 64, 3\]"),
+        (np.array([[[["text"]]]]), TypeError, "no tensor"),
+        ((np.zeros((1, 64, 64, 3), np.float32), (1, 1)), ValueError, "scale x"),
+        ((np.zeros((1, 64, 64, 3), np.float32), (1, 1, 0, float("nan"))), ValueError, "scale x"),
+    ],
+)
+def test_a_wrong_input_of_preprocessing_is_an_error(returned, error, says):
+    with pytest.raises(error, match=says):
+        load("rectangle", preprocess=lambda image: returned)(scene())
+
+
+def test_preprocessing_that_returns_the_input_takes_whole_images():
+    with pytest.raises(ValueError, match="crop"):
+        load("rectangle", preprocess=stretched)(scene(), rois=[[0, 0, 9, 9]])

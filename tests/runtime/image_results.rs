@@ -6,6 +6,8 @@ use std::time::SystemTime;
 use roiflow::frame::json::{Context, write_line};
 use roiflow::frame::{Frame, FrameResults, PixelFormat, Size};
 use roiflow::stages::{RunGuard, Stage, StageOptions};
+use roiflow::tensor::{ElementType, Tensor};
+use roiflow::vision::Scratch;
 
 use crate::support::tiny;
 
@@ -43,4 +45,23 @@ fn cascade_on_an_image_equals_the_golden_results() {
     write_line(&mut line, &results, &context).unwrap();
     let got = String::from_utf8(line).unwrap();
     assert_eq!(got, include_str!("../golden/image_results.json"));
+}
+
+#[test]
+fn preprocessed_values_give_the_results_of_their_frame() {
+    let size = Size::new(100, 75);
+    let frame = pattern(size);
+    let options = StageOptions { model: tiny("rectangle.onnx"), device: Some("CPU".to_owned()), ..StageOptions::default() };
+    let stage = Stage::detector(&options).unwrap();
+    let values = Tensor::new(ElementType::F32, stage.spec().input_shape).unwrap();
+    let frame_from_input = stage.spec().preprocess.fill(&frame, &mut values.bytes_mut().unwrap(), 0, &mut Scratch::default()).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let done = move |results| sender.send(results).unwrap();
+    stage.submit_values(values.clone(), frame_from_input, 0, RunGuard::now(), done).unwrap();
+    let found = receiver.recv().unwrap().into_result().unwrap().detections;
+    let expected = stage.detect(&frame).unwrap();
+    assert_eq!((found.len(), found[0].rect, found[0].confidence), (1, expected[0].rect, expected[0].confidence));
+    let wrong = Tensor::new(ElementType::U8, stage.spec().input_shape).unwrap();
+    let error = stage.submit_values(wrong, frame_from_input, 0, RunGuard::now(), |_| ()).unwrap_err();
+    assert!(error.to_string().contains("f32, got [1, 64, 64, 3] u8"), "{error}");
 }

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use super::client::stopped;
 use super::dispatch::Queue;
-use super::job::{Job, JobInput};
+use super::job::{Job, JobImage, JobInput};
 use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
-use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape};
+use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape, Tensor};
 use crate::vision::decode::{Output, Results};
 use crate::vision::{Scratch, Target};
 
@@ -87,23 +87,24 @@ impl FillInput for BatchInput {
         self.scratch.set_threads(self.queue.upgrade().map_or(1, |queue| queue.n_cores_of_a_run()));
         let mut n_filled = 0;
         for item_idx in 0..n_items {
-            let (frame, alignment, client) = {
+            let (image, alignment, client) = {
                 let batch = self.batch.lock().unwrap();
                 let job = &batch.items[item_idx].job;
-                let JobInput { frame, alignment, .. } = job.input();
-                (frame.clone(), *alignment, job.runs.client.clone())
+                let JobInput { image, alignment, .. } = job.input();
+                (image.clone(), *alignment, job.runs.client.clone())
             };
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
-            let filled = catch_panic("preprocessing", || match alignment {
+            let filled = catch_panic("preprocessing", || match (&image, alignment) {
                 // With an alignment, results are mapped back to the frame by the alignment instead of the transform.
-                Some(alignment) => {
-                    preprocess.fill_along(&frame, &alignment, input, item_idx, scratch)?;
+                (JobImage::Frame(frame), Some(alignment)) => {
+                    preprocess.fill_along(frame, &alignment, input, item_idx, scratch)?;
                     Ok(Transform::IDENTITY)
                 }
-                None => Ok(preprocess.fill_into(&frame, Target::Host(input), item_idx, scratch)?),
+                (JobImage::Frame(frame), None) => Ok(preprocess.fill_into(frame, Target::Host(input), item_idx, scratch)?),
+                (JobImage::Values(values, frame_from_input), _) => copy_item(values, input, item_idx).map(|()| *frame_from_input),
             });
-            drop(frame);
+            drop(image);
             match filled {
                 Ok(frame_from_input) => {
                     self.batch.lock().unwrap().items[item_idx].frame_from_input = frame_from_input;
@@ -116,6 +117,17 @@ impl FillInput for BatchInput {
         }
         if n_filled == 0 { Err(Error::new(ErrorKind::Tensor, "preprocessing failed for all batch items")) } else { Ok(()) }
     }
+}
+
+/// Copies the values of one batch item into the input.
+fn copy_item(values: &Tensor, input: &mut BytesMut, item_idx: usize) -> Result<()> {
+    let values = values.bytes()?;
+    let n_bytes = values.layout().dense_bytes();
+    let are_dense = values.layout().is_dense() && input.layout().is_dense() && values.layout().element() == input.layout().element();
+    let item = if are_dense { input.extent_mut().get_mut(item_idx * n_bytes..(item_idx + 1) * n_bytes) } else { None };
+    let item = item.ok_or_else(|| Error::new(ErrorKind::Tensor, "prepared input: expected dense values of one batch item"))?;
+    item.copy_from_slice(values.extent());
+    Ok(())
 }
 
 /// The decode step: decodes each batch item into its job.

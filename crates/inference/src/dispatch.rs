@@ -550,7 +550,7 @@ mod tests {
 
     use super::*;
     use crate::frame::{Frame, PixelFormat, Size};
-    use crate::job::{FrameRuns, JobInput};
+    use crate::job::{FrameRuns, JobImage, JobInput};
     use crate::spec::load_model;
     use crate::vision::decode::{Decoder, Output};
     use crate::{ModelSpec, RunGuard, StageOptions, StageResults};
@@ -590,7 +590,7 @@ mod tests {
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         let (guard, sender) = (RunGuard::now(), sender.clone());
         let done = move |results: StageResults| sender.send(results.into_result().map(drop)).unwrap();
-        Job::new(JobInput::whole(frame), FrameRuns::new(client.clone(), 0, guard, 1, StageResults::default(), done))
+        Job::new(JobInput::whole(JobImage::Frame(frame)), FrameRuns::new(client.clone(), 0, guard, 1, StageResults::default(), done))
     }
 
     #[test]

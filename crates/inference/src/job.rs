@@ -9,6 +9,7 @@ use super::client::{Client, stopped};
 use super::results::{ResultSpace, add_results};
 use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, ObjectId, Point, Similarity, Transform};
 use crate::runtime::{Error, Result};
+use crate::tensor::Tensor;
 use crate::vision::decode::{Output, Results};
 
 /// Results of a stage for one frame or its regions, in frame coordinates.
@@ -121,9 +122,18 @@ impl FrameRuns {
     }
 }
 
-/// The image of a job.
+/// The image of a job: pixels, or the values of a model's input.
+#[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "a frame's planes are inline, so that a region allocates nothing")]
+pub(super) enum JobImage {
+    Frame(Frame),
+    /// Values that the caller has preprocessed, with the transform `frame_from_input`.
+    Values(Tensor, Transform),
+}
+
+/// The image of a job, and its place in the frame.
 pub(super) struct JobInput {
-    pub(super) frame: Frame,
+    pub(super) image: JobImage,
     /// Top left corner of the image in the frame.
     pub(super) corner: Point,
     /// Transform from input to frame, for images that are aligned by keypoints.
@@ -133,8 +143,8 @@ pub(super) struct JobInput {
 }
 
 impl JobInput {
-    pub(super) fn whole(frame: Frame) -> Self {
-        Self { frame, corner: Point::default(), alignment: None, region: None }
+    pub(super) fn whole(image: JobImage) -> Self {
+        Self { image, corner: Point::default(), alignment: None, region: None }
     }
 }
 
@@ -172,9 +182,9 @@ impl Job {
 
     /// Releases the frame's memory, and adds the stored results or the error to the results of the frame.
     pub(super) fn finish(&mut self, ended: Result<()>) {
-        let Some(JobInput { frame, region, .. }) = self.input.take() else { return };
+        let Some(JobInput { image, region, .. }) = self.input.take() else { return };
         // Release the frame first, so that its buffer is writable when the owner of the frame gets the results.
-        drop(frame);
+        drop(image);
         let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.classifications));
         self.runs.finish(region, ended.map(|()| found));
     }

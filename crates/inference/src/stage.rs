@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use super::client::{Client, stopped};
 use super::instance::{Instance, Role, instance};
-use super::job::{FrameRuns, Job, JobInput};
+use super::job::{FrameRuns, Job, JobImage, JobInput};
 use super::spec::describe;
 use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task};
-use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size};
+use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
+use crate::tensor::Tensor;
 use crate::vision::Region;
 
 /// A detector or a classifier. Infers several frames and regions concurrently, and passes the results of each frame to a closure.
@@ -88,7 +89,35 @@ impl Stage {
         done: impl FnOnce(StageResults) + Send + 'static,
     ) {
         let runs = FrameRuns::new(self.client.clone(), frame_number, guard, 1, StageResults::default(), done);
-        self.instance.queue.submit([Job::new(JobInput::whole(frame), runs)], alone);
+        self.instance.queue.submit([Job::new(JobInput::whole(JobImage::Frame(frame)), runs)], alone);
+    }
+
+    /// Like [`Stage::submit`], for an input that the caller has preprocessed. `values` has the shape [`ModelSpec::input_shape`] and the element
+    /// type of the model's input. `frame_from_input` maps results to the frame.
+    ///
+    /// # Errors
+    /// `Tensor` if element type or shape differ, or the values are not dense.
+    pub fn submit_values(
+        &self,
+        values: Tensor,
+        frame_from_input: Transform,
+        frame_number: u64,
+        guard: Arc<RunGuard>,
+        done: impl FnOnce(StageResults) + Send + 'static,
+    ) -> Result<()> {
+        let (shape, expected) = (values.shape(), &self.model().inputs()[0]);
+        if shape != self.spec().input_shape || values.element() != expected.element || !values.layout().is_dense() {
+            let message = format!(
+                "preprocessed input: expected dense values of {} {}, got {shape} {}",
+                self.spec().input_shape,
+                expected.element,
+                values.element()
+            );
+            return Err(Error::new(ErrorKind::Tensor, message));
+        }
+        let runs = FrameRuns::new(self.client.clone(), frame_number, guard, 1, StageResults::default(), done);
+        self.instance.queue.submit([Job::new(JobInput::whole(JobImage::Values(values, frame_from_input)), runs)], false);
+        Ok(())
     }
 
     /// Like [`Stage::submit`], for regions of `frame`.
@@ -125,7 +154,12 @@ impl Stage {
     fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
         let (crop, size, id) = (&self.spec().crop, frame.size(), Some((region_idx, region.id)));
         if let Some(alignment) = crop.alignment(&region.keypoints, self.spec().input_size) {
-            return Ok(JobInput { frame: frame.clone(), corner: Point::default(), alignment: Some(alignment), region: id });
+            return Ok(JobInput {
+                image: JobImage::Frame(frame.clone()),
+                corner: Point::default(),
+                alignment: Some(alignment),
+                region: id,
+            });
         }
         self.n_unaligned.fetch_add(u64::from(!crop.align.is_empty()), Ordering::Relaxed);
         let Some(rect) = crop.rect(region.rect, size) else {
@@ -133,7 +167,7 @@ impl Stage {
             return Err(Error::new(ErrorKind::Tensor, message));
         };
         let corner = Point { x: rect.x as f32, y: rect.y as f32 };
-        Ok(JobInput { frame: frame.region(rect)?, corner, alignment: None, region: id })
+        Ok(JobInput { image: JobImage::Frame(frame.region(rect)?), corner, alignment: None, region: id })
     }
 
     /// Runs `frame` without batching and blocks until the results are complete.
