@@ -525,3 +525,29 @@ fn file_is_split_into_compressed_parts() {
     let n_parts = std::fs::read_dir(&folder.0).unwrap().count();
     assert!((4..10).contains(&n_parts), "{n_parts}");
 }
+
+#[test]
+fn streams_of_a_process_share_the_spool_and_report_an_outage_once() {
+    let folder = Folder::new("shared spool");
+    let url = format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", free_port());
+    let mut arguments = vec!["run", "--device", "CPU", "--publish", &url, "--quiet"];
+    let (classifier, spool) = (tiny("brightness.onnx"), folder.file("spool"));
+    arguments.extend(["--classify", &classifier, "--spool", &spool]);
+    for name in ["a", "b", "c"] {
+        arguments.extend(["--input", "test:20", "--name", name]);
+    }
+    let output = crate::cli::roiflow(&arguments);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(["cannot reach", "results wait in the spool"].map(|part| text.matches(part).count()), [1, 1], "{text}");
+    // Another process gets an error, which names the remedy.
+    let held = std::fs::read_dir(&spool).unwrap().flatten().next().unwrap().path().join("lock");
+    let lock = std::fs::File::open(held).unwrap();
+    lock.try_lock().unwrap();
+    let output = crate::cli::roiflow(&arguments);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("another process uses this spool folder; end that process, or set `spool`"),
+        "{text}"
+    );
+}

@@ -27,6 +27,7 @@ pub(crate) struct Endpoint {
 }
 
 /// Settings of TLS.
+#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "an address with TLS is an error"))]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tls {
     /// Certificates that sign the server's certificate; the system's without it.

@@ -108,25 +108,26 @@ impl Destination {
             let publisher = Publisher::start(target.into_destination(self.if_exists), options, deadline, on_event).map_err(no_thread)?;
             return Ok(Route { publisher, spool: None, is_server: true });
         };
-        let spool = Spool::open(folder, self.limits, Retry::unlimited(), || target.into_destination(self.if_exists));
-        let spool = spool.map_err(|error| cannot_open_spool(folder, &error))?;
+        let destination = || target.into_destination(self.if_exists);
+        let opened = Spool::open(folder, self.limits, Retry::unlimited(), destination, on_event);
+        let (spool, writer) = opened.map_err(|error| cannot_open_spool(folder, &error))?;
         let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
         // The queue reports nothing: writing to a spool does not fail.
-        let publisher = Publisher::start(spool.writer(on_event), options, deadline, |_| {}).map_err(no_thread)?;
+        let publisher = Publisher::start(writer, options, deadline, |_| {}).map_err(no_thread)?;
         Ok(Route { publisher, spool: Some(spool), is_server: true })
     }
 }
 
 impl Route {
     /// Waits for the acknowledgment of all messages, for a server at most as long as it makes progress. Returns the number of messages that
-    /// stay in the spool.
+    /// stay in the spool, to one of the streams that share it.
     pub(super) fn finish(&self, is_over: impl Fn() -> bool) -> u64 {
         if let (true, None) = (self.is_server, &self.spool) {
             self.publisher.flush_until(Instant::now() + PATIENCE);
             return 0;
         }
         self.publisher.flush();
-        self.spool.as_ref().filter(|spool| !spool.drain(PATIENCE, is_over)).map_or(0, |spool| spool.status().waiting)
+        self.spool.as_ref().filter(|spool| !spool.drain(PATIENCE, is_over)).map_or(0, |spool| spool.n_waiting_to_report())
     }
 
     /// State of the spool; zeros without a spool.

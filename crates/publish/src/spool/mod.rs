@@ -84,6 +84,8 @@ struct State {
     is_down: bool,
     /// Whether dropped messages are reported.
     is_dropping: bool,
+    /// Whether waiting messages are reported.
+    reports_waiting: bool,
     is_closing: bool,
     /// Ends the pause between two attempts.
     retries_now: bool,
@@ -94,7 +96,7 @@ struct State {
 #[derive(Default)]
 struct Listeners {
     next: u64,
-    all: Vec<(u64, Listener)>,
+    all: Vec<(u64, Arc<Mutex<Listener>>)>,
 }
 
 type Listener = Box<dyn FnMut(Event<'_>) + Send>;
@@ -103,18 +105,26 @@ type Listener = Box<dyn FnMut(Event<'_>) + Send>;
 static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Spool>>>> = Mutex::new(None);
 
 impl Spool {
-    /// Opens the spool in `folder`, or returns the open one of this process, whose limits then stay. Starts to deliver stored messages.
+    /// Opens the spool in `folder`, or returns the open one of this process, whose limits then stay. Starts to deliver stored messages. The
+    /// returned writer stores messages in the spool. `on_event` gets the events of the spool while this writer is the oldest one.
     ///
     /// # Errors
     /// `WouldBlock` if another process uses the folder; otherwise if the folder cannot be read or written.
-    pub fn open<D: Destination>(folder: &Path, limits: Limits, retry: Retry, destination: impl FnOnce() -> D) -> io::Result<Arc<Self>> {
+    pub fn open<D: Destination>(
+        folder: &Path,
+        limits: Limits,
+        retry: Retry,
+        destination: impl FnOnce() -> D,
+        on_event: impl FnMut(Event<'_>) + Send + 'static,
+    ) -> io::Result<(Arc<Self>, SpoolWriter)> {
         std::fs::create_dir_all(folder)?;
         let folder = folder.canonicalize()?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let open = open.get_or_insert_default();
         let known = open.get(&folder);
         if let Some(spool) = known.and_then(Weak::upgrade) {
-            return Ok(spool);
+            let writer = spool.writer(Box::new(on_event));
+            return Ok((spool, writer));
         }
         // The previous spool of this process may still be closing.
         let end = Instant::now() + if known.is_some() { REOPEN_PATIENCE } else { Duration::ZERO };
@@ -124,12 +134,15 @@ impl Spool {
                 opened => break opened?,
             }
         };
-        let spool = Arc::new(Self::start(log, retry, Box::new(destination()))?);
+        let spool = Arc::new(Self::new(log));
+        // Before the sender starts, which may report an outage at once.
+        let writer = spool.writer(Box::new(on_event));
+        spool.start(retry, Box::new(destination()))?;
         open.insert(folder, Arc::downgrade(&spool));
-        Ok(spool)
+        Ok((spool, writer))
     }
 
-    fn start(log: Log, retry: Retry, destination: Box<dyn Destination>) -> io::Result<Self> {
+    fn new(log: Log) -> Self {
         let now = Instant::now();
         let state = State {
             log,
@@ -137,23 +150,28 @@ impl Spool {
             rejected: 0,
             is_down: false,
             is_dropping: false,
+            reports_waiting: false,
             is_closing: false,
             retries_now: false,
             synced_at: now,
         };
         let (work, progress, deadline, listeners) = Default::default();
         let shared = Arc::new(Shared { state: Mutex::new(state), work, progress, deadline, listeners });
-        let mut sender = Sender { shared: shared.clone(), destination, retry, is_connected: false, acknowledged: 0, rejected: false };
-        let sender = std::thread::Builder::new().name("roiflow-spool".to_owned()).spawn(move || sender.run())?;
-        Ok(Self { shared, sender: Mutex::new(Some(sender)) })
+        Self { shared, sender: Mutex::new(None) }
     }
 
-    /// A destination that stores messages in this spool. `on_event` gets the events of the spool while this is the oldest writer.
-    pub fn writer(self: &Arc<Self>, on_event: impl FnMut(Event<'_>) + Send + 'static) -> SpoolWriter {
+    fn start(&self, retry: Retry, destination: Box<dyn Destination>) -> io::Result<()> {
+        let mut sender = Sender { shared: self.shared.clone(), destination, retry, is_connected: false, acknowledged: 0, rejected: false };
+        let sender = std::thread::Builder::new().name("roiflow-spool".to_owned()).spawn(move || sender.run())?;
+        *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        Ok(())
+    }
+
+    fn writer(self: &Arc<Self>, on_event: Listener) -> SpoolWriter {
         let mut listeners = self.shared.listeners();
         let listener = listeners.next;
         listeners.next += 1;
-        listeners.all.push((listener, Box::new(on_event)));
+        listeners.all.push((listener, Arc::new(Mutex::new(on_event))));
         SpoolWriter { spool: self.clone(), listener, n_stored: 0 }
     }
 
@@ -162,6 +180,12 @@ impl Spool {
         let state = self.shared.lock();
         let (waiting, bytes, dropped) = (state.log.n_waiting(), state.log.n_bytes(), state.log.n_dropped());
         SpoolStatus { delivered: state.delivered, waiting, bytes, dropped, rejected: state.rejected, is_down: state.is_down }
+    }
+
+    /// Number of messages that wait, for the first stream that ends during an outage. Zero for the other streams.
+    pub fn n_waiting_to_report(&self) -> u64 {
+        let mut state = self.shared.lock();
+        if std::mem::replace(&mut state.reports_waiting, true) { 0 } else { state.log.n_waiting() }
     }
 
     /// Blocks until the messages stored so far are delivered or dropped. Returns early if the destination acknowledges nothing for
@@ -227,8 +251,10 @@ impl Shared {
     }
 
     fn report(&self, event: Event<'_>) {
-        if let Some((_, listener)) = self.listeners().all.first_mut() {
-            listener(event);
+        // Called without the lock of the list: the listener may wait for a thread that drops a writer.
+        let listener = self.listeners().all.first().map(|(_, listener)| listener.clone());
+        if let Some(listener) = listener {
+            (listener.lock().unwrap_or_else(PoisonError::into_inner))(event);
         }
     }
 }
@@ -435,7 +461,7 @@ impl Sender {
             state.log.acknowledge(n_new as usize);
             state.delivered += n_new;
             if state.log.n_waiting() == 0 {
-                state.is_dropping = false;
+                (state.is_dropping, state.reports_waiting) = (false, false);
             }
             drop(state);
             self.shared.progress.notify_all();

@@ -174,6 +174,33 @@ fn full_spool_replaces_the_oldest_messages_by_one_gap() {
 }
 
 #[test]
+fn gap_of_a_killed_process_is_whole_although_old_records_follow_it() {
+    let folder = Folder::new("half replaced");
+    let mut log = folder.log(Limits::MIN_BYTES);
+    let number_of_segments = |log: &Log| log.n_bytes() / log.segment_bytes();
+    let mut frame = 0;
+    while number_of_segments(&log) < 4 {
+        log.append(&large(frame), 0);
+        frame += 1;
+    }
+    let first = folder.segments().remove(0);
+    let old = std::fs::read(&first).unwrap();
+    while log.n_dropped() == 0 {
+        log.append(&large(frame), 0);
+        frame += 1;
+    }
+    let n_dropped = log.n_dropped();
+    drop(log);
+    // Killed between the write of the gap and the cut of the old records.
+    let gap = std::fs::read(&first).unwrap();
+    std::fs::write(&first, [&gap, &old[gap.len()..]].concat()).unwrap();
+    let mut log = folder.log(Limits::MIN_BYTES);
+    let mut expected = vec![Err((0, n_dropped - 1, n_dropped))];
+    expected.extend(frames(n_dropped..frame));
+    assert_eq!((read(&mut log), log.n_waiting()), (expected, frame - n_dropped));
+}
+
+#[test]
 fn messages_in_flight_are_not_dropped() {
     let folder = Folder::new("flight");
     let mut log = folder.log(Limits::MIN_BYTES);
@@ -346,7 +373,6 @@ impl Rig {
         let of_destination = mode.clone();
         let retry = Retry { delay: Duration::ZERO, max_delay: Duration::ZERO, ..Retry::unlimited() };
         let new = || Switched { mode: of_destination, delivered: sender, in_flight: Vec::new(), n_acknowledged: 0 };
-        let spool = Spool::open(&folder.0, Limits::default(), retry, new).unwrap();
         let (reported, events) = channel();
         let on_event = move |event: Event<'_>| {
             // The test may have ended.
@@ -357,7 +383,7 @@ impl Rig {
                 Event::Dropping(_) => "dropping".to_owned(),
             });
         };
-        let writer = spool.writer(on_event);
+        let (spool, writer) = Spool::open(&folder.0, Limits::default(), retry, new, on_event).unwrap();
         Self { folder, mode, spool, delivered, events, writer }
     }
 
@@ -382,10 +408,12 @@ fn outage_is_reported_once_and_nothing_is_lost() {
     assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "down");
     rig.set(Mode::Down);
     assert!(!rig.spool.drain(Duration::ZERO, || false));
+    assert_eq!([rig.spool.n_waiting_to_report() > 0, rig.spool.n_waiting_to_report() > 0], [true, false]);
     rig.set(Mode::Accept);
     rig.expect(10..600);
     assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "up");
     assert!(rig.spool.drain(LIMIT, || false));
+    assert_eq!(rig.spool.n_waiting_to_report(), 0);
     assert_eq!(rig.events.try_recv().ok(), None);
     let status = rig.spool.status();
     assert_eq!((status.delivered, status.waiting, status.dropped, status.is_down), (600, 0, 0, false));
@@ -415,8 +443,17 @@ fn rejected_message_becomes_a_gap() {
 #[test]
 fn publishers_of_a_process_share_a_spool() {
     let rig = Rig::new(Folder::new("shared"), Mode::Accept);
-    let other = Spool::open(&rig.folder.0, Limits::default(), Retry::unlimited(), || -> Switched { panic!("one destination") }).unwrap();
+    let second = || -> Switched { panic!("one destination") };
+    let (other, mut writer) = Spool::open(&rig.folder.0, Limits::default(), Retry::unlimited(), second, |_| {}).unwrap();
     assert!(Arc::ptr_eq(&rig.spool, &other));
-    other.writer(|_| {}).publish(&message(3)).unwrap();
+    writer.publish(&message(3)).unwrap();
     rig.expect(3..4);
+}
+
+#[test]
+fn outage_at_the_start_is_always_reported() {
+    for round in 0..100 {
+        let rig = Rig::new(Folder::new(&format!("start {round}")), Mode::Down);
+        assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "down");
+    }
 }
