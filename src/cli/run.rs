@@ -8,6 +8,8 @@ use anyhow::bail;
 use clap::builder::TypedValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::events::Events;
+use super::service::Service;
 use super::signals;
 use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
@@ -94,6 +96,9 @@ pub(super) struct Args {
     /// frame; 0: no limit
     #[arg(long, value_name = "DURATION", value_parser = parse_frame_timeout)]
     no_frame_timeout: Option<Timeout>,
+    /// Write a line of JSON when the source of a stream is lost, and when it is back; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
     /// Device that runs the models, same as --set device=NAME; `roiflow devices` lists them
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -264,16 +269,22 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     }
     let password_file = std::env::var_os(pipeline::credentials::PASSWORD_FILE).map(PathBuf::from);
     let secret_files = args.input_credentials.iter().chain(&password_file).map(|path| ("credentials", path.as_path()));
-    outputs::check(plans.iter().flatten(), args.trace.as_deref(), &secret_files.collect::<Vec<_>>())?;
+    let secret_files = secret_files.collect::<Vec<_>>();
+    outputs::check(plans.iter().flatten(), args.trace.as_deref(), &secret_files)?;
+    check_events(&args, &names, &secret_files)?;
 
     let engine = stages::Engine::of_process();
     engine.set_cache_folder(folders::model_cache());
     let devices: BTreeSet<_> = plans.iter().flatten().flat_map(Plan::devices).collect();
     let _until_the_end: Vec<_> = devices.iter().map(|device| engine.prepare_device(device.as_deref())).collect();
     let interrupt = Interrupt::default();
-    signals::handle(&interrupt, trace.as_ref(), terminal)?;
+    let events = args.events.as_ref().map(|path| Events::start(path, args.if_exists(), terminal)).transpose()?;
+    let service = Service::of_process(plans.iter().flatten().count());
+    signals::handle(&interrupt, trace.as_ref(), &service, terminal)?;
     let begin = Instant::now();
-    let ended = play(&plans, &names, &interrupt, trace.as_ref(), args.quiet, terminal);
+    let ended = play(&plans, &names, &interrupt, (trace.as_ref(), events.as_ref(), &service), args.quiet, terminal);
+    service.end();
+    events.into_iter().for_each(|events| events.finish(Instant::now() + MAX_EVENTS_WAIT));
     // The trace of a failed start is not written, so that it does not replace an earlier trace.
     let is_traced = |trace: &Trace| ended.iter().flatten().any(|ending| !ending.forced) || trace.is_open();
     let traced = trace.filter(is_traced).map_or(Ok(()), |trace| trace.finish());
@@ -341,6 +352,27 @@ fn plan(
     Ok(Plan { limits, restart, ..plan })
 }
 
+/// How long lines of events may wait for their reader at the end.
+const MAX_EVENTS_WAIT: Duration = Duration::from_secs(1);
+
+/// Checks that events can be written, to a separate file.
+fn check_events(args: &Args, names: &[String], reads: &[(&str, &Path)]) -> Result<(), pipeline::Error> {
+    let Some(path) = &args.events else { return Ok(()) };
+    let outputs = [("--json", &args.json), ("--video", &args.video), ("--trace", &args.trace)];
+    let shown = path.display();
+    for (option, output) in outputs.iter().filter_map(|(option, output)| Some((option, output.as_ref()?))) {
+        let is_same = |output: &Path| output == path || publish::is_stdout(output) && publish::is_stdout(path);
+        if names.iter().any(|name| is_same(Path::new(&output.to_string_lossy().replace(streams::PLACEHOLDER, name)))) {
+            return Err(pipeline::Error::usage(format!("--events `{shown}`: expected another file than that of {option}, got the same")));
+        }
+    }
+    let inputs: Vec<PathBuf> = args.input.iter().map(PathBuf::from).filter(|input| input.is_file()).collect();
+    let models = args.model.iter().map(|model| ("model", model.as_path()));
+    let inputs = inputs.iter().map(|input| ("input", input.as_path()));
+    outputs::check_file("--events", path, &inputs.chain(models).chain(reads.iter().copied()).collect::<Vec<_>>())?;
+    outputs::check_destination("--events", path, args.if_exists())
+}
+
 /// Checks that `--restart` can have an effect.
 fn check_restart<'a>(args: &Args, plans: impl Iterator<Item = &'a Plan> + Clone) -> Result<(), pipeline::Error> {
     let Some(policy) = args.restart.filter(|policy| *policy != RestartPolicy::Never).map(RestartPolicy::name) else { return Ok(()) };
@@ -364,7 +396,7 @@ fn play(
     plans: &[Result<Plan, pipeline::Error>],
     names: &[String],
     interrupt: &Interrupt,
-    trace: Option<&Trace>,
+    (trace, events, service): (Option<&Trace>, Option<&Events>, &Service),
     quiet: bool,
     terminal: &Terminal,
 ) -> Vec<Result<Ending, pipeline::Error>> {
@@ -387,22 +419,29 @@ fn play(
         true => terminal.warn(format_args!("stream {}: {text}", playable_names[plan_idx])),
         false => terminal.warn(text),
     };
-    let ended = streams::run_all(&playable, interrupt, |plan_idx, event| match event {
-        Event::Progress(progress) => {
-            all[plan_idx] = Some(*progress);
-            if let Some(trace) = trace.filter(|_| progress.n_frames > 0 && !std::mem::replace(&mut is_traced, true)) {
-                trace.open();
+    let ended = streams::run_all(&playable, interrupt, |plan_idx, event| {
+        service.record(plan_idx, event);
+        if let Some(events) = events {
+            events.write(event, playable_names[plan_idx], &playable[plan_idx].input.name());
+        }
+        match event {
+            Event::Progress(progress) => {
+                all[plan_idx] = Some(*progress);
+                if let Some(trace) = trace.filter(|_| progress.n_frames > 0 && !std::mem::replace(&mut is_traced, true)) {
+                    trace.open();
+                }
+                bar.show(Progress::of_all(all.iter().flatten()));
             }
-            bar.show(Progress::of_all(all.iter().flatten()));
+            Event::Warning(warning) => tell(plan_idx, warning),
+            Event::Ended(Err(error)) if is_many && error.kind() != ErrorKind::Closed => fail(playable_names[plan_idx], error),
+            Event::SourceLost { reason } => tell(plan_idx, &format_args!("{reason}; trying again until it is back")),
+            Event::SourceBack { gap, attempts } => {
+                let (gap, attempts) =
+                    (gap.as_secs_f64(), if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") });
+                tell(plan_idx, &format_args!("the source is back after {gap:.1} s and {attempts}"));
+            }
+            Event::Started | Event::Ended(_) => {}
         }
-        Event::Warning(warning) => tell(plan_idx, warning),
-        Event::Ended(Err(error)) if is_many && error.kind() != ErrorKind::Closed => fail(playable_names[plan_idx], error),
-        Event::SourceLost { reason } => tell(plan_idx, &format_args!("{reason}; trying again until it is back")),
-        Event::SourceBack { gap, attempts } => {
-            let (gap, attempts) = (gap.as_secs_f64(), if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") });
-            tell(plan_idx, &format_args!("the source is back after {gap:.1} s and {attempts}"));
-        }
-        Event::Started | Event::Ended(_) => {}
     });
     bar.finish();
     let mut ended = ended.into_iter();

@@ -13,6 +13,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
+use super::service::Service;
 use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::Interrupt;
@@ -54,13 +55,13 @@ pub(super) fn check_forced(forced: bool) -> anyhow::Result<()> {
 }
 
 /// Installs the signal handlers.
-pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, terminal: &Terminal) -> anyhow::Result<()> {
+pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, service: &Service, terminal: &Terminal) -> anyhow::Result<()> {
     let mut handled = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {
         handled.push(SIGHUP);
     }
     let mut signals = Signals::new(handled).context("cannot handle signals")?;
-    let (interrupt, trace, terminal) = (interrupt.clone(), trace.cloned(), terminal.clone());
+    let (interrupt, trace, service, terminal) = (interrupt.clone(), trace.cloned(), service.clone(), terminal.clone());
     let body = move || {
         let mut first: Option<Instant> = None;
         for signal in signals.forever() {
@@ -71,6 +72,7 @@ pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, terminal: &Te
             }
             SIGNAL.store(signal, Ordering::Release);
             interrupt.interrupt();
+            service.stop();
             if let Some(trace) = &trace {
                 trace.write_until(Instant::now() + MAX_WRITE_WAIT);
             }

@@ -40,6 +40,8 @@ pub(super) struct Life {
     /// The limit of the duration is reached at this time.
     limit_at: Option<Instant>,
     has_played: bool,
+    /// The application has requested the end. A session that is stopping ignores the request.
+    is_requested: bool,
     /// Why a session was stopped during an outage.
     leaving: Option<Leaving>,
     carried: Carried,
@@ -85,6 +87,7 @@ impl Life {
             outage: None,
             limit_at: None,
             has_played: false,
+            is_requested: false,
             leaving: None,
             carried: Carried::default(),
             past: Ending::default(),
@@ -123,6 +126,7 @@ impl Life {
 
     /// Handles a request of the application. `Break` with the ending if the stream has ended.
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
+        self.is_requested |= matches!(request, Request::Drain | Request::Stop);
         match (&mut self.state, &request) {
             (State::Running(session), Request::Drain) if self.outage.is_some() && session.frames().is_none() => {
                 self.leaving.get_or_insert(Leaving::Interrupted);
@@ -250,7 +254,7 @@ impl Life {
         let State::Running(session) = &self.state else { return ControlFlow::Continue(()) };
         let frames = session.frames();
         let Finished { ending, error, end, carried } = finished;
-        let is_requested = ending.interrupted;
+        let is_requested = ending.interrupted || self.is_requested;
         self.past = self.past.and(ending);
         match self.leaving {
             Some(Leaving::GivesUp) => return self.break_off(Some(self.gave_up())),
@@ -261,9 +265,14 @@ impl Life {
             None => {}
         }
         let is_live = matches!(&self.plan.input, Input::Uri(uri) if uri.is_live());
-        let may_restart = matches!(self.plan.input, Input::Uri(_)) && self.plan.can_restart() && !is_requested;
-        if !may_restart || !self.plan.restart.follows(end, is_live, self.has_played) {
+        let can_restart = matches!(self.plan.input, Input::Uri(_)) && self.plan.can_restart();
+        if !can_restart || !self.plan.restart.follows(end, is_live, self.has_played) {
             return self.break_off(error);
+        }
+        if is_requested {
+            // As between two attempts: the loss of the source is no failure.
+            self.past.interrupted = true;
+            return self.break_off(None);
         }
         if let Some(carried) = carried {
             self.carried = std::mem::take(&mut self.carried).and(carried);

@@ -214,7 +214,7 @@ fn silent_udp_source_is_an_error() {
 
 /// An HTTP server that sends this response to each connection. Then it closes the connection, or keeps it open until the returned sender
 /// is dropped.
-fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>) {
+pub fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
@@ -236,7 +236,7 @@ fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>) {
     (port, sender)
 }
 
-fn answer(head: &str, body: &[u8]) -> Vec<u8> {
+pub fn answer(head: &str, body: &[u8]) -> Vec<u8> {
     [format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").as_bytes(), body].concat()
 }
 

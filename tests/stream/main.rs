@@ -61,6 +61,8 @@ mod rtsp;
 #[cfg(feature = "cli")]
 mod run_models;
 mod senders;
+#[cfg(feature = "cli")]
+mod service;
 mod shared;
 mod sharing;
 mod soak;

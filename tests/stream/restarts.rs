@@ -1,5 +1,6 @@
 //! Cameras that fail and come back.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use roiflow::devices::null::{NullDevice, Script};
 use roiflow::pipeline::{Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, StreamId};
 use serde_json::Value;
 
-use crate::cli::{Folder, lines, roiflow};
-use crate::endings::{Running, check, n_lines, read};
+use crate::cli::{Folder, command, lines, roiflow};
+use crate::endings::{Running, answer, check, n_lines, read, serve};
 use crate::harness::{eventually, init, make_clip, pipeline, tiny};
+use crate::results_schema::check_events;
 use crate::rtsp::{Server, signal};
 
 /// Time limit of a wait; a longer one counts as a hang.
@@ -104,7 +106,9 @@ fn killed_camera_comes_back_with_other_size() {
 fn stalled_camera_comes_back() {
     let folder = Folder::new("restart-stalled");
     let Some(server) = Server::start(&[]) else { return };
-    let mut running = Running::start(&folder, &server.uri("rtspt", "", "/live"), &["--source-timeout", "1"]);
+    let events = folder.file("events.jsonl");
+    let options = ["--source-timeout", "1", "--events", &events, "--name", "door"];
+    let mut running = Running::start(&folder, &server.uri("rtspt", "user:secret@", "/live"), &options);
     running.wait_for_lines(10);
     server.signal("STOP");
     let mut said = running.said();
@@ -116,6 +120,53 @@ fn stalled_camera_comes_back() {
     signal(&running.child, "TERM");
     assert_eq!(running.child.wait().unwrap().code(), Some(0));
     check_order(&running.json);
+    let events = check_events(&events);
+    let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["source-lost", "source-back"], "{events:?}");
+    assert!(events.iter().all(|event| event["stream"] == "door" && !event.to_string().contains("secret")), "{events:?}");
+    assert!(events[1]["gap"].as_f64().unwrap() >= 1.0, "{events:?}");
+}
+
+#[test]
+fn fifo_of_results_stays_open() {
+    let folder = Folder::new("restart-fifo");
+    let Some(server) = Server::start(&[]) else { return };
+    let (port, uri, fifo) = (server.port, server.uri("rtspt", "", "/live"), folder.file("fifo"));
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut child = command().args(["run", &folder.file("colors.toml"), "-q", "--input", &uri, "--json", &fifo]).spawn().unwrap();
+    let mut reader = BufReader::new(std::fs::File::open(&fifo).unwrap());
+    let mut next_width = || {
+        let mut line = String::new();
+        assert_ne!(reader.read_line(&mut line).unwrap(), 0, "the reader sees an end");
+        serde_json::from_str::<Value>(&line).unwrap()["resolution"]["width"].as_u64().unwrap()
+    };
+    assert_eq!(next_width(), 320);
+    drop(server);
+    let _server = at_port(port, &["size=640x480"]);
+    while next_width() != 640 {}
+    signal(&child, "INT");
+    let mut rest = String::new();
+    while reader.read_line(&mut rest).unwrap() > 0 {}
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn policy_always_restarts_after_regular_end() {
+    let folder = Folder::new("restart-always");
+    let clip = folder.file("clip.mp4");
+    make_clip(&clip, 50, "mp4mux faststart=true");
+    let bytes = std::fs::read(&clip).unwrap();
+    let head = format!("200 OK\r\nContent-Type: video/mp4\r\nContent-Length: {}", bytes.len());
+    let (port, _sender) = serve(answer(&head, &bytes), false);
+    let (json, uri) = (folder.file("o.jsonl"), format!("http://127.0.0.1:{port}/clip.mp4"));
+    let run =
+        |options: &[&str]| read(&roiflow(&[&["run", &*folder.file("colors.toml"), "--input", &*uri, "--json", &*json], options].concat()));
+    let (code, said) = run(&["--restart", "always", "--frames", "120"]);
+    assert_eq!((code, n_lines(&json)), (Some(0), 120), "{said}");
+    check_order(&json);
+    // A recording ends by default.
+    let (code, said) = run(&[]);
+    assert_eq!((code, n_lines(&json)), (Some(0), 50), "{said}");
 }
 
 #[test]
@@ -191,6 +242,7 @@ fn restart_options_are_checked() {
         (&["--input", "test:5", "--give-up-after", "soon"], "expected a duration such as"),
         (&["--input", "test:5", "--give-up-after", "0"], "above 0"),
         (&["--input", "rtsp://h/", "--restart", "on-error", "--video", "-"], "got a pipe"),
+        (&["--input", "rtsp://h/", "--events", "-", "--json", "-"], "--events `-`: expected another file than that of --json"),
     ] {
         let (code, said) = read(&roiflow(&[&["run", &*colors], options].concat()));
         assert_eq!(code, Some(2), "{options:?}: {said}");

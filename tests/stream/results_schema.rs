@@ -18,7 +18,11 @@ struct Validator {
 
 impl Validator {
     fn new() -> Self {
-        Self { root: serde_json::from_str(SCHEMA).unwrap(), seen: std::cell::RefCell::default() }
+        Self::of(SCHEMA)
+    }
+
+    fn of(schema: &str) -> Self {
+        Self { root: serde_json::from_str(schema).unwrap(), seen: std::cell::RefCell::default() }
     }
 
     /// Returns an error with the position of the first invalid value.
@@ -180,4 +184,14 @@ fn the_schema_refuses_what_is_no_line_of_results() {
         line.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(name);
         assert!(check(&line).is_err(), "{place}");
     }
+}
+
+/// Asserts that each line of a file of `--events` conforms to its schema.
+pub fn check_events(path: &str) -> Vec<Value> {
+    let validator = Validator::of(include_str!("../../assets/events.schema.json"));
+    let lines = lines(path);
+    for line in &lines {
+        validator.check(&validator.root, line, "line").unwrap_or_else(|error| panic!("{error}\n{line}"));
+    }
+    lines
 }

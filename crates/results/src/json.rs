@@ -27,12 +27,14 @@
 //! - Objects outside the frame are omitted. NaN and infinite numbers are null.
 //! - The module `geometry` has the keys of masks, polygons and other shapes, whose coordinates are fractions of the frame size.
 
+mod event;
 mod geometry;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use event::{SourceEvent, event_line};
 use geometry::{Placed, RelativePoint};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};

@@ -1,0 +1,77 @@
+//! Events of a source as lines of JSON: `assets/events.schema.json`.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::rfc3339;
+
+/// What happened to the source of a stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum SourceEvent<'a> {
+    /// The source failed or ended, and is opened again.
+    Lost {
+        /// Why, without credentials.
+        reason: &'a str,
+    },
+    /// The source delivers frames again.
+    Back {
+        /// Time without frames.
+        gap: Duration,
+        /// Number of attempts, including the successful one.
+        attempts: u64,
+    },
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    event: &'static str,
+    schema_version: u32,
+    stream: Option<&'a str>,
+    time: String,
+    source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    /// Seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gap: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u64>,
+}
+
+/// Version of the schema of events.
+const SCHEMA_VERSION: u32 = 1;
+
+/// One line of JSON without a line feed. `source` is the address without credentials.
+pub fn event_line(event: SourceEvent<'_>, stream: Option<&str>, source: Option<&str>, time: SystemTime) -> String {
+    let empty =
+        Line { event: "", schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), source, reason: None, gap: None, attempts: None };
+    let line = match event {
+        SourceEvent::Lost { reason } => Line { event: "source-lost", reason: Some(reason), ..empty },
+        SourceEvent::Back { gap, attempts } => {
+            let gap = (gap.as_secs_f64() * 1e3).round() / 1e3;
+            Line { event: "source-back", gap: Some(gap), attempts: Some(attempts), ..empty }
+        }
+    };
+    serde_json::to_string(&line).expect("every value has a form in JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_lines_with_stream_and_time() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
+        let lost = event_line(SourceEvent::Lost { reason: "it was \"off\"" }, Some("door"), None, time);
+        assert_eq!(
+            lost,
+            r#"{"event":"source-lost","schema_version":1,"stream":"door","time":"1970-01-01T00:00:01.500Z","source":null,"reason":"it was \"off\""}"#
+        );
+        let back = event_line(SourceEvent::Back { gap: Duration::from_micros(2_000_400), attempts: 3 }, None, Some("rtsp://h"), time);
+        assert!(
+            back.starts_with(r#"{"event":"source-back""#) && back.ends_with(r#""source":"rtsp://h","gap":2.0,"attempts":3}"#),
+            "{back}"
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! `--events`: what happened to the sources, as lines of JSON.
+//!
+//! A separate output, not lines among the results: each line of results is a frame, and programs that read the format of DL Streamer
+//! expect nothing else. Gaps in the results are visible there by `time` and `timestamp`.
+
+use std::path::Path;
+use std::time::{Instant, SystemTime};
+
+use super::terminal::Terminal;
+use crate::frame::json::{self, SourceEvent};
+use crate::pipeline::{Error, Event, IfExists, Result};
+use crate::publish::{self, Deadline, LineFile, Message, Options, Publisher};
+
+/// Writes events on a separate thread, so that a slow reader delays no stream.
+pub(super) struct Events(Publisher);
+
+impl Events {
+    /// Starts writing. The first event opens the file.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub(super) fn start(path: &Path, if_exists: IfExists, terminal: &Terminal) -> Result<Self> {
+        // A reader that does not read loses events, not frames.
+        let options = Options { when_full: publish::WhenFull::DropOldest, ..Options::default() };
+        let (terminal, shown) = (terminal.clone(), path.display().to_string());
+        let warn = move |event: publish::Event<'_>| {
+            if let publish::Event::Lost { failure, .. } = event {
+                terminal.warn(format_args!("cannot write events to `{shown}`: {}", failure.error()));
+            }
+        };
+        let publisher = Publisher::start(LineFile::new(path, if_exists), options, Deadline::default(), warn);
+        publisher.map(Self).map_err(|error| Error::failed(format!("cannot start the thread that writes events: {error}")))
+    }
+
+    /// Writes a line if the event is about a source.
+    pub(super) fn write(&self, event: &Event, stream: &str, source: &str) {
+        let reason;
+        let event = match event {
+            Event::SourceLost { reason: error } => {
+                reason = error.to_string();
+                SourceEvent::Lost { reason: &reason }
+            }
+            Event::SourceBack { gap, attempts } => SourceEvent::Back { gap: *gap, attempts: *attempts },
+            _ => return,
+        };
+        let line = json::event_line(event, Some(stream), Some(source), SystemTime::now());
+        // A failure is reported by the publisher's thread.
+        let _published = self.0.publish(Message { payload: line.into_bytes(), stream: Some(stream.into()), ..Message::default() });
+    }
+
+    /// Writes the waiting events, for a limited time.
+    pub(super) fn finish(self, deadline: Instant) {
+        self.0.close(deadline);
+    }
+}

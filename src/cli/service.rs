@@ -1,0 +1,169 @@
+//! Messages to systemd about a run: ready, alive, stopping. No effect without the environment variable `NOTIFY_SOCKET`.
+//!
+//! - `READY=1` when each stream has delivered a frame, waits for a lost source, or has ended.
+//! - `WATCHDOG=1`, twice per interval of the unit, while each stream makes progress. A stream that waits for its source makes progress:
+//!   restarting the process would not bring the camera back.
+//! - `STOPPING=1` with the first signal, and at the end of the run.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+
+use crate::pipeline::Event;
+
+/// See the module. Clones share the state.
+#[derive(Clone)]
+pub(super) struct Service(Option<Arc<Shared>>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when the run ends.
+    changed: Condvar,
+}
+
+struct State {
+    streams: Vec<Stream>,
+    is_ready: bool,
+    is_stopping: bool,
+    is_ended: bool,
+}
+
+/// Progress of a stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stream {
+    /// No frame yet.
+    Starting,
+    /// Number of frames, and the time when it last changed.
+    Running(u64, Instant),
+    /// The source is lost.
+    Waiting,
+    Ended,
+}
+
+impl Stream {
+    fn after(self, event: &Event, now: Instant) -> Self {
+        match (self, event) {
+            (_, Event::Ended(_)) => Self::Ended,
+            (_, Event::SourceLost { .. }) => Self::Waiting,
+            (_, Event::SourceBack { .. }) => Self::Running(0, now),
+            (Self::Running(n_frames, _), Event::Progress(progress)) if progress.n_frames != n_frames => {
+                Self::Running(progress.n_frames, now)
+            }
+            (Self::Starting, Event::Progress(progress)) if progress.n_frames > 0 => Self::Running(progress.n_frames, now),
+            _ => self,
+        }
+    }
+
+    /// Whether the stream has made progress within this time. Starting takes as long as it takes: systemd limits it by itself.
+    fn progresses(self, within: Duration, now: Instant) -> bool {
+        match self {
+            Self::Running(_, since) => now.saturating_duration_since(since) <= within,
+            Self::Starting | Self::Waiting | Self::Ended => true,
+        }
+    }
+}
+
+impl Service {
+    /// The service of this process with `n_streams` streams.
+    pub(super) fn of_process(n_streams: usize) -> Self {
+        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+            return Self(None);
+        }
+        let state = State { streams: vec![Stream::Starting; n_streams], is_ready: false, is_stopping: false, is_ended: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        if let Some(interval) = sd_notify::watchdog_enabled() {
+            let of_thread = shared.clone();
+            let spawned = std::thread::Builder::new().name("roiflow-watchdog".to_owned()).spawn(move || of_thread.watch(interval));
+            if let Err(error) = spawned {
+                tracing::warn!("cannot start the thread of the watchdog: {error}");
+            }
+        }
+        Self(Some(shared))
+    }
+
+    /// Records an event of a stream.
+    pub(super) fn record(&self, stream_idx: usize, event: &Event) {
+        let Some(shared) = &self.0 else { return };
+        let mut state = shared.lock();
+        if let Some(stream) = state.streams.get_mut(stream_idx) {
+            *stream = stream.after(event, Instant::now());
+        }
+        let is_ready = !state.is_ready && state.streams.iter().all(|stream| *stream != Stream::Starting);
+        state.is_ready |= is_ready;
+        drop(state);
+        if is_ready {
+            send(&[NotifyState::Ready]);
+        }
+    }
+
+    /// The run is ending.
+    pub(super) fn stop(&self) {
+        let Some(shared) = &self.0 else { return };
+        if !std::mem::replace(&mut shared.lock().is_stopping, true) {
+            send(&[NotifyState::Stopping]);
+        }
+    }
+
+    /// The run has ended.
+    pub(super) fn end(&self) {
+        self.stop();
+        if let Some(shared) = &self.0 {
+            shared.lock().is_ended = true;
+            shared.changed.notify_all();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports progress until the run ends.
+    fn watch(&self, interval: Duration) {
+        let mut state = self.lock();
+        while !state.is_ended {
+            let now = Instant::now();
+            if state.streams.iter().all(|stream| stream.progresses(interval / 2, now)) {
+                drop(state);
+                send(&[NotifyState::Watchdog]);
+                state = self.lock();
+            }
+            if !state.is_ended {
+                state = self.changed.wait_timeout(state, interval / 2).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+fn send(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot notify systemd: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::{Error, Progress};
+
+    #[test]
+    fn only_running_stream_without_frames_lacks_progress() {
+        let now = Instant::now();
+        let within = Duration::from_secs(1);
+        let late = now + Duration::from_secs(2);
+        let frames = |n_frames| Event::Progress(Progress { n_frames, ..Progress::default() });
+        let starting = Stream::Starting.after(&frames(0), now);
+        assert!(starting == Stream::Starting && starting.progresses(within, late));
+        let running = starting.after(&frames(3), now);
+        assert!(running.progresses(within, now) && !running.progresses(within, late));
+        assert!(!running.after(&frames(3), late).progresses(within, late) && running.after(&frames(4), late).progresses(within, late));
+        let waiting = running.after(&Event::SourceLost { reason: Error::failed("gone") }, now);
+        assert!(waiting.progresses(within, late));
+        assert_eq!(waiting.after(&frames(3), late), Stream::Waiting, "an attempt without frames");
+        let back = waiting.after(&Event::SourceBack { gap: within, attempts: 1 }, late);
+        assert!(back.progresses(within, late) && !back.progresses(within, late + 2 * within));
+        assert!(back.after(&Event::Ended(Err(Error::failed("x"))), now).progresses(within, late));
+    }
+}
