@@ -311,6 +311,23 @@ fn restart_compiles_no_model_and_continues_numbers() {
     assert_eq!(ids, [1, 2, 3, 4]);
 }
 
+#[test]
+fn drain_while_source_is_being_lost_ends_the_stream() {
+    for _ in 0..3 {
+        let Some(server) = Server::start(&[]) else { return };
+        let (handle, _events) = PipelineHandle::new().unwrap();
+        let stream = handle.add(&plan(&server.uri("rtspt", "", "/live"), "CPU", Outputs::default(), FAST)).unwrap();
+        eventually("frames", || handle.stats(stream).unwrap().n_frames > 5);
+        drop(server);
+        // Its pipeline drains or stops, or the stream waits already.
+        eventually("the loss", || handle.status(stream).unwrap().phase != Phase::Running);
+        handle.drain(stream);
+        let begin = Instant::now();
+        assert!(handle.wait(stream).unwrap().interrupted);
+        assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    }
+}
+
 fn n_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
