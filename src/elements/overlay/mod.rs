@@ -1,8 +1,7 @@
 //! `roioverlay`: draws boxes, keypoints, labels and attributes on the frame.
 //!
 //! ```text
-//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roioverlay ! videoconvert !
-//! autovideosink
+//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx ! roioverlay ! videoconvert ! autovideosink
 //! ```
 //!
 //! `roioverlay` draws in the frame's own format, in place and without conversion. Frames without results, and all frames with `draw=false`,
