@@ -146,7 +146,7 @@ fn classifier_converters_have_decoders() {
     assert_eq!(heads(&label(r#", "method": "multi", "threshold": 0.25"#), two), one("a", "multi-label, activation none", 2));
     let compound = r#"{"attribute_name": "a", "converter": "label", "method": "compound", "labels": ["hat", "", "bag", "no bag"]}"#;
     assert_eq!(heads(compound, two), one("a", "multi-label, activation none", 2));
-    assert_eq!(heads(r#"{"converter": "raw_data_copy"}"#, two), one("model", "custom, as it is", 0));
+    assert_eq!(heads(r#"{"converter": "raw_data_copy"}"#, two), one("model", "custom, unchanged", 0));
     // Age and gender. OpenVINO adds a port number to the name of a layer with several outputs.
     let both = r#"{"attribute_name": "age", "layer_name": "age_conv3", "converter": "text", "text_scale": 100.0, "text_precision": 0},
         {"attribute_name": "gender", "layer_name": "prob", "converter": "label", "labels": ["Female", "Male"], "method": "max"}"#;

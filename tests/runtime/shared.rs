@@ -280,7 +280,7 @@ fn a_peer_that_lies_about_the_size_is_refused_and_the_truth_is_accepted() {
     for lie_idx in 0..6 {
         let error = line.receive().import().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Shape, "{lie_idx}: {error}");
-        assert!(error.to_string().contains("past the file's 16384 bytes"), "{lie_idx}: {error}");
+        assert!(error.to_string().contains("exceeds the file of 16384 bytes"), "{lie_idx}: {error}");
     }
     let tensor = line.receive().import().unwrap();
     line.say("shrink");

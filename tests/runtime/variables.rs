@@ -98,7 +98,7 @@ fn pairs_that_do_not_fit_are_refused_with_both_ports() {
     assert_eq!(refused(&model, ("total", "total_out")).kind(), ErrorKind::NotFound);
     assert_eq!(refused(&model, ("total_in", "z")).kind(), ErrorKind::NotFound);
     let once = model.make_stateful([("total_in", "total_out")]).unwrap();
-    assert!(refused(&once, ("total_in", "y")).to_string().contains("variable already"));
+    assert!(refused(&once, ("total_in", "y")).to_string().contains("already a variable"));
     let stripes = devices::core().read_model(tiny("stripes.onnx")).unwrap();
     let error = refused(&stripes, ("image", "boxes")).to_string();
     assert!(error.contains("`image` [1, 3, 60, 80] f32") && error.contains("`boxes` [1, 300, 6] f32"), "{error}");

@@ -97,7 +97,7 @@ pub fn slices_that_make_no_batch_are_refused(device: &UnderTest) {
         ("too few", vec![one(); 3], "expected [4, 4] f32, got [3, 4] f32"),
         ("too many", vec![one(); 5], "expected [4, 4] f32, got [5, 4] f32"),
         ("one", vec![one()], "expected [4, 4] f32, got [1, 4] f32"),
-        ("none", vec![], "got an empty batch, expected at least one slice"),
+        ("none", vec![], "expected at least one slice, got an empty batch"),
         ("slices of two", vec![of(&[2, 4]), of(&[2, 4])], "slice 0 of 2: expected [1, 4] f32, got [2, 4] f32"),
         ("unequal batches", vec![one(), of(&[2, 4]), one()], "slice 1 of 3: expected [1, 4] f32, got [2, 4] f32"),
         ("another extent", vec![one(), one(), of(&[1, 5]), one()], "slice 2 of 4: expected [1, 4] f32, got [1, 5] f32"),
