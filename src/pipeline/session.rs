@@ -628,6 +628,8 @@ impl Parts {
             end = End::Source(Fault { is_recording: self.is_recording(), ..Fault::default() });
         }
         ending.stats = self.meter.stats(played.is_ok());
+        // An output that waits for its reader holds the lock of its state.
+        self.write_until(Instant::now());
         let carried = Carried::of(&self.pipeline, &self.plan, &self.meter);
         self.stop();
         // Stopping writes or drops the waiting lines.

@@ -212,7 +212,7 @@ fn password_on_command_line_is_never_printed() {
         for more in
             [&[][..], &["--input", "test:2", "--json", &json, "--trace", &trace], &["--loop"], &["--no-such-option"], &[&input, &input]]
         {
-            let output = roiflow(&[&["run", &colors, "--log", "debug", "--input", &input], more].concat());
+            let output = roiflow(&[&["run", &colors, "--log", "debug", "--input", &input, "--restart", "never"], more].concat());
             let said = everything(&folder, &output, &[]);
             assert!(!output.status.success() && output.status.code().is_some(), "{input} {more:?}: {said}");
             for part in ["hunt3r", "2pw"] {
