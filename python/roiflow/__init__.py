@@ -6,10 +6,17 @@
     results = age(image, rois=faces(image))
     print(results.boxes.xyxy, results[0].attributes)
 
+Pipelines on videos and cameras, run by the command `roiflow`:
+
+    for frame in roiflow.Pipeline("faces", input="video.mp4"):
+        print(frame.index, frame.objects)
+
 Below it, inference requests with OpenVINO's Python API: `compile_model`, `InferRequest`, `AsyncInferQueue`.
 """
 
 from roiflow._api import AsyncInferQueue, CompiledModel, Core, InferRequest, compile_model, get_version
+from roiflow._frame import Frame, FrameObject
+from roiflow._pipeline import Pipeline, PipelineError
 from roiflow._profiling import ProfilingInfo
 from roiflow._results import OVDict
 from roiflow._roiflow import (
@@ -66,6 +73,8 @@ __all__ = [
     "DeviceError",
     "Dimension",
     "Error",
+    "Frame",
+    "FrameObject",
     "ImageModel",
     "InferRequest",
     "Model",
@@ -78,6 +87,8 @@ __all__ = [
     "Panicked",
     "PartialShape",
     "Pending",
+    "Pipeline",
+    "PipelineError",
     "ProfilingInfo",
     "ReadError",
     "RemoteContext",

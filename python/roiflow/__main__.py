@@ -1,10 +1,24 @@
-"""`python -m roiflow` lists the devices of this machine."""
+"""`python -m roiflow` lists the devices of this machine. With arguments, it is the command: `python -m roiflow run ...`."""
+
+import os
+import signal
+import sys
 
 from roiflow import Core, get_version
+from roiflow._pipeline import PipelineError, find_command
 
 
 def main() -> None:
-    """Print the version and the devices."""
+    """Print the version and the devices, or become the command."""
+    if len(sys.argv) > 1:
+        try:
+            command = find_command()
+            # Python ignores SIGPIPE, and a new program would inherit that.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            # Replaces this process, so that signals and the exit code are those of the command.
+            os.execv(command, [command, *sys.argv[1:]])
+        except (PipelineError, OSError) as error:
+            sys.exit(f"error: {error}")
     core = Core()
     print(f"roiflow {get_version()}")
     for device in core.available_devices:
