@@ -203,8 +203,9 @@ fn only_frames_with_regions_affect_failure_count() {
     let device = Scripted::new("empty", |_| End::Fails);
     let rig = device.classify("max-failures=2");
     for n in 0..9 {
-        // The ninth frame is the third failure.
-        rig.source.push(with_objects(n, i32::from(n % 4 == 0))).unwrap();
+        // The ninth frame is the third failure: its push may already return the error.
+        let pushed = rig.source.push(with_objects(n, i32::from(n % 4 == 0)));
+        assert!(pushed.is_ok() || n == 8, "frame {n}: {pushed:?}");
         rig.next();
     }
     assert!(rig.error().contains("failed on 3 frames in a row"));
