@@ -72,6 +72,27 @@ def find_command() -> str:
     return path
 
 
+# Waits until its standard input ends, and ends the command then. The argument is the process ID of the command.
+_WATCH = 'read -r _; kill -TERM "$1"'
+
+
+def _watch(pid: int) -> subprocess.Popen[bytes] | None:
+    """Start a shell that ends the command if this process is killed, because nothing else notices it while the command writes no results.
+
+    Returns None without a shell. Such a command ends when it writes its next result.
+    """
+    try:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, "sh", str(pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+
+
 class _Reader:
     """Reads both pipes of a child, so that the child never blocks on one of them while the other one is read."""
 
@@ -119,7 +140,7 @@ class _Reader:
                     _LOGGER.warning("%s", text)
 
 
-def _end(reader: _Reader, owner: int) -> None:
+def _end(reader: _Reader, watcher: subprocess.Popen[bytes] | None, owner: int) -> None:
     """End a child: SIGTERM, read until it has ended, else SIGKILL. Called once for each child."""
     if os.getpid() != owner:
         return  # The copy of a forked process. The child belongs to the process that started it.
@@ -135,10 +156,12 @@ def _end(reader: _Reader, owner: int) -> None:
     except subprocess.TimeoutExpired:
         pass
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdout, process.stderr):
+        # The watcher must have ended before its pipe is closed: the process ID may belong to another process by then.
+        for child in (process, watcher):
+            if child is not None and child.poll() is None:
+                child.kill()
+                child.wait()
+        for pipe in (process.stdout, process.stderr, None if watcher is None else watcher.stdin):
             if pipe is not None:
                 pipe.close()
 
@@ -159,7 +182,7 @@ class _Run:
         self._thread: int | None = None
         self._is_closing = False
         # Ends the child also if this object is collected, and at the end of the interpreter.
-        self._finalizer = weakref.finalize(self, _end, self._reader, os.getpid())
+        self._finalizer = weakref.finalize(self, _end, self._reader, _watch(process.pid), os.getpid())
 
     @property
     def pid(self) -> int:

@@ -429,6 +429,15 @@ def test_the_command_ends_with_the_python_process(number):
     assert has_ended(pid)
 
 
+def test_a_command_without_results_ends_if_python_is_killed(tmp_path, monkeypatch):
+    # As with a lost camera: the command writes nothing, so it cannot notice that its pipe has no reader.
+    fake(tmp_path, monkeypatch, f"echo '{json.dumps(line())}'; exec sleep 600")
+    with program() as python:
+        pid = int(python.stdout.readline())
+        python.kill()
+    assert has_ended(pid)
+
+
 @needs_command
 def test_the_command_ends_with_the_interpreter():
     with program("exit") as python:
