@@ -68,7 +68,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Detect, track and classify objects in videos, images or camera streams
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// Show the inputs, outputs and description of a model, or check a pipeline description
     Inspect(inspect::Args),
     /// Write a model description to start from
@@ -134,7 +134,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
     }
     init_log(cli.log, terminal, trace.clone());
     let done = match cli.command {
-        Command::Run(args) => run::run(args, trace, terminal),
+        Command::Run(args) => run::run(*args, trace, terminal),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Describe(args) => describe::describe(&args, terminal),
         Command::Pipelines => pipelines::list(),
