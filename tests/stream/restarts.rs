@@ -369,7 +369,7 @@ fn failing_cameras_do_not_affect_others() {
     let (handle, events) = PipelineHandle::new().unwrap();
     let short = Restart { min_delay: Duration::from_millis(50), max_delay: Duration::from_millis(200), ..FAST };
     // A fixed sequence decides which of the streams fail.
-    let fails = |stream_idx: u64| (stream_idx * 2_654_435_761 >> 7) % 16 < 5;
+    let fails = |stream_idx: u64| ((stream_idx * 2_654_435_761) >> 7) % 16 < 5;
     let (mut healthy, mut failing) = (Vec::new(), Vec::new());
     for stream_idx in 0..16_u64 {
         if !fails(stream_idx) {
