@@ -90,7 +90,7 @@ pub(super) fn must_report() -> bool {
 /// let (first, second) = (model.create_infer_request()?, model.create_infer_request()?);
 /// first.set_callback(move |_, _| {
 ///     let run = second.run(&ndarray::arr2(&[[1.0_f32; 4]]));
-/// The runtime does not detect that `block_on` blocks.
+///     // The runtime does not detect that `block_on` blocks.
 ///     executor::blocking(|| futures::executor::block_on(run)).expect("a worker is left").expect("the run succeeds");
 /// })?;
 /// first.start_async(&ndarray::arr2(&[[1.0_f32; 4]]))?;
