@@ -343,7 +343,8 @@ fn write_sample(
     let failed = |reason: &str| Error::failed(format!("cannot write an image: {reason}"));
     let (buffer, caps) = sample.buffer().zip(sample.caps()).ok_or_else(|| failed("a sample without a buffer"))?;
     let info = gst_video::VideoInfo::from_caps(caps).map_err(|error| failed(&error.to_string()))?;
-    let path = target(buffer, caps::size_in_caps(caps).unwrap_or(Size::new(0, 0))).ok_or_else(|| failed("the frame has no name"))?;
+    let path = target(buffer, caps::size_in_caps(caps).unwrap_or(Size::new(0, 0)))
+        .ok_or_else(|| failed("a frame came from an image that is not among the inputs, so its file has no name"))?;
     let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(buffer, &info).map_err(|error| failed(&error.to_string()))?;
     let (width, height) = (info.width(), info.height());
     let row_bytes = width as usize * 3;

@@ -33,8 +33,7 @@ impl ObjectImpl for RoiClassify {
     fn properties() -> &'static [glib::ParamSpec] {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let region = InferenceRegion::property(RoiClassify::REGION, "Classify each object of earlier elements, or the whole frame");
-            let objects =
-                ObjectFilter::properties("Only objects with one of these labels are classified, separated by commas; default: all");
+            let objects = ObjectFilter::properties("Labels of the objects to classify, separated by commas; default: all");
             [region].into_iter().chain(objects).chain(reuse::PROPERTIES.specs()).collect()
         });
         &PROPERTIES

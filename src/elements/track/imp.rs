@@ -134,7 +134,7 @@ impl ObjectImpl for RoiTrack {
                     .blurb("Association method")
                     .mutable_playing()
                     .build(),
-                ObjectClasses::property("Only objects with one of these labels are tracked, separated by commas; default: all"),
+                ObjectClasses::property("Labels of the objects to track, separated by commas; default: all"),
                 glib::ParamSpecFloat::builder("iou-threshold")
                     .nick("Overlap threshold")
                     .blurb("Smallest overlap (intersection over union) of a box with the predicted box of its track, 0 to 1")
