@@ -6,13 +6,13 @@
 //! [`write`] adds our results to the meta; [`read`] reads results of other elements. [`Written`], stored in our own meta, identifies our
 //! entries. IDs in a relation meta are indices in an append-only list, and copies and scalers keep them.
 //!
-//! Relations follow GStreamer's elements and DL Streamer. A detection contains its classifications and its children, and these are parts
-//! of it. A tracked detection relates to a tracking entry with its track ID; the first-seen time is left unknown. A classification entry
-//! has no field for the attribute name or for a number such as an age. Our own meta and the parameters of the ROI metas
-//! contain both.
+//! The relations between entries follow GStreamer's elements and DL Streamer. A detection contains its classifications and its children,
+//! and these are parts of it. A tracked detection relates to a tracking entry with its track ID; the first-seen time is left unknown. A
+//! classification entry has no field for the attribute name or for a number such as an age. Our own meta and the parameters of the ROI
+//! metas contain both.
 //!
 //! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
-//! Detections and classifications relate to it. It is not a result; the index of a label in it is the label ID.
+//! Detections and classifications relate to it. A class descriptor is not a result: it maps a label ID, which is an index, to the label.
 //!
 //! This module uses neither our own meta nor ROI metas. [`super::meta`] combines the three kinds of meta.
 
@@ -72,7 +72,7 @@ struct Entry {
     label: GQuark,
     /// The entries of its classifications.
     classes: Vec<c_uint>,
-    /// Number of the detection's classifications that were handled: written, or not representable.
+    /// Number of the detection's classifications that were written or skipped because the meta cannot represent them.
     n_classifications: usize,
     /// The tracking entry.
     track: Option<c_uint>,
@@ -202,9 +202,9 @@ pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
 pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written: &mut Written) {
     let Some(api) = api() else { return };
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
-    // Detections that have a tracking entry.
+    // IDs of the detections that have a tracking entry.
     let mut tracked: HashSet<c_uint> = HashSet::new();
-    // Classifications by other elements, which our results may contain as well.
+    // Classifications that other elements wrote. Our results may contain equal ones, which must not be written again.
     let mut foreign_classifications: HashMap<c_uint, Vec<Classification>> = HashMap::new();
     let mut is_all_ours = true;
     let mut n_entries = 0;
@@ -284,7 +284,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
             }
             let label = label.as_deref().map_or_else(|| label_id.to_string(), str::to_owned);
             if let Some(id) = take(&mut n_free).and_then(|()| relations.add_class(quark(&label), *confidence)) {
-                // Not `RELATES_TO`, because DL Streamer treats the target as the class descriptor.
+                // The relation is not `RELATES_TO`, because DL Streamer treats the target of that relation as the class descriptor.
                 relations.relate(entry.id, CONTAINS, id);
                 relations.relate(id, IS_PART_OF, entry.id);
                 entry.classes.push(id);
@@ -311,7 +311,7 @@ pub(super) fn is_same_label(one: &Classification, other: &Classification) -> boo
     }
 }
 
-/// Takes one of the free entries; `None` if none is left.
+/// Reserves one of the free entries. Returns `None` if no entry is free.
 fn take(n_free: &mut usize) -> Option<()> {
     *n_free = n_free.checked_sub(1)?;
     Some(())

@@ -1,11 +1,12 @@
 //! Detects whether a live stream keeps up with its source, from the lateness of its frames. This module uses no clocks, pads or queue.
 //!
-//! A frame that finds the in-flight queue full may wait for a slot while the stream is less than one run behind. Lateness is arrival time
-//! minus running time. The delay is this frame's lateness minus the lateness of the last frame that found a free slot at once.
+//! If the in-flight queue is full, a frame may wait for a slot while the stream is behind by less than the duration of one inference run.
+//! Lateness is arrival time minus running time. The delay is this frame's lateness minus the lateness of the last frame that found a free
+//! slot at once.
 //!
 //! A burst of late frames, as after loading a model, is processed without skipping: each frame is less late than its predecessor. With an
-//! engine that is too slow, each frame is later than the frame before. Once the stream is one run behind, frames are skipped until a
-//! frame finds a free slot at once.
+//! engine that is too slow, each frame is later than the frame before. Once the stream is behind by the duration of one run, frames are
+//! skipped until a frame finds a free slot at once.
 //!
 //! Until the first run has ended, the run time is unknown, so frames wait.
 

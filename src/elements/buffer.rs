@@ -23,7 +23,7 @@ use crate::tensor::{Bytes, Error, ErrorKind, ForeignMemory, Result, SharedTensor
 /// Maps the buffer as a frame with the format of `info`.
 ///
 /// # Errors
-/// If the format is not supported, the buffer cannot be mapped for reading, or it is too short for its caps.
+/// Returns an error if the format is not supported, the buffer cannot be mapped for reading, or it is too short for its caps.
 pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame> {
     let format = caps::pixel_format(info).ok_or_else(|| unsupported(info))?;
     let size = Size::new(info.width(), info.height());
@@ -71,8 +71,8 @@ pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
 /// The buffer borrows the tensor for reading until the buffer is freed. An element that writes the buffer must copy it.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] if the tensor is not shared memory; [`ErrorKind::Busy`] while it is borrowed for writing; [`ErrorKind::Io`]
-/// if no file descriptor is left.
+/// Returns [`ErrorKind::Unsupported`] if the tensor is not shared memory; [`ErrorKind::Busy`] while it is borrowed for writing;
+/// [`ErrorKind::Io`] if no file descriptor is left.
 pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     let SharedTensor { descriptor, layout, offset_bytes } = tensor.export()?;
     let leased = Leased(tensor.bytes()?);

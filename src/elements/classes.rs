@@ -3,8 +3,8 @@
 //! Warns if no label of `object-class` is known upstream, or if an unknown label is similar to a known label. The known labels are the
 //! labels of the detectors upstream. These detectors are found by following pads through bins and queues.
 //!
-//! There is no warning if the known labels may be incomplete. Causes are a detector without labels, a foreign element that may attach
-//! objects, and objects with other labels in the frame.
+//! There is no warning if the known labels may be incomplete. They may be incomplete if a detector has no labels, if a foreign element may
+//! attach objects, or if the frame has objects with other labels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

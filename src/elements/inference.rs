@@ -45,7 +45,7 @@ glib::wrapper! {
     pub struct Inference(ObjectSubclass<imp::Inference>) @extends gst::Element, gst::Object;
 }
 
-/// Methods of a subclass.
+/// Functions that each subclass implements.
 pub(super) trait InferenceImpl: ElementImpl + ObjectSubclass<Type: IsA<Inference>> {
     /// Default of the property `inference-region`.
     const REGION: InferenceRegion;

@@ -42,7 +42,7 @@ impl Latency {
         }
     }
 
-    /// The expected latency of a frame, which waits one run for a slot and then passes a full queue.
+    /// The expected latency of a frame that waits for a slot for the duration of one run and then passes a full queue.
     fn expected(&self, capacity: usize) -> Duration {
         self.run_time * (1 + capacity as u32)
     }

@@ -116,7 +116,7 @@ impl Loading {
         is_canceled: impl Fn() -> bool,
     ) -> Option<stages::Result<Option<Duration>>> {
         let mut state = self.state.lock().unwrap();
-        // If the last warm-up failed, it is repeated.
+        // A failed warm-up is repeated.
         if !matches!(state.warm_up, WarmUp::Running | WarmUp::Over(Ok(Some(_)))) {
             state.warm_up = WarmUp::Running;
             drop(state);

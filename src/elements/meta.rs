@@ -409,7 +409,7 @@ mod tests {
     }
 
     fn detection(id: i32, numbers: &mut Numbers) -> Detection {
-        // Some of them lie outside the frame.
+        // Some boxes lie outside the frame.
         let mut side = |end| numbers.below(end) as f32 / 4.0;
         Detection {
             id: ObjectId(id),

@@ -87,7 +87,7 @@ const ELEMENTS: &[Entry] = &[
 /// Registers all elements, as features of `plugin` if it is `Some`.
 ///
 /// # Errors
-/// If GStreamer refuses an element.
+/// Returns an error if GStreamer refuses an element.
 pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     static CLAIMED: Once = Once::new();
     CLAIMED.call_once(results_meta::claim_ids);
@@ -102,7 +102,7 @@ pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
 /// May be called repeatedly and from several threads; only the first call has an effect.
 ///
 /// # Errors
-/// If GStreamer cannot be initialized, or refuses an element. Later calls return the same result.
+/// Returns an error if GStreamer cannot be initialized, or refuses an element. Later calls return the same result.
 pub fn register_static() -> Result<(), glib::BoolError> {
     static DONE: OnceLock<Result<(), glib::BoolError>> = OnceLock::new();
     DONE.get_or_init(|| {

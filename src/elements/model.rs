@@ -36,7 +36,7 @@ impl Stream {
             let mut state = self.lock();
             let _same_state = state.flow.handle(Trigger::Start);
             let flow = state.flow.clone();
-            // The stage is installed again, because the policy may have changed.
+            // Install the cached stage again, because the policy may have changed.
             let model = Model { loading: Some(loading), work: None };
             std::mem::replace(&mut *state, StreamState { flow, model, ..StreamState::default() })
         };

@@ -89,7 +89,7 @@ impl Reason {
     }
 }
 
-/// The properties.
+/// Values of the policy properties of one element.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Policy {
     pub(super) queue: QueuePolicy,

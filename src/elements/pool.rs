@@ -20,7 +20,7 @@ use gstreamer as gst;
 use super::buffer;
 use crate::stages::{Scheduling, Stage};
 
-/// The number of frames that may be in flight.
+/// Numbers of frames that may be in flight.
 #[derive(Clone, Copy)]
 pub(super) struct Slots {
     /// Frames that can run simultaneously.

@@ -133,7 +133,7 @@ impl ObjectFilter {
     /// Checks that the filter can select an object.
     ///
     /// # Errors
-    /// `Config` if a minimum is above its maximum.
+    /// Returns `Config` if a minimum is above its maximum.
     pub(super) fn checked(&self) -> stages::Result<&Self> {
         for (side, min, max) in [("width", self.min.width, self.max.width), ("height", self.min.height, self.max.height)] {
             if max > 0 && min > max {

@@ -113,7 +113,7 @@ struct State {
     n_resets: u64,
     /// Frames with running background classifications.
     n_in_background: usize,
-    /// Background runs since the last frame: the first error, and whether a run succeeded. Reported with the next frame.
+    /// Outcome of the background runs since the last frame, which the next frame reports: the first error, and whether a run succeeded.
     failed: Option<String>,
     has_succeeded: bool,
     has_tracked: bool,
@@ -293,13 +293,13 @@ impl ReuseCounts {
 impl State {
     fn record(&mut self, pending: &PendingResults, classified: &StageResults) {
         if pending.n_resets != self.n_resets {
-            return; // From before a reset.
+            return; // These results belong to a run that began before the last reset.
         }
         let PendingResults { frame_number, objects, .. } = pending;
         for &(id, name) in objects {
             let mut results = classified.of_regions.iter().filter(|(of, _)| *of == id).peekable();
             if results.peek().is_none() && classified.failed.is_some() {
-                // Its own run may have succeeded with a result below the threshold. Retry anyway.
+                // The object's own run may have succeeded with a result below the threshold. The object is classified again in both cases.
                 self.cache.cancel_attempt(*frame_number, name);
             }
             results.for_each(|(_, result)| self.cache.insert(*frame_number, name, result));

@@ -256,9 +256,9 @@ fn has_more(roi: &RoiMeta, detection: &Detection) -> bool {
 fn detection_structure(detection: &Detection, size: Size) -> gst::Structure {
     let (width, height) = (f64::from(size.width.max(1)), f64::from(size.height.max(1)));
     let rect = detection.rect;
-    // Relative to the frame and clipped to it, as `gvadetect` writes it; readers multiply by the frame size.
+    // The box is relative to the frame and clipped to the frame, as in `gvadetect`; readers multiply it by the frame size.
     let part = |edge: f32, extent: f64| (f64::from(edge) / extent).clamp(0.0, 1.0);
-    // x and y alternate, relative to the frame.
+    // The list contains x and y alternately, relative to the frame size.
     let coordinates = |point: &Point| [f64::from(point.x) / width, f64::from(point.y) / height].map(|part| part.to_send_value());
     let keypoints = detection.keypoints.iter().flat_map(coordinates);
     gst::Structure::builder(DETECTION)
@@ -294,7 +294,7 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
                 .field("confidences", gst::Array::from_values(confidences))
                 .build()
         }
-        // As text, for readers that know only labels.
+        // `label` contains the number as text, for readers that know only labels.
         Outcome::Value(value) => builder.field("label", value.to_string()).field("value", f64::from(*value)).build(),
         Outcome::Tensor { shape, data } => {
             let shape = shape.iter().map(|&extent| (extent as i64).to_send_value());

@@ -63,7 +63,7 @@ mod imp {
         file: OutputFile,
         /// Bytes held back from the begin of the file, until they are written.
         held: Option<Vec<u8>>,
-        /// Position of the next bytes.
+        /// Position at which the next bytes are written.
         position: u64,
         /// Current position of the file.
         at: u64,
@@ -80,7 +80,7 @@ mod imp {
     #[glib::object_subclass]
     impl ObjectSubclass for VideoFile {
         const NAME: &'static str = "RoiflowVideoFile";
-        /// Two copies of the library may be in one process.
+        /// Two copies of the library in one process register this type name, so a name conflict is not an error.
         const ALLOW_NAME_CONFLICT: bool = true;
         type Type = super::VideoFile;
         type ParentType = gst_base::BaseSink;

@@ -33,5 +33,5 @@ pub(super) trait Work: Send + Sync {
     fn reads_results(&self) -> bool;
 }
 
-/// Receives the results of a frame.
+/// Closure that receives the results of a frame.
 pub(super) type Done = Box<dyn FnOnce(FrameResults) + Send>;

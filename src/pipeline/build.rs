@@ -11,7 +11,7 @@ use crate::elements;
 /// Builds the pipeline without starting it.
 ///
 /// # Errors
-/// If an element is not installed, or an element, property or value is unknown.
+/// Returns an error if an element is not installed, or an element, property or value is unknown.
 pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     elements::register_static().map_err(|error| Error::failed(error.to_string()))?;
     if plan.outputs.show {
@@ -42,9 +42,10 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     elements::set_engine(&pipeline, &plan.engine);
     upright::keep(&pipeline);
     if let Some(window) = pipeline.by_name(WINDOW) {
-        // A window shows a file at its frame rate.
+        // A window plays a file at the file's frame rate, so its sink synchronizes to the clock.
         window.set_property("sync", true);
-        // A late window sends QoS events upstream, which would also drop frames from the results. Only the window may drop frames.
+        // If the window is late, its sink sends QoS events upstream. These events would also drop frames from the results, but only the
+        // window may drop frames.
         let sinks = window.downcast_ref::<gst::Bin>().expect("autovideosink is a bin");
         sinks.connect_deep_element_added(|_, _, element| {
             if element.find_property("qos").is_some_and(|property| property.value_type() == glib::Type::BOOL) {

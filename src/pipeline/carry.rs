@@ -1,4 +1,4 @@
-//! What a restarted stream takes over from its earlier pipelines: numbers of frames, times, track IDs, output files, loaded models.
+//! State that a restarted stream takes over from its earlier pipelines: frame numbers, times, track IDs, output files and loaded models.
 //!
 //! Lines of results are appended to the same file. A video file cannot be continued, so each pipeline writes its own:
 //! `out.mp4`, `out.part2.mp4`, `out.part3.mp4`.
@@ -19,7 +19,7 @@ use crate::elements::track::RoiTrack;
 use crate::elements::video_file::VideoFile;
 use crate::elements::{self, HeldModels};
 
-/// See the module.
+/// State that the next pipeline of a stream takes over. See the module.
 #[derive(Default)]
 pub(super) struct Carried {
     /// Number of frames of the earlier pipelines.
@@ -27,13 +27,13 @@ pub(super) struct Carried {
     last_timestamp_ns: Option<u64>,
     /// Last track ID by name of the element.
     track_ids: Vec<(String, i32)>,
-    /// The file of results was opened.
+    /// Whether the file of results was opened.
     has_results: bool,
-    /// The video file of the last pipeline was opened.
+    /// Whether the video file of the last pipeline was opened.
     has_video: bool,
-    /// The current video file, if it is not the first.
+    /// The current video file, if it is not the first video file of the stream.
     video: Option<PathBuf>,
-    /// Keeps a FIFO open, so that its reader does not see an end.
+    /// Open FIFO of the output, so that its reader does not receive end-of-file between two pipelines.
     fifo: Option<File>,
     models: HeldModels,
 }
@@ -67,7 +67,7 @@ impl Carried {
         }
     }
 
-    /// The values after a later pipeline.
+    /// Combines these values with the values of a later pipeline.
     pub(super) fn and(self, later: Self) -> Self {
         Self {
             n_frames: self.n_frames + later.n_frames,
@@ -79,7 +79,7 @@ impl Carried {
         }
     }
 
-    /// The plan of the next pipeline. `plan` is that of the first.
+    /// The plan of the next pipeline. `plan` is the plan of the first pipeline.
     pub(super) fn plan(&self, plan: &Plan) -> Plan {
         let mut next = plan.clone();
         if self.has_results {
@@ -117,7 +117,7 @@ fn set(assignments: &mut [Assignment], element: &str, property: &str, value: &st
     }
 }
 
-/// The next free name for a part of a video. Never the name of an existing file.
+/// The next free name for a part of a video. The returned name never belongs to an existing file.
 fn next_part(first: &Path, current: &Path) -> PathBuf {
     let stem = first.file_stem().unwrap_or_default().to_string_lossy();
     let ending = first.extension().unwrap_or_default().to_string_lossy();
@@ -126,7 +126,7 @@ fn next_part(first: &Path, current: &Path) -> PathBuf {
     free.next().unwrap_or_else(|| current.to_owned())
 }
 
-/// Of Linux: opening a FIFO without a reader must not block.
+/// `O_NONBLOCK` of Linux, so that opening a FIFO without a reader does not block.
 const O_NONBLOCK: i32 = 0o4000;
 
 fn open_fifo(path: &Path) -> Option<File> {

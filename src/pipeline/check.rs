@@ -12,7 +12,7 @@ use crate::stages::{Engine, Stage, StageOptions};
 /// description. Returns the parameters without a value that need one; elements that depend on them are not checked.
 ///
 /// # Errors
-/// As for [`Plan::resolve`] and [`build::build`], and the load errors of the models.
+/// Returns the errors of [`Plan::resolve`] and [`build::build`], and an error if a model cannot be loaded.
 pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     let is_set = |name: &str| set.iter().any(|(known, _)| known == name);
     let mut spec = spec.clone();

@@ -18,7 +18,7 @@ pub(super) fn missing_bytes(path: &Path) -> Option<(u64, u64)> {
     (declared > length).then_some((declared, length))
 }
 
-/// The end of the last part that begins in the file. `None` for other formats and undeclared lengths.
+/// Position of the end of the last part that begins in the file. `None` for other formats and undeclared lengths.
 fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     let mut begin = [0; 12];
     file.read_exact(&mut begin).ok()?;
@@ -36,7 +36,7 @@ fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
 fn parts<F: Read + Seek>(mut file: F, length: u64, size: impl Fn(&mut F) -> Option<u64>) -> Option<u64> {
     let mut at = 0_u64;
     for _ in 0..MAX_PARTS {
-        // Fewer bytes than a header: padding.
+        // The remaining bytes are padding, because they are shorter than a header.
         if at.saturating_add(8) > length {
             return Some(at);
         }
@@ -51,12 +51,12 @@ fn iso_box(file: &mut (impl Read + Seek)) -> Option<u64> {
     let mut header = [0; 8];
     file.read_exact(&mut header).ok()?;
     let [a, b, c, d, kind @ ..] = header;
-    // Padding or another format after the last box.
+    // Bytes that are not a box type belong to padding or to another format after the last box.
     if !kind.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ' || *byte == 0xa9) {
         return None;
     }
     match u32::from_be_bytes([a, b, c, d]) {
-        // Extends to the end of the file.
+        // A box of size 0 extends to the end of the file.
         0 => None,
         1 => {
             let mut large = [0; 8];
@@ -99,7 +99,7 @@ pub(super) fn is_broken_matroska(path: &Path) -> bool {
     is_broken().unwrap_or(false)
 }
 
-/// `None` for files that are not Matroska, or have unknown sizes.
+/// Implements [`is_broken_matroska`]. Returns `None` for files that are not Matroska or have unknown sizes.
 fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> {
     const CLUSTER: u32 = 0x1f43_b675;
     let mut magic = [0; 4];
@@ -108,7 +108,7 @@ fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> 
         return None;
     }
     let end = matroska(&mut file)?.min(length);
-    // After the segment header: children of the segment and of clusters.
+    // Skip the segment header. Children of the segment and of its clusters follow.
     file.seek(SeekFrom::Start(4)).ok()?;
     let header = ebml_size(&mut file)?;
     file.seek_relative(i64::try_from(header).ok()? + 4).ok()?;

@@ -1,5 +1,5 @@
-//! Users and passwords of inputs from the environment, or from a netrc file as curl and ftp read it. So users and passwords need not be on
-//! the command line.
+//! Reads users and passwords of inputs from the environment, or from a netrc file as curl and ftp use it, so that they need not be on the
+//! command line.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +40,7 @@ impl Credentials {
     /// credentials of the file.
     ///
     /// # Errors
-    /// If a file cannot be read or parsed.
+    /// Returns an error if a file cannot be read or parsed.
     pub fn read(file: Option<&Path>) -> Result<Self> {
         let mut credentials = match file {
             Some(path) => {
@@ -70,7 +70,7 @@ impl Credentials {
     /// `HOST` may include a port. Values with spaces are quoted.
     ///
     /// # Errors
-    /// `Usage` with the line number, for a syntax error.
+    /// Returns Returns `Usage` with the line number if the file has a syntax error.
     pub fn netrc(text: &str) -> Result<Self> {
         let wrong = |line: usize, expected: &str| Error::usage(format!("line {line}: expected {expected}"));
         let mut tokens = tokens(text)?.into_iter();

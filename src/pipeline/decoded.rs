@@ -48,7 +48,7 @@ struct Seen {
     n_absent: u64,
     /// Damage that was not reported yet.
     news: Option<gst::ClockTime>,
-    /// A sink has requested fewer frames by QoS.
+    /// Whether a sink has requested fewer frames by QoS events.
     drops_late: bool,
 }
 
@@ -91,7 +91,7 @@ impl Decoded {
         seen.declared_end.is_some() || seen.demuxer.and_then(|demuxer| duration(&demuxer.upgrade()?)).is_some()
     }
 
-    /// A warning if bytes at the end of the file are missing. Available before playback.
+    /// A warning if bytes at the end of the file are missing. This check works before playback.
     pub(super) fn is_truncated(&self) -> Option<String> {
         let Input::File(path) = &self.plan.input else { return None };
         let (expected, got) = container::missing_bytes(path)?;
@@ -272,12 +272,12 @@ mod tests {
 
     const FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
 
-    /// A video of 100 frames, of which the decoder outputs these.
+    /// State after a video of 100 frames, of which the decoder outputs only the frames with these numbers.
     fn seen(decoded: impl Iterator<Item = u64>) -> Seen {
         let mut seen = Seen { declared_end: Some(FRAME * 100), frame_time: FRAME, ..Seen::default() };
         let mut n_in = 0;
         for n in decoded {
-            // Two frames are inside the decoder.
+            // The decoder receives two further frames before it outputs frame `n`.
             while n_in < (n + 3).min(100) {
                 seen.demuxed(true, Some(FRAME * n_in), Some(FRAME));
                 n_in += 1;
@@ -312,12 +312,12 @@ mod tests {
             seen.demuxed(true, Some(FRAME * n), None);
             seen.decoded(Some(FRAME * n), Some(FRAME));
         }
-        // A hidden frame between two visible frames.
+        // The file contains a hidden frame between two visible frames, which the decoder does not output.
         seen.demuxed(true, Some(FRAME * 60 + FRAME / 2), None);
         seen.demuxed(true, Some(FRAME * 61), None);
         seen.decoded(Some(FRAME * 61), Some(FRAME));
         assert_eq!((seen.n_lost, seen.damage(None)), (0, None));
-        // Frames dropped by a late window.
+        // Frames that are dropped because the window is late are not damage.
         let dropping = Seen { drops_late: true, ..self::seen((0..30).chain(40..100)) };
         assert_eq!(dropping.damage(None), None);
     }

@@ -24,7 +24,7 @@ const X_PORT: u16 = 6000;
 /// Connects to each display named in the environment.
 ///
 /// # Errors
-/// If no display is named, or a display does not respond.
+/// Returns an error if no display is named, or a display does not respond.
 pub(super) fn check() -> Result<()> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let (x, wayland) = (variable("DISPLAY"), variable("WAYLAND_DISPLAY"));
@@ -46,7 +46,7 @@ pub(super) fn check() -> Result<()> {
 /// Opens the window. Without a working sink, GStreamer would show nothing, without an error.
 ///
 /// # Errors
-/// If no window can be opened.
+/// Returns an error if the window cannot be opened.
 pub(super) fn open(pipeline: &gst::Pipeline) -> Result<()> {
     let Some(window) = pipeline.by_name(WINDOW) else { return Ok(()) };
     let started = window.set_state(gst::State::Ready);

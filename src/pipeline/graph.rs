@@ -60,7 +60,7 @@ impl Graph {
     /// Tokenizes a line and inserts the structural elements.
     ///
     /// # Errors
-    /// If a placeholder is in a wrong place, or `{source}` is missing.
+    /// Returns an error if a placeholder is in a wrong place, or `{source}` is missing.
     pub fn parse(text: &str, structure: &Structure) -> Result<Self> {
         let mut graph = Self::default();
         let mut words: Vec<String> = Vec::new();

@@ -59,17 +59,17 @@ pub struct StreamId(u64);
 /// Phase of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Opening its source and loading its models. Ends with the first frame or an error.
+    /// The stream opens its source and loads its models. This phase ends with the first frame or an error.
     Starting,
-    /// Processing frames.
+    /// The stream processes frames.
     Running,
-    /// The source is lost. Waiting for the next attempt, or opening the source again. Ends with the first frame.
+    /// The source is lost: the stream waits for the next attempt, or opens the source again. This phase ends with the first frame.
     Reconnecting,
-    /// No new frames are accepted; frames in flight complete, and outputs are finished.
+    /// The stream accepts no new frames, completes the frames in flight, and finishes the outputs.
     Draining,
-    /// Stopping its pipeline.
+    /// The pipeline of the stream is stopping.
     Stopping,
-    /// Ended; [`PipelineHandle::wait`] returns the result.
+    /// The stream has ended; [`PipelineHandle::wait`] returns the result.
     Ended,
 }
 
@@ -91,9 +91,9 @@ pub struct Status {
 pub enum Event {
     /// All elements have started. Errors of models and source may follow.
     Started,
-    /// Progress, ten times per second. Left out while events are not received.
+    /// Progress, ten times per second. Progress events are left out while the application does not receive events.
     Progress(Progress),
-    /// Warning of an element; each text once.
+    /// An element has posted a warning. Each text is reported once.
     Warning(String),
     /// The source failed or ended, and the stream is restarted until it delivers frames again. Occurs once per outage.
     SourceLost {
@@ -102,7 +102,8 @@ pub enum Event {
     },
     /// The source delivers frames again.
     SourceBack {
-        /// Time from the last frame before to the first frame after, or from the start of a stream without earlier frames.
+        /// Time from the last frame before the outage, or from the start of a stream without earlier frames, to the first frame after the
+        /// outage.
         gap: Duration,
         /// Number of attempts, including the successful one.
         attempts: u64,
@@ -148,7 +149,7 @@ impl PipelineHandle {
     /// Creates a handle without streams.
     ///
     /// # Errors
-    /// If the supervising thread cannot be started.
+    /// Returns an error if the supervising thread cannot be started.
     pub fn new() -> Result<(Self, Events)> {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let board = Arc::new(Board { entries: Mutex::default(), changed: Condvar::new(), events: sender });
@@ -158,8 +159,8 @@ impl PipelineHandle {
     /// Builds and starts a pipeline of the plan in addition to the running streams.
     ///
     /// # Errors
-    /// As for [`build`](super::build::build), or if an output of the plan is one of its inputs. Errors of the running stream are in
-    /// [`Event::Ended`].
+    /// Returns the errors of [`build`](super::build::build), and an error if an output of the plan is also an input. Errors that occur
+    /// after the start are in [`Event::Ended`].
     pub fn add(&self, plan: &Plan) -> Result<StreamId> {
         Ok(self.start(NewSession::build(plan, 0)?, plan))
     }
@@ -217,7 +218,7 @@ impl PipelineHandle {
     /// Blocks until a stream has ended, and returns the result.
     ///
     /// # Errors
-    /// The error of the stream, or `Usage` if the handle does not have this stream.
+    /// Returns the error of the stream if the stream has failed, or `Usage` if the handle does not have this stream.
     pub fn wait(&self, stream: StreamId) -> Result<Ending> {
         let mut entries = self.0.board.lock();
         loop {
@@ -232,7 +233,7 @@ impl PipelineHandle {
     /// Drains a stream, blocks until the stream has ended, and removes the stream.
     ///
     /// # Errors
-    /// As for [`PipelineHandle::wait`].
+    /// Returns the errors of [`PipelineHandle::wait`].
     pub fn remove(&self, stream: StreamId) -> Result<Ending> {
         self.drain(stream);
         let ended = self.wait(stream);
@@ -269,14 +270,14 @@ pub(super) struct Board {
 #[derive(Debug)]
 struct Entry {
     status: Status,
-    /// `Event::Started` was sent.
+    /// Whether `Event::Started` was sent.
     is_started: bool,
     outcome: Outcome,
 }
 
 #[derive(Debug)]
 enum Outcome {
-    /// Not ended: the measurements of its earlier pipelines, and the current pipeline.
+    /// The stream has not ended. Holds the measurements of its earlier pipelines, and the current pipeline.
     Pending {
         past: Box<Stats>,
         meter: Option<Arc<Meter>>,
@@ -316,7 +317,7 @@ impl Board {
         }
     }
 
-    /// Sends an event of a stream that has not ended. The progress is that of the current pipeline.
+    /// Sends an event of a stream that has not ended. Progress events contain the progress of the current pipeline.
     pub(super) fn report(&self, stream: StreamId, mut event: Event) {
         if event == Event::Started
             && let Some(entry) = self.lock().get_mut(&stream)
@@ -338,7 +339,7 @@ impl Board {
                 return;
             }
         }
-        // Fails only if the application has dropped the receiver.
+        // Sending fails only if the application has dropped the receiver.
         let _sent = self.events.send(StreamEvent { stream, event });
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Feed(Arc<Mutex<Account>>);
 #[derive(Debug, Clone, Default)]
 struct Account {
     n_pushed: u64,
-    /// Unreadable images in the first turn, and the error of the first unreadable image.
+    /// Number of unreadable images in the first pass over the files, and the error of the first unreadable image.
     n_skipped: u64,
     reason: Option<Error>,
 }
@@ -57,7 +57,7 @@ struct EndOfStream(gst_app::AppSrc);
 
 impl Drop for EndOfStream {
     fn drop(&mut self) {
-        // Fails only if the pipeline is stopping.
+        // Pushing EOS fails only if the pipeline is stopping.
         let _ended = self.0.end_of_stream();
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
                         }
                         image.note.map(|note| format!("image `{}`: {note}", file::shown(path)))
                     }
-                    // A single unreadable image is the error of the whole input.
+                    // If the input is a single image, its error becomes the error of the input and is not posted as a warning.
                     Err(error) => Some(of_thread.take(path, error, is_first_turn)).filter(|_| !is_one),
                 };
                 if let Some(sentence) = sentence.filter(|_| is_first_turn) {

@@ -29,7 +29,7 @@ use crate::publish::IfExists;
 pub const PLACEHOLDER: &str = "{source}";
 
 const SINK: &str = "roiflow-images";
-/// Quality of typical cameras.
+/// JPEG quality, as in typical cameras.
 const JPEG_QUALITY: u8 = 95;
 
 /// Destination of image files.
@@ -77,15 +77,15 @@ impl fmt::Display for ImageFiles {
 }
 
 impl ImageFiles {
-    /// One file per image, with its name, in this folder. A missing folder is created.
+    /// Writes one file per image into this folder, under the name of the image. A missing folder is created.
     pub fn in_folder(folder: &Path) -> Self {
         Self { template: folder.join(PLACEHOLDER), ending: Ending::OfInput }
     }
 
-    /// Files with a path such as `out/{source}.jpg`. `None` if the path names a video.
+    /// Writes files to paths such as `out/{source}.jpg`. `None` if the path names a video.
     ///
     /// # Errors
-    /// `Usage` if the path has a placeholder but the extension of a video.
+    /// Returns `Usage` if the path has a placeholder but the extension of a video.
     pub fn of_template(path: &Path) -> Result<Option<Self>> {
         match Format::of(path) {
             Some(format) => Ok(Some(Self { template: path.to_owned(), ending: Ending::OfTemplate(format) })),
@@ -119,7 +119,7 @@ impl ImageFiles {
         }
     }
 
-    /// The files of all images, all different: with equal stems, the complete names or numbers are used.
+    /// The output files of all images. Images with equal stems get different files, named by the complete name or by number.
     fn targets(&self, images: &[PathBuf]) -> Vec<PathBuf> {
         let mut taken: HashSet<PathBuf> = HashSet::with_capacity(images.len());
         let mut n_alike: HashMap<&OsStr, u32> = HashMap::new();
@@ -144,7 +144,7 @@ impl ImageFiles {
     /// Checks that no output file is an input image.
     ///
     /// # Errors
-    /// `Usage`, with the file or folder.
+    /// Returns `Usage` if an output file is an input image; the message names the file or the folder.
     pub(super) fn check(&self, input: &Input) -> Result<()> {
         self.check_way_back()?;
         let has_names = self.template.to_string_lossy().contains(PLACEHOLDER);
@@ -185,7 +185,7 @@ impl ImageFiles {
     /// Refuses `new/../out` where `new` does not exist: its meaning is unknown until `new` is created.
     ///
     /// # Errors
-    /// `Usage`, with the folder.
+    /// Returns `Usage` with the folder if `..` follows a folder that does not exist.
     fn check_way_back(&self) -> Result<()> {
         let mut folder = PathBuf::new();
         for component in self.template.components() {
@@ -377,7 +377,7 @@ fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: F
         named.map_err(|error| error.to_string())
     };
     let written = write();
-    // The temporary name is not needed any more: renamed, linked, or failed.
+    // The temporary name remains after a hard link and after a failure, so remove it.
     let _removed = fs::remove_file(&temporary);
     written
 }

@@ -37,7 +37,7 @@ impl Input {
     /// file extensions decide. Hidden files and subfolders are left out.
     ///
     /// # Errors
-    /// If there is no such file, or no image in the folder or pattern.
+    /// Returns an error if there is no such file, or no image in the folder or pattern.
     pub fn parse(text: &str) -> Result<Self> {
         let path = Path::new(text);
         if path.exists() {
@@ -60,7 +60,7 @@ impl Input {
     /// The input with the credentials for its host.
     ///
     /// # Errors
-    /// If there is a password but no user.
+    /// Returns an error if there is a password but no user.
     pub fn with_credentials(self, credentials: &Credentials) -> Result<Self> {
         match self {
             Self::Uri(uri) => Ok(Self::Uri(uri.with_credentials(credentials)?)),
@@ -94,7 +94,7 @@ impl Input {
 /// The path of a `file:` URI; `None` for other texts.
 ///
 /// # Errors
-/// `Usage` if it names another host.
+/// Returns `Usage` if the URI names another host.
 pub(super) fn file_of_uri(text: &str) -> Result<Option<PathBuf>> {
     let Some(rest) = text.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("file:")).map(|_| &text[5..]) else { return Ok(None) };
     let decoded = |path: &str| PathBuf::from(OsString::from_vec(redaction::percent_decoded(path)));
@@ -155,7 +155,7 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
     }
 }
 
-/// A visible file, or a broken link: the broken link is later reported as an unreadable image.
+/// Whether the entry is a visible file or a broken link. A broken link is later reported as an unreadable image.
 fn is_listed(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     !is_hidden && fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file())

@@ -15,7 +15,7 @@ use super::session::{Finished, NewSession, Parts, Session};
 use super::supervisor::{self, Inbox, Request};
 use super::{Ending, Error, Input, Plan, Result};
 
-/// Pipelines that hang in their stop while a stream goes on. With more of them, the stream waits.
+/// Maximum number of abandoned pipelines, which hang while they stop. With more of them, the next attempt of the stream waits.
 const MAX_ABANDONED: usize = 2;
 /// How long to wait for an abandoned pipeline before the next attempt.
 const ABANDONED_DELAY: Duration = Duration::from_secs(1);
@@ -37,10 +37,10 @@ pub(super) struct Life {
     begin: Instant,
     backoff: Backoff,
     outage: Option<Outage>,
-    /// The limit of the duration is reached at this time.
+    /// The time at which the stream reaches its duration limit.
     limit_at: Option<Instant>,
     has_played: bool,
-    /// The application has requested the end. A session that is stopping ignores the request.
+    /// Whether the application has requested the end. A session that is already stopping ignores the request, so it is stored here.
     is_requested: bool,
     /// Why a session was stopped during an outage.
     leaving: Option<Leaving>,
@@ -52,7 +52,7 @@ pub(super) struct Life {
 
 enum State {
     Running(Box<Session>),
-    /// The next attempt is due at this time.
+    /// The stream waits until this time for the next attempt.
     Waiting(Instant),
     /// A thread builds the next pipeline.
     Building,
@@ -61,9 +61,9 @@ enum State {
 /// Why a stream ends while its source is lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
-    /// The source has not come back in time.
+    /// The source did not deliver frames again within the time limit.
     GivesUp,
-    /// On request. No frame is in flight, so the request is served at once.
+    /// The application requested the end. No frame is in flight, so the stream ends at once.
     Interrupted,
 }
 
@@ -106,7 +106,7 @@ impl Life {
         }
     }
 
-    /// Reports the ending after the pipeline was dropped.
+    /// Drops the pipeline, then reports the ending.
     pub(super) fn end(self, ended: Result<Ending>) {
         let Self { stream, board, state, carried, .. } = self;
         drop((state, carried));
@@ -270,7 +270,7 @@ impl Life {
             return self.break_off(error);
         }
         if is_requested {
-            // As between two attempts: the loss of the source is no failure.
+            // The application requested the end, so the loss of the source is not a failure, as between two attempts.
             self.past.interrupted = true;
             return self.break_off(None);
         }

@@ -39,7 +39,7 @@ const MAX_SECONDS: f64 = 1e9;
 /// Parses a duration: a number of seconds, or numbers with units, such as `90s`, `5m`, `1h 30m`, `2days`.
 ///
 /// # Errors
-/// What was expected and found.
+/// Returns a text with the expected and the actual value if `text` is not a duration.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().map(|seconds| (0.0..=MAX_SECONDS).contains(&seconds).then(|| Duration::from_secs_f64(seconds)));
     let parsed = seconds.unwrap_or_else(|| humantime::parse_duration(text).ok().filter(|time| time.as_secs_f64() <= MAX_SECONDS));
@@ -49,7 +49,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Name of the application message that reports a reached limit.
 pub(super) const REACHED: &str = "roiflow-limit-reached";
 
-/// Lets frames pass up to the limit, and none after it.
+/// Passes frames up to the limit, and refuses all later frames.
 pub(super) struct Gate {
     pad: gst::Pad,
     is_reached: Arc<AtomicBool>,
@@ -96,7 +96,7 @@ impl Gate {
             if n_frames != Some(passed.n_frames) {
                 return gst::PadProbeReturn::Ok;
             }
-            // Pushed here, so that EOS cannot overtake the frame.
+            // The frame is pushed here, so that EOS cannot overtake it.
             if let (Some(peer), Some(gst::PadProbeData::Buffer(buffer))) = (pad.peer(), info.data.take()) {
                 info.flow_res = peer.chain(buffer);
             }
@@ -133,7 +133,7 @@ pub(super) fn push_end(pad: &gst::Pad) {
     });
 }
 
-/// Returns EOS to upstream, which then ends.
+/// Returns EOS to upstream, so that upstream ends.
 fn refuse(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
     info.data.take();
     info.flow_res = Err(gst::FlowError::Eos);
@@ -144,7 +144,7 @@ fn reach(pad: &gst::Pad, is_reached: &AtomicBool) {
     is_reached.store(true, Ordering::Release);
     if let Some(element) = pad.parent_element() {
         let structure = gst::Structure::new_empty(REACHED);
-        // Fails only if the pipeline is stopping.
+        // Posting fails only if the pipeline is stopping.
         let _posted = element.post_message(gst::message::Application::builder(structure).src(&element).build());
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! [`input`] parses inputs: [`uri`] for addresses, with [`credentials`]; `images` for images.
 //!
-//! Uses the elements only by name and property. Uses no inference requests. Reads pixels only to pass them on.
+//! This module uses the elements only by name and property. It uses no inference requests, and reads pixels only to pass them on.
 
 pub mod build;
 mod carry;

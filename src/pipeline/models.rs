@@ -31,7 +31,7 @@ impl Classifier {
     /// Reads `model.onnx` or `model.onnx@car,truck`. An existing file of the whole name is a model, also if its name holds an `@`.
     ///
     /// # Errors
-    /// `Usage` if a label or the model is empty.
+    /// Returns `Usage` if a label or the model is empty.
     pub fn parse(text: &Path) -> Result<Self> {
         let parts = text.to_str().filter(|_| !text.exists()).and_then(|text| text.rsplit_once('@'));
         let Some((model, labels)) = parts else { return Ok(Self { model: text.to_owned(), object_classes: Vec::new() }) };
@@ -53,7 +53,7 @@ impl Models {
     /// `classify-1-description`.
     ///
     /// # Errors
-    /// `Usage` if the path of a model is not UTF-8, or a classifier has object labels but there is no detector.
+    /// Returns `Usage` if the path of a model is not UTF-8, or a classifier has object labels but there is no detector.
     pub fn pipeline(&self) -> Result<(Spec, Vec<(String, String)>)> {
         let mut parameters =
             "[parameters.device]\ntype = \"string\"\ndefault = \"AUTO\"\nhelp = \"device that runs the models\"\n".to_owned();
@@ -106,7 +106,7 @@ impl Models {
             "version = 1\nname = \"models\"\ndescription = \"The models of the command line.\"\n{parameters}\
              [pipeline]\ngraph = \"\"\"\n{graph}\n! {{json}}\n! roioverlay\n! {{video}}\n\"\"\"\n"
         );
-        // The path appears in messages, and relative defaults would refer to it; there are none.
+        // The path appears only in messages, because this description has no defaults that are relative paths.
         Ok((Spec::parse(&text, Path::new("--model"))?, set))
     }
 }
@@ -116,7 +116,7 @@ impl Models {
 /// Errors of the detector itself, and labels that cannot be known before, are reported when the detector is loaded.
 ///
 /// # Errors
-/// `Usage`, with the nearest label.
+/// Returns `Usage` with the nearest label if the detector lacks a label that a classifier selects.
 pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
     let value =
         |name: &str| set.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone()).filter(|value| !value.is_empty());

@@ -8,7 +8,7 @@ const MAX_LENGTH: usize = 100;
 /// Names for these inputs: the given names in the order of the inputs, then names derived from the remaining inputs.
 ///
 /// # Errors
-/// `Usage` if there are more names than inputs, two names are equal, or a name has invalid characters for a file name.
+/// Returns `Usage` if there are more names than inputs, two names are equal, or a name has invalid characters for a file name.
 pub fn names(inputs: &[String], given: &[String]) -> Result<Vec<String>> {
     if given.len() > inputs.len() {
         return Err(Error::usage(format!("--name: expected at most {} names, one per input, got {}", inputs.len(), given.len())));

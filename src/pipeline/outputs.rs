@@ -100,7 +100,7 @@ pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<(
 /// Checks that the destination of an option can be written.
 ///
 /// # Errors
-/// `Usage` if the destination exists and must not be overwritten; `Failed` if it cannot be written.
+/// Returns `Usage` if the destination exists and must not be overwritten; `Failed` if it cannot be written.
 pub fn check_destination(option: &str, path: &Path, if_exists: IfExists) -> Result<()> {
     use std::io::ErrorKind::{AlreadyExists, InvalidInput, IsADirectory, NotADirectory, NotFound};
     let Err(error) = OutputFile::new(path, if_exists, Deadline::default()).check() else { return Ok(()) };
@@ -153,7 +153,7 @@ fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mu
                 let file = target.file().map(|path| File { role: role("url"), path: path.to_owned(), is_json: true });
                 writes.extend(file);
             }
-            // Reported when the element starts.
+            // The element reports an unreadable file when it starts.
             Some(Err(_)) => {}
         }
         return;
@@ -195,7 +195,7 @@ fn add_read(reads: &mut Vec<File>, role: &str, path: &Path) {
     }
 }
 
-/// All strings in a description, under any key.
+/// Collects all strings in a description, under any key.
 fn texts(path: &Path) -> Vec<String> {
     fn add(value: &toml::Value, texts: &mut Vec<String>) {
         match value {
@@ -317,7 +317,7 @@ fn has_weights_in(model: &Path, file: &Path) -> bool {
         Some(file.strip_prefix(model.parent()?).ok()?.to_str()?.to_owned())
     };
     let Some(name) = lies_below().filter(|name| name.len() < 128) else { return false };
-    // Encoded as a key-value pair of protocol buffers: the key `location` with the file name.
+    // ONNX stores the file name as a key-value pair of protocol buffers with the key `location`.
     let pair = [b"\x0a\x08location\x12".as_slice(), &[name.len() as u8], name.as_bytes()].concat();
     files::read_limited(model, files::MAX_MODEL_BYTES, "model").is_ok_and(|bytes| bytes.windows(pair.len()).any(|window| window == pair))
 }

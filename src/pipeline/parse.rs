@@ -72,7 +72,7 @@ const PACKAGES: &[(&str, &str)] = &[
 /// Checks and parses the line.
 ///
 /// # Errors
-/// If an element is not installed (`Failed`), or a property, a value or the graph is wrong (`Usage`).
+/// Returns an error if an element is not installed (`Failed`), or a property, a value or the graph is wrong (`Usage`).
 pub(super) fn launch(plan: &Plan) -> Result<gst::Pipeline> {
     for element in &plan.elements {
         if gst::ElementFactory::find(&element.factory).is_none() {
@@ -130,7 +130,7 @@ fn missing(name: &str, factory: &str) -> Error {
     ))
 }
 
-/// An unlinked source pad at the end would fail with GStreamer's "not linked" at the first frame.
+/// Checks that no source pad at the end of the graph is unlinked. Otherwise the first frame would fail with GStreamer's "not linked".
 fn check_ends(pipeline: &gst::Pipeline) -> Result<()> {
     for element in pipeline.children() {
         let pads = element.src_pads();
@@ -150,7 +150,7 @@ impl Outputs {
     /// Checks that the graph has a placeholder for each requested output.
     ///
     /// # Errors
-    /// `Usage` if a placeholder is missing.
+    /// Returns `Usage` if a placeholder is missing.
     pub(super) fn check_places(&self, places: &[&str]) -> Result<()> {
         for (is_wanted, place, option, where_to) in [
             (!self.publish.is_empty(), "json", "--publish", "add it after the last inference element, as in `... ! {json} ! {video}`"),

@@ -20,17 +20,17 @@ pub struct Outputs {
     pub json: Option<PathBuf>,
     /// Servers and files that also get the lines, by URL.
     pub publish: Vec<String>,
-    /// Where and how much is stored until these servers acknowledge it.
+    /// Folder and limits of the results that are stored until these servers acknowledge them.
     pub spool: Option<SpoolFolder>,
     /// Video with boxes; `-` is standard output (Matroska).
     pub video: Option<PathBuf>,
     /// One image file per frame.
     pub images: Option<ImageFiles>,
-    /// Show the video in a window.
+    /// Whether the video is shown in a window.
     pub show: bool,
-    /// Pass frames to the application.
+    /// Whether frames are passed to the application.
     pub application: bool,
-    /// Restart the input when it ends.
+    /// Whether the input is played again when it ends.
     pub repeat: bool,
     /// Name of the stream, for the field `stream` of the JSON lines.
     pub stream: Option<String>,
@@ -106,8 +106,8 @@ impl Plan {
     /// set by the user to the working folder.
     ///
     /// # Errors
-    /// If a parameter is unknown (the nearest name is suggested), missing or of the wrong type, a placeholder has no parameter, or an
-    /// output folder does not exist.
+    /// Returns an error if a parameter is unknown (the nearest name is suggested), missing or of the wrong type, a placeholder has no
+    /// parameter, or an output folder does not exist.
     pub fn resolve(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
         let mut assignments = Vec::new();
         let structure = Structure {
@@ -207,7 +207,8 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
 }
 
 fn decode() -> String {
-    // Decodes to system memory. Streams other than video stay unlinked; if there is no video stream, the error ends the run.
+    // The source decodes to system memory. Streams other than video stay unlinked; without a video stream, the "not linked" error ends the
+    // run.
     format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert name={ENTRY}")
 }
 
@@ -362,7 +363,7 @@ fn default_value(name: &str, parameter: &Parameter, default: &toml::Value, spec:
     Ok(text)
 }
 
-/// A built-in description comes without the files that its defaults name.
+/// Checks that the file named by a default exists. Files that a built-in description names are not part of the program.
 fn check_default_file(name: &str, parameter: &Parameter, value: &str, spec: &Spec) -> Result<()> {
     if !spec.is_built_in || parameter.r#type != ParameterType::Path || value.is_empty() || Path::new(value).exists() {
         return Ok(());
@@ -374,7 +375,7 @@ fn check_default_file(name: &str, parameter: &Parameter, value: &str, spec: &Spe
     )))
 }
 
-/// Removes `..` from paths in messages: `pipelines/../assets` becomes `assets`. Only after a plain folder name.
+/// Removes `..` from paths in messages: `pipelines/../assets` becomes `assets`. Removes `..` only after a plain folder name.
 fn tidy(path: &Path) -> PathBuf {
     use std::path::Component;
     let mut tidied = PathBuf::new();

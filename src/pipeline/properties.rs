@@ -14,7 +14,7 @@ use crate::stages::did_you_mean;
 /// Finds a property of an element class.
 ///
 /// # Errors
-/// `Usage` if there is no such property (the nearest name is suggested), or it is read-only.
+/// Returns `Usage` if there is no such property (the nearest name is suggested), or it is read-only.
 pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str) -> Result<glib::ParamSpec> {
     let name = factory.name();
     let loaded = factory
@@ -36,7 +36,8 @@ pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str)
 /// Parses the value of a property.
 ///
 /// # Errors
-/// `Usage` if the text is not a value of the property's type, or out of range; the message contains element, property, range and text.
+/// Returns `Usage` if the text is not a value of the property's type, or out of range; the message contains element, property, range and
+/// text.
 pub(super) fn value(factory: &str, element: &str, pspec: &glib::ParamSpec, text: &str) -> Result<glib::Value> {
     let refused = || {
         let (property, expected) = (pspec.name(), expected(pspec));

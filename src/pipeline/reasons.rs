@@ -127,7 +127,7 @@ fn is_network(element: &gst::Element) -> bool {
     ["rtspsrc", "souphttpsrc", "curlhttpsrc"].contains(&watch::factory_name(element).as_str())
 }
 
-/// Tries to connect to the server, and returns the reason why that fails.
+/// Tries to connect to the server. Returns the reason if the connection fails.
 fn unreachable(origin: &gst::Element) -> Option<String> {
     let handler = origin.dynamic_cast_ref::<gst::URIHandler>()?;
     let uri = handler.uri()?;
@@ -140,7 +140,7 @@ fn unreachable(origin: &gst::Element) -> Option<String> {
         let connected = (&*of_thread, port)
             .to_socket_addrs()
             .map(|mut addresses| addresses.next().map(|address| TcpStream::connect_timeout(&address, MAX_WAIT)));
-        // The receiver may have timed out.
+        // Sending fails if the receiver has timed out.
         let _sent = sender.send(connected);
     });
     spawned.ok()?;

@@ -1,6 +1,6 @@
 //! When a stream is restarted: the policy, the back-off between attempts, and the time after which roiflow gives up.
 //!
-//! Pure: the current time and the random number are arguments.
+//! This module reads no clock and no random numbers: the current time and the random number are arguments.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {
-    /// Failures of the source, and a regular end.
+    /// The stream restarts after failures of the source, and after a regular end.
     Always,
-    /// Failures of the source, also before its first frame.
+    /// The stream restarts after failures of the source, also before the first frame.
     OnError,
-    /// None.
+    /// The stream never restarts.
     Never,
 }
 

@@ -92,7 +92,7 @@ impl Interrupt {
 /// Plays the plan to its end. Calls `report` with the events of the stream on this thread.
 ///
 /// # Errors
-/// The error of an element, with the element's name, or the number of result lines that could not be written.
+/// Returns the error of an element with the element's name, or an error with the number of result lines that could not be written.
 pub fn run(plan: &Plan, interrupt: &Interrupt, mut report: impl FnMut(&Event)) -> Result<Ending> {
     streams::run_all(std::slice::from_ref(plan), interrupt, |_, event| report(event)).remove(0)
 }

@@ -29,7 +29,8 @@ const TICK: Duration = Duration::from_millis(100);
 const MAX_WRITE_WAIT: Duration = Duration::from_secs(3);
 /// How long a stream may take to drain. Stopping it may take a few seconds more; both together at most ten.
 const MAX_DRAIN: Duration = Duration::from_secs(5);
-/// The same before the first frame: a model is being compiled or a source is being opened, and nothing is lost.
+/// How long a stream may take to drain before its first frame. Nothing is lost then, because a model is being compiled or a source is being
+/// opened.
 const MAX_DRAIN_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
 /// How long a failed source may deliver nothing before its stream is ended.
 const MAX_SOURCE_STALL: Duration = Duration::from_secs(2);
@@ -51,7 +52,7 @@ pub(super) struct Session {
     timer: Instant,
     /// Data collected for the ending.
     ending: Ending,
-    /// The input is repeated and the loop is not interrupted.
+    /// Whether the input starts again at its end. False after a request to end the stream.
     repeats: bool,
     gate: Option<Gate>,
 }
@@ -65,7 +66,7 @@ pub(super) struct Finished {
     /// Why the stream failed.
     pub(super) error: Option<Error>,
     pub(super) end: End,
-    /// For the next session; `None` if the pipeline did not stop in time.
+    /// State for the next session; `None` if the pipeline did not stop in time.
     pub(super) carried: Option<Carried>,
 }
 
@@ -77,7 +78,7 @@ pub(super) struct Parts {
     meter: Arc<Meter>,
     supervision: Supervision,
     images: images::Feed,
-    /// Set when the pipeline is stopped: it must not change its state afterwards. Locked during state changes.
+    /// True once the pipeline is stopped: its state must not change afterwards. The lock is held during state changes.
     is_stopped: Mutex<bool>,
 }
 
@@ -140,13 +141,13 @@ enum Cause {
     Unwritable(Error),
 }
 
-/// A draining stream: all frames in flight complete, and files are finished.
+/// State of a draining stream, which completes all frames in flight and finishes its files.
 struct Closing {
     cause: Cause,
     since: Instant,
     /// Number of decoded frames, and the time when it last changed.
     progress: (u64, Instant),
-    /// EOS was pushed after the source.
+    /// Whether EOS was pushed after the source.
     is_pushed: bool,
 }
 
@@ -192,7 +193,7 @@ impl NewSession {
     /// Builds the pipeline of a plan without starting it. `first_frame` is the number of the first frame.
     ///
     /// # Errors
-    /// See [`super::PipelineHandle::add`].
+    /// Returns the errors of [`super::PipelineHandle::add`].
     pub(super) fn build(plan: &Plan, first_frame: u64) -> Result<Self> {
         let secrets = plan.input.secrets();
         let build = || {
@@ -550,7 +551,7 @@ impl Session {
             if !parts.play() {
                 tracing::debug!("the pipeline cannot continue without its source");
             }
-            // A source that failed to open never completes its state change, and the pipeline waits for it.
+            // The pipeline waits for the state change of a source that failed to open, which never completes. This message ends the wait.
             if let Some(source) = source {
                 let _posted = source.post_message(gst::message::AsyncDone::builder().src(&source).build());
             }
@@ -578,7 +579,7 @@ impl Session {
 }
 
 impl Parts {
-    /// What an outcome means for a restart. `is_recording` is called for failures of the source only.
+    /// Converts an outcome to the kind of end that decides about a restart. `is_recording` is called only for failures of the source.
     fn end_of(&self, outcome: &Outcome, is_recording: impl FnOnce() -> bool) -> End {
         match outcome {
             Outcome::Ended(None) => End::Eos,
@@ -693,7 +694,7 @@ impl Parts {
             }
             _ => {
                 // Send EOS to each source, not to the pipeline: the pipeline would hold its lock while a source waits for preroll, which
-                // needs the lock. On separate threads, because a blocked source does not return.
+                // needs the lock. Each EOS is sent on a separate thread, because a blocked source does not return.
                 for source in self.pipeline.iterate_sources().into_iter().flatten() {
                     let send = move || {
                         let _sent = source.send_event(gst::event::Eos::new());

@@ -61,7 +61,7 @@ impl SourceSection {
     /// Limits and restart with the values of this section.
     ///
     /// # Errors
-    /// `Usage` if a value is not a duration.
+    /// Returns `Usage` if a value is not a duration.
     pub fn resolve(&self) -> Result<(Limits, Restart)> {
         let time = |key: &str, value: &Option<toml::Value>| {
             let parsed = value.as_ref().map(|value| match value {
@@ -136,7 +136,7 @@ impl Spec {
     /// installed file `pipelines/faces.toml` in roiflow's data folder.
     ///
     /// # Errors
-    /// As [`Spec::read`]. If no description is found, the error lists the descriptions that have names.
+    /// Returns the errors of [`Spec::read`]. If no description is found, the error lists the descriptions that have names.
     pub fn find(path: &Path) -> Result<Self> {
         if path.components().count() != 1 || path.exists() {
             return Self::read(path);
@@ -162,7 +162,7 @@ impl Spec {
     /// Reads a description.
     ///
     /// # Errors
-    /// If the file cannot be read, or has a syntax error; the message contains the line.
+    /// Returns an error if the file cannot be read, or has a syntax error; the message contains the line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_text(path, files::MAX_DESCRIPTION_BYTES, "pipeline description")
             .map_err(|error| Error::failed(error.to_string()))?;
@@ -172,7 +172,7 @@ impl Spec {
     /// Parses a description from text; `path` is used in messages and to resolve relative paths.
     ///
     /// # Errors
-    /// As for [`Spec::read`].
+    /// Returns the errors of [`Spec::read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
         let wrong = |what: &str| Error::usage(format!("pipeline description `{}`: {what}", path.display()));
         let with_hint = |error: &toml::de::Error| format!("{}{}", error.to_string().trim_end(), hint_of_unknown(error.message()));
@@ -220,7 +220,7 @@ impl Named {
     /// Reads the description.
     ///
     /// # Errors
-    /// As [`Spec::read`].
+    /// Returns the errors of [`Spec::read`].
     pub fn read(&self) -> Result<Spec> {
         if let Some(path) = &self.path {
             return Spec::read(path);

@@ -110,7 +110,7 @@ impl Stats {
     pub(super) fn continue_with(&mut self, later: &Self) {
         let duration = self.duration + later.duration;
         *self = Self { duration, ..Self::sum([&*self, later]) };
-        // A sample of bounded size, however often the stream is restarted.
+        // The number of stored latencies stays bounded, however often the stream restarts.
         while self.latencies.len() > MAX_LATENCIES {
             self.latencies = self.latencies.iter().skip(1).step_by(2).copied().collect();
         }
@@ -135,7 +135,7 @@ impl StageTimes {
         let n_runs = self.n_runs + other.n_runs;
         for (name, time) in &other.steps {
             match self.steps.iter_mut().find(|(known, _)| known == name) {
-                // Means, weighted by the number of runs.
+                // The mean times are combined, weighted by the number of runs.
                 Some((_, known)) if n_runs > 0 => {
                     let total = known.as_secs_f64() * self.n_runs as f64 + time.as_secs_f64() * other.n_runs as f64;
                     *known = Duration::from_secs_f64(total / n_runs as f64);
@@ -154,12 +154,12 @@ impl StageTimes {
     }
 }
 
-/// Probes on a pipeline.
+/// Counters of a running pipeline, updated by pad probes.
 #[derive(Debug)]
 pub(super) struct Meter {
     seen: Arc<Mutex<Seen>>,
     inference: Vec<gst::Element>,
-    /// The element of --json, and those of --publish.
+    /// The elements that write the results of `--json` and `--publish`.
     publish: Vec<gst::Element>,
 }
 

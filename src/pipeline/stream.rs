@@ -1,4 +1,4 @@
-//! A pipeline between the frames and the results of an application: push frames, iterate over frames with results.
+//! Runs a pipeline for an application: the application pushes frames and iterates over frames with results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -51,12 +51,12 @@ pub struct Stream {
     _handle: PipelineHandle,
 }
 
-/// State of a stream as seen by the application.
+/// State of a stream for the iterator of the application.
 #[derive(Debug)]
 enum Phase {
     Running,
     Ended(Result<()>),
-    /// The outcome was returned.
+    /// Whether the iterator has returned the final outcome.
     Done,
 }
 
@@ -71,12 +71,12 @@ pub struct Sender(Arc<Token>);
 #[derive(Debug)]
 struct Entrance {
     source: gst_app::AppSrc,
-    /// `Sender::end` was called, or all senders were dropped.
+    /// Whether `Sender::end` was called or all senders were dropped.
     is_closed: AtomicBool,
     wake: crossbeam_channel::Sender<()>,
 }
 
-/// Exists while there is a sender.
+/// Shared by all senders: it exists while at least one sender exists.
 #[derive(Debug)]
 struct Token(Arc<Entrance>);
 
@@ -102,7 +102,7 @@ impl Stream {
     /// Builds and starts a description whose source and sink are the application.
     ///
     /// # Errors
-    /// As for [`Plan::resolve`] and [`PipelineHandle::add`], and errors of elements that fail to start.
+    /// Returns the errors of [`Plan::resolve`] and [`PipelineHandle::add`], and errors of elements that fail to start.
     pub fn open(spec: &Spec, set: &[(String, String)]) -> Result<Self> {
         let outputs = Outputs { application: true, ..Outputs::default() };
         let plan = Plan::resolve(spec, set, Input::Application, outputs)?;
@@ -153,7 +153,7 @@ impl Stream {
         let has_sender = self.senders.get_mut().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
         if !has_sender && !self.entrance.is_closed.swap(true, Ordering::AcqRel) {
             self.is_abandoned = true;
-            // Fails only if the pipeline has ended.
+            // Ending the stream fails only if the pipeline has already ended.
             let _ended = self.entrance.source.end_of_stream();
         }
     }
@@ -202,7 +202,7 @@ impl Sender {
     /// Pushes a frame, which is copied once into the pipeline's memory. The next frame may have another size or format.
     ///
     /// # Errors
-    /// If the pipeline has ended.
+    /// Returns an error if the pipeline has ended.
     pub fn push(&self, frame: &Frame, pts: Option<std::time::Duration>) -> Result<()> {
         let size = frame.size();
         let caps = raw_caps(frame.format().name(), size.width, size.height, 0);
@@ -218,7 +218,7 @@ impl Sender {
     /// Ends the input. The results of earlier frames are still delivered.
     ///
     /// # Errors
-    /// If the pipeline has ended.
+    /// Returns an error if the pipeline has ended.
     pub fn end(&self) -> Result<()> {
         self.0.0.is_closed.store(true, Ordering::Release);
         self.0.0.source.end_of_stream().map(drop).map_err(|error| Error::failed(format!("the pipeline has ended: {error:?}")))

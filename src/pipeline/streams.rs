@@ -55,7 +55,7 @@ impl Outputs {
     /// Checks that `n_streams` streams can use these outputs.
     ///
     /// # Errors
-    /// `Usage` if several streams would write to the same file.
+    /// Returns `Usage` if several streams would write to the same file.
     pub fn check_for(&self, n_streams: usize) -> Result<()> {
         let is_stdout = |path: &Option<PathBuf>| path.as_deref().is_some_and(crate::publish::is_stdout);
         if n_streams < 2 {

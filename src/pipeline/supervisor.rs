@@ -37,9 +37,9 @@ pub(super) enum Request {
     Warning(String),
     /// An error of an operation on another thread.
     Failed(Error),
-    /// Drain: let the frames in flight complete.
+    /// The stream must drain: frames in flight complete.
     Drain,
-    /// Stop at once.
+    /// The stream must stop at once.
     Stop,
     /// The stream's pipeline has stopped.
     Stopped(Box<Finished>),
@@ -55,7 +55,7 @@ impl Inbox {
     /// The inbox of the loop, which is started if necessary.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub(super) fn shared() -> Result<Arc<Self>> {
         static CURRENT: Mutex<Weak<Inbox>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -33,7 +33,7 @@ pub(super) fn keep(pipeline: &gst::Pipeline) {
             }
         }
         drop(flip);
-        // Otherwise a player of the output would rotate the frames again.
+        // Remove the orientation tag. Otherwise a player of the output would rotate the frames again.
         let mut tags = tag.tag_owned();
         tags.make_mut().remove::<gst::tags::ImageOrientation>();
         info.data = Some(gst::PadProbeData::Event(gst::event::Tag::new(tags)));

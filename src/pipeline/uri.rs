@@ -53,7 +53,7 @@ impl Uri {
         Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None })
     }
 
-    /// Whether the address is that of a live source. An address of the web may be a file.
+    /// Whether the address is that of a live source. HTTP addresses do not count as live, because they may name a file.
     pub fn is_live(&self) -> bool {
         !matches!(&*self.scheme, "http" | "https" | "file" | "ftp" | "sftp" | "smb")
     }
@@ -61,7 +61,7 @@ impl Uri {
     /// Adds the credentials for this host. Credentials in the address take precedence.
     ///
     /// # Errors
-    /// If there is a password but no user.
+    /// Returns an error if there is a password but no user.
     pub fn with_credentials(mut self, credentials: &Credentials) -> Result<Self> {
         if self.login.password.is_some() || !is_network(&self.scheme) {
             return Ok(self);
@@ -141,7 +141,7 @@ impl fmt::Debug for Uri {
 /// The `file:` URI of a path, which need not be UTF-8.
 ///
 /// # Errors
-/// If the path is empty, or the path is relative and the working folder was deleted.
+/// Returns an error if the path is empty, or the path is relative and the working folder was deleted.
 pub fn file_uri(path: &Path) -> Result<String> {
     let failed = |error: &dyn fmt::Display| Error::failed(format!("input `{}`: {error}", path.display()));
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;

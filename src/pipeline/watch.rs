@@ -25,7 +25,7 @@ const TOLERANCE: gst::ClockTime = gst::ClockTime::from_mseconds(1000);
 /// Monitoring of a running source.
 pub(super) struct Watch {
     arrivals: Arc<Arrivals>,
-    /// Decoded frames that leave the source.
+    /// Arrivals of decoded frames at the output of the source.
     frames: Arc<Arrivals>,
     source: gst::Element,
     name: String,
@@ -46,10 +46,10 @@ struct Arrivals {
     n_in_push: AtomicUsize,
     /// End position of the data in bytes, if the source reports it.
     end_bytes: AtomicU64,
-    /// Data is pulled, or comes from unknown elements, so lateness cannot be detected.
+    /// Whether lateness cannot be detected, because data is pulled or comes from unknown elements.
     is_unknown: AtomicBool,
     is_segmented: AtomicBool,
-    /// The source has delivered all its data.
+    /// Whether the source has delivered all its data.
     is_done: AtomicBool,
 }
 

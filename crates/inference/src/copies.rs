@@ -35,7 +35,7 @@ impl Copies {
     /// Compiles a model, or the first of its copies.
     ///
     /// # Errors
-    /// As [`Core::compile_accepted`].
+    /// Returns the errors of [`Core::compile_accepted`].
     pub(super) fn compile(
         core: &Core,
         model: &Model,

@@ -212,7 +212,7 @@ impl<T> InFlightQueue<T> {
     /// Blocks while the queue holds the maximum number of skipped frames.
     ///
     /// # Errors
-    /// [`Flushing`] if the queue is flushing or starts flushing.
+    /// Returns [`Flushing`] if the queue is flushing or starts flushing.
     pub fn wait_to_skip(&self) -> Result<(), Flushing> {
         let state = self.wait_while(|state| !state.flushing && state.n_skipped >= MAX_SKIPPED);
         if state.flushing { Err(Flushing) } else { Ok(()) }
@@ -221,7 +221,7 @@ impl<T> InFlightQueue<T> {
     /// Adds an event. Blocks while the queue holds the maximum number of events.
     ///
     /// # Errors
-    /// [`Flushing`] if the queue is flushing or starts flushing.
+    /// Returns [`Flushing`] if the queue is flushing or starts flushing.
     pub fn push(&self, item: T) -> Result<(), Flushing> {
         let mut state = self.wait_while(|state| !state.flushing && state.n_events >= MAX_EVENTS);
         if state.flushing {
@@ -279,7 +279,7 @@ impl<T> InFlightQueue<T> {
     /// has processed an item.
     ///
     /// # Errors
-    /// [`Flushing`] if the queue is flushing or starts flushing.
+    /// Returns [`Flushing`] if the queue is flushing or starts flushing.
     pub fn take(&self, deadline: impl Fn(&T) -> Option<Instant>, wake_at: Option<Instant>) -> Result<Taken<T>, Flushing> {
         let mut state = self.state.lock().unwrap();
         loop {
@@ -336,7 +336,7 @@ impl<T> InFlightQueue<T> {
     /// Blocks until the queue is empty and all taken items were processed.
     ///
     /// # Errors
-    /// [`Flushing`] if the queue is flushing or starts flushing.
+    /// Returns [`Flushing`] if the queue is flushing or starts flushing.
     pub fn drain(&self) -> Result<(), Flushing> {
         let state = self.wait_while(|state| !state.flushing && (!state.entries.is_empty() || state.n_taken > 0));
         if state.flushing { Err(Flushing) } else { Ok(()) }

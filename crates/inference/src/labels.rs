@@ -18,7 +18,7 @@ impl Labels {
     /// Reads a text file with one label per line.
     ///
     /// # Errors
-    /// `Io` if the file cannot be read, is too large or not UTF-8. `Config` if it contains no label.
+    /// Returns `Io` if the file cannot be read, is too large or not UTF-8. Returns `Config` if it contains no label.
     pub fn read(path: &Path) -> Result<Self> {
         let text = files::read_text(path, files::MAX_LABELS_BYTES, "labels file")
             .map_err(|error| Error::new(error.kind(), format!("{error}. Expected a text file with one label per line")))?;

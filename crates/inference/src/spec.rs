@@ -148,7 +148,7 @@ impl ModelSpec {
     /// Finds and reads the description of a model and checks it against the model's ports.
     ///
     /// # Errors
-    /// As [`Description::find`] and [`ModelSpec::of_description`].
+    /// Returns the errors of [`Description::find`] and [`ModelSpec::of_description`].
     pub fn load(options: &StageOptions, info: &ModelInfo) -> Result<Self> {
         let description = Description::find(options, info)?;
         Self::of_description(&description, options, info)
@@ -157,7 +157,8 @@ impl ModelSpec {
     /// Reads a description and checks it against the model's ports.
     ///
     /// # Errors
-    /// `Io` if a labels file cannot be read. `Config` with the location if the description is invalid or contradicts the model.
+    /// Returns `Io` if a labels file cannot be read. Returns `Config` with the location if the description is invalid or contradicts the
+    /// model.
     pub fn of_description(description: &Description, options: &StageOptions, info: &ModelInfo) -> Result<Self> {
         let named = |error: Error| error.context(format!("model description {}", description.source));
         Self::parse(description, options, info).map_err(named)
@@ -235,7 +236,7 @@ impl StageOptions {
 /// Reads, compiles and describes a model, for runs with batch size 1.
 ///
 /// # Errors
-/// As [`ModelSpec::load`], and the errors of reading and compiling.
+/// Returns the errors of [`ModelSpec::load`], and the errors of reading and compiling.
 pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let config = options.config()?;
@@ -249,7 +250,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
 /// The labels in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
-/// As [`ModelSpec::load`]. The labels of a model are not known here if its outputs are known only after it is compiled.
+/// Returns the errors of [`ModelSpec::load`]. The labels of a model are not known here if its outputs are known only after it is compiled.
 pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
@@ -259,7 +260,7 @@ pub fn described_labels(options: &StageOptions) -> Result<Labels> {
 /// The task in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
-/// As [`Description::find`], and the errors of reading. `Config` if the description has no valid `task`.
+/// Returns the errors of [`Description::find`], and the errors of reading. Returns `Config` if the description has no valid `task`.
 pub fn described_task(options: &StageOptions) -> Result<Task> {
     #[derive(Deserialize)]
     struct WithTask {
@@ -277,7 +278,7 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
 /// Returns the model unchanged if it is static or has no description yet.
 ///
 /// # Errors
-/// As [`Model::reshape`].
+/// Returns the errors of [`Model::reshape`].
 pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Model> {
     let [port] = &*model.info().inputs else { return Ok(model.clone()) };
     if port.shape.dims().iter().skip(1).all(|dim| !dim.is_open()) {
@@ -294,7 +295,7 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
 /// Reads the description of a model with these ports, and logs the defaults used.
 ///
 /// # Errors
-/// As [`ModelSpec::load`].
+/// Returns the errors of [`ModelSpec::load`].
 pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<ModelSpec> {
     let spec = ModelSpec::load(options, info)?;
     tracing::info!(model = %options.model.display(), "description {}", spec.source);

@@ -31,7 +31,7 @@ impl Stage {
     /// Creates a detector of frames or regions. Loads and compiles the model, or shares a compiled model.
     ///
     /// # Errors
-    /// If a file is missing or invalid, or the model is not a detector.
+    /// Returns an error if a file is missing or invalid, or the model is not a detector.
     pub fn detector(options: &StageOptions) -> Result<Self> {
         Self::new(options, Role::Detector)
     }
@@ -39,7 +39,7 @@ impl Stage {
     /// Creates a classifier of regions. Its runs have priority over the runs of detectors.
     ///
     /// # Errors
-    /// If a file is missing or invalid, or the model is not a classifier.
+    /// Returns an error if a file is missing or invalid, or the model is not a classifier.
     pub fn classifier(options: &StageOptions) -> Result<Self> {
         Self::new(options, Role::Classifier)
     }
@@ -47,7 +47,7 @@ impl Stage {
     /// Creates a classifier of whole frames. Its runs have no priority.
     ///
     /// # Errors
-    /// As [`Stage::classifier`].
+    /// Returns the errors of [`Stage::classifier`].
     pub fn classifier_of_frames(options: &StageOptions) -> Result<Self> {
         Self::new(options, Role::ClassifierOfFrames)
     }
@@ -96,7 +96,7 @@ impl Stage {
     /// type of the model's input. `frame_from_input` maps results to the frame.
     ///
     /// # Errors
-    /// `Tensor` if element type or shape differ, or the values are not dense.
+    /// Returns `Tensor` if element type or shape differ, or the values are not dense.
     pub fn submit_values(
         &self,
         values: Tensor,
@@ -191,7 +191,7 @@ impl Stage {
     /// Like [`Stage::run`]. Returns the detections in descending order of confidence.
     ///
     /// # Errors
-    /// As [`Stage::run`].
+    /// Returns the errors of [`Stage::run`].
     pub fn detect(&self, frame: &Frame) -> Result<Vec<Detection>> {
         Ok(self.run(frame)?.detections)
     }
@@ -199,7 +199,7 @@ impl Stage {
     /// Like [`Stage::run`]. Returns a classification for each head whose confidence reaches its threshold.
     ///
     /// # Errors
-    /// As [`Stage::run`].
+    /// Returns the errors of [`Stage::run`].
     pub fn classify(&self, frame: &Frame) -> Result<Vec<Classification>> {
         Ok(self.run(frame)?.classifications)
     }
@@ -230,7 +230,7 @@ impl Stage {
     /// flush canceled the warm-up.
     ///
     /// # Errors
-    /// As [`Stage::warm_up`], for a model that has never run.
+    /// Returns the errors of [`Stage::warm_up`], for a model that has never run.
     pub fn try_warm_up(&self) -> Result<Option<Duration>> {
         match self.warm_up() {
             Ok(run_time) => Ok(Some(run_time)),

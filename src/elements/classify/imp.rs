@@ -23,7 +23,7 @@ pub struct RoiClassify;
 #[glib::object_subclass]
 impl ObjectSubclass for RoiClassify {
     const NAME: &'static str = "RoiClassify";
-    /// Two copies of the library may be in one process.
+    /// Two copies of the library in one process register this type name, so a name conflict is not an error.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiClassify;
     type ParentType = Inference;

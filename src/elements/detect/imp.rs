@@ -22,7 +22,7 @@ pub struct RoiDetect;
 #[glib::object_subclass]
 impl ObjectSubclass for RoiDetect {
     const NAME: &'static str = "RoiDetect";
-    /// Two copies of the library may be in one process.
+    /// Two copies of the library in one process register this type name, so a name conflict is not an error.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiDetect;
     type ParentType = Inference;

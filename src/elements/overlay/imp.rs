@@ -1,6 +1,6 @@
 //! Properties of `roioverlay`, and drawing of a buffer's results.
 //!
-//! `roiflow_images::overlay` draws; `meta` transports results.
+//! `roiflow_images::overlay` draws the results; `meta` reads the results from the buffer.
 
 use std::sync::{LazyLock, Mutex};
 
@@ -56,7 +56,7 @@ pub struct RoiOverlay {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiOverlay {
     const NAME: &'static str = "RoiOverlay";
-    /// Two copies of the library may be in one process.
+    /// Two copies of the library in one process register this type name, so a name conflict is not an error.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiOverlay;
     type ParentType = gst_base::BaseTransform;

@@ -1,7 +1,7 @@
 //! Properties of `roipublish`, and conversion of a buffer's results to messages.
 //!
-//! The streaming thread formats and queues messages; a [`Publisher`] writes them on a separate thread. Decides what is posted on the bus
-//! when a destination fails. The format is in [`crate::frame::json`]; `meta` transports results.
+//! The streaming thread formats and queues messages; a [`Publisher`] writes them on a separate thread. This module also decides which
+//! message is posted on the bus when a destination fails. The format is in [`crate::frame::json`]; `meta` transports results.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,13 +36,13 @@ struct Settings {
     url: Option<String>,
     spool: Option<String>,
     spool_max_bytes: u64,
-    /// In seconds; 0 = no limit.
+    /// Maximum age of stored results in seconds; 0 = no limit.
     spool_max_age: u64,
     if_exists: IfExists,
     when_full: WhenFull,
     format: Format,
     stream_id: Option<Arc<str>>,
-    /// Without credentials.
+    /// Name of the input, without credentials.
     source: Option<String>,
     add_empty_results: bool,
 }
@@ -89,14 +89,14 @@ struct State {
     epoch: u64,
     /// Number of the last frame with a message.
     last_frame: Option<u64>,
-    /// From the caps.
+    /// Frame size in the caps.
     size: Option<Size>,
     n_frames: u64,
-    /// Frame sizes between which regions were dropped, and whether a warning was posted.
+    /// Frame sizes before and after ROI metas were lost, and whether a warning was posted.
     lost_rois: Option<((Size, Size), bool)>,
 }
 
-/// Frames, messages, and the state of the spool.
+/// Number of frames, message counters, and state of the spool.
 type Stats = (u64, Counts, SpoolStatus);
 
 /// Instance data of `roipublish`. Lock order: settings, state, numbering. No lock is held during a post, a publish or a push.
@@ -104,9 +104,9 @@ type Stats = (u64, Counts, SpoolStatus);
 pub struct RoiPublish {
     settings: Mutex<Settings>,
     state: Mutex<Option<State>>,
-    /// Frames and messages of the last run.
+    /// Statistics of the last run.
     last_stats: Mutex<Stats>,
-    /// Whether upstream flushes, so that no call may wait.
+    /// Whether upstream is flushing. Calls must not block during a flush.
     is_flushing: AtomicBool,
     /// Time until which messages may wait for a reader.
     pub(super) deadline: Deadline,
@@ -116,7 +116,7 @@ pub struct RoiPublish {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiPublish {
     const NAME: &'static str = "RoiPublish";
-    /// Two copies of the library may be in one process.
+    /// Two copies of the library in one process register this type name, so a name conflict is not an error.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiPublish;
     type ParentType = gst_base::BaseTransform;
@@ -219,7 +219,7 @@ impl ObjectImpl for RoiPublish {
             return gst::Structure::builder("roipublish-stats")
                 .field("frames", n_frames)
                 .field("lines", counts.acknowledged)
-                // The newline of each line is not in `bytes`.
+                // `bytes` does not count the newline at the end of each line.
                 .field("bytes", counts.bytes + counts.acknowledged)
                 .field("errors", counts.lost)
                 .field("dropped", counts.dropped)
@@ -267,7 +267,7 @@ impl ElementImpl for RoiPublish {
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
         static PAD_TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            // Pixels are not read, so any memory is accepted, and encoded video with metas.
+            // The element does not read pixels, so it accepts any memory type, and also encoded video with metas.
             let caps = gst::Caps::new_any();
             let template = |name, direction| {
                 gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("names and caps of pads are valid")
@@ -373,7 +373,7 @@ impl BaseTransformImpl for RoiPublish {
             );
         }
         if is_first {
-            // Also for a frame without results.
+            // The first frame opens the destination even if the frame has no results.
             publisher.connect();
         }
         let published = message.map_or(Ok(()), |message| publisher.publish(message));
@@ -454,7 +454,7 @@ impl RoiPublish {
                 Event::Lost { failure, .. } => {
                     if !std::mem::replace(&mut has_warned, true) {
                         let error = failure.error();
-                        // The application decides by this field, not by the text.
+                        // Applications read this field, because the message text may change.
                         let details = gst::Structure::builder(super::WRITE_FAILED).field("closed", error.kind() == ErrorKind::BrokenPipe);
                         let text = format!("cannot write results to {shown}: {error}; results that cannot be written are counted as lost");
                         warn(text, details.build());
@@ -524,7 +524,7 @@ impl State {
         // Only our own results have a frame number.
         let frame_number = numbering.first_frame + if attached_size.is_some() { results.frame_number } else { own_frame_number };
         if self.last_frame.is_some_and(|last| frame_number <= last) {
-            // The numbers begin again, for example with another detector. IDs must not repeat.
+            // Frame numbers have started again, for example because of another detector. A new epoch keeps message IDs unique.
             self.epoch = milliseconds(SystemTime::now()).max(self.epoch + 1);
         }
         self.last_frame = Some(frame_number);
@@ -561,7 +561,7 @@ fn no_results(size: Size) -> FrameResults {
     FrameResults { size, status: InferenceStatus::Skipped(REASON.clone()), ..FrameResults::default() }
 }
 
-/// Capture time of the frame, if the source reports it by RTP and NTP.
+/// Capture time of the frame, if an RTP source reports an NTP timestamp.
 pub(in crate::elements) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
     /// Seconds from 1900, the NTP epoch, to 1970.
     const NTP_TO_UNIX: Duration = Duration::from_secs(2_208_988_800);

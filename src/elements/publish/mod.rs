@@ -7,8 +7,9 @@
 //! Frames pass unchanged. Lines are queued and written by a separate thread ([`crate::publish`]). The queue holds at most 256 lines or
 //! 1 MiB. The first line is written at once, later lines within 100 ms.
 //!
-//! If the queue is full, `when-full` decides: `wait` (the default for files) blocks the stream, so that no result is lost. `drop-oldest` and
-//! `drop-newest` drop lines, for live sources. EOS waits until the queue is empty. A stop writes only what the destination takes at once.
+//! If the queue is full, `when-full` decides: `wait` (the default for files) blocks the stream, so that no result is lost. `drop-oldest`
+//! and `drop-newest` drop lines, for live sources. EOS waits until the queue is empty. A stop writes only the lines that the destination
+//! accepts without blocking.
 //!
 //! `url` names a server instead, such as `mqtt://broker/roiflow/{stream}`. With `spool`, a folder, results are stored on disk until the
 //! server acknowledges them: an outage of the server or of this process loses nothing, and the stream never waits for the server.
@@ -38,8 +39,8 @@ glib::wrapper! {
 /// closed the destination.
 pub const WRITE_FAILED: &str = "roipublish-write-failed";
 
-/// Name of the structure in the details of messages about a server that does not answer. Its field `is-down` tells whether the server
-/// does not answer now.
+/// Name of the structure in the details of messages about a server that does not answer. Its field `is-down` is true while the server does
+/// not answer.
 pub const OUTAGE: &str = "roipublish-outage";
 
 impl RoiPublish {
@@ -113,7 +114,7 @@ pub enum WhenFull {
 }
 
 impl WhenFull {
-    /// The policy in front of a destination. `may_hang`: it may answer late or never.
+    /// The policy for a full queue of this destination. `may_hang`: the destination may answer late or never.
     fn in_front_of(self, may_hang: bool) -> publish::WhenFull {
         match self {
             Self::Auto if may_hang => publish::WhenFull::DropOldest,

@@ -1,4 +1,4 @@
-//! The way of the messages from the queue to the destination: directly, or by a spool on disk.
+//! The path of messages from the queue to the destination: directly, or through a spool on disk.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::WhenFull;
 use crate::publish::{self, Deadline, Event, IfExists, Limits, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target};
 use crate::redaction;
 
-/// How long the end of a stream waits for a server that acknowledges nothing.
+/// How long EOS waits for a server that acknowledges no messages.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Queue in front of a server without a spool.
 const SERVER_QUEUE: (usize, usize) = (4096, 8 << 20);
@@ -37,9 +37,9 @@ pub(super) struct Route {
 /// Name of a destination in messages, without credentials.
 #[derive(Debug, Clone)]
 pub(super) struct Name {
-    /// As the user has set it.
+    /// The address that the user has set.
     pub(super) address: String,
-    /// In sentences.
+    /// The name for use in sentences of messages.
     pub(super) shown: String,
     /// The folder of the spool.
     pub(super) spool: Option<PathBuf>,
@@ -50,7 +50,7 @@ impl Destination {
     /// Checks the destination. Opens nothing.
     ///
     /// # Errors
-    /// The complete text of an error for the user.
+    /// Returns the complete error text for the user if a setting is invalid.
     pub(super) fn check(&self) -> Result<(Target, Name), String> {
         let text = self.url.as_deref().unwrap_or(&self.address);
         let target = if self.url.is_some() { Target::parse(text) } else { Target::parse(&format!("file:{text}")) };
@@ -82,7 +82,7 @@ impl Destination {
     /// Opens the spool and starts the publisher.
     ///
     /// # Errors
-    /// The complete text of an error for the user.
+    /// Returns the complete error text for the user if the spool or the destination cannot be opened.
     pub(super) fn open(
         &self,
         (target, name): (Target, &Name),
@@ -112,7 +112,7 @@ impl Destination {
         let opened = Spool::open(folder, self.limits, Retry::unlimited(), destination, on_event);
         let (spool, writer) = opened.map_err(|error| cannot_open_spool(folder, &error))?;
         let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
-        // The queue reports nothing: writing to a spool does not fail.
+        // The publisher's queue reports no errors here, because writing to a spool does not fail.
         let publisher = Publisher::start(writer, options, deadline, |_| {}).map_err(no_thread)?;
         Ok(Route { publisher, spool: Some(spool), is_server: true })
     }
@@ -120,7 +120,7 @@ impl Destination {
 
 impl Route {
     /// Waits for the acknowledgment of all messages, for a server at most as long as it makes progress. Returns the number of messages that
-    /// stay in the spool, to one of the streams that share it.
+    /// stay in the spool. If several streams share the spool, only one of them gets this number; the others get 0.
     pub(super) fn finish(&self, is_over: impl Fn() -> bool) -> u64 {
         if let (true, None) = (self.is_server, &self.spool) {
             self.publisher.flush_until(Instant::now() + PATIENCE);

@@ -1,7 +1,7 @@
 //! Properties of `roitrack`, and tracking of a buffer's detections.
 //!
-//! A plain element, because it writes only metas: a shared buffer is copied without its memory. This module decides when a new stream
-//! begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
+//! `roitrack` writes only metas, so it is a plain element: it copies a shared buffer without copying the buffer's memory. This module
+//! decides when a new stream begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
 
 use std::sync::{LazyLock, Mutex};
 
@@ -20,10 +20,10 @@ use crate::stages::{TrackOptions, Tracker};
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roitrack", gst::DebugColorFlags::empty(), Some("Object tracking")));
 
-/// A larger timestamp gap at a discontinuity means a new scene.
+/// Maximum timestamp jump within one scene: a larger jump back, or a larger jump ahead at a discontinuity, ends all tracks.
 const MAX_GAP: gst::ClockTime = gst::ClockTime::from_seconds(2);
 
-/// Query for the number of trackers upstream, and its field.
+/// Name of the query for the number of trackers upstream, and the field with this number.
 const TRACKERS: &str = "roiflow-trackers";
 const N_TRACKERS: &str = "n";
 
@@ -65,7 +65,7 @@ impl Names {
         ObjectId(self.last)
     }
 
-    /// Continues in this range, or stays in the current range if that is later.
+    /// Continues in this range, or stays in the current range if the current range is later.
     fn skip_to_range(&mut self, range: i32) {
         if self.last / Self::RANGE < range {
             self.last = range.saturating_mul(Self::RANGE);
@@ -90,7 +90,7 @@ pub struct RoiTrack {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiTrack {
     const NAME: &'static str = "RoiTrack";
-    /// Two copies of the library may be in one process.
+    /// Two copies of the library in one process register this type name, so a name conflict is not an error.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiTrack;
     type ParentType = gst::Element;
@@ -356,7 +356,7 @@ impl State {
     fn is_other_scene(&self, buffer: &gst::BufferRef) -> bool {
         let (Some(before), Some(now)) = (self.pts, buffer.pts()) else { return false };
         let is_marked = buffer.flags().contains(gst::BufferFlags::DISCONT);
-        // Frames of encoded video may be reordered, within this limit.
+        // Timestamps of encoded video may go back by up to this limit, because frames are reordered.
         before > now + MAX_GAP || (is_marked && (now < before || now - before > MAX_GAP))
     }
 }

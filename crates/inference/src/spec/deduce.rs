@@ -31,7 +31,7 @@ pub(super) struct Found {
 /// Deduces the description of a model with these ports and metadata.
 ///
 /// # Errors
-/// `Config` if the metadata name an unsupported kind of model, or contradict the ports or each other.
+/// Returns `Config` if the metadata name an unsupported kind of model, or contradict the ports or each other.
 pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
     if let Some(exported) = ultralytics::Exported::read(model, info)? {
         let draft = exported.draft(info)?;

@@ -98,8 +98,8 @@ impl Description {
     /// Finds the description of a model with these ports.
     ///
     /// # Errors
-    /// `Io` if a file cannot be read. `Config` if there is no description and the model's metadata are insufficient or unsupported; the
-    /// message names the file to write.
+    /// Returns `Io` if a file cannot be read. Returns `Config` if there is no description and the model's metadata are insufficient or
+    /// unsupported; the message names the file to write.
     pub fn find(options: &StageOptions, info: &ModelInfo) -> Result<Self> {
         let named = match (&options.description, &options.model_proc) {
             (Some(_), Some(_)) => return Err(config("both `description` and `model-proc` are set: expected one of them".to_owned())),
@@ -140,7 +140,7 @@ impl Description {
     /// is missing, the result equals that of [`Description::find`] without files.
     ///
     /// # Errors
-    /// As [`Description::find`], except for missing parts.
+    /// Returns the errors of [`Description::find`], except for missing parts.
     pub fn draft(options: &StageOptions, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
         if let Some(path) = &options.model_proc {
             return Self::read(path, Source::Named(path.clone()), info).map(|found| (found, Vec::new()));
@@ -186,7 +186,7 @@ impl Description {
     /// Like [`Description::draft`], with a given decoder. Uses the preprocessing of the decoder's model family if all its models share it.
     ///
     /// # Errors
-    /// `Config` if there is no decoder of this name.
+    /// Returns `Config` if there is no decoder of this name.
     pub fn draft_with_decoder(decoder: &str, info: &ModelInfo) -> Result<(Self, Vec<String>)> {
         output::check_decoder_name(decoder)?;
         let found = deduce::of_decoder(decoder, info);
@@ -201,7 +201,7 @@ impl Description {
     /// Replaces the name of a labels file by its labels, so that the description does not depend on its folder.
     ///
     /// # Errors
-    /// If the labels file cannot be read.
+    /// Returns an error if the labels file cannot be read.
     pub fn with_own_labels(&self, engine: &Engine) -> Result<Self> {
         let mut text = String::with_capacity(self.text.len());
         for line in self.text.lines() {
@@ -218,7 +218,7 @@ impl Description {
     /// Replaces the labels by the labels in a file with one label per line.
     ///
     /// # Errors
-    /// If the file cannot be read, or the model has several heads.
+    /// Returns an error if the file cannot be read, or the model has several heads.
     pub fn with_labels(&self, file: &Path) -> Result<Self> {
         if self.text.contains("[[output.heads]]") {
             return Err(config("`labels` with several heads: expected labels in the description".to_owned()));
@@ -255,7 +255,7 @@ impl Description {
     /// Converts a model-proc file of DL Streamer for a model with these ports.
     ///
     /// # Errors
-    /// `Config` if it is not a model-proc file, or uses unsupported options.
+    /// Returns `Config` if the file is not a model-proc file, or uses unsupported options.
     pub fn of_model_proc(text: &str, source: Source, info: &ModelInfo) -> Result<Self> {
         let draft = model_proc::read(text, info).map_err(|error| error.context(format!("model-proc file {source}")))?;
         Ok(Self { source, text: draft.text(), assumed: draft.assumed() })

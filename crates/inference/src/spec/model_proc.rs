@@ -85,7 +85,7 @@ const CONVERTERS: &str = "detection_output, boxes_labels, boxes, yolo_v5, yolo_v
 /// Converts a model-proc file to a draft of a description.
 ///
 /// # Errors
-/// `Config` if it is not a model-proc file, or uses unsupported options.
+/// Returns `Config` if the file is not a model-proc file, or uses unsupported options.
 pub(super) fn read(text: &str, info: &ModelInfo) -> Result<Draft> {
     let file: File = serde_json::from_str(text).map_err(|error| config(error.to_string()))?;
     match file.json_schema_version.as_deref() {

@@ -37,7 +37,7 @@ impl Head {
     /// Decodes the outputs of one image into `results`, which is cleared first, see [`Decoder::decode`].
     ///
     /// # Errors
-    /// As [`Decoder::decode`].
+    /// Returns the errors of [`Decoder::decode`].
     pub fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> tensor::Result<()> {
         results.clear();
         if let Some(output_idx) = self.output_idx {
@@ -296,7 +296,7 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
 }
 
 /// # Errors
-/// `Config` if there are labels and their number is not `n_classes`; 0 is unknown.
+/// Returns `Config` if there are labels and their number is not `n_classes`; 0 is unknown.
 pub(super) fn check_labels(labels: &Labels, n_classes: u32) -> Result<()> {
     if !labels.is_empty() && n_classes > 0 && labels.len() != n_classes as usize {
         return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));
@@ -357,7 +357,7 @@ fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
 }
 
 /// # Errors
-/// `Config` with all names and the most similar one, if there is no decoder of this name.
+/// Returns `Config` with all names and the most similar one, if there is no decoder of this name.
 pub(super) fn check_decoder_name(name: &str) -> Result<()> {
     let known = DecoderRegistry::built_in();
     match known.subject(name) {

@@ -11,7 +11,7 @@ use crate::runtime::Result;
 /// Path of the file that a description names with `key`.
 ///
 /// # Errors
-/// `Config` if the file is outside the description's folder, by its path or by a symlink, unless that is allowed.
+/// Returns `Config` if the file is outside the description's folder, by its path or by a symlink, unless that is allowed.
 pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bool) -> Result<PathBuf> {
     let folder = description.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let joined = folder.join(file);

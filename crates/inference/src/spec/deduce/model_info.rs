@@ -61,7 +61,7 @@ const YOLOX: Defaults =
 /// Converts `model_info` to a draft; `None` if the model has no `model_info`.
 ///
 /// # Errors
-/// `Config` if the model type is unsupported, or a value is invalid.
+/// Returns `Config` if the model type is unsupported, or a value is invalid.
 pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
     let keys = Keys(info);
     let Some(model_type) = keys.get("model_type") else { return Ok(None) };

@@ -29,7 +29,7 @@ impl Exported {
     /// Reads the metadata; `None` if the model is not an export of Ultralytics.
     ///
     /// # Errors
-    /// `Config` if the metadata are invalid.
+    /// Returns `Config` if the metadata are invalid.
     pub(super) fn read(model: &Path, info: &ModelInfo) -> Result<Option<Self>> {
         let of = |key: &str| info.metadata.get(key).map(String::as_str);
         let is_of_yolo = of("author").is_some_and(|author| author.contains("Ultralytics")) && of("task").is_some();
@@ -74,7 +74,7 @@ impl Exported {
     }
 
     /// # Errors
-    /// `Config` if the task is unsupported, or the ports contradict the metadata.
+    /// Returns `Config` if the task is unsupported, or the ports contradict the metadata.
     pub(super) fn draft(&self, info: &ModelInfo) -> Result<Draft> {
         let task = match self.task.as_deref() {
             None | Some("detect") => "detection",
