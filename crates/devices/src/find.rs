@@ -38,7 +38,7 @@ pub struct Wanted {
     pub engine: &'static str,
     /// The environment variable that names the library or its folder.
     pub variable: &'static str,
-    /// The file name. The file's actual name may have a version after it.
+    /// The file name without a version. The name of the installed file may continue with a version.
     pub file: &'static str,
     /// Returns the folders that the engine's other variables and its installers name.
     pub folders: fn() -> Vec<PathBuf>,

@@ -58,7 +58,7 @@ pub(super) fn with_colors(color_model: ColorModel, n_channels: usize, work: impl
     }
 }
 
-/// Luma and chroma to RGB.
+/// Converts luma and chroma to RGB.
 ///
 /// Without rounding, 8-bit samples are multiplied by factors that are multiples of 1/16384. All products and sums are below 1024, so single
 /// precision represents each of them exactly, in any order of operations. The error of a color is below 0.01 of 255.
@@ -70,7 +70,7 @@ pub(super) struct Yuv {
     of_bytes: YuvFactors,
 }
 
-/// `r = y * Y + r_v * V + zero[0]`, and so on, for 8-bit samples as stored.
+/// Factors that convert stored 8-bit samples to colors: `r = y * Y + r_v * V + zero[0]`, and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct YuvFactors {
     pub(super) y: f32,
@@ -126,7 +126,7 @@ impl Colors<3> for Yuv {
     }
 }
 
-/// Luma to gray or to three equal channels. Uses the range of the frame's colorimetry.
+/// Converts luma to gray or to three equal channels. Uses the range of the frame's colorimetry.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Luma {
     black: i32,
@@ -188,7 +188,7 @@ impl<const C: usize> Colors<C> for Gray {
     }
 }
 
-/// Gray from colors: weights of BT.601 for any matrix of the frame, as in OpenCV.
+/// Converts colors to gray with the weights of BT.601, as OpenCV does. The weights do not depend on the color matrix of the frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grayscale<T>(pub(super) T);
 
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 
-    /// Rounds once, like a fused multiply-add instruction.
+    /// Multiplies and adds with a single rounding, like a fused multiply-add instruction.
     #[derive(Clone, Copy)]
     struct Once;
 

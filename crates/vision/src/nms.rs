@@ -62,7 +62,7 @@ pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
 
 /// Moves the best `max_boxes` boxes to the front, in the order of [`better_first`], and returns their number.
 ///
-/// For models whose output is already suppressed. Drops invalid boxes like [`suppress`].
+/// Use this function for models that include NMS. It drops invalid boxes like [`suppress`].
 pub fn take_best(boxes: &mut [RawDetection], max_boxes: usize) -> usize {
     let n_proper = retain(boxes, is_proper);
     boxes[..n_proper].sort_unstable_by(better_first);
@@ -74,8 +74,8 @@ pub fn better_first(one: &RawDetection, other: &RawDetection) -> Ordering {
     other.score.total_cmp(&one.score).then(one.row.cmp(&other.row)).then(one.class_id.cmp(&other.class_id))
 }
 
-/// `boxes[..n_kept]` are results and `boxes[next..]` are candidates. Each candidate is compared with the results, so the loop ends at the
-/// last result, and only the candidates needed are sorted.
+/// Applies hard suppression. In the loop, `boxes[..n_kept]` are results and `boxes[next..]` are candidates. Each candidate is compared with
+/// the results, so the loop ends at the last result, and only the candidates needed are sorted.
 fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     let (mut n_kept, mut next, mut n_sorted) = (0, 0, N_SORTED_AT_ONCE);
     while next < boxes.len() && n_kept < options.max_boxes {
@@ -96,7 +96,8 @@ fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     n_kept
 }
 
-/// `boxes[..n_kept]` are results, `boxes[n_kept..end]` are unsorted candidates, whose scores change in each round.
+/// Applies Soft-NMS. In the loop, `boxes[..n_kept]` are results, and `boxes[n_kept..end]` are unsorted candidates. The scores of the
+/// candidates change in each round.
 fn suppress_softly(boxes: &mut [RawDetection], options: &NmsOptions, weight: impl Fn(f32) -> f32) -> usize {
     let (mut n_kept, mut end) = (0, boxes.len());
     while n_kept < end && n_kept < options.max_boxes {
@@ -142,7 +143,7 @@ mod tests {
         RawDetection { rect: Rect { x, y, width, height }, score, class_id, row: 0 }
     }
 
-    /// With row numbers from their positions.
+    /// Sets the row number of each box to its position.
     fn numbered(boxes: &[RawDetection]) -> Vec<RawDetection> {
         (0..).zip(boxes).map(|(row, &found)| RawDetection { row, ..found }).collect()
     }

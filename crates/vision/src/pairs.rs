@@ -25,8 +25,8 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Prepares for these columns, whose weights are multiples of 1/[`FINE_STEPS`]. Returns false if the image or the SIMD backend is not
-    /// supported.
+    /// Prepares the plan for these columns. Their weights must be multiples of 1/[`FINE_STEPS`]. Returns false if the image or the SIMD
+    /// backend is not supported.
     pub(super) fn set(&mut self, image: &Image, columns: &Columns, simd: Simd) -> bool {
         if simd.backend() == SimdBackend::Portable {
             return false;

@@ -132,7 +132,7 @@ impl Rotation {
 /// Rounding of intermediate values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rounding {
-    /// None.
+    /// Intermediate values are not rounded.
     #[default]
     Exact,
     /// Colors are rounded to integers, half up, after the conversion to RGB and to gray.
@@ -259,7 +259,7 @@ impl Preprocess {
         self.fill_from(&Image::of_frame(frame)?, input, row, scratch)
     }
 
-    /// Like [`Preprocess::fill`], from a tensor with one image, such as a region of another model's input.
+    /// Like [`Preprocess::fill`], but reads a tensor that contains one image, such as a region of another model's input.
     ///
     /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as set by `layout`. It has one to four channels, any strides, and `f32` or
     /// `u8` elements. The values are RGB pixels in any range; `mean` and `scale` apply to these values. Images with one or two channels

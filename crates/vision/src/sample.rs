@@ -1,5 +1,5 @@
-//! Sampling of rows: loads the two source samples of each input column, unconverted, in an order that suits vector instructions. This
-//! module uses no colors and no weights.
+//! Sampling of rows: loads the two source samples of each input column in an order that suits vector instructions. This module neither
+//! converts nor weights samples.
 
 use super::aligned::Aligned;
 use super::image::Group;
@@ -16,7 +16,7 @@ pub(super) trait Sample: Copy {
     /// Whether the sample has 8 bits.
     const IS_BYTE: bool;
 
-    /// The difference to `zero`.
+    /// Returns the sample minus `zero`.
     fn above(self, zero: i32) -> f32;
 }
 
@@ -53,8 +53,9 @@ impl Sample for [u8; 4] {
 
 /// Byte positions of the samples of a component group, for the columns of an input.
 ///
-/// Picked samples are stored in blocks of [`LANES`] columns. A block has the first samples of a component, then the second samples of this
-/// component, then the samples of the next component. Interleaved components are picked together.
+/// Picked samples are stored in blocks of [`LANES`] columns. A *piece* is the first samples, or the second samples, of one component in a
+/// block. A block has the first piece of a component, then its second piece, then the pieces of the next component. Interleaved components
+/// are picked together.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
     /// Byte offsets of the two samples of each column, from the first sample of the row. Ascending.
@@ -68,7 +69,7 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Prepares for samples of `sample_bytes` at these positions. The number of positions is a multiple of [`GROUP`].
+    /// Prepares the grid for samples of `sample_bytes` bytes at these positions. The number of positions is a multiple of [`GROUP`].
     pub(super) fn set(&mut self, group: Group, positions: impl Iterator<Item = [usize; 2]>, sample_bytes: usize, simd: Simd) {
         self.group = group;
         self.positions.clear();
@@ -82,12 +83,12 @@ impl Grid {
         };
     }
 
-    /// Number of pieces ([`LANES`] samples each) that are filled.
+    /// Number of pieces that [`Grid::pick`] fills.
     pub(super) fn n_pieces(&self) -> usize {
         self.positions.len() / LANES * self.group.n_pieces()
     }
 
-    /// Picks the samples of a row. `row` starts at the first sample of the group.
+    /// Copies the samples of a row to `target`. `row` starts at the first sample of the group.
     pub(super) fn pick<const N: usize>(&mut self, row: &[u8], target: &mut [[[u8; N]; LANES]], simd: Simd) {
         let group = &self.group;
         if !self.is_windowed {
@@ -278,7 +279,7 @@ impl Windows {
         self.begins.iter().copied().zip(self.controls.as_chunks().0.chunks_exact(self.n_per_register))
     }
 
-    /// As [`Windows::registers`], with `W` windows per register.
+    /// Like [`Windows::registers`], for exactly `W` windows per register.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn registers_of<const N: usize, const W: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]; W])> {
@@ -296,7 +297,8 @@ mod tests {
 
     const WIDTH: u32 = 200;
 
-    /// Source columns of an image that is downscaled by `step`, starting at `begin`.
+    /// Returns, for each output column, the pair of source columns that it is interpolated from. The image is downscaled by `step`; `begin`
+    /// is the first source column.
     fn pairs(begin: u32, step: f32) -> Vec<[u32; 2]> {
         let first = |idx: usize| (begin + (idx as f32 * step) as u32).min(WIDTH - 1);
         (0..2 * GROUP).map(|idx| [first(idx), (first(idx) + 1).min(WIDTH - 1)]).collect()

@@ -1,4 +1,5 @@
-//! Samples of one source row for all components. Samples shared with the previous row are kept. This module uses no colors and no weights.
+//! Samples of one source row for all components. Samples that two adjacent rows share are loaded once. This module neither converts nor
+//! weights samples.
 
 use super::aligned::Aligned;
 use super::image::{Group, Image, Rows};

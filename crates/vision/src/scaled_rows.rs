@@ -56,7 +56,7 @@ pub(super) struct ScaledRows {
 enum RowSource {
     #[default]
     Samples,
-    /// With integers; values are in units of 1/[`FINE_STEPS`].
+    /// Computes with integers. Values are in units of 1/[`FINE_STEPS`].
     Pairs,
     Yuv,
 }

@@ -29,7 +29,8 @@ pub(super) struct YuvSource<'a, const R: usize> {
 }
 
 impl YuvBytes {
-    /// Prepares for these columns. Returns false if the image or the SIMD backend is not supported, or if samples are too far apart.
+    /// Prepares the plan for these columns. Returns false if the image or the SIMD backend is not supported, or if samples are too far
+    /// apart.
     pub(super) fn set(&mut self, image: &Image, columns: &Columns, simd: Simd) -> bool {
         let (ColorModel::Yuv(yuv), SampleType::U8, SimdBackend::Avx512) = (image.color_model(), image.sample(), simd.backend()) else {
             return false;
@@ -93,7 +94,7 @@ pub(super) struct SampleWindows {
 }
 
 impl SampleWindows {
-    /// Prepares for these positions and returns the minimum window length.
+    /// Prepares the windows for these positions. Returns the minimum window length.
     fn set(&mut self, positions: &[[usize; 2]]) -> usize {
         const N_BYTES: usize = 4 * LANES;
         self.begins.clear();

@@ -67,7 +67,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     }
 
     /// Whether [`BoxScheme::candidates`] appends every row of the outputs if `score_min` is negative infinity, as for grids and priors. The
-    /// output check then expects rows. Default: as [`BoxScheme::overlaps`].
+    /// plausibility statistics (`survey`) then treat every row as a candidate. Default: as [`BoxScheme::overlaps`].
     fn appends_all_rows(&self) -> bool {
         self.overlaps()
     }

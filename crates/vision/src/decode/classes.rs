@@ -81,14 +81,14 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// Reports the best class; of classes with equal scores, the first.
+    /// Creates a decoder that reports the best class. Of classes with equal scores, it reports the first.
     pub(super) fn best(section: &mut Section<'_>) -> Result<Self> {
         let ClassKeys { threshold, activation } = section.keys()?;
         let threshold = section.threshold.or(threshold).unwrap_or(0.0);
         Ok(Self { is_multi: false, activation: activation.unwrap_or_default(), threshold: fraction("threshold", threshold)? })
     }
 
-    /// Reports all classes above the threshold, best first; classes with equal scores in index order.
+    /// Creates a decoder that reports all classes above the threshold, best first. Classes with equal scores are in index order.
     pub(super) fn multi(section: &mut Section<'_>) -> Result<Self> {
         let ClassKeys { threshold, activation } = section.keys()?;
         let threshold = section.threshold.or(threshold).unwrap_or_else(|| {

@@ -57,13 +57,14 @@ pub trait Decoder: fmt::Debug + Send + Sync {
     /// extent. `usize::MAX` is a dynamic extent, which matches any other extent.
     ///
     /// # Errors
-    /// `Shape` with expected and actual outputs.
+    /// Returns `Shape` if this decoder cannot read the outputs. The message names the expected and the actual outputs.
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32>;
 
-    /// Decodes the outputs of one image into `results`, which is empty, in input pixels. Allocates only to grow `results`.
+    /// Decodes the outputs of one image into `results`, in input pixels. `results` must be empty. Allocates only to grow `results`.
     ///
     /// # Errors
-    /// As [`Decoder::check`], or if an output has the wrong number of values. `Unsupported` if its values are invalid.
+    /// Returns the errors of [`Decoder::check`], and `Shape` if an output has the wrong number of values. Returns `Unsupported` if the
+    /// values of an output are invalid.
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()>;
 
     /// Number of outputs that are read together. Default: all.
@@ -224,7 +225,7 @@ fn class_of(value: f32) -> Option<u32> {
     (0.0..65536.0).contains(&value).then_some(value as u32)
 }
 
-/// The error if a model lacks the outputs that a decoder expects.
+/// Creates the error for a model that lacks the outputs that a decoder expects.
 fn unexpected<P: Port>(decoder: &str, expected: impl fmt::Display, ports: &[P]) -> Error {
     let list: Vec<String> = ports.iter().map(|port| format!("`{}` {}", port.name(), shape_text(port.shape()))).collect();
     let list = if list.is_empty() { "no output".to_owned() } else { list.join(", ") };

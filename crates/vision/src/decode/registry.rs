@@ -59,7 +59,7 @@ struct Entry {
     make: Arc<Make>,
 }
 
-/// Decoders by name. Contains the built-in decoders by default. Clones share the decoders.
+/// Maps names to decoders. The default value contains the built-in decoders. Clones share the decoders.
 #[derive(Clone)]
 pub struct DecoderRegistry(Arc<Vec<Entry>>);
 
@@ -70,7 +70,7 @@ impl Default for DecoderRegistry {
 }
 
 impl PartialEq for DecoderRegistry {
-    /// Whether both values are clones of one registry.
+    /// Returns whether both values are clones of one registry.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -124,16 +124,16 @@ impl DecoderRegistry {
     /// Creates a decoder from the keys of a section. Unknown keys are reported by [`DecoderRegistry::check_keys`].
     ///
     /// # Errors
-    /// `Unsupported` if there is no decoder of this name, or the value of a key is invalid.
+    /// Returns `Unsupported` if there is no decoder of this name, or if the value of a key is invalid.
     pub fn make(&self, name: &str, section: &mut Section<'_>) -> Result<Box<dyn Decoder>> {
         let unknown = || Error::new(ErrorKind::Unsupported, format!("unknown decoder `{name}`"));
         (self.entry(name).ok_or_else(unknown)?.make)(section)
     }
 
-    /// Like [`DecoderRegistry::make`], from text that contains only keys of the decoder, such as `threshold = 0.5`.
+    /// Like [`DecoderRegistry::make`], but reads the keys from text. The text contains only keys of the decoder, such as `threshold = 0.5`.
     ///
     /// # Errors
-    /// As [`DecoderRegistry::make`], and for unknown keys.
+    /// Returns the errors of [`DecoderRegistry::make`], and `Unsupported` if the text is not valid TOML or has an unknown key.
     pub fn make_from_text(&self, name: &str, text: &str) -> Result<Box<dyn Decoder>> {
         let mut section = Section::parse(text)?;
         let decoder = self.make(name, &mut section)?;
@@ -149,10 +149,11 @@ impl DecoderRegistry {
         section.known().to_vec()
     }
 
-    /// Checks that each key of the section was read by a reader.
+    /// Checks that the decoder has read each key of the section.
     ///
     /// # Errors
-    /// `Unsupported` with the line, the known keys, and the decoders that accept the unknown key.
+    /// Returns `Unsupported` if a key was not read. The message names the line, the keys of this decoder, and the decoders that accept the
+    /// unread key.
     pub fn check_keys(&self, name: &str, section: &Section<'_>) -> Result<()> {
         section.check_keys(|key| {
             let known = section.known().iter().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ");

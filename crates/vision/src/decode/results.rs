@@ -22,16 +22,16 @@ pub struct RawDetection {
 pub struct RawAttribute {
     /// Index of the detection in [`Results::boxes`]; `None` for the whole image.
     pub of: Option<usize>,
-    /// Name in the results; `None` for the name from the description.
+    /// Name in the results. If `None`, the name from the description is used.
     pub name: Option<std::sync::Arc<str>>,
-    /// The value: coordinates in input pixels, classes without labels.
+    /// The value. Coordinates are in input pixels; classes have no labels.
     pub outcome: Outcome,
 }
 
 /// Results for one image, in input space. Reused for the next image, to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// Boxes by descending score. While a [`BoxScheme`](super::BoxScheme) runs: the candidates.
+    /// Boxes by descending score. While a [`BoxScheme`](super::BoxScheme) runs, this list contains the candidates.
     pub boxes: Vec<RawDetection>,
     /// Attributes.
     pub attributes: Vec<RawAttribute>,

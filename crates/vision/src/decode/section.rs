@@ -10,7 +10,7 @@ use crate::tensor::{Error, ErrorKind, Result};
 /// an error.
 #[derive(Debug)]
 pub struct Section<'a> {
-    /// The whole text, for line numbers.
+    /// The whole text of the description. Errors compute line numbers from it.
     text: &'a str,
     table: Spanned<DeTable<'a>>,
     /// Keys of the structs read so far.
@@ -94,7 +94,7 @@ impl<'a> Section<'a> {
     /// reports unknown keys.
     ///
     /// # Errors
-    /// `Unsupported` with the line if a value has the wrong type.
+    /// Returns `Unsupported` if a value has the wrong type. The message names the line.
     pub fn read<T: DeserializeOwned>(&mut self) -> Result<T> {
         let deserializer = Noting { of: toml::de::Deserializer::from(self.table.clone()), fields: &mut self.known };
         T::deserialize(deserializer).map_err(|error| self.located(error))
@@ -120,7 +120,7 @@ impl<'a> Section<'a> {
     /// Checks that each key of the table was read. `message` creates the error text for the first unknown key.
     ///
     /// # Errors
-    /// `Unsupported` with the line and the text of `message`.
+    /// Returns `Unsupported` if a key was not read. The error contains the line and the text of `message`.
     pub fn check_keys(&self, message: impl Fn(&str) -> String) -> Result<()> {
         let Some(key) = self.table.get_ref().keys().find(|key| !self.known.contains(&&**key.get_ref())) else { return Ok(()) };
         let line = 1 + self.text[..key.span().start].matches('\n').count();

@@ -213,7 +213,7 @@ mod tests {
         [Output { name: "y", shape, data }]
     }
 
-    /// 126 rows of YOLOv5 with one class; one row is above the threshold.
+    /// Returns 126 rows of YOLOv5 outputs with one class. One row is above the threshold.
     fn yolov5(place: [f32; 4], scale: f32) -> Vec<f32> {
         let mut rows = Vec::new();
         for row_idx in 0..126 {

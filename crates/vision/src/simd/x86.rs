@@ -17,20 +17,20 @@ use crate::pairs::{PairWindows, PixelPairs};
 use crate::sample::{LANES, Windows};
 use crate::yuv::{YuvSource, YuvWindows};
 
-/// Runs a kernel, compiled for AVX2.
+/// Runs a kernel that is compiled for AVX2.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn run_avx2(kernel: impl Kernel) {
     kernel.run(Fused);
 }
 
-/// Runs a kernel, compiled for AVX-512.
+/// Runs a kernel that is compiled for AVX-512.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn run_avx512(kernel: impl Kernel) {
     kernel.run(Fused);
 }
 
-/// Samples with `pshufb`: registers and windows of 16 bytes. `pshufb` writes zero where the highest bit of the control is set.
-/// `offsets` are the offsets of the components. Each component has two pieces in a block of `block_bytes`.
+/// Samples a row with `pshufb`, in registers and windows of 16 bytes. `pshufb` writes zero where the highest bit of the control is set.
+/// `offsets` are the offsets of the components. Each component has two pieces in a block of `block_bytes`; `sample::Grid` defines pieces.
 #[target_feature(enable = "avx2")]
 pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
     // Each register has 8 bytes of both pieces of a component.
@@ -42,7 +42,8 @@ pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target
     }
 }
 
-/// Samples with `P` registers per pair of pieces.
+/// Implements [`pick_avx2`] for pieces of `P * 8` bytes. A component has a pair of pieces in each block: the first and the second samples
+/// of [`LANES`] columns. `P` registers hold such a pair.
 #[target_feature(enable = "avx2")]
 fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
     match windows.n_per_register() {
@@ -58,7 +59,7 @@ fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u
     }
 }
 
-/// Samples with `W` windows per register.
+/// Implements [`pick_of_pieces`] for `W` windows per register.
 #[target_feature(enable = "avx2")]
 fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8]) {
     let pieces: &mut [[[u8; 8]; P]] = target.as_chunks_mut().0.as_chunks_mut().0;
@@ -79,8 +80,8 @@ fn pick_of_windows<const W: usize, const P: usize>(windows: &Windows, offsets: &
     }
 }
 
-/// Samples with registers of 64 bytes: `vpermb` for windows of 64 bytes, or `vpermi2b` for windows of 128 bytes, with the highest bits of
-/// the control as a mask.
+/// Samples a row in registers of 64 bytes. Uses `vpermb` for windows of 64 bytes, and `vpermi2b` for windows of 128 bytes. If a register
+/// has several windows, the highest bit of a control byte marks a byte that another window contains.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
     let targets = target.as_chunks_mut::<64>().0.iter_mut();
@@ -127,7 +128,7 @@ pub(super) fn interpolate_windows_avx512(windows: &PairWindows, weights: &[Weigh
 /// Mask of the lower byte of each word.
 const LOWER_BYTES: u64 = 0x5555_5555_5555_5555;
 
-/// With windows of `W` bytes.
+/// Implements [`interpolate_windows_avx512`] for windows of `W` bytes.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 fn interpolate_of_windows<const W: usize>(
@@ -176,7 +177,7 @@ pub(super) fn interpolate_yuv_avx512<const R: usize>(
 /// Mask of the lowest byte of each double word.
 const LOWEST_BYTES: u64 = 0x1111_1111_1111_1111;
 
-/// With windows of `W` bytes.
+/// Implements [`interpolate_yuv_avx512`] for windows of `W` bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 fn interpolate_yuv_of_windows<const R: usize, const W: usize>(
@@ -256,7 +257,7 @@ pub(super) fn interpolate_pixels_avx2(
     let last_begin = row.len().checked_sub(PixelPairs::N_BYTES).expect("the row contains all loaded bytes");
     let rows = first.iter_mut().zip(second).zip(third);
     for ((begins, weights), ((first, second), third)) in pixels.begins().iter().zip(weights).zip(rows) {
-        // One check for all loads; the compiler would check each.
+        // This assertion is one check for all loads. Without it, the compiler would check each load.
         assert!(begins.iter().fold(0, |max, begin| max.max(*begin)) as usize <= last_begin, "the row contains all loaded bytes");
         let halves = begins.as_chunks::<8>().0.iter().zip(weights.as_chunks().0);
         let interpolated = [first, second, third].map(|interpolated| interpolated.as_chunks_mut().0);
@@ -289,7 +290,7 @@ pub(super) fn prefetch(bytes: &[u8]) {
     }
 }
 
-/// Number of pieces of a block: two per component, padded.
+/// Number of pieces of a block: two per component, rounded up to a power of two.
 fn n_pieces(offsets: &[usize]) -> usize {
     (2 * offsets.len()).next_power_of_two()
 }
