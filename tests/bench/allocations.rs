@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::requests::{Queue, Restarting};
 use crate::tensors;
 
-/// Enough runs to include rare allocations.
+/// Number of runs, high enough to include rare allocations.
 const N_RUNS: usize = 500;
 
 pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {

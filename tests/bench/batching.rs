@@ -1,4 +1,4 @@
-//! Batched runs of several requests against the same runs without batching, on the same threads.
+//! Compares batched runs of several requests with the same runs without batching, on the same threads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::requests::Restarting;
 const N_REQUESTS: usize = 16;
 const BATCH_SIZE: usize = 8;
 
-/// Ratio of the duration with and without batching; below 1 if a call has a fixed cost.
+/// Reports the ratio of the duration with batching to the duration without batching. The ratio is below 1 if each engine call has a fixed
+/// cost.
 pub fn batching(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(N_REQUESTS);
     let plain = Config { n_requests: Some(N_REQUESTS), ..Config::default() };

@@ -1,7 +1,7 @@
 //! Overhead of roiflow over the bare engine call: `make bench`.
 //!
-//! Every figure is compared with a baseline in the same run, with interleaved pairs; see `harness`. All budgets are in `budgets`. Prints a
-//! table, writes `summary.json` and `raw.csv`, and exits with 1 if a budget is missed.
+//! Every result is compared with a baseline that is measured in the same run, in interleaved pairs; see `harness`. All budgets are in
+//! `budgets`. Prints a table, writes `summary.json` and `raw.csv`, and exits with 1 if a budget is missed.
 //!
 //! `--quick` checks within seconds that everything works, without results. `--only WORDS` runs the sections whose names contain these words.
 //! `--pairs N` sets the number of pairs, `--out FOLDER` the folder of the files.
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 /// Returns whether all budgets are met.
 fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // In the same folder as for the tests, otherwise where `make demo` puts them.
+    // The models are in the folder that the tests use, or in the folder into which `make demo` downloads them.
     let beside = std::env::var_os("ROIFLOW_MODELS").map_or_else(|| root.join("../shared/models"), PathBuf::from).join("models");
     let engines = Engines::new(&[beside, root.join("assets/demo")], options.effort.quick)?;
     println!("{}", machine(engines.n_threads()?));
@@ -106,7 +106,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
                 }
                 n_pairs = Some(n);
             }
-            // Cargo passes this to every benchmark.
+            // Cargo passes `--bench` to every benchmark.
             "--bench" => {}
             _ => return Err(format!("`{arg}` is unknown")),
         }
@@ -120,7 +120,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(Options { effort, only, out: out.unwrap_or_else(|| target.join(if quick { "bench/quick" } else { "bench" })) })
 }
 
-/// The machine, as far as the system reports it.
+/// Describes the machine with the information that the system reports.
 fn machine(n_threads: usize) -> String {
     let facts = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = facts.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("a processor of unknown name");

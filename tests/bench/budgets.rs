@@ -2,7 +2,7 @@
 //!
 //! A budget is missed only if the whole 95 % interval of the median is beyond it.
 
-/// A run on the caller's thread: additional wall time in microseconds.
+/// Additional wall time of a run on the caller's thread, in microseconds.
 pub const SYNC_MORE_US: f64 = 5.0;
 
 /// A run by start and callback, queue, or `.await`, while all workers are busy: additional CPU time in microseconds, on the same threads.
@@ -10,13 +10,13 @@ pub const SYNC_MORE_US: f64 = 5.0;
 /// such a thread is printed next to it.
 pub const ASYNC_MORE_US: f64 = 5.0;
 
-/// Any run of a model that takes at least a millisecond: overhead in percent.
+/// Overhead of any run of a model that takes at least a millisecond, in percent.
 pub const MODEL_MORE_PERCENT: f64 = 1.0;
 
-/// Creating and dropping a tensor region: processor time in nanoseconds.
+/// Processor time of creating and dropping a tensor region, in nanoseconds.
 pub const ROI_NS: f64 = 50.0;
 
-/// Creating a tensor region: allocations.
+/// Number of heap allocations when a tensor region is created.
 pub const ROI_ALLOCATIONS: f64 = 0.0;
 
 /// Heap allocations of a run in steady state, without the engine.
@@ -27,5 +27,5 @@ pub const STREAMS: f64 = 1.05;
 /// Heap allocations for tracking a frame's objects, in steady state.
 pub const TRACKING_ALLOCATIONS: f64 = 0.0;
 
-/// Decoding an output of 25,200 rows of 85 values, with NMS: processor time in microseconds.
+/// Processor time of decoding an output of 25,200 rows of 85 values, including NMS, in microseconds.
 pub const DECODER_US: f64 = 1000.0;

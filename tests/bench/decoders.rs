@@ -17,8 +17,8 @@ const SHAPE: [usize; 3] = [1, 25_200, 85];
 const IOU: f32 = 0.45;
 const MAX_BOXES: usize = 300;
 
-/// Decoding and NMS: absolute and relative to the plain implementation, for a street scene with many objects. Also for outputs in which
-/// every row is a candidate, an extreme case that no useful threshold produces.
+/// Measures decoding and NMS, absolutely and relative to the plain implementation. One output is of a street scene with many objects. In
+/// another output every row is a candidate, an extreme case that no useful threshold produces.
 pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
     for (name, n_objects, score, budget) in
@@ -104,7 +104,7 @@ fn plain_rows(data: &[f32], score_min: f32) -> Vec<RawDetection> {
     boxes
 }
 
-/// The plain implementation: every class score of every row, a sort, and a comparison of each box with all kept boxes.
+/// The plain implementation reads every class score of every row, sorts the boxes, and compares each box with all kept boxes.
 fn plain(data: &[f32], score_min: f32) -> Vec<RawDetection> {
     let mut boxes = plain_rows(data, score_min);
     boxes.sort_by(|one, other| other.score.total_cmp(&one.score));

@@ -24,7 +24,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A model without a bare call.
+    /// Creates a subject from a compiled model and its bare call.
     pub fn new(name: &'static str, model: CompiledModel, bare: Box<dyn Fn() -> BareCall>, input: Option<Tensor>) -> Self {
         Self { name, model, bare, input }
     }
@@ -50,7 +50,7 @@ impl Subject {
     }
 }
 
-/// All engines on one core, so that they use the same threads.
+/// All engines in one [`Core`], so that they use the same threads.
 pub struct Engines {
     pub core: Core,
     /// Computes nothing.
@@ -59,7 +59,7 @@ pub struct Engines {
     pub short: Subject,
     /// Computes for about a millisecond.
     pub millisecond: Subject,
-    /// Existing models of the demo.
+    /// The models of the demo that exist on this machine.
     pub models: Vec<Subject>,
     /// Rounds of [`compute`] per millisecond.
     pub rounds_per_ms: u64,

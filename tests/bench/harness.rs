@@ -1,22 +1,22 @@
 //! Paired measurements: both sides are measured alternately in one process, so that disturbances affect both.
 //!
-//! Criterion is not used: it measures each function separately and compares with an earlier run. Here the figure is the difference between
-//! neighboring measurements, on a machine with other load, in processor and wall time. A budget is compared with the interval of its
-//! median.
+//! This harness reports the difference between neighboring measurements, in processor time and in wall time, so other load on the machine
+//! does not distort the result. Criterion is not suitable: it measures each function separately and compares the result with an earlier
+//! run. A budget is compared with the confidence interval of the median difference.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Duration of one block of runs, in nanoseconds per run.
+/// Mean duration of a run in one block of consecutive runs, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     pub wall_ns: f64,
-    /// CPU time of all threads of the process.
+    /// Processor time of all threads of the process.
     pub cpu_ns: f64,
 }
 
-/// The clock of a figure.
+/// Whether a reported value is wall time or processor time.
 #[derive(Debug, Clone, Copy)]
 pub enum Clock {
     Wall,
@@ -32,11 +32,11 @@ impl Reading {
     }
 }
 
-/// Interleaved blocks of the bare call and of roiflow.
+/// Pairs of neighboring blocks: the bare engine call, and roiflow.
 #[derive(Debug)]
 pub struct Pairs(pub Vec<(Reading, Reading)>);
 
-/// Length of a measurement.
+/// Number and length of the blocks of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     pub n_pairs: usize,
@@ -44,17 +44,17 @@ pub struct Effort {
     pub block: Duration,
     /// Minimum number of runs per block.
     pub n_runs_min: usize,
-    /// Checks that everything works: few runs, no budgets.
+    /// Whether the measurement only checks that everything works, with few runs and without budgets.
     pub quick: bool,
 }
 
 impl Effort {
-    /// For several threads: longer blocks, so that their start and end have no effect.
+    /// Returns the effort for several threads: blocks are longer, so that the start and the end of a block have no effect.
     pub fn of_threads(&self, n_requests: usize) -> Self {
         Self { block: 2 * self.block, n_runs_min: 4 * n_requests, ..*self }
     }
 
-    /// Measures two implementations of a number of runs.
+    /// Measures two closures in pairs of blocks. Each closure executes the given number of runs.
     pub fn compare(&self, mut bare: impl FnMut(usize), mut ours: impl FnMut(usize)) -> Pairs {
         let n_runs = self.n_runs(&mut bare, &mut ours);
         let pair = |pair_idx: usize| {
@@ -70,19 +70,19 @@ impl Effort {
         Pairs((0..self.n_pairs).map(pair).collect())
     }
 
-    /// Measures a counter `n_pairs` times after a warm-up: its value per run.
+    /// Measures the value of a counter per run, `n_pairs` times after a warm-up.
     pub fn count(&self, n_runs: usize, mut count: impl FnMut(usize) -> usize) -> Vec<f64> {
         let n_runs = if self.quick { 2 } else { n_runs };
         count(n_runs);
         (0..self.n_pairs).map(|_| count(n_runs) as f64 / n_runs as f64).collect()
     }
 
-    /// Number of runs of a block, after a warm-up of both sides.
+    /// Chooses the number of runs per block, after a warm-up of both sides.
     fn n_runs(&self, bare: &mut impl FnMut(usize), ours: &mut impl FnMut(usize)) -> usize {
         if self.quick {
             return 2;
         }
-        // Based on processor time, because wall time would make blocks short under other load.
+        // The number is based on processor time, because under other load wall time would make blocks too short.
         let mut n_runs = 1;
         loop {
             let slower = read(n_runs, bare).cpu_ns.max(read(n_runs, ours).cpu_ns) * n_runs as f64;

@@ -77,7 +77,7 @@ fn print(name: &str, pairs: &Pairs) {
     println!("{name:<56} {bare:>5.1} us {ours:>7.1} us  {median:.2} x ({low:.2} .. {high:.2})");
 }
 
-/// Number of runs.
+/// Converts a closure for one run to a closure for a number of runs.
 fn runs(act: &dyn Fn()) -> impl FnMut(usize) {
     move |n_runs| (0..n_runs).for_each(|_| act())
 }
@@ -98,14 +98,14 @@ fn found() -> FrameResults {
     FrameResults { size: SIZE, detections: (0..N_OBJECTS).map(detection).collect(), ..FrameResults::default() }
 }
 
-/// A frame with detections, as from a detector.
+/// Creates a frame with detections, as a detector attaches them.
 fn detected(found: &FrameResults) -> gst::Buffer {
     let mut buffer = gst::Buffer::new();
     meta::attach(buffer.get_mut().expect("a new buffer"), found.clone());
     buffer
 }
 
-/// Meta operations of a classifier for a frame.
+/// Executes the meta operations of a classifier on a frame.
 fn classify(buffer: &mut gst::Buffer, answer: &dyn Fn(&Detection) -> Option<Classification>) {
     let mut results = meta::take(buffer, SIZE).expect("they were attached");
     for detection in &mut results.detections {
@@ -123,7 +123,7 @@ fn age(_: &Detection) -> Option<Classification> {
     Some(Classification { name: "age".into(), model: "age-gender".into(), outcome: Outcome::Value(31.4) })
 }
 
-/// The region metas of a frame, with the additional data of each.
+/// Executes these steps, which add the region metas of a frame, on a new buffer.
 fn regions(steps: &[fn(&mut gst::BufferRef)]) {
     let mut buffer = gst::Buffer::new();
     let writable = buffer.get_mut().expect("a new buffer");

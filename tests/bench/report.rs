@@ -23,12 +23,12 @@ struct Metric {
     unit: &'static str,
     estimate: Estimate,
     budget: Option<f64>,
-    /// Medians of both sides, for display.
+    /// Medians of both sides, which are only displayed.
     sides: Option<(f64, f64, &'static str)>,
 }
 
 impl Metric {
-    /// Missed only if the whole interval is beyond the budget.
+    /// Whether the budget is missed: the whole interval must be beyond the budget.
     fn is_ok(&self) -> bool {
         self.budget.is_none_or(|budget| self.estimate.low <= budget)
     }

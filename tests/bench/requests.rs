@@ -70,7 +70,7 @@ pub fn awaited(engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
 
 type Runs = Box<dyn FnMut(usize)>;
 
-/// Compared with bare calls on the same threads.
+/// Compares runs that keep all threads busy with bare calls on the same threads.
 fn saturated(
     way: &str,
     engines: &Engines,
@@ -79,14 +79,14 @@ fn saturated(
     ours: impl Fn(&Subject, usize) -> Result<Runs>,
 ) -> Result<()> {
     let n_threads = engines.n_threads()?;
-    // One running request per thread, and one ready request.
+    // Each thread has one running request and one ready request.
     let n_requests = 2 * n_threads;
     let effort = effort.of_threads(n_requests);
     let feeds_itself = way == "callback";
     for subject in [&engines.noop, &engines.short, &engines.millisecond].into_iter().chain(&engines.models) {
         let name = format!("{way}, saturated, {}", subject.name);
         let is_long = ![&engines.noop, &engines.short].into_iter().any(|short| std::ptr::eq(short, subject));
-        // At saturation, all cores are busy on both sides. The wall time confirms this.
+        // All cores are busy on both sides, so processor time is compared. Wall time is also reported, to confirm this.
         let mut more = |name: &str, pairs: &Pairs, judged: bool| match is_long {
             true => {
                 report.more_percent(name, pairs, Clock::Cpu, judged.then_some(MODEL_MORE_PERCENT));
@@ -150,7 +150,7 @@ pub fn requests(subject: &Subject, n_requests: usize) -> Result<Vec<InferRequest
     (0..n_requests).map(|_| subject.request()).collect()
 }
 
-/// Bare calls on the threads that run models.
+/// Executes bare calls on the threads that run models.
 struct Threads {
     pool: Arc<Pool>,
     tasks: Vec<Arc<Loop>>,
@@ -313,7 +313,7 @@ fn await_each(requests: &[InferRequest], n_runs: usize) {
     })));
 }
 
-/// A thread that answers each message.
+/// Starts a thread that answers each message.
 struct Echo {
     there: Sender<()>,
     back: Receiver<()>,

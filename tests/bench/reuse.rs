@@ -14,7 +14,7 @@ use crate::{allocator, budgets};
 /// More frames than CPU caches hold, so that each frame is as cold as one from a decoder.
 const N_FRAMES: usize = 24;
 
-/// Time per frame, and allocations.
+/// Measures time per frame and allocations.
 pub fn reuse(effort: &Effort, report: &mut Report) -> Result<()> {
     for n_objects in [4, 20, 300] {
         let mut results: Vec<FrameResults> = (0..2).map(|step| objects(n_objects, step as f32 * 2.0)).collect();

@@ -1,4 +1,4 @@
-//! Stages: the regions of a frame in one batch against single runs, and many streams on one compiled model against one stream.
+//! Compares stages that run the regions of a frame in one batch with single runs, and many streams on one compiled model with one stream.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -17,13 +17,13 @@ const N_REGIONS: u32 = 16;
 /// More frames than requests, as in the in-flight queue of an element.
 const N_IN_FLIGHT: usize = 8;
 
-/// Ratios of the duration of a frame: with its regions in a batch, and with other streams on the same model.
+/// Reports two ratios of the duration of a frame: with its regions in a batch, and with other streams on the same model.
 pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let here = |path: &str| Some(root.join(path)).filter(|path| path.is_file());
     let tiny = (root.join("assets/tiny/color.onnx"), None);
-    // Fetched by `make demo`.
+    // This model exists only after `make demo`.
     let gender = here("assets/demo/gender-v1.onnx").zip(here("assets/models/gender.toml").map(Some));
     let core = devices::core();
     for device in ["CPU", "ORT.CPU", "OPENVINO.CPU"] {

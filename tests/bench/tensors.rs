@@ -1,4 +1,4 @@
-//! Tensor regions: creation, and gathering several into a batch.
+//! Measures the creation of tensor regions, and the gathering of several regions into a batch.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const N_SLICES: usize = 8;
 /// A region of the frame.
 const REGION: PixelRect = PixelRect { x: 301, y: 99, width: 300, height: 300 };
 
-/// Creating and dropping a region.
+/// Measures the creation and the drop of a region.
 pub fn regions(effort: &Effort, report: &mut Report) -> Result<()> {
     let (picture, frame) = (picture()?, frame()?);
     let none = |n_runs: usize| {
@@ -54,7 +54,7 @@ pub fn regions(effort: &Effort, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A run on a batch of regions, compared with copying the same number of bytes.
+/// Compares a run on a batch of regions with copying the same number of bytes.
 pub fn gather(effort: &Effort, report: &mut Report) -> Result<()> {
     let picture = picture()?;
     let (request, _) = batched(&picture)?;

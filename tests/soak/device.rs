@@ -13,7 +13,7 @@ use roiflow::runtime::{Error, ErrorKind, Result};
 
 use super::Random;
 
-/// Contained in every error and panic of these devices.
+/// Text that every error and panic of these devices contains.
 pub const SCRIPTED: &str = "scripted";
 
 /// How the runs of a device end.

@@ -7,7 +7,7 @@
 //! - No frame is reordered or duplicated.
 //! - In each inference element, arrived = left + dropped, and each dropped frame has a reason.
 //! - Nothing hangs: each operation ends, frames arrive, and threads and descriptors do not accumulate ([`watch`]).
-//! - The bus has only provoked messages.
+//! - All errors and warnings on the bus are provoked by the test.
 //!
 //! GStreamer decodes the clip. The models are the tiny ones, on the embedded engine or on NULL devices with scripted failures
 //! ([`device`]). [`stream`] chooses the operations of a stream. Between rounds most streams are in READY while memory is measured
@@ -63,7 +63,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to below `end`.
+    /// Returns a number from 0 to `end` - 1.
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end.max(1)
     }
@@ -78,7 +78,7 @@ pub struct Violations {
 
 impl Violations {
     pub fn add(&self, what: String) {
-        // Enough of the value to identify it.
+        // The first 20 violations are enough to identify the fault.
         if self.n.fetch_add(1, Ordering::AcqRel) < 20 {
             println!("VIOLATION: {what}");
             self.first.lock().unwrap().push(what);
@@ -117,7 +117,7 @@ fn main() {
         .map(|idx| Stream::new(idx, &kinds[idx % kinds.len()], idx >= kinds.len(), stops, &clip, leak, seed, &watch, &violations))
         .collect();
     let (begin, mut samples) = (Instant::now(), Vec::new());
-    // Long enough for several operations per stream, short enough for a trend in the shortest run.
+    // A round must be long enough for several operations per stream, and short enough for a trend in the shortest run.
     let round = (duration / 300).clamp(Duration::from_millis(1500), Duration::from_secs(10));
     let mut told = begin;
     while begin.elapsed() < duration {
@@ -303,7 +303,7 @@ fn kinds(seed: u64) -> Vec<Kind> {
     ]
 }
 
-/// A real clip, if there is one.
+/// Path of the clip: `SOAK_CLIP`, the clip of the demo, or a generated clip.
 fn clip() -> PathBuf {
     if let Some(clip) = std::env::var_os("SOAK_CLIP").filter(|clip| !clip.is_empty()) {
         return clip.into();
@@ -346,7 +346,7 @@ fn end_what_hangs(watch: &Arc<Watch>) {
     });
 }
 
-/// Provoked panics are not printed; all others are.
+/// Prints all panics except the provoked panics.
 fn keep_scripted_panics_quiet() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -29,7 +29,7 @@ pub const OPERATIONS: [&str; N_OPERATIONS] = [
     "restarts after an error",
 ];
 pub const N_OPERATIONS: usize = 12;
-/// Index of the operation that occurs by itself.
+/// Index of the loop of the clip, which occurs without a request of the test.
 const LOOP: usize = 10;
 const RESTART: usize = 11;
 /// Relative frequency of each operation.
@@ -38,11 +38,11 @@ const WEIGHTS: [u64; N_OPERATIONS] = [12, 16, 4, 8, 12, 8, 4, 1, 16, 3, 0, 0];
 /// Configuration of a stream.
 pub struct Kind {
     pub name: &'static str,
-    /// Its elements after the decoder.
+    /// The elements after the decoder.
     pub line: String,
-    /// The stream is never stopped.
+    /// Whether the stream is never stopped.
     pub is_long: bool,
-    /// Device of its detector, if it can be broken.
+    /// Device of the detector, if the device can be made to fail.
     pub faulty: Option<Arc<Faulty>>,
 }
 
@@ -67,7 +67,7 @@ pub struct Stream {
     /// Number of operations that can cause an element to refuse a frame.
     n_disturbances: u64,
     is_at_end: bool,
-    /// Pads were relinked since the stream began.
+    /// Whether pads were relinked since the stream began.
     was_parted: bool,
     /// State at the last relinking: numbers of frames that the first element had received and accepted.
     linked_at: (u64, u64),
@@ -91,7 +91,7 @@ struct Passed {
 /// State shared with the probes.
 struct Seen {
     begin: Instant,
-    /// Frames are numbered where they enter.
+    /// Number of the next frame at the point where frames enter.
     n_numbered: AtomicU64,
     sink: Passed,
     /// Arrival time of the last frame at the sink, in milliseconds.
@@ -101,7 +101,7 @@ struct Seen {
     flush: AtomicU8,
 }
 
-/// Long enough for EOS to arrive.
+/// Time without a frame after which EOS must have arrived.
 const STILL: Duration = Duration::from_secs(3);
 
 const NO_FLUSH: u8 = 0;
@@ -322,7 +322,7 @@ impl Stream {
         }
     }
 
-    /// Flushes after the head, and waits until the sink plays again, because a flush loses its state.
+    /// Flushes from the start of the graph, and waits until the sink plays again, because a flush resets the state of the sink.
     fn flush(&mut self) {
         self.flush_between_frames();
         self.reach(gst::State::Playing, "play on after a flush");
@@ -477,7 +477,7 @@ impl Stream {
                 gst::MessageView::Latency(_) => drop(self.pipeline.recalculate_latency()),
                 gst::MessageView::Error(error) => {
                     let text = error.error().to_string();
-                    // Reports only the first error, because later errors follow from it.
+                    // Only the first error is reported, because later errors follow from the first.
                     if !has_error && !self.is_provoked(&text) {
                         let source = error.src().map(|source| source.name().to_string()).unwrap_or_default();
                         let details = error.debug().unwrap_or_default();

@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Far above the duration of any operation on a busy machine.
+/// Time limit of an operation, far above the duration of any operation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Outermost operation of a stream; its duration is set by the run.

@@ -181,7 +181,7 @@ fn truncated_clip_yields_frames_before_the_end() {
         let pipeline =
             pipeline(&format!("filesrc location=\"{cut}\" ! decodebin ! videoconvert ! {} ! fakesink name=sink", detect("rectangle", "")));
         let arrived = collect(&pipeline, "sink", "sink");
-        // Expects an error or EOS within the time limit.
+        // The pipeline must end with an error or EOS within the time limit.
         let ending = run(&pipeline);
         let arrived = arrived.lock().unwrap();
         assert!((10..50).contains(&arrived.len()), "{name}: {} frames, {ending:?}", arrived.len());

@@ -1,4 +1,4 @@
-//! Runs the commands of the book: each block marked `sh`, with the real command, in page order.
+//! Runs the commands in the pages of docs/ with the real binary: each block marked `sh`, in page order.
 //!
 //! Blocks marked `console` are not run: they need a network, a camera, a window or an installation. The comment `<!-- needs demo -->`
 //! before a block says that it needs the models of `make demo`. Each page runs in a separate folder. The folder looks like a clone after
@@ -140,12 +140,12 @@ macro_rules! pages {
             check_page($page);
         })*
 
-        /// Asserts that the list above includes all pages with commands.
+        /// Asserts that the list of pages in this module includes all pages with commands.
         #[test]
         fn every_page_with_commands_is_run() {
             let known = [$($page),*];
             let mut folders = vec![root().join("docs")];
-            // Tested by tests/stream/documentation.rs, or pages of other libraries.
+            // The commands on these pages are tested elsewhere, for example in tests/stream/documentation.rs.
             let elsewhere = ["elements.md", "python.md", "from-openvino-python.md", "devices.md", "inference-requests.md", "remote-tensors.md"];
             while let Some(folder) = folders.pop() {
                 for entry in std::fs::read_dir(folder).unwrap() {

@@ -109,7 +109,7 @@ pub struct Proxy {
 #[derive(Default)]
 struct Gate {
     is_open: bool,
-    /// Whether connections are accepted and then closed, as by a broken network.
+    /// Whether a closed proxy accepts and then closes connections, as a broken network does.
     refuses: bool,
 }
 
@@ -307,7 +307,7 @@ impl Webhook {
                         client.read_exact(&mut body).unwrap();
                         let status = *status.lock().unwrap();
                         if status == 200 {
-                            // The test may have ended.
+                            // Sending fails if the test has ended.
                             let _sent = sender.send(Request { headers, body });
                         }
                         let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 2\r\n\r\nno");

@@ -31,12 +31,12 @@ fn paint(rects: &[(PixelRect, [u8; 3])]) -> gst::Buffer {
     gst::Buffer::from_mut_slice(bytes)
 }
 
-/// The vehicle: 320 x 240 is 20 x 15 cells of 16 x 16.
+/// Box of the vehicle: 320 x 240 pixels are 20 x 15 cells of 16 x 16 pixels.
 fn vehicle(n: u64) -> PixelRect {
     PixelRect { x: 40 + n as u32 % 4 * 20, y: 60 + n as u32 % 3 * 30, width: 320, height: 240 }
 }
 
-/// The vehicle's plate: the white cell in this column and row.
+/// Box of the vehicle's plate, which is the white cell in this column and row.
 fn plate_in(vehicle: PixelRect, column: u32, row: u32) -> PixelRect {
     PixelRect { x: vehicle.x + column * 16, y: vehicle.y + row * 16, width: 16, height: 16 }
 }
@@ -110,7 +110,7 @@ fn each_detector_counts_only_its_own_objects() {
 
 #[test]
 fn cascade_may_have_many_levels() {
-    // A green mark of 8 x 8 in the white plate in the red vehicle.
+    // Box of a green mark of 8 x 8 pixels in the white plate of the red vehicle.
     let mark = |n| {
         let plate = plate(n);
         PixelRect { x: plate.x + 4, y: plate.y + 4, width: 8, height: 8 }

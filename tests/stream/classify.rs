@@ -15,7 +15,7 @@ use crate::harness::{
 const SIZE: Size = Size::new(64, 48);
 const COLORS: [(&str, [u8; 3]); 3] = [("red", [255, 0, 0]), ("green", [0, 255, 0]), ("blue", [0, 0, 255])];
 
-/// Vertical bars: red, green, blue, black, 16 pixels each.
+/// An image of vertical bars in red, green, blue and black, each 16 pixels wide.
 fn bars() -> gst::Buffer {
     let row = (0..SIZE.width as usize).flat_map(|x| COLORS.get(x / 16).map_or([0; 3], |(_, color)| *color));
     let row: Vec<u8> = row.collect();
@@ -83,7 +83,7 @@ fn full_frame_region_classifies_frame_regardless_of_objects() {
         let said = results.classifications.iter().map(crate::harness::answer).collect::<Vec<_>>();
         (results.status, results.detections.len(), said)
     };
-    // Two objects in every other frame.
+    // Every other frame has two objects.
     let objects: fn(u64) -> Vec<Detection> = |n| (0..n as usize % 2 * 2).map(|place| bar(place as i32 + 1, place, "bar")).collect();
     let arrived = through(PixelFormat::Rgb, &format!("{whole} inference-interval=2 carry-results=true"), 4, objects);
     let status =
@@ -94,7 +94,7 @@ fn full_frame_region_classifies_frame_regardless_of_objects() {
     for (n, arrived) in arrived.iter().enumerate() {
         assert_eq!(said(arrived), (status(n), n % 2 * 2, first.clone()), "frame {n}");
     }
-    // The result belongs to the image.
+    // Without objects, the result is the color of the whole image.
     for (label, color) in COLORS {
         let line = format!("appsrc name=source ! {whole} ! fakesink name=sink");
         let pipeline = pipeline(&line);

@@ -387,7 +387,7 @@ fn check_interrupt(folder: &Folder, input: &[&str], n_lines: usize) {
     while std::fs::read_to_string(&json).map_or(0, |text| text.lines().count()) < n_lines {
         std::thread::yield_now();
     }
-    // The shell's builtin `kill`, because not every machine has the program.
+    // Use the shell's builtin `kill`, because not every machine has the program.
     let interrupt = format!("kill -INT {}", child.id());
     assert!(Command::new("sh").args(["-c", &interrupt]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
@@ -486,7 +486,7 @@ fn inspect_and_devices_print_their_reports() {
     for name in ["CPU", "AUTO", "ORT.CPU", "OPENVINO.CPU"] {
         let device =
             devices.as_array().unwrap().iter().find(|device| device["name"] == name).unwrap_or_else(|| panic!("{name}: {devices}"));
-        // For an unavailable device: the reason, and how to install it.
+        // An unavailable device has `install` with instructions instead of `properties`.
         let told = if device["available"] == true { &device["properties"] } else { &device["install"] };
         assert!(!told.is_null(), "{device}");
     }
@@ -535,7 +535,7 @@ fn describe_writes_known_fields_and_overwrites_no_file() {
     assert!(after.contains("yolo.toml`, next to the model") && of_picture(&after) == of_picture(&before), "{after}");
     check_fails(&to_file, 1, &["yolo.toml", "already exists", "--force"]);
     assert_eq!(std::fs::read_to_string(folder.file("yolo.toml")).unwrap(), text);
-    // An existing schema is referenced, a missing one is not.
+    // The description refers to the schema file only if the schema file exists.
     std::fs::write(folder.0.join("model-description.schema.json"), said(&["describe", "--schema"]).0).unwrap();
     std::fs::write(folder.0.join("names.txt"), "a\nb\nc\nd\n").unwrap();
     said(&[&to_file[..], &["--force", "--labels-file", &folder.file("names.txt")]].concat());

@@ -244,7 +244,7 @@ fn unusable_credentials_are_errors() {
     std::fs::write(&netrc, "machine camera\nlogin u passwrd s3cret\n").unwrap();
     fails(&[], &[&camera[..], &["--input-credentials", &netrc]].concat(), 2, "line 2");
     check_fails(&["run", &colors, "--input", "test:1", "--input-credentials", "/no/netrc"], 1, &["/no/netrc"]);
-    // An input that needs no password.
+    // A password for an input that needs no password is not an error.
     let output = command().args(["run", &colors, "-q", "--input", "test:1"]).env(PASSWORD, "s3cret").output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }

@@ -169,7 +169,7 @@ fn each_failed_element_posts_a_warning() {
 fn second_detector_adds_to_results_of_first() {
     let middle = format!("{} ! {}", detect("rectangle", ""), detect("stripes", "threshold=0.3"));
     let size = Size::new(320, 240);
-    // One cell of 20 x 15, a third of it bright.
+    // The object is one cell of the grid of 20 x 15 cells, and a third of it is bright.
     let cell = PixelRect { x: 160, y: 64, width: 16, height: 16 };
     let (arrived, _) = through(&middle, &caps("RGB", size), [picture(size, cell, [255, 0, 0])], 0);
     let results = arrived[0].results().unwrap();

@@ -12,7 +12,7 @@ use crate::cli::{Folder, command, roiflow};
 use crate::harness::{make_clip, pipeline, run};
 use crate::rtsp::{Server, signal};
 
-/// Far above the duration of an ending on a busy machine.
+/// Time limit of an ending, far above its duration on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn n_lines(path: &str) -> usize {
@@ -296,7 +296,7 @@ fn incomplete_http_file_is_error_complete_one_is_not() {
 fn slow_reader_is_not_a_lost_source() {
     let folder = Folder::new("slow-reader");
     let clip = folder.file("clip.mkv");
-    // More data than the queues after the source can hold.
+    // The clip has more data than the queues after the source can hold.
     let make = pipeline(&format!(
         "videotestsrc pattern=snow num-buffers=600 ! video/x-raw,width=320,height=240,framerate=25/1 \
          ! x264enc speed-preset=ultrafast bitrate=20000 ! h264parse ! matroskamux ! filesink location={clip}"

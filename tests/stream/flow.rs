@@ -69,7 +69,7 @@ fn flush_discards_frames_but_stores_sticky_events() {
         for n in 0..n_frames {
             rig.frame(n).unwrap();
         }
-        // Upstream sends sticky events once; the flush follows directly.
+        // The flush follows directly after the sticky events, which upstream sends only once.
         rig.event(gst::event::Caps::new(&caps("RGB", size)));
         rig.event(gst::event::Tag::new(tags.clone()));
         rig.event(gst::event::FlushStart::new());
@@ -121,7 +121,7 @@ fn flush_wakes_blocked_upstream() {
 #[test]
 fn flush_from_task_thread_does_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
-    // Like a seek in the callback of a sink.
+    // Downstream seeks during a push, like a seek in the callback of a sink.
     let source = rig.source.clone();
     let mut n_seeks = 0;
     rig.answer(move |_| {
@@ -525,7 +525,7 @@ fn pool_of_four() -> gst::BufferPool {
 
 #[test]
 fn drop_policies_leave_a_free_buffer_in_small_pool() {
-    // Elements in a row, and in parallel on the same buffers.
+    // The elements are in a row, or in parallel on the same buffers.
     let shapes: [fn(&str, &str) -> String; 2] = [
         |first, second| format!("{first} ! {second} ! fakesink enable-last-sample=false async=false"),
         |first, second| {
@@ -553,7 +553,7 @@ fn drop_policies_leave_a_free_buffer_in_small_pool() {
         let count = |name: &str, field: &str| stats(name).get::<u64>(field).unwrap();
         let pool = pool_of_four();
         slow.hold();
-        // As many frames as may wait in the first element while its run does not end.
+        // Push as many frames as may wait in the first element while its run does not end.
         for n in 0..30 {
             let params = gst::BufferPoolAcquireParams::with_flags(gst::BufferPoolAcquireFlags::DONTWAIT);
             let mut buffer = pool.acquire_buffer(Some(&params)).unwrap_or_else(|_| panic!("{line}: a camera would lose frame {n}"));
@@ -642,7 +642,7 @@ fn small_pool_shrinks_queue_or_copies_frames() {
         let rig = Rig::begun(&slow.detect(&format!("nireq={nireq}")));
         slow.hold();
         let feeding = feed_from_a_pool(rig.source.clone());
-        // One frame more than can run.
+        // The element holds one frame more than can run.
         eventually("all requests run", || rig.count("frames-here") == nireq as u64 + 1);
         slow.wait_for(nireq);
         eventually("what is too much is copied", || rig.count("copied") >= n_copied);

@@ -12,7 +12,7 @@ use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, O
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::io::DeviceIo;
 
-/// Far above the duration of any test on a busy machine: longer means a hang.
+/// Time limit of a wait, far above the duration of any test on a busy machine. A longer wait is a hang.
 pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(120);
 
 /// Result of a pipeline: error and warnings.
@@ -293,7 +293,7 @@ pub fn caps(format: &str, size: Size) -> gst::Caps {
         .build()
 }
 
-/// A black RGB image with a colored rectangle.
+/// Creates a black RGB image with a colored rectangle.
 pub fn picture(size: Size, rect: PixelRect, color: [u8; 3]) -> gst::Buffer {
     init();
     let stride = (size.width as usize * 3).next_multiple_of(4);

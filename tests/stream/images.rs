@@ -82,10 +82,10 @@ fn broken_image_is_skipped_reported_and_counted() {
         assert!(warning.is_some_and(|line| line.contains("skipped")), "{name}: {said}");
     }
     assert!(said.contains("skipped  4 unreadable images") && said.contains("4 images"), "{said}");
-    // The same with a video of all images, where the first image is broken.
+    // Unreadable images are also skipped if the output is a video and the first image is unreadable.
     let (code, said, lines) = run(&folder, &folder.file("in/[b-e]*"), &["--video", &folder.file("o.mp4")]);
     assert_eq!((code, lines.len()), (3, 2), "{said}");
-    // The images are one of several inputs.
+    // Unreadable images are also reported if the images are one of several inputs.
     let json = folder.file("{stream}.jsonl");
     let (path, clean) = (folder.file("in"), folder.file("in/a.png"));
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &path, "--input", &clean, "--json", &json]);
@@ -132,7 +132,7 @@ fn file_names_with_any_characters_are_inputs() {
         let (code, said, lines) = run(&folder, &folder.file(&input), &[]);
         assert_eq!((code, lines.len()), (0, 7), "{input}: {said}");
     }
-    // GStreamer opens a clip.
+    // GStreamer opens a clip with special characters in its path.
     let clip = folder.file(&format!("{inner}/a %20[1].mkv"));
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:3", "--video", &clip]).status.success());
     for input in [clip.clone(), format!("file://{}", clip.replace('%', "%25").replace(' ', "%20"))] {
@@ -185,7 +185,7 @@ fn annotated_images_keep_their_names() {
     is_drawn("out/deep/c.png", (165, 147));
     let format = |path: &str| image::guess_format(&std::fs::read(folder.file(path)).unwrap()).unwrap();
     assert_eq!((format("out/deep/c.png"), format("out/deep/b.jpg")), (image::ImageFormat::Png, image::ImageFormat::Jpeg));
-    // With an output template: for a video and images together, for one image, and for a video.
+    // Image files can be written by a path template, in addition to a video, for a single image, and for the frames of a video.
     let (code, said, _) = run(&folder, &folder.file("in"), &["--video", &folder.file("drawn/{source} x.jpg")]);
     assert_eq!(code, 3, "{said}");
     assert_eq!(names("drawn"), ["a x.jpg", "b x.jpg", "c x.jpg"]);
@@ -307,7 +307,7 @@ fn images_do_not_overwrite_other_files_of_run() {
 #[test]
 fn animated_gifs_are_refused_and_do_not_hang() {
     let folder = Folder::new("gif");
-    // Two frames of one pixel.
+    // The GIF has two frames of one pixel.
     let frame = b"\x21\xf9\x04\x00\x0a\x00\x00\x00\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00";
     let head = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff";
     std::fs::write(folder.file("a.gif"), [&head[..], frame, frame, b"\x3b"].concat()).unwrap();

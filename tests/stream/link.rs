@@ -37,7 +37,7 @@ fn link_during_not_linked_return_continues_stream() {
     let mut is_first = true;
     rig.answer(move |pad| {
         if std::mem::take(&mut is_first) {
-            // Like linking on another thread, before the element receives the flow return.
+            // RECONFIGURE arrives before the flow return, as if another thread linked the pad.
             assert!(pad.push_event(gst::event::Reconfigure::new()));
             return Err(gst::FlowError::NotLinked);
         }
@@ -120,7 +120,7 @@ fn unlinking_during_push_does_not_end_stream() {
         let src = rig.element.static_pad("src").unwrap();
         let (another, seen) = another_sink();
         let (of_task, next) = (src.clone(), another.clone());
-        // Like a sink that is unlinked and stopped while it waits for its clock.
+        // The sink is unlinked and stopped during a push, like a sink that waits for its clock.
         rig.answer(move |sink| {
             of_task.unlink(sink).unwrap();
             if is_linked_at_once {

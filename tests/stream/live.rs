@@ -300,7 +300,7 @@ fn live_frames_leave_within_max_latency() {
     let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 max-latency=200", device.name)));
     device.hold();
     harness.src_crank_and_push_many(N_FRAMES as u32, N_FRAMES as u32).unwrap();
-    // No run ends.
+    // No run ends, so all frames must be skipped.
     let left: Vec<(u64, String)> = (0..N_FRAMES).map(|_| harness.pull().unwrap()).map(|frame| (number(&frame), status(&frame))).collect();
     assert_eq!(left.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..N_FRAMES).collect::<Vec<_>>());
     assert!(left.iter().all(|(_, status)| status.starts_with("Skipped")), "{left:?}");
@@ -334,7 +334,7 @@ fn backpressure_slows_source_and_bounds_memory() {
     let seen = resident.clone();
     on_buffers(&pipeline, "sink", "sink", move |_, _| seen.lock().unwrap().push(crate::flow::resident_kib()));
     pipeline.set_state(gst::State::Playing).unwrap();
-    // Each frame has its own memory: together 800 MB.
+    // Each frame has its own memory. All frames together have 800 MB.
     let feeding = std::thread::spawn(move || {
         for n in 0..N_FRAMES {
             let frame = picture(FRAME, PixelRect { x: 0, y: 0, width: 0, height: 0 }, [0; 3]);
@@ -352,7 +352,7 @@ fn backpressure_slows_source_and_bounds_memory() {
     let resident = resident.lock().unwrap();
     let (least, most) = (resident.iter().min().unwrap(), resident.iter().max().unwrap());
     eprintln!("resident KiB: {least} to {most}");
-    // A frame has 2.6 MiB: queue, source, and the frame being pushed.
+    // A frame has 2.6 MiB. The queue, the source and the current push hold frames.
     assert!(most - least < 40 * 1024, "{resident:?}");
 }
 

@@ -212,7 +212,7 @@ fn dynamic_model_is_compiled_for_described_size() {
         }
         let text = succeeds(&["inspect", &model]);
         assert!(text.contains("image 96x64") && text.contains("decoder scrfd"), "{stem}: {text}");
-        // Without a description, the size must be given.
+        // Without a description, the user must give the size.
         std::fs::remove_file(&description).unwrap();
         let open = succeeds(&["describe", &model, "--decoder", "scrfd"]);
         assert!(open.contains("# size ="), "{stem}: {open}");
@@ -220,7 +220,7 @@ fn dynamic_model_is_compiled_for_described_size() {
         assert!(succeeds(&["inspect", &model]).contains("image 96x64"), "{stem}");
         std::fs::remove_file(&description).unwrap();
         check_fails(&["describe", &model, "--size", "0x64"], 2, &["16384"]);
-        // A size that the model does not support, and an excessive one.
+        // The sizes are one that the model does not support, an excessive one, and none.
         for (size, parts) in [("size = [0, 64]", "from 1 to"), ("size = [96, 1000000]", "from 1 to"), ("", "has a dynamic size")] {
             std::fs::write(&description, open_faces(size)).unwrap();
             check_fails(&["inspect", &model], 1, &[parts]);
@@ -358,7 +358,7 @@ fn foreign_text_is_escaped_in_output() {
     let bad = description.replace("ultraface", "\\u001b[7mfoo");
     std::fs::write(folder.file("bad.toml"), bad).unwrap();
     let (model, odd) = (tiny("rectangle.onnx"), folder.file("a\u{1b}[2Jb.onnx"));
-    // The name of the output as it is in the file.
+    // Replace the name of the output in the model file by a name with an escape sequence.
     let mut bytes = std::fs::read(&model).unwrap();
     for at in 0..bytes.len() - 5 {
         if &bytes[at..at + 5] == b"boxes" {

@@ -106,7 +106,7 @@ fn flush_resize_and_reactivation_reset_motion_gate() {
 
 #[test]
 fn skipped_or_failed_frame_resets_motion_gate() {
-    // The first run fails.
+    // The run of frame 0 fails, so frame 1 must not be compared with frame 0.
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     let slow = Slow::computing("motion-fails", 1, move |io| {
@@ -125,12 +125,12 @@ fn skipped_or_failed_frame_resets_motion_gate() {
     assert!(seen[0].0.contains("no luck"), "{seen:?}");
     assert_eq!(seen[1..], [("inferred".to_owned(), 1), ("motion-threshold".to_owned(), 1)]);
 
-    // One frame finds no slot.
+    // Frame 1 finds no free slot.
     let slow = Slow::open("motion-full", 1);
     let rig = Rig::begun(&slow.detect("nireq=1 scheduling-policy=latency queue-policy=drop-newest motion-threshold=0.02"));
     slow.hold();
     push(&rig, 0, 0);
-    push(&rig, 1, 4); // Has motion, but no free slot.
+    push(&rig, 1, 4); // This frame has motion, but finds no free slot.
     slow.wait_for(1);
     slow.release();
     rig.expect(&["frame 0 of 64x48", "frame 1 of 64x48"]);

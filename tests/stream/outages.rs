@@ -65,7 +65,7 @@ impl Received {
         }
     }
 
-    /// Each epoch has all frames from the first, in order.
+    /// Asserts that each epoch has all frames from the first on, in order.
     fn check_complete(&self) {
         for (epoch, frames) in &self.epochs {
             assert!(frames.iter().copied().eq(0..frames.len() as u64), "epoch {epoch}: {frames:?}");
@@ -149,7 +149,7 @@ fn slow_broker_does_not_hold_up_the_stream() {
     let folder = Folder::new("slow broker");
     let mut broker = Broker::mosquitto(&folder, "");
     broker.start();
-    // Accepts the connection, and passes nothing on: packets wait without an answer.
+    // The proxy accepts the connection and passes nothing on, so packets wait without an answer.
     let proxy = std::sync::Arc::new(Proxy::new(broker.port, false));
     let subscriber = subscribe(broker.port, "roiflow/#");
     let spool = folder.file("spool");
@@ -211,7 +211,7 @@ fn killed_process_delivers_after_its_next_start() {
         command.spawn().unwrap()
     };
     let mut received = Received::default();
-    // Killed while it delivers, and while the broker is out of reach.
+    // The process is killed while it delivers, and while it cannot reach the broker.
     for is_reachable in [true, false] {
         let n_before = received.ids.len();
         let mut process = start("test:1000000");
@@ -273,7 +273,7 @@ fn redis_killed_in_mid_stream_loses_nothing() {
     let (ending, pipeline) = playing.join().unwrap();
     assert_eq!(ending.error, None);
     if stat(&pipeline, "spool-waiting") > 0 {
-        // The end came during the outage.
+        // If the first stream ended during the outage, messages wait in the spool. This second stream delivers them.
         assert_eq!(run(&stream(1, &format!("url=redis://127.0.0.1:{} spool=\"{spool}\"", broker.port))).error, None);
     }
     let output = Command::new("redis-cli").args(["-p", &broker.port.to_string(), "--raw", "XRANGE", "roiflow:door", "-", "+"]).output();
@@ -437,7 +437,7 @@ fn tls_needs_the_right_certificates() {
     let pipeline = stream(100, &format!("url=\"{}\"", url(&options)));
     let ending = run(&pipeline);
     assert_eq!((ending.error, ending.warnings, stat(&pipeline, "lines")), (None, vec![], 100));
-    // The system does not know the authority of the test.
+    // The system does not trust the certificate authority of the test.
     let pipeline = stream(1, &format!("url=\"{}\" spool=\"{}\"", url("client-id=a"), folder.file("spool")));
     let warnings = run(&pipeline).warnings;
     assert!(warnings[0].contains("UnknownIssuer") && stat(&pipeline, "spool-waiting") == 1, "{warnings:?}");

@@ -57,11 +57,11 @@ fn fifo(folder: &Folder, name: &str) -> String {
 }
 
 fn signal(child: &Child, signal: &str) {
-    // The shell's builtin `kill`, because not every machine has the program.
+    // Use the shell's builtin `kill`, because not every machine has the program.
     assert!(Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap().success());
 }
 
-/// Runs, and asserts a usage error and that none of these files changed.
+/// Runs the command. Asserts a usage error, and that none of these files changed.
 fn check_refused(arguments: &[&str], files: &[&str]) {
     let contents = || files.iter().map(|file| std::fs::read(file).unwrap()).collect::<Vec<_>>();
     let before = contents();
@@ -97,7 +97,7 @@ fn output_equal_to_input_is_refused() {
     let other = folder.file("other.mp4");
     std::fs::copy(&clip, &other).unwrap();
     check_refused(&["run", &colors, "--input", &clip, "--input", &other, "--json", &by_stream], &[&clip, &other]);
-    // A path relative to the working folder.
+    // The output path is relative to the working folder.
     let output = command().args(["run", "colors.toml", "--input", &clip, "--video", "./clip.mp4"]).current_dir(folder.file(".")).output();
     assert_eq!(output.unwrap().status.code(), Some(2));
     assert_eq!(played(&folder, &clip), 5);
@@ -214,7 +214,7 @@ fn unwritable_destination_is_reported_at_start() {
         }
         check_fails(&["run", &colors, "--input", "test:1000000", option, ""], 2, &[option]);
     }
-    // A file system on which no user can create files.
+    // No user can create files in `/proc`.
     check_fails(&["run", &colors, "--input", "test:1000000", "--json", "/proc/o.jsonl"], 1, &["cannot write"]);
     let odd = folder.file("line\nbreak {stream}.jsonl");
     assert!(roiflow(&["run", &colors, "--input", "test:3", "--json", &odd]).status.success());
@@ -271,7 +271,7 @@ fn video_of_killed_run_is_playable() {
         child.kill().unwrap();
         child.wait().unwrap();
         let (n_frames, n_lines) = (played(&folder, &video), n_lines(&json));
-        // Data in the encoder and in the last fragment is lost.
+        // A killed run loses the data in the encoder and in the last fragment.
         assert!(n_frames > 0 && n_frames + 100 >= n_lines, "{ending}: {n_frames} of {n_lines}");
         std::fs::remove_file(json).unwrap();
     }
@@ -439,11 +439,11 @@ fn fifo_without_reader_does_not_delay_error() {
 #[test]
 fn hanging_start_does_not_delay_end() {
     let folder = Folder::new("outputs-hang");
-    // A FIFO without a writer.
+    // The input is a FIFO without a writer, so opening it hangs.
     let path = fifo(&folder, "fifo.mp4");
     let json = folder.file("o.jsonl");
     std::fs::write(&json, "old").unwrap();
-    // A server that accepts connections and never responds.
+    // The input is a server that accepts connections and never responds.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let camera = format!("rtsp://{}/camera", server.local_addr().unwrap());
     for input in [&path, &camera] {
@@ -458,7 +458,7 @@ fn hanging_start_does_not_delay_end() {
 #[test]
 fn second_signal_ends_process_at_once() {
     let folder = Folder::new("outputs-second");
-    // The start hangs.
+    // The start of the pipeline hangs, because the FIFO has no writer.
     let input = fifo(&folder, "fifo.mp4");
     let mut child = command().args(["run", &folder.file("colors.toml"), "--input", &input]).spawn().unwrap();
     wait_until("the process handles signals", || is_handling_signals(&child));

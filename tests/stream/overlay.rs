@@ -85,7 +85,7 @@ fn keypoints_are_drawn_outside_box_and_clipped() {
             && (41..91).contains(&y)
             && !((31 + thickness..91 - thickness).contains(&x) && (41 + thickness..91 - thickness).contains(&y))
     };
-    // Twice as wide as the lines, centered on the point.
+    // Dots are twice as wide as the lines, and centered on the keypoint.
     let dots = [((47..53), (57..63)), ((97..103), (17..23)), ((0..3), (0..3))];
     let in_dots = |(x, y): (usize, usize)| dots.iter().any(|(columns, rows)| columns.contains(&x) && rows.contains(&y));
     let differing = differences(PixelFormat::Rgb, &frames);
@@ -109,7 +109,7 @@ fn outline_changes_only_its_pixels_in_every_format() {
     for format in PixelFormat::ALL {
         let frames = overlaid(format, size, "labels=false thickness=3", vec![Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 }]);
         let differing = differences(format, &frames);
-        // Extended by one pixel to the left and the top: the chroma grid.
+        // With subsampled chroma, the drawn area may extend by one pixel to the left and the top.
         let slack = usize::from(format.is_subsampled());
         let within = |(x, y): &(usize, usize)| {
             let outer = (31 - slack..91).contains(x) && (41 - slack..91).contains(y);

@@ -137,7 +137,7 @@ fn unknown_object_class_is_warned_about_once() {
     // A list may contain other labels than this model's, except typos.
     warned(&format!("{detect} ! {color} object-class=rectangle,rectangles,giraffe"), &[]);
     warned(&format!("{detect} ! {inner} ! {color} object-class=rectangle,cel"), &["`cel` (did you mean `cell`?)"]);
-    // No warning without object-class, or with unknown labels.
+    // There is no warning without object-class, or if labels upstream are unknown.
     warned(&format!("{detect} ! {color}"), &[]);
     let unlabeled = described(&folder, "yolov5_pixels", &detector("yolov5", "")).replace("name=detect ", "");
     warned(&format!("{unlabeled} ! {color} object-class=rectangles"), &[]);
@@ -145,7 +145,7 @@ fn unknown_object_class_is_warned_about_once() {
     warned(&format!("{color} object-class=rectangles"), &[]);
 }
 
-/// Bins in between: the search passes their ghost pads.
+/// The elements are in bins, so the search for detectors must pass ghost pads.
 #[test]
 fn labels_are_found_through_bins() {
     let line = format!(

@@ -146,7 +146,7 @@ fn only_non_live_source_is_blocked() {
         );
         let pipeline = pipeline(&line);
         slow.hold();
-        // The warm-up run.
+        // Release the two runs of the warm-up, which only a live stream has.
         slow.let_go(if is_live { 2 } else { 0 });
         pipeline.set_state(gst::State::Playing).unwrap();
         let count = |field: &str| pipeline.by_name("detect").unwrap().property::<gst::Structure>("stats").get::<u64>(field).unwrap();
@@ -202,7 +202,7 @@ fn frame_leaves_without_results_after_max_latency() {
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(150), "expected at least 150 ms for results, got {took:?}");
     assert_eq!(statuses(&rig.left()), [(0, "max-latency"), (1, "max-latency"), (2, "max-latency")]);
-    // Late results are discarded.
+    // The results of runs that end now are late and must be discarded.
     slow.release();
     eventually("the requests are idle", || rig.count("runs") >= 4);
     // Even a busy machine completes frames within this limit.
@@ -249,7 +249,7 @@ fn fast_camera_frames_leave_in_time_and_in_order() {
     let arrived = collect(&pipeline, "sink", "sink");
     let opener = slow.clone();
     let (ended, is_ended) = channel::<()>();
-    // An engine that completes ten frames per second.
+    // This thread simulates an engine that completes ten frames per second.
     let opening = std::thread::spawn(move || {
         while is_ended.recv_timeout(Duration::from_millis(100)).is_err() {
             opener.let_go(1);
@@ -418,7 +418,7 @@ fn cpu_starved_runs_shrink_queue_if_upstream_waits() {
                 }
             });
         }
-        // Catches a failure, so that the other threads can end.
+        // Catch the panic of a failed assertion, so that the other threads can end.
         let are_smaller = || [1, n_rigs - 1].iter().all(|idx| rigs[*idx].count("window") == 2);
         let is_less = catch_unwind(AssertUnwindSafe(|| eventually("smaller windows", are_smaller)));
         is_over.store(true, Ordering::Relaxed);

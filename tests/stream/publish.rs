@@ -94,7 +94,7 @@ fn every_frame_is_a_line_with_its_objects() {
     assert_eq!(stats(&pipeline), [5, 5, n_bytes, 0]);
 }
 
-/// Timestamps of the lines, for frames with these timestamps in a segment.
+/// Returns the timestamps in the lines for frames with these timestamps in this segment.
 fn times_in(test: &str, segment: &gst::FormattedSegment<gst::ClockTime>, pts: &[Option<u64>]) -> Vec<(Value, Value)> {
     roiflow::elements::register_static().unwrap();
     let destination = Destination::new(test);
@@ -135,7 +135,7 @@ fn timestamp_is_stream_time_and_pts_is_separate() {
     // Upstream already applies the rate: double speed, backwards.
     assert_eq!(times_in("fast", &segment(0, None, 0, 2.0), &[Some(40)]), [(ms(80), ms(40))]);
     assert_eq!(times_in("back", &segment(1000, Some(2000), 1000, -1.0), &[Some(1960)]), [(ms(1960), ms(1960))]);
-    // A segment without time has no timestamps.
+    // Frames in a segment that is not in time format get no timestamps.
     let destination = Destination::new("bytes");
     let line = format!("{SOURCE} ! roipublish name=publish ! fakesink");
     let pipeline = to(destination.0.to_str().unwrap(), &line);
@@ -328,7 +328,7 @@ fn live_stream_drops_results_instead_of_waiting() {
 
 #[test]
 fn full_disk_is_warned_about_once_and_stream_continues() {
-    // Writing each line causes a flush, which fails.
+    // Each line is flushed when it is written, and each flush fails.
     let line = "videotestsrc num-buffers=500 ! video/x-raw,format=GRAY8,width=32,height=32,framerate=10/1 ! roipublish name=publish ! \
                 fakesink name=sink";
     let pipeline = to("/dev/full", line);

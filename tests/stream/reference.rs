@@ -65,7 +65,7 @@ fn reference(file: &Path, threshold: f64, group: &str, classifiers: &[&'static s
     frames.map(|frame| frame["objects"].as_array().unwrap().iter().filter(is_certain).map(object).collect()).collect()
 }
 
-/// Share of the reference results that were found, in percent; 100 without any.
+/// Counts the reference results that roiflow found. Their share is in percent; 100 if there are no reference results.
 #[derive(Default)]
 struct Agreement {
     n_objects: usize,
@@ -244,7 +244,7 @@ fn vehicles_from_above_match_reference() {
     Agreement::between(&found, &reference(&file, 0.5, "vehicle", &["type", "color"])).check("car-detection.mp4");
 }
 
-/// Whether a missing device is a failure.
+/// Whether the test must fail if this device is missing.
 fn is_required(device: &str) -> bool {
     std::env::var("ROIFLOW_REQUIRE_DEVICES").is_ok_and(|devices| devices.split(',').any(|required| required == device))
 }

@@ -1,4 +1,4 @@
-//! Cameras that fail and come back.
+//! Streams of cameras that fail and deliver frames again.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use crate::rtsp::{Server, signal};
 /// Time limit of a wait; a longer one counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Restarts at once.
+/// A policy that restarts without noticeable delay.
 const FAST: Restart = Restart {
     policy: Some(RestartPolicy::OnError),
     give_up_after: None,
@@ -257,7 +257,7 @@ fn restart_options_are_checked() {
         let (code, said) = read(&roiflow(&["run", &path, "--input", "test:5"]));
         assert!(code == Some(2) && said.contains(says), "{section}: {said}");
     }
-    // The file sets what the command leaves open.
+    // The description sets the options that the command does not set.
     let path = folder.file("section.toml");
     let section = "[source]\nrestart = \"on-error\"\ngive-up-after = 1\nno-frame-timeout = \"5s\"\n[pipeline]";
     std::fs::write(&path, text.replace("[pipeline]", section)).unwrap();
@@ -319,7 +319,7 @@ fn drain_while_source_is_being_lost_ends_the_stream() {
         let stream = handle.add(&plan(&server.uri("rtspt", "", "/live"), "CPU", Outputs::default(), FAST)).unwrap();
         eventually("frames", || handle.stats(stream).unwrap().n_frames > 5);
         drop(server);
-        // Its pipeline drains or stops, or the stream waits already.
+        // At this time, the pipeline of the stream drains or stops, or the stream already waits for its next attempt.
         eventually("the loss", || handle.status(stream).unwrap().phase != Phase::Running);
         handle.drain(stream);
         let begin = Instant::now();
@@ -355,7 +355,7 @@ fn failed_attempts_leave_nothing_behind() {
     };
     let before = counts(20);
     let after = counts(120);
-    // A session may be running at either time.
+    // The limits allow for one running session, because a session may be running at either measurement.
     assert!(after.0 <= before.0 + 10 && after.1 <= before.1 + 6 && after.2 <= before.2 + 12 * 1024, "before {before:?}, after {after:?}");
     assert!(handle.remove(stream).unwrap().interrupted);
 }

@@ -58,7 +58,7 @@ fn through(model: &str, properties: &str, colors: &[[u8; 3]], objects: impl Fn(u
     Seen { labels, stats: pipeline.by_name("classify").unwrap().property("stats"), ending }
 }
 
-/// This many frames, alternately red, green and blue.
+/// Colors of this many frames, alternately red, green and blue.
 fn colors(n_frames: usize) -> Vec<[u8; 3]> {
     [RED, GREEN, BLUE].into_iter().cycle().take(n_frames).collect()
 }
@@ -76,7 +76,7 @@ fn object_is_reclassified_at_interval_and_reuses_results() {
         ("reclassify-interval=2", "red red blue blue green green red", 4),
         ("reclassify-interval=4", "red red red red green green green", 2),
     ] {
-        // With any number of frames in flight.
+        // The labels are the same for any number of frames in flight.
         for nireq in [1, 5] {
             let seen = through("color", &format!("{interval} nireq={nireq}"), &colors(7), one);
             assert_eq!((seen.ending.error.as_deref(), &*seen.ending.warnings), (None, &[][..]));
@@ -265,7 +265,7 @@ fn says_colors(name: &str, n_threads: usize) -> Arc<Slow> {
 fn answer(io: &mut roiflow::runtime::io::DeviceIo<'_>) -> roiflow::runtime::Result<()> {
     let n_rows = io.input(0).layout().shape()[0];
     let n_values = io.input(0).layout().n_elements() / n_rows;
-    // Planar channels: the mean of each.
+    // The channels are planar; the first value of a channel represents the region.
     let rows: Vec<[f32; 3]> =
         io.input(0).dense::<f32>()?.chunks(n_values).map(|row| [0, 1, 2].map(|channel| row[channel * (n_values / 3)])).collect();
     let output = io.output(0, &[n_rows, 4])?;

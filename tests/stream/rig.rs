@@ -120,12 +120,12 @@ impl Rig {
         rig
     }
 
-    /// Linked, with a started stream.
+    /// Creates a linked rig with a started stream.
     pub fn begun(line: &str) -> Self {
         Self::new(line).with_a_stream()
     }
 
-    /// Like [`Rig::begun`], with a live source: the model has been warmed up.
+    /// Like [`Rig::begun`], with a live source. The model is warmed up when this returns.
     pub fn begun_live(line: &str) -> Self {
         Self::behind(line, true).with_a_stream()
     }

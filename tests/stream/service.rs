@@ -11,7 +11,7 @@ use crate::rtsp::{Server, signal};
 /// Time limit of a wait; a longer one counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The end of systemd.
+/// The socket on which systemd would receive the messages.
 struct Systemd(UnixDatagram);
 
 impl Systemd {
@@ -61,7 +61,7 @@ fn service_is_ready_alive_and_stopping() {
     let (systemd, mut child) = Systemd::start(&folder, Duration::from_secs(30), &arguments);
     systemd.wait_for("READY=1");
     drop(server);
-    // A run whose sources are all lost is alive: nothing but the cameras can help.
+    // A run whose sources are all lost still feeds the watchdog, because a restart of the service would not help.
     signal(&child, "TERM");
     systemd.wait_for("STOPPING=1");
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -86,7 +86,7 @@ fn watchdog_starves_when_results_are_not_read() {
     let folder = Folder::new("service-stuck");
     let fifo = folder.file("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    // A reader that never reads.
+    // The FIFO has a reader that never reads.
     let _reader = std::fs::File::options().read(true).write(true).open(&fifo).unwrap();
     let arguments = ["--input", "test:100000000", "--json", &fifo];
     let (systemd, mut child) = Systemd::start(&folder, Duration::from_secs(1), &arguments);

@@ -14,7 +14,7 @@ fn noise(n: usize) -> f64 {
 
 #[test]
 fn leak_is_detected_in_noise_and_noise_is_not_a_leak() {
-    // A sample every 1000 frames.
+    // The samples are 1000 frames apart.
     for n_points in [30, 100, 1000] {
         let flat: Vec<(f64, f64)> = (0..n_points).map(|n| (n as f64 * 1000.0, 9e7 + noise(n))).collect();
         let leaking: Vec<(f64, f64)> = flat.iter().map(|(x, y)| (*x, y + x * 1024.0)).collect();

@@ -19,11 +19,11 @@ struct Slice {
     name: String,
     begin_us: f64,
     end_us: f64,
-    /// Of a run and its steps.
+    /// Fields of the slices of a run and of its steps.
     request: Option<u64>,
     run: Option<u64>,
     frame: Option<u64>,
-    /// Of a frame and its phases.
+    /// Fields of the slices of a frame and of its phases.
     element: Option<String>,
     outcome: Option<String>,
 }
@@ -71,7 +71,7 @@ fn trace_has_steps_per_thread_and_per_request() {
         requests.iter().filter(|(_, name)| name.starts_with("rectangle, request ")).map(|(&request, _)| request).collect();
     assert!(!of_detector.is_empty() && requests.values().any(|name| name.starts_with("color, request ")), "{requests:?}");
     let mut frames = BTreeSet::new();
-    // Skips the runs without a frame, which test whether batch items are independent.
+    // Runs without a frame are left out: they test whether batch items are independent.
     let runs: Vec<&Slice> = slices.iter().filter(|slice| slice.name == "run" && slice.frame.is_some()).collect();
     assert!(runs.len() >= 80, "{} runs of two models", runs.len());
     for run in runs {
@@ -166,7 +166,7 @@ fn check_nesting(mut slices: Vec<Slice>) {
     }
 }
 
-/// An endless run, once its trace has grown.
+/// Starts an endless run, and returns once its trace has grown.
 fn endless(folder: &Folder, trace: &str) -> Child {
     let child = command()
         .args(["run", &folder.file("colors.toml"), "-q", "--input", "test:1000000", "--trace", trace])
@@ -180,7 +180,7 @@ fn endless(folder: &Folder, trace: &str) -> Child {
 }
 
 fn signal(child: &Child, signal: &str) {
-    // The shell's builtin `kill`, because not every machine has the program.
+    // Use the shell's builtin `kill`, because not every machine has the program.
     assert!(Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap().success());
 }
 

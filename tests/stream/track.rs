@@ -158,13 +158,13 @@ fn only_flush_new_stream_and_time_jump_end_tracks() {
     };
     let first = see(&rig, next(), true);
     assert!(first > 0);
-    // Events that do not end tracks.
+    // The following events do not end tracks.
     rig.event(gst::event::Gap::builder(FRAME_TIME * 2).duration(FRAME_TIME).build());
     assert_eq!(see(&rig, next(), false), first, "a gap");
     rig.segment();
     assert_eq!(see(&rig, next(), false), first, "a segment");
     assert_eq!(see(&rig, next() + 20, true), first, "dropped frames");
-    // Events that end tracks.
+    // The following events end tracks.
     let mut known = vec![first];
     let mut is_new = |name: i32, what: &str| {
         assert!(!known.contains(&name), "{what}: {name} of {known:?}");

@@ -15,7 +15,7 @@ fn hostile() -> String {
     format!("{}/tests/golden/outputs/hostile.onnx", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A time limit that reading an endless file would exceed.
+/// Runs the command with a time limit that reading an endless file would exceed.
 fn roiflow(arguments: &[&str]) -> Output {
     let mut child = command().args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
@@ -190,7 +190,7 @@ fn files_above_size_limit_are_refused() {
     let rectangle = format!("{}/assets/tiny/rectangle.onnx", env!("CARGO_MANIFEST_DIR"));
     let large = |name: &str, n_bytes: u64| {
         let path = folder.file(name);
-        // A sparse file.
+        // The file is sparse, so it needs no disk space.
         std::fs::File::create(&path).unwrap().set_len(n_bytes).unwrap();
         path
     };

@@ -1,4 +1,4 @@
-//! Videos with a rotation in their metadata, as recorded by phones, are analyzed and written upright.
+//! Videos whose metadata declares a rotation, as phones record them, are analyzed and written upright.
 
 use roiflow::frame::PixelRect;
 

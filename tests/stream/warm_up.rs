@@ -278,7 +278,7 @@ fn hanging_warm_up_is_abandoned_on_stop() {
     let rig = hangs_in_warm_up(&slow);
     let beginning = begin_aside(&rig);
     slow.wait_for(1);
-    // The wait ends after its time limit.
+    // The change to NULL waits for the hanging warm-up until a time limit.
     rig.element.set_state(gst::State::Null).unwrap();
     beginning.join().unwrap();
     // Bus messages hold references to the element.

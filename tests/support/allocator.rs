@@ -9,7 +9,7 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether allocations of all threads are counted. If not, no shared counter is written, so that counting does not slow threads down.
+/// Whether allocations of all threads are counted. Otherwise no shared counter is written, so that counting does not slow threads down.
 static COUNTS_ALL: AtomicBool = AtomicBool::new(false);
 static COUNT_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 

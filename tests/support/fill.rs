@@ -90,13 +90,13 @@ fn pick<T: Copy>(source: &mut Source<'_>, of: &[T]) -> T {
     of[source.below(of.len())]
 }
 
-/// At least 1, usually small.
+/// Returns an extent of at least 1, usually a small one.
 fn extent(source: &mut Source<'_>, limit: usize) -> u32 {
     let limit = pick(source, &[2, 9, 40, limit]).min(limit);
     1 + (source.random() % limit as u64) as u32
 }
 
-/// Usually a pixel coordinate, sometimes any value.
+/// Returns a coordinate: usually of a pixel, sometimes any value.
 fn place(source: &mut Source<'_>) -> f32 {
     if source.below(16) == 0 { source.value() } else { source.below(120) as f32 - 20.0 + source.fraction() }
 }

@@ -123,7 +123,7 @@ impl Extent {
         }
     }
 
-    /// Changes only extents that differ, like the product.
+    /// Changes the dimension only if it differs from `wanted`, as roiflow does.
     fn want(&mut self, wanted: Dim) {
         match (self.dim(), wanted) {
             (own, wanted) if own == wanted => {}
@@ -180,7 +180,7 @@ pub fn try_onnx(case: &[u8]) -> bool {
     true
 }
 
-/// Asserts that both have the same bytes: a NaN among the weights does not equal itself.
+/// Asserts that both models have the same bytes. Values are not compared, because a NaN among the weights does not equal itself.
 fn assert_same(read: &Model, expected: &Model) {
     assert!(read.encode_to_vec() == expected.encode_to_vec(), "read: {read:?}\nexpected: {expected:?}");
 }

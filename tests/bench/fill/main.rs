@@ -1,9 +1,9 @@
 //! Measures preprocessing, one implementation at a time. scripts/compare-fill forms pairs and prints the table.
 //!
-//! Reads lines `SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS`. Answers each with nanoseconds per run and the mean of the
-//! values. A run preprocesses regions of a 1080p frame into a batch of f32 NCHW inputs: letterboxed if the region is the whole frame,
-//! otherwise stretched. Sides are the SIMD backends of roiflow, `crates`, and `memory`: copying the minimum number of bytes that must be
-//! read and written.
+//! Reads lines `SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS`. Answers each line with the nanoseconds per run and the
+//! mean of the values. A run preprocesses regions of a 1080p frame into a batch of f32 NCHW inputs: letterboxed if the region is the whole
+//! frame, otherwise stretched. Sides are the SIMD backends of roiflow, `crates`, and `memory`: copying the minimum number of bytes that
+//! must be read and written.
 
 mod crates;
 

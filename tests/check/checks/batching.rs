@@ -1,4 +1,4 @@
-//! Gathered runs: each gets its own batch item and result, also if other runs are canceled, and no run waits forever.
+//! Checks runs that share a batch: each run gets its own batch item and result, also if other runs are canceled, and no run waits forever.
 
 use std::sync::Arc;
 use std::sync::Mutex as Hidden;
@@ -43,7 +43,7 @@ pub fn checks() -> Vec<Check> {
 /// The batch items of each call.
 type Calls = Arc<Hidden<Vec<usize>>>;
 
-/// `y = 2 x`, one number per batch item, in batches of two. A call with a negative number fails.
+/// Creates a model that computes `y = 2 x` for one number per batch item, in batches of two. A call with a negative number fails.
 fn model(executor: Arc<dyn Executor>, timeout: Duration, calls: &Calls) -> CompiledModel {
     let calls = calls.clone();
     let script = Script::computing(move |io, _| {
@@ -61,7 +61,7 @@ fn model(executor: Arc<dyn Executor>, timeout: Duration, calls: &Calls) -> Compi
     core.register(Arc::new(NullDevice::new(Arc::new(Script { executor: Some(executor), ..script }))));
     let port = |name| Port::new(name, ElementType::F32, [1, 1]);
     let info = ModelInfo { inputs: vec![port("x")], outputs: vec![port("y")], ..ModelInfo::default() };
-    // Exclusive, so that all steps are on the executor that the checker controls.
+    // The core is exclusive, so that all steps run on the executor that the checker controls.
     let config = Config { batch_size: 2, batch_timeout: timeout, exclusive_requests: true, ..Config::default() };
     core.compile_model(&Model::from_ports(info), "NULL", &config).unwrap()
 }
@@ -83,7 +83,7 @@ fn check(request: &InferRequest, value: f32, may_be_canceled: bool) {
     }
 }
 
-/// Asserts that the model is freed: its script, which owns the list, is gone.
+/// Asserts that the model is freed, because the script of the model, which owns the list, is freed.
 fn check_freed(calls: &Calls) {
     assert_eq!(Arc::strong_count(calls), 1, "the model outlives its owners");
 }
@@ -139,7 +139,7 @@ fn own_rows_of_three(search: Search) -> usize {
     n
 }
 
-/// Every other run gets its own result, whatever happens to the disturbed run.
+/// The other runs get their own results if one run is canceled, if its request is dropped, or if its future is dropped.
 fn leaving(search: Search) -> usize {
     let mut n = 0;
     for way in 0..3 {
@@ -189,7 +189,7 @@ fn time_limits(search: Search) -> usize {
             drop(model);
             let [one, other, idle] = <[InferRequest; 3]>::try_from(requests).unwrap();
             if way == 3 {
-                // The request has already waited and is dropped.
+                // The dropped request has already waited for a batch.
                 one.start_async(input(7.0)).unwrap();
                 one.cancel();
                 check(&one, 7.0, true);
@@ -211,7 +211,7 @@ fn time_limits(search: Search) -> usize {
                 Some(other)
             });
             pass_time(Duration::from_secs(1));
-            // Dropping a request also checks for due batches. Here the watcher must do it.
+            // Dropping a request would also start due batches, so the requests are dropped only after the watcher has started the batch.
             check(&one, 1.0, false);
             drop((one, beside.join().unwrap(), idle));
         });

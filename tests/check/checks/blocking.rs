@@ -1,4 +1,4 @@
-//! The thread pool: another worker replaces a blocked worker, no task is lost, and cyclic waits fail.
+//! Checks the thread pool: another worker replaces a blocked worker, no task is lost, and cyclic waits fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,7 +122,7 @@ fn tasks(search: Search) -> usize {
             let end = end.clone();
             pool.execute(Arc::new(Work(move || end())));
         }
-        // Checks this before the pool is dropped, because the drop also runs tasks of which no worker was notified.
+        // The assertion is before the drop of the pool, because the drop also runs tasks of which no worker was notified.
         (0..5).for_each(|_| ends.recv().unwrap());
         assert_eq!(n_ended.load(Ordering::SeqCst), 5);
     })

@@ -1,4 +1,4 @@
-//! Schedules: all, all with few preemptions, or random ones.
+//! Runs a scenario under many schedules: all schedules, all with few preemptions, or random ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Streams: `crates/inference/src/flow.rs` with a second driver, whose pads, queue and threads are simulated. A
+//! Checks the state machine of `crates/inference/src/flow.rs` with a second driver, whose pads, queue and threads are simulated. A
 //! breadth-first search tries all orders of the threads' steps until it finds no new state.
 //!
 //! The simulated pads behave like those of GStreamer: flags of flushes and activations, stored events, events sent to a peer, and locks. A
@@ -107,7 +107,7 @@ impl Item {
     }
 }
 
-/// Possible events, with their maximum numbers.
+/// The events that may occur, and how often each may occur.
 #[derive(Clone, Copy)]
 struct Scenario {
     /// Items that upstream sends first. After a flush and after a start, it sends a short stream.
@@ -223,7 +223,7 @@ struct Entry {
     item: Item,
     is_done: bool,
     ticket: u8,
-    /// Number of closings of the queue, and of flushes of the pad, when it arrived.
+    /// How often the queue had been closed and the pad had been flushed when the item arrived.
     closings: u8,
     flushes: u8,
 }
@@ -256,7 +256,7 @@ struct World {
     queue: VecDeque<Entry>,
     next_ticket: u8,
     kept: Vec<Item>,
-    /// Runs in progress: ticket of the frame, epoch, and number of closings of the queue.
+    /// Runs in progress. Each has the ticket of the frame, the epoch, and how often the queue had been closed.
     runs: Vec<(u8, Epoch, u8)>,
 
     sink_is_active: bool,
@@ -285,7 +285,7 @@ struct World {
     /// Remaining numbers of possible events.
     left: [u8; 6],
 
-    // For assertions; unknown to the driver.
+    // The following fields are only for assertions; the driver does not use them.
     closings: u8,
     flushes: u8,
     next_to_push: u8,

@@ -1,4 +1,4 @@
-//! Futures of runs and ordered results: no wake-up is lost, and dropping a future cancels its run.
+//! Checks futures of runs and ordered results: no wake-up is lost, and dropping a future cancels its run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,7 +147,7 @@ fn a_waker_goes_before_the_next_callback() -> usize {
             })
             .unwrap();
         let run = request.run(()).without_results();
-        // A separate future, because a future keeps only the waker of its latest poll.
+        // Each waiter needs a separate future, because a future keeps only the waker of its latest poll.
         let mut observer = request.completed();
         let is_pending = pin!(&mut observer).poll(&mut Context::from_waker(&Waker::from(woken.clone()))).is_pending();
         if is_pending {

@@ -1,4 +1,4 @@
-//! Leases, tensors and the pool of their memory.
+//! Checks leases of tensors, and the pool of tensor memory. A lease is a borrow that is checked at run time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -141,7 +141,7 @@ fn leases_again() -> usize {
     n
 }
 
-/// A selection of the four bytes of a memory block.
+/// The part of a four-byte memory block that a thread borrows.
 #[derive(Clone, Copy)]
 enum Span {
     Whole,
@@ -169,7 +169,7 @@ impl Span {
     }
 }
 
-/// Which threads are inside, for each byte.
+/// The current users of each byte.
 #[derive(Default)]
 struct Bytes([Inside; 4]);
 

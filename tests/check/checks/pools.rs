@@ -1,4 +1,4 @@
-//! The request pool: a request has one user at a time, and is idle when it is taken.
+//! Checks the request pool: a request has one user at a time, and is idle when it is taken.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex as Hidden};

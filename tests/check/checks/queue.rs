@@ -1,4 +1,4 @@
-//! The request queue: producers, failing jobs, borrowed requests, and dropping the queue.
+//! Checks the request queue with several producers, failing jobs, borrowed requests, and a drop of the queue.
 
 use std::sync::Arc;
 use std::sync::Mutex as Hidden;
@@ -129,7 +129,7 @@ fn a_borrowed_request_comes_back() -> usize {
             match way {
                 0 => idle.infer(()).unwrap(),
                 1 => idle.start_async(()).unwrap(),
-                // Another thread has a clone, and runs or changes it while the borrower returns it.
+                // Another thread has a clone of the request, and runs or changes the request while the borrower returns it.
                 2 => {
                     let clone = (*idle).clone();
                     runner = Some(thread::spawn(move || drop(clone.infer(()))));

@@ -1,4 +1,4 @@
-//! One request and several threads: start, synchronous run, cancel, wait, wait with timeout, drop; callbacks that restart.
+//! Checks one request that several threads start, run, cancel, await and drop, with callbacks that restart the request.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Common parts of the checks of requests: an executor whose threads the checker controls, an empty model, and a journal of events. The
-//! journal uses locks of the standard library, because it is not checked.
+//! Parts that the checks of requests share: an executor whose threads the checker controls, an empty model, and a journal of events. The
+//! journal uses locks of the standard library, because the journal itself is not checked.
 
 use std::collections::VecDeque;
 use std::fmt;

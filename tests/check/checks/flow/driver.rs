@@ -1,4 +1,4 @@
-//! Operations of the driver and the simulated pads under their locks.
+//! Implements the operations of the driver and of the simulated pads that hold locks.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Search over all states, breadth first; reports the steps that lead to an invalid state.
+//! Searches all states breadth-first, and reports the steps that lead to an invalid state.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
