@@ -1,12 +1,13 @@
-//! Methods with several forms of arguments, as OpenVINO's overloads have them.
+//! Binds the arguments of methods that have several forms, like OpenVINO's overloaded methods.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// The values of the first form whose parameters are the given arguments, in its order, and the index of the form.
+/// Finds the first form (a list of parameter names) that the arguments match. Returns the index of the form, and the arguments in the order
+/// of its parameters.
 ///
-/// Raises TypeError if there is no such form.
+/// Raises TypeError if no form matches.
 pub fn bind<'py>(
     method: &str,
     forms: &[&[&str]],

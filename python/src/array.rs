@@ -1,6 +1,6 @@
-//! numpy arrays and tensors over one memory: arrays that show a tensor, and tensors that read an array.
+//! Shares memory between numpy arrays and tensors: arrays that are views of a tensor, and tensors over the memory of an array.
 //!
-//! Needs `unsafe`: numpy's arrays are made and read through its C interface.
+//! This module needs `unsafe`, because it creates and reads numpy arrays through the C interface of numpy.
 
 use std::ptr::NonNull;
 
@@ -13,9 +13,9 @@ use crate::errors::{OrRaise, TensorError};
 use crate::tensor::{ElementType, ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
 use crate::types::{dtype_of, element_of_dtype};
 
-/// The memory of an array, which it keeps alive.
+/// The memory of an array. This value keeps the array alive.
 struct NumpyMemory {
-    /// Dropped by a thread without the interpreter's lock, it is released at the next entry into this package.
+    /// If a thread without the interpreter's lock drops this reference, PyO3 releases the array when a thread next enters this package.
     _array: Py<PyAny>,
     first: NonNull<u8>,
     n_bytes: usize,
@@ -27,9 +27,10 @@ unsafe impl Send for NumpyMemory {}
 // SAFETY: as above.
 unsafe impl Sync for NumpyMemory {}
 
-// SAFETY: the array keeps its bytes at their address while it exists, because numpy does not resize an array that is referred to. Python
-// code may write them during a run: OpenVINO's interface promises that such changes are seen. Engines then compute with numbers that
-// are partly old; the bytes are read as numbers of which every bit pattern is valid (booleans are checked, see `has_valid_bools`).
+// SAFETY: the array keeps its bytes at their address while it exists, because numpy does not resize an array that has other references.
+// Python code may write the bytes during a run, because OpenVINO's interface promises that requests see such changes. An engine can then
+// compute with a mix of old and new numbers. This is sound: every bit pattern of these types is a valid number, and booleans are checked
+// (see `has_valid_bools`).
 unsafe impl ForeignMemory for NumpyMemory {
     fn as_ptr(&self) -> NonNull<u8> {
         self.first
@@ -48,11 +49,11 @@ unsafe impl ForeignMemory for NumpyMemory {
     }
 }
 
-/// Keeps the memory that an array shows. The array's `base`.
+/// The `base` object of an array that is a view of a tensor. It keeps the memory of the tensor alive.
 #[pyclass(frozen, name = "_Memory", module = "roiflow")]
 struct Memory(#[allow(dead_code, reason = "held for its drop")] Tensor);
 
-/// An array over the memory of a tensor. It keeps that memory also when the tensor grows or is gone.
+/// Returns an array over the memory of a tensor. The array keeps this memory alive, even if the tensor gets other memory or is dropped.
 pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUntypedArray>> {
     let tensor = tensor.snapshot();
     let (layout, first, is_writable) = (tensor.layout(), tensor.address(), tensor.is_writable());
@@ -61,8 +62,8 @@ pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUnty
     for (axis, (extent, stride)) in layout.shape().iter().zip(layout.stride_bytes()).enumerate() {
         (dims[axis], strides[axis]) = (*extent as npy_intp, *stride as npy_intp);
     }
-    // SAFETY: attached; the arrays have as many entries as there are axes; the layout lies in memory that `keeper` keeps at its
-    // address, and both functions take over the references that they are given.
+    // SAFETY: the thread is attached to the interpreter. Both arrays have one entry per axis. The layout is inside memory that `keeper`
+    // keeps at its address. Both functions take ownership of the references that they get.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -83,13 +84,14 @@ pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUnty
     }
 }
 
-/// An array with memory of its own, without values.
+/// Creates an array with its own, uninitialized memory.
 fn empty<'py>(py: Python<'py>, element: ElementType, shape: &[usize]) -> PyResult<Bound<'py, PyUntypedArray>> {
     let mut dims = [0; MAX_RANK];
     for (dim, extent) in dims.iter_mut().zip(shape) {
         *dim = *extent as npy_intp;
     }
-    // SAFETY: attached; as many entries as axes; the function takes over the reference to the type.
+    // SAFETY: the thread is attached to the interpreter. The shape has one entry per axis. The function takes ownership of the reference to
+    // the type.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -106,9 +108,9 @@ fn empty<'py>(py: Python<'py>, element: ElementType, shape: &[usize]) -> PyResul
     }
 }
 
-/// A copy of a tensor as an array with memory of its own.
+/// Copies a tensor to a new array.
 ///
-/// Raises Busy while the tensor is written.
+/// Raises Busy while the tensor is leased for writing.
 pub fn copied<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUntypedArray>> {
     let bytes = tensor.bytes().or_raise()?;
     let layout = *bytes.layout();
@@ -123,7 +125,7 @@ pub fn copied<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUn
     Ok(array)
 }
 
-/// The first byte of an array.
+/// Returns the address of the first byte of an array.
 fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
     // SAFETY: the object is an array, whose fields may be read while attached.
     unsafe { (*array.as_array_ptr()).fields.data.cast() }
@@ -139,14 +141,14 @@ pub fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
     flags(array) & NPY_ARRAY_WRITEABLE != 0
 }
 
-/// Whether the elements lie as the processor reads them: in order, aligned, in its byte order.
+/// Returns whether the elements are contiguous in C order, aligned, and in the byte order of the processor.
 pub fn is_plain(array: &Bound<'_, PyUntypedArray>) -> bool {
     array.is_c_contiguous() && flags(array) & npyffi::NPY_ARRAY_ALIGNED != 0 && array.dtype().is_native_byteorder() != Some(false)
 }
 
 /// The element type of an array.
 ///
-/// Raises TypeError for types that no tensor has.
+/// Raises TypeError if tensors do not support the type.
 pub fn element_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<ElementType> {
     let dtype = array.dtype();
     element_of_dtype(&dtype).ok_or_else(|| {
@@ -154,14 +156,15 @@ pub fn element_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<ElementType> {
     })
 }
 
-/// Whether the bytes of an array of booleans are all 0 or 1, as engines take for granted.
+/// Returns whether each byte of an array of booleans is 0 or 1. Engines rely on this.
 fn has_valid_bools(array: &Bound<'_, PyUntypedArray>) -> bool {
     // SAFETY: a plain array of one-byte elements; other threads need the interpreter's lock to write it.
     let bytes = unsafe { std::slice::from_raw_parts(data(array), array.len()) };
     array.is_empty() || bytes.iter().all(|byte| *byte <= 1)
 }
 
-/// The array itself if a tensor can lie over it, else a copy in order, aligned and in the processor's byte order, with booleans of 0 and 1.
+/// Returns the array itself if a tensor can use its memory. Otherwise returns a copy that is plain (see [`is_plain`]) and whose booleans
+/// are 0 or 1.
 pub fn plain<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let element = element_of(array)?;
     let array = if is_plain(array) { array.clone() } else { cast(array, element)? };
@@ -172,7 +175,7 @@ pub fn plain<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyU
     Ok(numbers.call_method1("astype", ("bool",))?.cast_into()?)
 }
 
-/// A copy of the array with elements of this type, cast as numpy casts.
+/// Copies the array and casts its elements to this type, with the rules of numpy.
 pub fn cast<'py>(array: &Bound<'py, PyUntypedArray>, element: ElementType) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = array.py();
     if element == ElementType::Bf16 {
@@ -184,7 +187,7 @@ pub fn cast<'py>(array: &Bound<'py, PyUntypedArray>, element: ElementType) -> Py
     Ok(copy.cast_into()?)
 }
 
-/// Elements of two bytes are the bits; others are numbers.
+/// Converts an array to bfloat16. Elements of two bytes are taken as the bits of bfloat16 values; other elements are converted as numbers.
 fn as_bf16<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = array.py();
     if array.dtype().itemsize() == 2 {
@@ -199,7 +202,7 @@ fn as_bf16<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUnt
     Ok(bits.call_method1("view", ("float16",))?.call_method1("reshape", (shape,))?.cast_into()?)
 }
 
-/// A tensor over the memory of a plain array, which it keeps.
+/// Creates a tensor over the memory of a plain array. The tensor keeps the array alive.
 pub fn shared(array: &Bound<'_, PyUntypedArray>, element: ElementType, shape: &[usize]) -> PyResult<Tensor> {
     let layout = Layout::dense(element, checked_shape(shape)?).or_raise()?;
     let memory = NumpyMemory {
@@ -211,8 +214,8 @@ pub fn shared(array: &Bound<'_, PyUntypedArray>, element: ElementType, shape: &[
     Tensor::foreign_whole(Box::new(memory), layout).or_raise()
 }
 
-/// A tensor of this layout over the memory of an array of bytes, which it keeps. The strides of the layout must be those of the array, except for
-/// axes of length 1.
+/// Creates a tensor of this layout over the memory of an array of bytes. The tensor keeps the array alive. The layout must have the strides
+/// of the array, except for axes of length 1.
 pub fn strided(array: &Bound<'_, PyUntypedArray>, layout: Layout) -> PyResult<Tensor> {
     let memory = NumpyMemory {
         _array: array.clone().into_any().unbind(),
@@ -223,7 +226,7 @@ pub fn strided(array: &Bound<'_, PyUntypedArray>, layout: Layout) -> PyResult<Te
     Tensor::foreign(Box::new(memory), layout, 0).or_raise()
 }
 
-/// Writes to the bytes of a plain array that was just made: no other code has a reference to it. `write` runs without the interpreter's lock.
+/// Writes to the bytes of a new plain array. No other code may have a reference to this array. `write` runs without the interpreter's lock.
 pub fn with_bytes_mut(array: &Bound<'_, PyUntypedArray>, write: impl FnOnce(&mut [u8]) + Send) {
     let n_bytes = array.len() * array.dtype().itemsize();
     if n_bytes > 0 {
@@ -233,7 +236,7 @@ pub fn with_bytes_mut(array: &Bound<'_, PyUntypedArray>, write: impl FnOnce(&mut
     }
 }
 
-/// The shape, if a tensor can have as many axes.
+/// Converts a shape. Raises an error if a tensor cannot have this number of axes.
 pub fn checked_shape(shape: &[usize]) -> PyResult<Shape> {
     if shape.len() > MAX_RANK {
         let message = format!("shape {shape:?}: a tensor has at most {MAX_RANK} axes, got {}", shape.len());
@@ -249,7 +252,7 @@ pub fn numpy_function<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, P
     numpy.bind(py).getattr(name)
 }
 
-/// The value as an array, if it is one or knows how to become one.
+/// Returns the value as an array. Returns `None` if it is no array and cannot be converted.
 pub fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return Ok(Some(array.clone()));

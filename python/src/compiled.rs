@@ -1,4 +1,4 @@
-//! The class `CompiledModel`, and what its requests know of it.
+//! The class `CompiledModel`, and the state that it shares with its requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,22 +24,23 @@ pub struct Compiled {
     pub model: runtime::CompiledModel,
     pub inputs: Vec<Arc<PortOf>>,
     pub outputs: Vec<Arc<PortOf>>,
-    /// The keys of results.
+    /// The outputs as Python objects. They are the keys of results.
     pub output_objects: Vec<Py<ConstOutput>>,
-    /// The idle requests of direct calls, by number. Calls take the one with the least number, so calls one after the other share one.
+    /// The idle requests of direct calls, with their numbers. A call takes the request with the smallest number, so consecutive calls use
+    /// the same request.
     direct: Mutex<Vec<(usize, runtime::InferRequest)>>,
-    /// The number of requests that were made for direct calls.
+    /// The number of requests that were created for direct calls.
     n_direct: Mutex<usize>,
 }
 
-/// A model that is ready to run on a device: `Core.compile_model` makes it.
+/// A model that is compiled for a device. `Core.compile_model` creates it.
 #[pyclass(frozen, module = "roiflow._roiflow", subclass, name = "CompiledModel")]
 pub struct CompiledModel {
     shared: Option<Arc<Compiled>>,
 }
 
 impl CompiledModel {
-    /// The object of a model.
+    /// Creates the Python object of a compiled model.
     pub fn new(py: Python<'_>, model: runtime::CompiledModel) -> PyResult<Self> {
         let owner = new_owner();
         let inputs = ports_of(owner, true, model.inputs());
@@ -49,18 +50,18 @@ impl CompiledModel {
         Ok(Self::of(Arc::new(shared)))
     }
 
-    /// Another object of the same model.
+    /// Creates another Python object of the same compiled model.
     pub fn of(shared: Arc<Compiled>) -> Self {
         Self { shared: Some(shared) }
     }
 
-    /// What requests share of it.
+    /// The state that requests share with this object.
     pub fn shared(&self) -> &Arc<Compiled> {
         self.shared.as_ref().expect("only the drop takes it")
     }
 }
 
-/// A request of direct calls, given back when dropped.
+/// A request for a direct call. Dropping this value returns the request to the idle requests.
 struct Direct<'a> {
     compiled: &'a Compiled,
     number: usize,
@@ -104,7 +105,7 @@ impl Compiled {
         Ok(ConstOutput(ports[key.find(kind, ports)?].clone()))
     }
 
-    /// Objects for all ports of one side.
+    /// Returns the Python objects of all inputs, or of all outputs.
     pub fn ports(&self, is_input: bool) -> Vec<ConstOutput> {
         let ports = if is_input { &self.inputs } else { &self.outputs };
         ports.iter().cloned().map(ConstOutput).collect()
@@ -136,22 +137,24 @@ impl CompiledModel {
         self.shared().ports(false)
     }
 
-    /// The input with this index or name, or the only one. Raises RuntimeError if there is none, or are several.
+    /// The input with this index or name; without an argument, the only input. Raises RuntimeError if there is no such input, or if there
+    /// are several inputs and no argument.
     #[pyo3(signature = (key=None))]
     fn input(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<ConstOutput> {
         self.shared().port(true, key)
     }
 
-    /// The output with this index or name, or the only one. Raises RuntimeError if there is none, or are several.
+    /// The output with this index or name; without an argument, the only output. Raises RuntimeError if there is no such output, or if
+    /// there are several outputs and no argument.
     #[pyo3(signature = (key=None))]
     fn output(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<ConstOutput> {
         self.shared().port(false, key)
     }
 
-    /// Runs once and returns the outputs. From any number of threads at once.
+    /// Runs the model once and returns the outputs. Any number of threads may call this method at the same time.
     ///
-    /// Calls one after the other use one request: inputs that are not given are those of the call before. Arrays are shared where possible, see
-    /// `InferRequest.infer`. Raises as that.
+    /// Consecutive calls use the same request: an input that a call omits keeps its previous value. Arrays are shared where possible, see
+    /// `InferRequest.infer`. Raises the same exceptions as `InferRequest.infer`.
     #[pyo3(signature = (inputs=None, share_inputs=true, share_outputs=false, *, shared_memory=None))]
     fn __call__<'py>(
         &self,
@@ -167,7 +170,7 @@ impl CompiledModel {
         infer(py, direct.request(), shared, given, share_outputs)
     }
 
-    /// Runs once with a request of its own, and returns copies of the outputs. Raises as `InferRequest.infer`.
+    /// Runs the model once with a new request, and returns copies of the outputs. Raises the same exceptions as `InferRequest.infer`.
     #[pyo3(signature = (inputs=None))]
     fn infer_new_request<'py>(&self, py: Python<'py>, inputs: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
@@ -178,7 +181,7 @@ impl CompiledModel {
         results
     }
 
-    /// Makes a request with tensors of its own. Raises RuntimeError if there is no memory for them.
+    /// Creates a request with its own tensors. Raises RuntimeError if their memory cannot be allocated.
     fn create_infer_request<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         let request = detached(py, || shared.model.create_infer_request()).or_raise()?;
@@ -207,8 +210,8 @@ impl CompiledModel {
         drop_detached(others);
     }
 
-    /// A property of the model: NETWORK_NAME, EXECUTION_DEVICES, OPTIMAL_NUMBER_OF_INFER_REQUESTS, SUPPORTED_PROPERTIES, or one that it was compiled
-    /// with. Raises RuntimeError for others.
+    /// Returns a property of the model: NETWORK_NAME, EXECUTION_DEVICES, OPTIMAL_NUMBER_OF_INFER_REQUESTS, SUPPORTED_PROPERTIES, or a
+    /// property that the model was compiled with. Raises RuntimeError for other names.
     fn get_property(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
         let model = &self.shared().model;
         let known = properties::supported(&READ_ONLY);

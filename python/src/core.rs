@@ -20,7 +20,7 @@ use crate::runtime::{self, Config, ModelBytes, ModelSource};
 
 const READ_ONLY: [&str; 4] = ["FULL_DEVICE_NAME", "SUPPORTED_PROPERTIES", "AVAILABLE_DEVICES", "OPTIMAL_NUMBER_OF_INFER_REQUESTS"];
 
-/// Reads models, compiles them for devices, and knows the devices of this machine.
+/// Reads models, compiles models for devices, and lists the devices of this machine.
 #[pyclass(frozen, module = "roiflow", subclass, name = "Core")]
 pub struct Core {
     /// The properties that `set_property` set, by device.
@@ -31,12 +31,12 @@ fn runtime_core() -> &'static runtime::Core {
     roiflow_devices::core()
 }
 
-/// Names and descriptions of the devices. Searches for engines, which may load them.
+/// Returns names and descriptions of the devices. Searches for engines and may load their libraries.
 fn devices(py: Python<'_>) -> Vec<(String, runtime::device::DeviceInfo)> {
     detached(py, || runtime_core().devices())
 }
 
-/// Raises RuntimeError unless a device has this name.
+/// Raises RuntimeError if no device has this name.
 fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
     if ["CPU", "AUTO", "NULL"].contains(&name) || name.starts_with("OPENVINO.") || name.starts_with("ORT.") {
         return Ok(());
@@ -48,7 +48,7 @@ fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
     Err(NotFound::new_err(format!("no device {name}: expected one of {}", names.join(", "))))
 }
 
-/// A model from a path or the bytes of a file.
+/// Reads a model from a path, or from the bytes of a file.
 pub fn read_model(py: Python<'_>, model: &Bound<'_, PyAny>, weights: Option<&Bound<'_, PyAny>>) -> PyResult<runtime::Model> {
     let bytes_of = |value: &Bound<'_, PyAny>| -> PyResult<Option<Vec<u8>>> {
         let is_buffer = value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>() || value.hasattr("getvalue")?;
@@ -101,16 +101,17 @@ impl Core {
 
     /// Reads a model from a path, or from the bytes of a file.
     ///
-    /// Raises RuntimeError, naming the file, if it cannot be read or is no model; TypeError for other arguments.
+    /// Raises RuntimeError if the file cannot be read or is not a model; the message names the file. Raises TypeError for arguments of
+    /// other types.
     #[pyo3(signature = (model, weights=None))]
     fn read_model(&self, py: Python<'_>, model: &Bound<'_, PyAny>, weights: Option<&Bound<'_, PyAny>>) -> PyResult<Model> {
         read_model(py, model, weights).map(Model::new)
     }
 
-    /// Makes a model, or the model of a file, ready to run on a device. Without a device the fastest one that can run it is taken.
+    /// Compiles a model, or the model of a file, for a device. Without a device name, the fastest device that can run the model is used.
     ///
-    /// Properties have OpenVINO's names (`PERFORMANCE_HINT`, ...) or roiflow's. Raises RuntimeError if there is no such device or property, or the
-    /// device cannot run the model.
+    /// Properties have names of OpenVINO (`PERFORMANCE_HINT`, ...) or names of roiflow. Raises RuntimeError if there is no such device or
+    /// property, or if the device cannot run the model.
     #[pyo3(signature = (model, device_name=None, config=None))]
     fn compile_model<'py>(
         &self,
@@ -139,7 +140,7 @@ impl Core {
         package::compiled_class(py)?.call1((own,))
     }
 
-    /// Sets properties of a device, for models that are compiled later; without a device, of all of them.
+    /// Sets properties of a device for models that are compiled later. Without a device name, sets the properties of all devices.
     ///
     /// Raises RuntimeError if there is no such device or property.
     #[pyo3(signature = (device_name, properties=None))]
@@ -159,7 +160,7 @@ impl Core {
         Ok(())
     }
 
-    /// A property of a device: what was set, its default, or what the device says of itself.
+    /// Returns a property of a device: the value that was set, the default value, or a value that the device reports.
     ///
     /// Raises RuntimeError if there is no such device or property.
     fn get_property(&self, py: Python<'_>, device_name: &str, name: &str) -> PyResult<Py<PyAny>> {
@@ -180,7 +181,7 @@ impl Core {
         }
     }
 
-    /// The memory context of a device. Raises RuntimeError if the device has no memory of its own, such as CPU.
+    /// The memory context of a device. Raises RuntimeError if the device has no separate memory, such as CPU.
     fn get_default_context(&self, device_name: &str) -> PyResult<RemoteContext> {
         runtime_core().default_context(device_name).or_raise().map(RemoteContext)
     }
@@ -199,7 +200,7 @@ impl Core {
 }
 
 impl Core {
-    /// The configuration of a device: its own, else that of all devices.
+    /// Returns the configuration of a device. If the device has no configuration, returns the configuration of all devices.
     fn config_of(&self, device: &str) -> Config {
         let configs = self.configs.lock().unwrap();
         configs.get(device).or_else(|| configs.get("")).cloned().unwrap_or_default()

@@ -24,7 +24,7 @@ thread_local! {
     static IS_DECODING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The exceptions that decoders raised last, by the name of the decoder.
+/// The last exception of each decoder, with the name of the decoder.
 static RAISED: Mutex<Vec<(Arc<str>, PyErr)>> = Mutex::new(Vec::new());
 
 /// Whether this thread is inside a decoder's function.
@@ -96,7 +96,7 @@ impl Function {
             IS_DECODING.set(is_decoding);
             ended.map_err(|error| {
                 let text = format!("{}{error}", begin_of_message(&self.name));
-                // Dropped without the lock: an exception may run any code when it is dropped.
+                // Drop the previous exception after the lock is released: dropping an exception can run any Python code.
                 let before = {
                     let mut raised = RAISED.lock().unwrap();
                     let before = raised.iter().position(|(name, _)| *name == self.name).map(|idx| raised.swap_remove(idx));
@@ -132,7 +132,7 @@ impl BoxScheme for Boxes {
         Ok(0)
     }
 
-    /// A function may leave rows out.
+    /// Returns false, because a function may omit rows.
     fn appends_all_rows(&self) -> bool {
         false
     }
@@ -164,7 +164,7 @@ impl BoxScheme for Boxes {
     }
 }
 
-/// The rows that a function returned; `None` without any.
+/// Reads the rows that a function returned. Returns `None` if there are no rows.
 fn rows_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyArray2<f32>>>> {
     if value.is_none() {
         return Ok(None);
@@ -205,7 +205,7 @@ impl Decoder for Attributes {
     }
 }
 
-/// A value of an attribute: a number, a text, a class with its confidence, or an array.
+/// Converts the value of an attribute: a number, a text, a class with its confidence, or an array.
 fn outcome_of(value: &Bound<'_, PyAny>) -> PyResult<Outcome> {
     let is_number = value.is_instance_of::<PyFloat>() || (value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>());
     let is_scalar = is_number || value.is_instance(&array::numpy_function(value.py(), "number")?)?;

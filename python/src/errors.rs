@@ -23,7 +23,7 @@ create_exception!(roiflow, Unsupported, Error, "The device does not support the 
 create_exception!(roiflow, DeviceError, Error, "The device failed during a run.");
 create_exception!(roiflow, Panicked, Error, "A part of roiflow failed in a way that it did not foresee. Please report it.");
 
-/// The exception of an error.
+/// Converts an error to an exception.
 pub fn raise(error: runtime::Error) -> PyErr {
     let message = error.to_string();
     match error.kind() {
@@ -45,14 +45,14 @@ pub fn raise(error: runtime::Error) -> PyErr {
     }
 }
 
-/// Programs written for OpenVINO look for this word in the message.
+/// Adds `word` to the message, because programs written for OpenVINO search the message for this word.
 fn with_word(word: &str, message: String) -> String {
     if message.to_lowercase().contains(word) { message } else { format!("{word}: {message}") }
 }
 
 /// Turns errors of roiflow's crates into exceptions.
 pub trait OrRaise<T> {
-    /// The value, or the exception.
+    /// Returns the value, or raises the exception of the error.
     fn or_raise(self) -> PyResult<T>;
 }
 

@@ -38,7 +38,7 @@ fn format_of(n_channels: usize, color: &str) -> PyResult<PixelFormat> {
 
 /// The format and size of an image.
 ///
-/// Raises TypeError for other element types than uint8, ValueError for other shapes than [H, W] and [H, W, 1, 3 or 4].
+/// Raises TypeError if the element type is not uint8, and ValueError if the shape is not [H, W], [H, W, 1], [H, W, 3] or [H, W, 4].
 fn checked(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<(PixelFormat, Size)> {
     let dtype = image.dtype();
     if array::element_of(image).ok() != Some(ElementType::U8) {
@@ -69,9 +69,9 @@ fn checked(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<(PixelFor
     }
 }
 
-/// A frame over the memory of an array, which it keeps. The pixels of a row must be side by side; other arrays are copied.
+/// Creates a frame over the memory of an array and keeps the array alive. An array is copied if the pixels of a row are not contiguous.
 ///
-/// Raises as [`checked`], and ValueError for negative strides.
+/// Raises the exceptions of [`checked`], and ValueError for negative strides.
 pub fn frame_of(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<Frame> {
     let (format, size) = checked(image, color)?;
     let (shape, strides) = (image.shape(), image.strides());
@@ -104,7 +104,7 @@ pub fn frame_of(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<Fram
 
 /// Reads an image file as an array [H, W, 3] of RGB: upright, complete, at most 128 million pixels.
 ///
-/// Raises FileNotFoundError, or ReadError with the reason.
+/// Raises FileNotFoundError if the file does not exist, and ReadError with the reason if it cannot be read.
 #[pyfunction]
 pub fn _read_image<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyAny>> {
     if !path.exists() {
@@ -120,9 +120,9 @@ pub fn _read_image<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, P
     Ok(numpy::PyArray1::from_vec(py, image.into_raw()).reshape(shape)?.into_any())
 }
 
-/// A copy of the image with the results drawn on it, as `roioverlay` draws.
+/// Returns a copy of the image on which the results are drawn, like the element `roioverlay` draws them.
 ///
-/// Raises as [`frame_of`], and ValueError if the results are of an image of another size.
+/// Raises the exceptions of [`frame_of`], and ValueError if the image of the results had another size.
 #[pyfunction]
 pub fn _plot<'py>(
     image: &Bound<'py, PyUntypedArray>,

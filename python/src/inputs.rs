@@ -1,6 +1,6 @@
-//! The inputs of a run, from all the forms in which Python programs give them.
+//! Converts the inputs of a run from all forms in which Python programs can pass them.
 //!
-//! Everything that may call Python code (casts, `__array__`) happens here, before a request is touched.
+//! All conversions that can call Python code (casts, `__array__`) happen in this module, before the request is used.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use crate::tensor_class::{Tensor as PyTensor, tensor_from};
 pub struct Given(Vec<(usize, Value)>);
 
 enum Value {
-    /// Read where it is.
+    /// The tensor is used without a copy.
     Share(Tensor),
-    /// Copied into the request's own tensor.
+    /// The values are copied into the request's own tensor.
     Copy(Dense),
 }
 
-/// A tensor over an array, dense and of the port's type.
+/// A contiguous tensor over an array. Its element type is the type of the port.
 struct Dense {
     tensor: Tensor,
     shape: tensor::Shape,
@@ -61,9 +61,10 @@ impl runtime::Inputs for Given {
 }
 
 impl Given {
-    /// The inputs that `inputs` stands for; arrays are shared where that is asked for and possible.
+    /// Converts `inputs` to values of the ports. If `share` is true, arrays are shared without a copy where possible.
     ///
-    /// Raises TypeError for what is no input or key, RuntimeError for keys of no input and for values that can't be cast.
+    /// Raises TypeError if a value or a key has an unsupported type. Raises RuntimeError if no input has the key, or if a value cannot be
+    /// cast.
     pub fn parse(inputs: Option<&Bound<'_, PyAny>>, share: bool, ports: &[Arc<PortOf>]) -> PyResult<Self> {
         let Some(inputs) = inputs.filter(|inputs| !inputs.is_none()) else { return Ok(Self(Vec::new())) };
         let py = inputs.py();
@@ -93,7 +94,7 @@ impl Given {
         } else if inputs.is_instance(package::results_class(py)?)? {
             return in_order(inputs.call_method0("values")?.try_iter()?.collect::<PyResult<_>>()?);
         }
-        // Types first: what is no input at all is a TypeError for every model.
+        // Check types first: an unsupported type is a TypeError for every model, even if the key is missing.
         if ports.len() != 1 {
             if !is_value(inputs)? {
                 return Err(incompatible(inputs));
@@ -113,7 +114,7 @@ fn is_number(value: &Bound<'_, PyAny>) -> bool {
     value.is_instance_of::<pyo3::types::PyFloat>() || value.is_instance_of::<pyo3::types::PyInt>()
 }
 
-/// A number, or a list of numbers.
+/// Returns whether the value is a number or a list of numbers.
 fn is_number_or_row(value: &Bound<'_, PyAny>) -> bool {
     is_number(value) || value.cast::<PyList>().is_ok_and(|row| !row.is_empty() && row.iter().all(|item| is_number_or_row(&item)))
 }
@@ -122,7 +123,7 @@ fn is_value(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(value.is_instance_of::<PyTensor>() || is_number(value) || array::as_array(value)?.is_some())
 }
 
-/// One value for one input.
+/// Converts one value for one input.
 fn value_of(value: &Bound<'_, PyAny>, share: bool, port: &PortOf) -> PyResult<Value> {
     let element = port.port.element;
     // The common case first.
@@ -137,7 +138,7 @@ fn value_of(value: &Bound<'_, PyAny>, share: bool, port: &PortOf) -> PyResult<Va
     }
     let numpy_scalar = value.is_instance(&array::numpy_function(value.py(), "generic")?)?;
     if is_number(value) || numpy_scalar {
-        // Numbers fill inputs of one element.
+        // A number is a value for inputs of one element.
         let array = array::numpy_function(value.py(), "asarray")?.call1((value,))?.cast_into::<PyUntypedArray>()?;
         let one = array::plain(&array::cast(&array, element)?)?;
         let shape = port.port.shape.to_static().filter(|shape| shape.iter().all(|extent| *extent == 1));
@@ -163,7 +164,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, share: bool, element: ElementType
     if is_own && !(share && array::is_writable(array) && element != ElementType::Bf16) {
         return Ok(Value::Copy(Dense { tensor, shape }));
     }
-    // Only this call refers to a cast array. So it is shared without a copy if the caller wants sharing; else it is copied to the request's
-    // own tensor.
+    // Only this call refers to an array that it has cast, so the array can be shared without a copy. Other arrays are shared only if the
+    // caller requests it, and are copied to the request's own tensor otherwise.
     if is_own || share { Ok(Value::Share(tensor)) } else { Ok(Value::Copy(Dense { tensor, shape })) }
 }

@@ -1,9 +1,9 @@
-//! When threads leave and enter the interpreter, and the end of the process.
+//! Controls when threads leave and enter the Python interpreter, also at the end of the process.
 //!
-//! A thread that takes the interpreter's lock while the interpreter is finalized is ended by CPython in the middle of our frames, which aborts
-//! the process. So `atexit` closes a gate: it cancels the runs, waits for the callbacks that are on and for the threads that are on
-//! their way back into the interpreter, with the lock released; every later one stays outside until the process is gone. Only
-//! the main thread, which finalizes, passes.
+//! CPython ends a thread that takes the interpreter's lock while the interpreter is finalized. If the thread has Rust functions on its
+//! stack, this aborts the process. Therefore [`_end`], which is registered with `atexit`, closes a gate: it releases the lock, cancels all
+//! runs, and waits for threads that run a callback or are about to take the lock. A thread that reaches the closed gate sleeps until the
+//! process ends. Only the main thread, which finalizes the interpreter, passes the gate.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,25 +15,25 @@ use pyo3::prelude::*;
 
 use crate::runtime::{InferRequest, WeakInferRequest};
 
-/// How long the end of the process waits for callbacks that are on.
+/// Maximum time that the end of the process waits for running callbacks.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often a wait on the main thread looks for signals.
+/// Interval at which a wait on the main thread handles signals.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The process ends: set once, by `atexit`.
+/// Whether the process ends. [`_end`] sets it once.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// Threads that are inside a callback.
+/// Number of callbacks that run now.
 static CALLING: AtomicUsize = AtomicUsize::new(0);
-/// Threads on their way back into the interpreter.
+/// Number of threads that are about to take the interpreter's lock.
 static RETURNING: AtomicUsize = AtomicUsize::new(0);
-/// The requests that exist, by number.
+/// All existing requests, by request ID.
 static REQUESTS: LazyLock<Mutex<HashMap<u64, WeakInferRequest>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// Callbacks on this thread's stack.
+    /// Number of callbacks on this thread's stack.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// Whether this is the main thread, once it is known.
+    /// Whether this is the main thread; `None` until it is determined.
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
@@ -45,7 +45,7 @@ pub fn is_main(py: Python<'_>) -> bool {
             let main: u64 = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
             Ok(main == threading.call_method0("get_ident")?.extract::<u64>()?)
         };
-        // A failure is that of an interpreter that is half gone, which only the main thread sees.
+        // The question fails only while the interpreter is finalized, and then only the main thread can ask it.
         let is_main = ask().unwrap_or(true);
         IS_MAIN.set(Some(is_main));
         is_main
@@ -64,7 +64,8 @@ pub fn detached<R: Send>(py: Python<'_>, action: impl FnOnce() -> R + Send) -> R
     done
 }
 
-/// The thread is about to take the lock; it stays here if the process ends.
+/// Records that this thread is about to take the interpreter's lock. If the process ends, this function does not return, except on the main
+/// thread.
 fn begin_to_return(is_main: bool) {
     RETURNING.fetch_add(1, Ordering::SeqCst);
     if ENDS.load(Ordering::SeqCst) && !is_main {
@@ -76,7 +77,7 @@ fn begin_to_return(is_main: bool) {
     }
 }
 
-/// Calls into the interpreter from any thread, unless the process ends.
+/// Runs `action` with the interpreter's lock, from any thread. Returns `None` without running it if the process ends.
 pub fn called<R>(action: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     struct Leave;
     impl Drop for Leave {
@@ -91,7 +92,7 @@ pub fn called<R>(action: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     if ENDS.load(Ordering::SeqCst) { None } else { Python::try_attach(action) }
 }
 
-/// Does what may wait for threads that want the interpreter's lock.
+/// Runs `action` without the interpreter's lock, because `action` can wait for threads that need the lock.
 pub fn do_detached(action: impl FnOnce() + Send) {
     let mut action = Some(action);
     let mut act = |py: Option<Python<'_>>| match (action.take(), py) {
@@ -104,13 +105,14 @@ pub fn do_detached(action: impl FnOnce() + Send) {
     }
 }
 
-/// Drops what may wait for threads that want the interpreter's lock.
+/// Drops `value` without the interpreter's lock, because the drop can wait for threads that need the lock.
 pub fn drop_detached<T: Send>(value: T) {
     do_detached(move || drop(value));
 }
 
-/// Waits until `wait` says that it is over: on the main thread in slices, between which signals are handled; on other threads with `None`, for as
-/// long as it takes. The runtime then knows of the wait, and refuses one that could never end.
+/// Calls `wait` without the interpreter's lock until it returns a value. On the main thread, `wait` gets a time limit, and signals are
+/// handled between the calls. On other threads, it gets `None` and waits without a limit. The runtime detects a deadlock in a wait without
+/// a limit and refuses it.
 pub fn wait_in_slices<T: Send>(py: Python<'_>, mut wait: impl FnMut(Option<Duration>) -> Option<T> + Send) -> PyResult<T> {
     let slice = is_main(py).then_some(SIGNAL_INTERVAL);
     loop {
@@ -121,12 +123,12 @@ pub fn wait_in_slices<T: Send>(py: Python<'_>, mut wait: impl FnMut(Option<Durat
     }
 }
 
-/// Notes a request, to be canceled when the process ends.
+/// Registers a request. It is canceled when the process ends.
 pub fn note(request: &InferRequest) {
     REQUESTS.lock().unwrap().insert(request.id(), request.downgrade());
 }
 
-/// The request is gone.
+/// Removes a dropped request from the registered requests.
 pub fn forget(request_id: u64) {
     REQUESTS.lock().unwrap().remove(&request_id);
 }
@@ -145,7 +147,7 @@ pub fn _end(py: Python<'_>) {
         while CALLING.load(Ordering::SeqCst) + RETURNING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Not dropped: the handles that Python has may be the last ones, and are dropped when it drops them.
+        // Do not drop these references: a request whose Python handles are gone would be freed here, at the end of the process.
         std::mem::forget(requests);
     });
 }

@@ -1,13 +1,17 @@
 //! The compiled part of the Python package `roiflow`: models that take images, and inference requests with OpenVINO's Python API, on roiflow's
 //! runtime.
 //!
-//! The package's Python files hold the classes that need no speed, and those that programs may derive from. Reading order: `core`, `model`,
-//! `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and gives its results),
-//! `stage`, `image`, `results`, `decoder` (models that take images), `tensor_class`, `array`, `types` (memory), `interpreter` (threads, signals, the end of the process), `errors`, `properties`, `package`,
-//! `arguments`, `remote`, `variable`.
+//! The Python files of the package contain the classes that need not be fast, and the classes that programs may derive from. Reading order:
+//! `core`, `model`, `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and gives its
+//! results), `stage`, `image`, `results`, `decoder` (models that take images), `tensor_class`, `array`, `types` (memory), `interpreter`
+//! (threads, signals, the end of the process), `errors`, `properties`, `package`, `arguments`, `remote`, `variable`.
 //!
-//! Rules. No mutex is held while Python code may run: what a mutex guards is cloned or taken out first, and dropped after it. A thread that waits, or
-//! frees what may wait for threads, has left the interpreter. `unsafe` is in `array` and `types` alone, for numpy's C interface.
+//! Rules:
+//!
+//! - No mutex is locked while Python code may run. Values behind a mutex are cloned or taken first, and dropped after the mutex is
+//!   unlocked.
+//! - A thread releases the interpreter's lock before it waits for other threads, or drops a value whose drop can wait for them.
+//! - Only `array` and `types` contain `unsafe` code, for the C interface of numpy.
 
 mod arguments;
 mod array;

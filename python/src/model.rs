@@ -12,7 +12,7 @@ use crate::package;
 use crate::port::{Key, Output, new_owner, no_key, ports_of};
 use crate::runtime::{self, Dim, PartialShape, PortKey};
 
-/// A model that was read and is not compiled: `Core.read_model` makes it.
+/// A model that is not compiled yet. `Core.read_model` creates it.
 #[pyclass(frozen, module = "roiflow", weakref)]
 pub struct Model {
     owner: u64,
@@ -20,12 +20,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// The object of a model.
+    /// Creates the Python object of a model.
     pub fn new(model: runtime::Model) -> Self {
         Self { owner: new_owner(), inner: Mutex::new(model) }
     }
 
-    /// The model as it is now.
+    /// A copy of the current model.
     pub fn inner(&self) -> runtime::Model {
         self.inner.lock().unwrap().clone()
     }
@@ -56,13 +56,15 @@ impl Model {
         ports_of(self.owner, false, &self.inner().info().outputs).into_iter().map(Output).collect()
     }
 
-    /// The input with this index or name, or the only one. Raises RuntimeError if there is none, or are several.
+    /// The input with this index or name; without an argument, the only input. Raises RuntimeError if there is no such input, or if there
+    /// are several inputs and no argument.
     #[pyo3(signature = (key=None))]
     fn input(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<Output> {
         self.port(true, key)
     }
 
-    /// The output with this index or name, or the only one. Raises RuntimeError if there is none, or are several.
+    /// The output with this index or name; without an argument, the only output. Raises RuntimeError if there is no such output, or if
+    /// there are several outputs and no argument.
     #[pyo3(signature = (key=None))]
     fn output(&self, key: Option<&Bound<'_, PyAny>>) -> PyResult<Output> {
         self.port(false, key)
@@ -73,10 +75,10 @@ impl Model {
         self.inner().name()
     }
 
-    /// Gives inputs other shapes: one for the only input, or a dictionary by name, index or port. An extent of -1 is dynamic, a pair the least and
-    /// greatest extent. Ports that were read before keep their shapes.
+    /// Changes the shapes of inputs. The argument is the shape of the only input, or a dictionary whose keys are names, indexes or ports.
+    /// An extent of -1 is dynamic; a pair is the minimum and the maximum extent. Port objects that exist already keep their shapes.
     ///
-    /// Raises RuntimeError if there is no such input or the number of axes differs.
+    /// Raises RuntimeError if there is no such input, or if the number of axes differs.
     fn reshape(&self, shapes: &Bound<'_, PyAny>) -> PyResult<()> {
         let model = self.inner();
         let ports = ports_of(self.owner, true, &model.info().inputs);
@@ -95,10 +97,11 @@ impl Model {
         Ok(())
     }
 
-    /// Makes pairs of an input and an output variables, by name: the output of a run is the input of the request's next run.
+    /// Turns pairs of an input and an output into variables. The dictionary maps names of inputs to names of outputs. The output of a run
+    /// is then the input of the next run of the same request.
     ///
-    /// Both ports are removed from the compiled model; `InferRequest.query_state` gives the variables. Raises RuntimeError if there are no
-    /// such ports or they differ in type.
+    /// The compiled model does not have these ports. `InferRequest.query_state` returns the variables. Raises RuntimeError if there are no
+    /// such ports, or if the types of a pair differ.
     fn make_stateful(&self, pairs: &Bound<'_, PyDict>) -> PyResult<()> {
         let pairs: Vec<(String, String)> =
             pairs.iter().map(|(input, output)| Ok((input.extract()?, output.extract()?))).collect::<PyResult<_>>()?;
@@ -120,12 +123,12 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // Bytes of a model may be large, nothing more.
+        // Freeing the bytes of a large model takes time, so the lock is released.
         drop_detached(self.inner());
     }
 }
 
-/// A shape with dynamic extents: what the class `PartialShape` makes of a value.
+/// Converts a value to a shape with dynamic extents, with the rules of the class `PartialShape`.
 fn partial_shape_from(value: &Bound<'_, PyAny>) -> PyResult<PartialShape> {
     let shape = package::partial_shape_class(value.py())?.call1((value,))?;
     let bounds: Vec<(i64, i64)> = shape.call_method0("_bounds")?.extract()?;

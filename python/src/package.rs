@@ -1,10 +1,10 @@
-//! What the compiled part takes from the package's Python files: classes that need no speed.
+//! Classes from the Python files of the package that the compiled part uses.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
-/// A class of the package, looked up once.
+/// Returns a class of the package. The import happens only once.
 fn class<'py>(py: Python<'py>, cell: &'static PyOnceLock<Py<PyType>>, module: &str, name: &str) -> PyResult<&'py Bound<'py, PyType>> {
     cell.import(py, module, name)
 }
@@ -25,27 +25,27 @@ classes! {
     partial_shape_class => "roiflow._shapes", "PartialShape";
     results_class => "roiflow._results", "OVDict";
     profiling_class => "roiflow._profiling", "ProfilingInfo";
-    /// The class with attributes, weak references and subclasses around the compiled one.
+    /// The Python class that derives from the compiled class. It allows attributes, weak references and subclasses.
     request_class => "roiflow._api", "InferRequest";
     compiled_class => "roiflow._api", "CompiledModel";
 }
 
-/// A `Shape`.
+/// Creates a `Shape`.
 pub fn shape<'py>(py: Python<'py>, extents: &[usize]) -> PyResult<Bound<'py, PyAny>> {
     shape_class(py)?.call1((extents.to_vec(),))
 }
 
-/// `Strides`.
+/// Creates a `Strides` object.
 pub fn strides<'py>(py: Python<'py>, stride_bytes: &[usize]) -> PyResult<Bound<'py, PyAny>> {
     strides_class(py)?.call1((stride_bytes.to_vec(),))
 }
 
-/// A `PartialShape` of pairs of the least and the greatest extent, -1 for none.
+/// Creates a `PartialShape` from pairs of the minimum and the maximum extent. A maximum of -1 means no limit.
 pub fn partial_shape<'py>(py: Python<'py>, bounds: Vec<(i64, i64)>) -> PyResult<Bound<'py, PyAny>> {
     partial_shape_class(py)?.call1((bounds,))
 }
 
-/// An `OVDict` around a dictionary from ports to arrays.
+/// Creates an `OVDict` from a dictionary that maps ports to arrays.
 pub fn results<'py>(py: Python<'py>, values: Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     results_class(py)?.call1((values,))
 }

@@ -1,4 +1,4 @@
-//! Ports of models (`Output`) and of compiled models (`ConstOutput`), and the keys by which callers choose one.
+//! Ports of models (`Output`) and of compiled models (`ConstOutput`), and the keys with which callers select a port.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -16,20 +16,20 @@ use crate::types::{Type, name_of};
 
 /// A port of one model.
 pub struct PortOf {
-    /// Of the model.
+    /// Number of the model; see [`new_owner`].
     owner: u64,
     pub is_input: bool,
     pub idx: usize,
     pub port: Port,
 }
 
-/// A number for a model, by which its ports know it.
+/// Returns a unique number for a model. The ports of the model store it.
 pub fn new_owner() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The ports of one side of a model.
+/// Creates the ports of all inputs, or of all outputs, of a model.
 pub fn ports_of(owner: u64, is_input: bool, ports: &[Port]) -> Vec<Arc<PortOf>> {
     ports.iter().enumerate().map(|(idx, port)| Arc::new(PortOf { owner, is_input, idx, port: port.clone() })).collect()
 }
@@ -84,7 +84,7 @@ macro_rules! port_class {
                 PySet::new(py, self.0.port.names.iter().map(|name| &**name))
             }
 
-            /// One of the names, always the same. Raises RuntimeError if the port has none.
+            /// The first tensor name. Raises RuntimeError if the port has no name.
             #[getter(any_name)]
             fn any_name_property(&self) -> PyResult<&str> {
                 self.0.port.names.first().map(|name| &**name).ok_or_else(|| Error::new_err("the port has no name"))
@@ -168,7 +168,7 @@ macro_rules! port_class {
 port_class!(Output, "An input or output of a model that is not compiled. Equal to itself alone.");
 port_class!(ConstOutput, "An input or output of a compiled model. Equal to itself alone.");
 
-/// The port, if the value is one.
+/// Returns the port if the value is a port.
 pub fn port_from(value: &Bound<'_, PyAny>) -> Option<Arc<PortOf>> {
     if let Ok(port) = value.cast::<ConstOutput>() {
         return Some(port.get().0.clone());
@@ -176,17 +176,17 @@ pub fn port_from(value: &Bound<'_, PyAny>) -> Option<Arc<PortOf>> {
     value.cast::<Output>().ok().map(|port| port.get().0.clone())
 }
 
-/// A key of a caller's.
+/// A key with which a caller selects a port.
 pub enum Key {
     Name(String),
     Index(usize),
     Port(Arc<PortOf>),
-    /// The caller gave none: the only port.
+    /// The caller passed no key: the only port is selected.
     Only,
 }
 
 impl Key {
-    /// The key that a value stands for: a name, an index or a port; `None` for what is no key.
+    /// Converts a name, an index or a port to a key. Returns `None` for values of other types.
     pub fn from_value(value: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         if let Ok(name) = value.cast::<PyString>() {
             return Ok(Some(Self::Name(name.to_str()?.to_owned())));
@@ -197,14 +197,14 @@ impl Key {
         if value.hasattr("__index__")? { Ok(Some(Self::Index(index_from(value)?))) } else { Ok(None) }
     }
 
-    /// The index of the port among `ports`, all inputs or all outputs of one model.
+    /// Returns the index of the selected port in `ports`, which are all inputs or all outputs of a model.
     pub fn find(&self, kind: &str, ports: &[Arc<PortOf>]) -> PyResult<usize> {
         let has_name = |port: &PortOf, name: &str| port.port.names.iter().any(|own| **own == *name);
         let found = match self {
             Self::Name(name) => ports.iter().position(|port| has_name(port, name)),
             Self::Index(idx) => (*idx < ports.len()).then_some(*idx),
             Self::Port(port) => ports.iter().position(|own| own.is_same(port)).or_else(|| {
-                // Of the model that was compiled, or of another compiled model.
+                // The port may belong to the model before compilation, or to another compiled model.
                 let is_alike = |own: &Arc<PortOf>| {
                     own.owner != port.owner
                         && own.is_input == port.is_input
@@ -229,7 +229,7 @@ impl Key {
     }
 }
 
-/// An index; one that is negative or too large is one that no list has.
+/// Converts a value to an index. A negative or very large number becomes `usize::MAX`, which no list has.
 pub fn index_from(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<usize>() {
         Ok(idx) => Ok(idx),
@@ -238,7 +238,7 @@ pub fn index_from(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
 }
 
-/// Keys that are neither name, index nor port.
+/// Creates the exception for a key that is neither a name, an index nor a port.
 pub fn no_key(value: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!("Incompatible key type for input: {value}; expected a name, an index or a port"))
 }

@@ -1,4 +1,4 @@
-//! Properties by OpenVINO's names, as options of roiflow's configuration and back.
+//! Converts properties with OpenVINO's names to options of roiflow's configuration, and back.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use crate::errors::{ConfigError, NotFound, OrRaise};
 use crate::runtime::{Config, Performance, Precision};
 use crate::types::{Type, name_of};
 
-/// The properties that can be set: OpenVINO's name, and the option's.
+/// The properties that can be set: OpenVINO's name and the name of the option.
 const SETTABLE: [(&str, &str); 7] = [
     ("PERF_COUNT", "profiling"),
     ("PERFORMANCE_HINT", "performance"),
@@ -19,7 +19,7 @@ const SETTABLE: [(&str, &str); 7] = [
     ("CACHE_DIR", "cache-folder"),
 ];
 
-/// roiflow's own names.
+/// Options that have only a name of roiflow.
 const OWN: [&str; 10] = [
     "performance",
     "requests",
@@ -33,7 +33,7 @@ const OWN: [&str; 10] = [
     "batch-timeout",
 ];
 
-/// The names of all properties that can be set, and of those that are only read.
+/// Returns the names of all properties: those that can be set, and `read_only`.
 pub fn supported(read_only: &[&'static str]) -> Vec<&'static str> {
     SETTABLE.iter().map(|(name, _)| *name).chain(read_only.iter().copied()).chain(OWN).collect()
 }
@@ -90,7 +90,7 @@ fn set(config: &mut Config, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()
     Ok(())
 }
 
-/// The text of a value: names of element types and of the members of enumerations; numbers and booleans as they are.
+/// Converts a value to text: the name of an element type or of a member of an enumeration, or a number or boolean in its usual form.
 fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(element) = value.cast::<Type>() {
         return Ok(name_of(element.get().0).to_owned());
@@ -102,7 +102,7 @@ fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if has_name { value.getattr("name")?.extract() } else { value.str()?.extract() }
 }
 
-/// A property that was set, or its default; `None` for a name that no option has.
+/// Returns the value of a property, or its default if it was not set. Returns `None` if no option has this name.
 pub fn get(py: Python<'_>, config: &Config, name: &str) -> PyResult<Option<Py<PyAny>>> {
     let option = SETTABLE.iter().find(|(known, _)| *known == name).map_or(name, |(_, option)| option);
     let performance = match config.performance {
@@ -133,7 +133,7 @@ pub fn get(py: Python<'_>, config: &Config, name: &str) -> PyResult<Option<Py<Py
     Ok(Some(value))
 }
 
-/// The error of a property that there is not.
+/// Creates the exception for an unknown property.
 pub fn unknown(name: &str, known: &[&str]) -> PyErr {
     NotFound::new_err(format!("no property {name}: expected one of {}", known.join(", ")))
 }

@@ -1,7 +1,7 @@
 //! The class `AsyncInferQueue`.
 //!
-//! The runtime's queue calls a closure that holds `State` weakly; `State` holds what is Python's, seen by the collector through the queue's
-//! object. Requests of the queue hold the queue weakly.
+//! The runtime's queue calls a closure that has a weak reference to `State`. `State` owns the Python objects, and Python's garbage
+//! collector visits them through the object of the queue. Requests of the queue have weak references to the queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -21,11 +21,11 @@ use crate::request::{Handle, InferRequest};
 use crate::run::infer;
 use crate::runtime::{self, ErrorKind};
 
-/// The data of a job.
+/// The user data of a job.
 type Userdata = Option<Py<PyAny>>;
 type Queue = runtime::AsyncInferQueue<Userdata>;
 
-/// What the callbacks of jobs need.
+/// The state that the callbacks of jobs need.
 struct State {
     /// Read without the interpreter's lock, so that jobs without a callback do not take it.
     has_callback: AtomicBool,
@@ -34,17 +34,17 @@ struct State {
 
 struct Inner {
     callback: Option<Py<PyAny>>,
-    /// The data of the latest job of each request.
+    /// The user data of the latest job of each request.
     userdata: Vec<Userdata>,
     requests: Vec<Py<PyAny>>,
-    /// The runtime's numbers of the requests.
+    /// The request IDs of the runtime.
     ids: Vec<u64>,
-    /// The first exception since the latest `wait_all`: of a run, or of the callback.
+    /// The first exception since the latest `wait_all`. A run or the callback has raised it.
     raised: Option<PyErr>,
 }
 
 impl State {
-    /// A job ended, on a thread of the runtime's.
+    /// Handles the end of a job: calls the callback and stores its exception. Runs on a thread of the runtime.
     fn complete(&self, py: Python<'_>, request: &runtime::InferRequest, userdata: Userdata, result: runtime::Result<()>) {
         let raised = match result {
             Err(error) => Some(raise(error)),
@@ -77,7 +77,7 @@ impl State {
     }
 }
 
-/// The place of a request in its queue.
+/// The slot of a request in its queue.
 pub struct Slot {
     queue: Weak<Queue>,
     state: Weak<State>,
@@ -94,7 +94,7 @@ impl Slot {
         Busy::new_err("busy: the request is running a job of its queue; wait for it, or start another job of the queue")
     }
 
-    /// Runs on this request if it is idle, or from its callback.
+    /// Runs the model with this request. The request must be idle, or the caller must be its callback.
     pub fn infer<'py>(&self, py: Python<'py>, handle: &Handle, inputs: Given, share_outputs: bool) -> PyResult<Bound<'py, PyAny>> {
         let (queue, _state) = self.queue()?;
         handle.note_start();
@@ -124,7 +124,7 @@ impl Slot {
         started
     }
 
-    /// The data of the latest job.
+    /// The user data of the latest job.
     pub fn userdata(&self, py: Python<'_>) -> Py<PyAny> {
         let Some(state) = self.state.upgrade() else { return py.None() };
         let inner = state.inner.lock().unwrap();
@@ -132,14 +132,14 @@ impl Slot {
     }
 }
 
-/// A fixed number of requests of one model, and jobs on them: a job starts as soon as a request is idle.
+/// Runs jobs on a fixed number of requests of one model. A job starts as soon as a request is idle.
 ///
-/// `jobs` is the number of requests; 0: as many as keep the device busy. From any number of threads at once.
+/// `jobs` is the number of requests; 0 selects the device's optimal number. Any number of threads may use the queue at the same time.
 ///
-/// Raises TypeError and ValueError for other arguments.
+/// Raises TypeError if an argument has another type, and ValueError if `jobs` is invalid.
 #[pyclass(frozen, module = "roiflow._roiflow", subclass, name = "AsyncInferQueue")]
 pub struct AsyncInferQueue {
-    /// Taken by the drop.
+    /// `None` only while the queue is dropped.
     queue: Option<Arc<Queue>>,
     state: Arc<State>,
     compiled: Option<Arc<Compiled>>,
@@ -152,7 +152,7 @@ impl AsyncInferQueue {
 
     fn idle(&self, py: Python<'_>) -> PyResult<runtime::IdleRequest<'_, Userdata>> {
         let queue = self.queue();
-        // Without leaving the interpreter, where one is idle.
+        // If a request is idle, take it without releasing the interpreter's lock.
         let idle = match queue.try_take_longest_idle() {
             Some(idle) => Ok(idle),
             None => wait_in_slices(py, |slice| match slice {
@@ -186,7 +186,7 @@ impl AsyncInferQueue {
         queue.set_callback(move |request, userdata, result| {
             let Some(state) = weak.upgrade() else { return };
             if result.is_err() || userdata.is_some() || state.has_callback.load(Ordering::Acquire) {
-                // With the state, so that Python's objects are dropped with the interpreter's lock held.
+                // Move the state into the call, so that its Python objects are dropped while the interpreter's lock is held.
                 let _unless_the_process_ends = called(move |py| {
                     state.complete(py, request, userdata, result);
                     drop(state);
@@ -196,10 +196,10 @@ impl AsyncInferQueue {
         Ok(Self { queue: Some(queue), state, compiled: Some(compiled) })
     }
 
-    /// Starts a job as soon as a request is idle. Arguments as for `InferRequest.start_async`; `userdata` goes to the callback.
+    /// Starts a job as soon as a request is idle. The arguments are those of `InferRequest.start_async`. The callback gets `userdata`.
     ///
-    /// Raises RuntimeError if the inputs do not fit, WouldDeadlock in the queue's own callback if no request is idle. What a job raises comes
-    /// out of `wait_all`.
+    /// Raises RuntimeError if the inputs do not fit. Raises WouldDeadlock if the queue's own callback calls this method and no request is
+    /// idle. `wait_all` raises the exception of a failed job.
     #[pyo3(signature = (inputs=None, userdata=None, share_inputs=false))]
     fn start_async(
         &self,
@@ -213,7 +213,7 @@ impl AsyncInferQueue {
         let userdata = userdata.filter(|userdata| !userdata.is_none()).map(|userdata| userdata.clone().unbind());
         let idle = self.idle(py)?;
         let idx = idle.index();
-        // With the interpreter's lock held: the callback can't come before the data is noted.
+        // This thread holds the interpreter's lock, so the callback cannot run before the user data is stored.
         idle.start(given, userdata.as_ref().map(|userdata| userdata.clone_ref(py))).or_raise()?;
         let object = {
             let inner = self.state.inner.lock().unwrap();
@@ -224,9 +224,9 @@ impl AsyncInferQueue {
         Ok(())
     }
 
-    /// Sets the function that is called with the request and the data of each job that went well.
+    /// Sets the callback. It is called with the request and the user data after each successful job.
     ///
-    /// What it raises comes out of `wait_all`. Raises TypeError for what can't be called.
+    /// `wait_all` raises the exceptions of the callback. Raises TypeError if `callback` is not callable.
     fn set_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if !callback.is_callable() {
             return Err(PyTypeError::new_err(format!("set_callback: expected a function, got {}", callback.get_type())));
@@ -237,7 +237,8 @@ impl AsyncInferQueue {
         Ok(())
     }
 
-    /// Waits for all jobs and their callbacks. Raises the first exception since the latest call, once; WouldDeadlock in the queue's own callback.
+    /// Waits for all jobs and their callbacks. Raises the first exception of a job or callback since the previous call. Raises
+    /// WouldDeadlock if the queue's own callback calls this method.
     fn wait_all(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.queue();
         let outcome =
@@ -261,12 +262,12 @@ impl AsyncInferQueue {
         self.queue().is_ready()
     }
 
-    /// The index of the request that the next job takes; waits until one is idle.
+    /// Returns the index of the request that the next job will use. Waits until a request is idle.
     fn get_idle_request_id(&self, py: Python<'_>) -> PyResult<usize> {
         let queue = self.queue();
         let idle = wait_in_slices(py, |slice| match slice {
             Some(slice) => queue.longest_idle_for(slice).transpose(),
-            // The request that is taken goes back at once.
+            // The taken request becomes idle again immediately.
             None => queue.longest_idle_for(Duration::ZERO).transpose().or_else(|| Some(queue.take_idle().map(|idle| idle.index()))),
         });
         idle?.or_raise()
@@ -320,7 +321,7 @@ impl AsyncInferQueue {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A callback that is on holds the state, too: what it refers to is reached from there.
+        // If the mutex is locked, a running callback uses the state, so its objects are still reachable.
         let Ok(inner) = self.state.inner.try_lock() else { return Ok(()) };
         inner.callback.iter().try_for_each(|callback| visit.call(callback))?;
         inner.userdata.iter().flatten().try_for_each(|userdata| visit.call(userdata))?;
@@ -338,7 +339,7 @@ impl AsyncInferQueue {
 impl Drop for AsyncInferQueue {
     fn drop(&mut self) {
         let held = (self.queue.take(), self.compiled.take());
-        // Cancels, and waits for a callback that is on.
+        // The drop cancels the jobs and waits for a running callback.
         do_detached(move || drop(held));
     }
 }
