@@ -18,7 +18,7 @@ use crate::vision::{Scratch, Target};
 
 /// The batch items of one run, which the steps of the run share.
 pub(super) struct Batch {
-    /// Empty while the request is idle, and during decoding.
+    /// The batch items of the current run. The list is empty while the request is idle, and during decoding.
     pub(super) items: Vec<BatchItem>,
     /// Input shape of one batch item, equal for all items.
     pub(super) input_shape: Option<Shape>,
@@ -41,7 +41,7 @@ pub(super) struct BatchItem {
     /// Sort key in the queue.
     pub(super) order: Instant,
     pub(super) submitted: Instant,
-    /// Whether the job runs in a separate call: its batch failed, or a blocking caller waits.
+    /// Whether the job runs in a separate call, because its batch failed or because a blocking caller waits for it.
     pub(super) alone: bool,
     frame_from_input: Transform,
     /// Error of this batch item.
@@ -111,7 +111,7 @@ impl FillInput for BatchInput {
                     n_filled += 1;
                 }
                 Err(error) if n_items == 1 => return Err(error),
-                // The memory of this batch item keeps the values of an earlier run, and its outputs are ignored.
+                // The preprocessing of this batch item failed: its memory keeps the values of an earlier run, and its outputs are ignored.
                 Err(error) => self.batch.lock().unwrap().items[item_idx].failed = Some(error),
             }
         }
@@ -130,7 +130,7 @@ fn copy_item(values: &Tensor, input: &mut BytesMut, item_idx: usize) -> Result<(
     Ok(())
 }
 
-/// The decode step: decodes each batch item into its job.
+/// Decode step of a run: decodes the outputs of each batch item and stores the results in the item's job.
 pub(super) fn decode_batch(batch: &Mutex<Batch>, context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let mut items = std::mem::take(&mut batch.lock().unwrap().items);
     let decoded = decode_items(&mut items, context, scratch);
@@ -140,7 +140,7 @@ pub(super) fn decode_batch(batch: &Mutex<Batch>, context: &RunContext<'_>, scrat
 
 fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut Results) -> Result<()> {
     let n_items = items.len();
-    // Shape of one batch item, and all values, for each output.
+    // For each output: the shape of one batch item, and the values of all batch items.
     let mut values = Vec::with_capacity(context.n_outputs());
     for output_idx in 0..context.n_outputs() {
         let (mut shape, data) = values_of(context, output_idx)?;
@@ -188,7 +188,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
         ElementType::I64 => cast!(i64),
         ElementType::U64 => cast!(u64),
         ElementType::F64 => cast!(f64),
-        // For all other types `output` returns an error.
+        // `output` returns an error for all types except `f32`.
         _ => {
             let (shape, values) = context.output::<f32>(output_idx)?;
             (shape, Cow::Borrowed(values))

@@ -1,4 +1,4 @@
-//! Clients: the data of a stage that its jobs and the queue use. Description, scheduling and counters.
+//! A client is the part of a stage that its jobs and the queue use: the model description, the scheduling and the counters.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -42,13 +42,13 @@ pub struct StepStats {
     pub total: Duration,
 }
 
-/// A stage, as seen by the queue.
+/// The part of a stage that its jobs and the queue use. See the module.
 pub(super) struct Client {
-    /// Preprocessing and decoding.
+    /// Preprocessing and decoding of the model.
     pub(super) spec: ModelSpec,
     pub(super) check: OutputCheck,
     pub(super) scheduling: Scheduling,
-    /// Number of running jobs. Changed under the queue's lock.
+    /// Number of running jobs. It changes only under the queue's lock.
     pub(super) n_running: AtomicUsize,
     pub(super) is_removed: AtomicBool,
     pub(super) stats: Mutex<StageStats>,

@@ -1,5 +1,5 @@
-//! Compiles a small model several times, with one request for each compiled model, on devices that run faster this way. For a cascade on
-//! OpenVINO's CPU device, such copies reduced the idle time of two cores from 9.6 % to 0.9 %.
+//! Compiles a small model several times, with one request for each compiled model. Some devices run faster with such copies. For a cascade
+//! on OpenVINO's CPU device, such copies reduced the idle time of two cores from 9.6 % to 0.9 %.
 //!
 //! Each copy needs memory for its weights, so copies are used only for small models and on few cores. They also require a cache of compiled
 //! models, from which a copy loads within milliseconds. The first copy is compiled at the start, the others when jobs wait for a request.
@@ -18,7 +18,7 @@ const MAX_BYTES: u64 = 32 << 20;
 /// A compiled model, and how to compile its copies.
 pub(super) struct Copies {
     pub(super) first: CompiledModel,
-    /// Total number of requests.
+    /// Total number of requests of all copies.
     pub(super) n_requests: usize,
     /// Compiles a copy for one request; `None` if one compiled model has all requests.
     pub(super) compile_another: Option<CompileAnother>,
@@ -52,7 +52,7 @@ impl Copies {
         let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..config.clone() };
         let first = core.compile_accepted(model, device, &of_one, accept)?;
         if first.device() != device && core.copy_bytes(model, first.device()).is_none() {
-            // `AUTO` selected another device than the one for which the number of copies was decided.
+            // `AUTO` selected a device other than the one for which copies were planned, so do not use copies.
             return core.compile_accepted(model, device, config, accept).map(Self::one);
         }
         let (core, model, device) = (core.clone(), model.clone(), first.device().to_owned());
@@ -61,7 +61,8 @@ impl Copies {
     }
 }
 
-/// The number of copies is the number of cores. `None` if the user's options exclude copies.
+/// Returns the number of copies, which is the number of cores. Returns `None` if the user's options exclude copies, if there is no cache of
+/// compiled models, or if there are too few or too many cores.
 fn n_copies(options: &StageOptions, config: &Config) -> Option<usize> {
     let n_copies = std::thread::available_parallelism().map_or(1, NonZero::get);
     let leaves_it_open = options.batch_size.is_none_or(|max| max <= 1)

@@ -76,14 +76,14 @@ pub(super) struct Queue {
     ended: Condvar,
     /// Wakes up the watcher thread.
     watched: Condvar,
-    /// Whether removing a client timed out.
+    /// Whether the removal of a client has timed out, because a run hangs.
     hangs: AtomicBool,
     /// Whether a run of any client has succeeded.
     pub(super) has_run: AtomicBool,
 }
 
 struct State {
-    /// Empty after the queue was closed.
+    /// The requests with their callbacks; empty after the queue was closed.
     workers: Vec<Arc<Worker>>,
     /// Number of workers to add later, each with a copy of the model.
     n_workers_to_add: usize,
@@ -108,8 +108,8 @@ thread_local! {
 }
 
 impl Queue {
-    /// Creates the requests of a model. `urgent`: runs have priority. `throttles`: the number of in-flight frames is reduced while requests
-    /// wait for CPU threads.
+    /// Creates the requests of a model. If `urgent` is true, the runs have priority. If `throttles` is true, the number of in-flight frames
+    /// is reduced while requests wait for CPU threads.
     pub(super) fn new(copies: Copies, limits: BatchLimits, urgent: bool, throttles: bool) -> Result<Arc<Self>> {
         let Copies { first, n_requests, compile_another } = copies;
         let n_at_first = if compile_another.is_some() { 1 } else { n_requests };
@@ -177,8 +177,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Schedules the jobs of one frame. Never blocks. `alone`: each job runs in a separate call without waiting for a batch, for a blocking
-    /// caller.
+    /// Schedules the jobs of one frame. Never blocks. If `alone` is true, each job runs in a separate call without waiting for a batch,
+    /// because a blocking caller waits.
     pub(super) fn submit(&self, jobs: impl IntoIterator<Item = Job>, alone: bool) {
         let submitted = Instant::now();
         let mut state = self.state.lock().unwrap();
@@ -289,7 +289,7 @@ impl Queue {
         }
     }
 
-    /// Number of cores for a run: its share if the busy requests divide all cores.
+    /// Returns the number of cores that a run may use: all cores divided by the number of busy requests.
     pub(super) fn n_cores_of_a_run(&self) -> usize {
         let state = self.state.lock().unwrap();
         let n_busy = state.workers.len().saturating_sub(state.idle.len());
@@ -444,7 +444,7 @@ impl Queue {
 }
 
 impl State {
-    /// Latest start of the next call; `None` if no job waits.
+    /// Returns the latest time at which the next call must start; `None` if no job waits.
     fn due_at(&self, limits: BatchLimits) -> Option<Instant> {
         let first = self.pending.front()?;
         match limits.timeout {
@@ -497,7 +497,8 @@ impl Worker {
         let _entered = span.map(tracing::Span::entered);
         match self.request.start_async(()) {
             Err(error) if error.kind() == ErrorKind::Busy => {
-                // The callback that made the request idle has delivered its result, but has not returned yet. It returns shortly.
+                // The callback that made the request idle has delivered its result, but has not returned yet. Wait until the callback
+                // returns.
                 let _ended = self.request.wait();
                 self.request.start_async(())
             }
@@ -555,7 +556,7 @@ mod tests {
     use crate::vision::decode::{Decoder, Output};
     use crate::{ModelSpec, RunGuard, StageOptions, StageResults};
 
-    /// Checks that it gets one batch item, or panics.
+    /// A client whose preprocessing must get exactly one batch item, and otherwise panics.
     #[derive(Debug)]
     struct OneRow {
         panics: bool,

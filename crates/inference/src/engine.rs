@@ -1,4 +1,4 @@
-//! Engines: the shared context of stages. Devices, decoders, compiled models, and file access rules.
+//! An engine is the context that stages share: devices, decoders, compiled models, and file access rules.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ impl Engine {
         devices.push((self.0.n_registered.fetch_add(1, Ordering::Relaxed) + 1, device));
     }
 
-    /// All devices, and the registration number of the device with this name; 0 for a built-in device.
+    /// Returns a core with all devices, and the registration number of the device with this name; 0 for a built-in device.
     pub(super) fn core_for(&self, device: Option<&str>) -> (Core, u64) {
         let mut core = self.0.core.clone();
         let more = self.0.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +120,7 @@ impl Default for Engine {
     }
 }
 
-/// Compares identity.
+/// Two engines are equal if one is a clone of the other.
 impl PartialEq for Engine {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

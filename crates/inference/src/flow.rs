@@ -359,7 +359,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         self.state
     }
 
-    /// Epoch and link of work that begins now.
+    /// Returns the current epoch and link, for work that begins now.
     pub fn turn(&self) -> Turn {
         Turn { epoch: self.epoch, link: self.link }
     }
@@ -433,7 +433,7 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.flush();
                 &[CloseQueue, DiscardSegment, DiscardResults, AwaitPause]
             }
-            // A frame from before the flush may have left after the flush began, and its results may have been cached.
+            // A frame may have left after FLUSH_START, and its results may have been cached. Discard cached results.
             (Trigger::Open, Flushing | PeerFlushing) => &[StopTask, DiscardResults],
             // The frames that were discarded when the queue closed were not inferred, so the motion gate must not compare with them.
             (Trigger::Open, Unlinked | Failed(_) | Broken(_)) => &[StopTask, ResetMotion],
@@ -495,7 +495,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         })
     }
 
-    /// Handles a push that downstream did not accept, for a frame of the current epoch.
+    /// Handles a frame of the current epoch that downstream did not accept.
     fn refuse(&mut self, turn: Turn, result: Return<E>, is_linked: bool, input: Input, output: Output) -> Option<&'static [Action]> {
         use Action::*;
         // If the peer is unlinked and then stopped during the push, the push returns Flushing although the pad is not linked.

@@ -95,7 +95,7 @@ impl From<Vec<(Tensor, InputLayout)>> for Images {
     }
 }
 
-/// The input that [`image_input`] returns.
+/// An input of a request, created by [`image_input`].
 #[derive(Debug)]
 pub struct ImageInput {
     images: Vec<Image>,
@@ -151,7 +151,7 @@ impl FillInput for ImageInput {
 }
 
 impl Image {
-    /// At least 1x1; preprocessing reports invalid sizes.
+    /// Size of the image, at least 1x1. Preprocessing reports an invalid size as an error.
     fn size(&self) -> Size {
         match self {
             Self::Frame(frame) => frame.size(),

@@ -34,7 +34,7 @@ struct State<T> {
     n_skipped: usize,
     n_events: usize,
     capacity: usize,
-    /// Limits in addition to `capacity`: maximum number of all frames, and of frames in flight.
+    /// Maximum number of all frames, in addition to the limit `capacity`. `max_in_flight` limits the frames in flight.
     max_frames: usize,
     max_in_flight: usize,
     /// Ticket of the next entry.
@@ -42,7 +42,7 @@ struct State<T> {
     flushing: bool,
     /// Whether `take` must return once without an item.
     wake_requested: bool,
-    /// Items returned by `take` without a following `finish_taken`.
+    /// Number of items that `take` has returned and that `finish_taken` has not reported yet.
     n_taken: usize,
 }
 
@@ -133,7 +133,7 @@ pub enum Taken<T> {
 }
 
 impl<T> InFlightQueue<T> {
-    /// Creates a queue for `capacity` frames. It is flushing until [`InFlightQueue::resume`].
+    /// Creates a queue for `capacity` frames. The new queue is in the flushing state until [`InFlightQueue::resume`] is called.
     pub fn new(capacity: usize) -> Self {
         let state = State {
             entries: VecDeque::with_capacity(capacity + MAX_EVENTS),
@@ -267,7 +267,7 @@ impl<T> InFlightQueue<T> {
         item
     }
 
-    /// Whether `is_it` returns true for a frame in flight. Visits the oldest frame first and stops at the first match.
+    /// Returns whether `is_it` is true for at least one frame in flight. Visits the oldest frame first and stops at the first match.
     pub fn find_in_flight(&self, is_it: impl FnMut(&T) -> bool) -> bool {
         let state = self.state.lock().unwrap();
         state.entries.iter().filter(|entry| entry.kind == Kind::InFlight).map(|entry| &entry.item).any(is_it)

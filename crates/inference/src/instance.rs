@@ -1,4 +1,4 @@
-//! Instances: compiled models with their requests, shared by the stages of an engine.
+//! An instance is a compiled model with its requests. The stages of an engine can share an instance.
 //!
 //! Stages can share an instance if their [`Settings`] and [`Role`] are equal. Preprocessing, decoders, labels, thresholds and scheduling
 //! belong to each stage and come with its jobs. The registry holds weak references. The thread that drops the last stage frees the model.
@@ -39,7 +39,7 @@ pub enum Sharing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Detector,
-    /// Classifies regions; a frame can have several.
+    /// Classifies regions. A frame can have several regions.
     Classifier,
     ClassifierOfFrames,
 }
@@ -58,7 +58,7 @@ impl fmt::Display for Role {
 pub(super) struct Instance {
     pub(super) queue: Arc<Queue>,
     pub(super) model: CompiledModel,
-    /// Information from the model file, for batch size 1.
+    /// Ports and metadata of the model file, for batch size 1.
     pub(super) info: ModelInfo,
     /// Measured duration of a run.
     pub(super) warmed_up: Mutex<Option<Duration>>,
@@ -102,7 +102,7 @@ impl Settings {
         }
     }
 
-    /// Replaces options that are not set by their defaults, so that they equal explicitly set defaults.
+    /// Sets the default for each option that is not set, so that it equals an option that is explicitly set to its default.
     fn with_defaults(mut self) -> Self {
         self.device.get_or_insert_with(|| DEFAULT_DEVICE.to_owned());
         self.batch_timeout = self.batch_size.filter(|&size| size > 1).and(self.batch_timeout.or(Some(DEFAULT_BATCH_TIMEOUT)));
@@ -160,7 +160,7 @@ pub(super) struct Instances(Mutex<HashMap<Key, InstanceSlot>>);
 fn slot(instances: &Instances, key: Key) -> InstanceSlot {
     let mut slots = instances.0.lock().unwrap();
     slots.retain(|_, slot| {
-        // A thread that creates the instance holds a clone of the slot.
+        // Keep the slot if it has a second reference, because a thread is then creating the instance.
         Arc::strong_count(slot) > 1 || slot.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
     });
     slots.entry(key).or_default().clone()

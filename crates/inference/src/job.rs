@@ -29,7 +29,7 @@ impl StageResults {
     /// The results, or the first error.
     ///
     /// # Errors
-    /// The first error.
+    /// Returns the first error if a run failed.
     pub fn into_result(mut self) -> Result<Self> {
         self.failed.take().map_or(Ok(self), |(error, _)| Err(error))
     }
@@ -70,10 +70,10 @@ pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
 }
 
 struct Gathered {
-    /// Number of runs that are not complete.
+    /// Number of runs of the frame that are not complete.
     n_open: usize,
     results: StageResults,
-    /// Detections in regions, with the index of the region.
+    /// Detections in each completed region, with the index of the region.
     of_regions: Vec<(usize, Vec<Detection>)>,
 }
 

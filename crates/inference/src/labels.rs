@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::runtime::{Error, ErrorKind, Result, files};
 
-/// Labels by class index; may be empty. Clones share the labels.
+/// Labels of a model, indexed by class. The list may be empty. Clones share the list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(Arc<[Arc<str>]>);
 

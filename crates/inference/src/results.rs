@@ -7,7 +7,7 @@ use crate::vision::decode::{RawAttribute, Results};
 /// Mapping of the results of one input to the frame.
 pub(super) struct ResultSpace {
     pub(super) frame_from_input: Transform,
-    /// Used instead of `frame_from_input` for images that are aligned by keypoints.
+    /// Transform from input to frame for images that are aligned by keypoints. It replaces `frame_from_input`.
     pub(super) alignment: Option<Similarity>,
     /// ID of the region's object.
     pub(super) parent: Option<ObjectId>,
@@ -17,7 +17,7 @@ impl ResultSpace {
     /// Maps a point from input to frame coordinates.
     fn point(&self, point: Point) -> Point {
         match self.alignment {
-            // In the coordinates of the alignment, pixel centers are integers.
+            // The alignment uses coordinates in which pixel centers are integers, so convert by half a pixel.
             Some(alignment) => {
                 let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
                 Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }

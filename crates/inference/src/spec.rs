@@ -97,7 +97,7 @@ pub struct ModelSpec {
     pub heads: Vec<Head>,
     /// Preprocessing of the model's input.
     pub preprocess: Preprocess,
-    /// How a region is derived from a detection. The default value for detectors.
+    /// How a region is derived from a detection. Detectors have the default value.
     pub crop: Crop,
     /// Width and height of the input.
     pub input_size: Size,
@@ -125,7 +125,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// Subject of the decoders for this task.
+    /// Returns what a decoder for this task must produce.
     fn subject(self) -> Subject {
         match self {
             Self::Detection => Subject::Objects,
@@ -250,7 +250,8 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
 /// The labels in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
-/// Returns the errors of [`ModelSpec::load`]. The labels of a model are not known here if its outputs are known only after it is compiled.
+/// Returns the errors of [`ModelSpec::load`]. The labels are not available here if the outputs of the model are known only after it is
+/// compiled.
 pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
@@ -274,8 +275,8 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
     Ok(task)
 }
 
-/// Sets dynamic width and height of the only input to the values of the description. Some models have known output shapes only after this.
-/// Returns the model unchanged if it is static or has no description yet.
+/// Sets dynamic width and height of the only input to the values of the description. Some models have known output shapes only after this
+/// change. Returns the model unchanged if it is static or has no description yet.
 ///
 /// # Errors
 /// Returns the errors of [`Model::reshape`].

@@ -173,7 +173,7 @@ impl Stage {
     /// Runs `frame` without batching and blocks until the results are complete.
     ///
     /// # Errors
-    /// The error of the run.
+    /// Returns the error of the run if the run fails.
     pub fn run(&self, frame: &Frame) -> Result<StageResults> {
         self.run_with(frame, RunGuard::now())
     }
@@ -209,7 +209,7 @@ impl Stage {
     /// Runs a black frame twice and returns the time of the second run, because engines initialize in the first.
     ///
     /// # Errors
-    /// The error of a run. The next call measures again.
+    /// Returns the error of a run if a run fails. The next call then measures again.
     pub fn warm_up(&self) -> Result<Duration> {
         let mut warmed_up = self.instance.warmed_up.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(took) = *warmed_up {
@@ -230,7 +230,7 @@ impl Stage {
     /// flush canceled the warm-up.
     ///
     /// # Errors
-    /// Returns the errors of [`Stage::warm_up`], for a model that has never run.
+    /// Returns the errors of [`Stage::warm_up`] if the model has never run.
     pub fn try_warm_up(&self) -> Result<Option<Duration>> {
         match self.warm_up() {
             Ok(run_time) => Ok(Some(run_time)),
@@ -300,7 +300,7 @@ impl Stage {
         &self.client.spec
     }
 
-    /// Counters and step times of its runs.
+    /// Counters and step times of the stage's runs.
     pub fn stats(&self) -> StageStats {
         self.client.stats()
     }
@@ -308,7 +308,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Remove the client before the instance is released.
+        // Remove the client first, because its jobs use the instance.
         self.instance.queue.remove_client(&self.client);
     }
 }

@@ -11,7 +11,7 @@ const N_NAMED: usize = 12;
 /// Classes are given by label, or by index if the model has no labels. `n_classes` is 0 if unknown.
 ///
 /// # Errors
-/// `Config`, with the expected and the actual text.
+/// Returns `Config` with the expected and the actual text if the text is invalid or names an unknown class.
 pub(super) fn by_class(text: &str, labels: &Labels, n_classes: u32, other: f32) -> Result<Vec<f32>> {
     let mut thresholds: Vec<Option<f32>> = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -38,7 +38,7 @@ pub(super) fn by_class(text: &str, labels: &Labels, n_classes: u32, other: f32) 
 
 fn class_of(label: &str, labels: &Labels, n_classes: u32) -> Result<usize> {
     if labels.is_empty() {
-        // Without a known number of classes, the range of `u16`. No model has more.
+        // If the number of classes is unknown, accept any `u16`, because no model has more classes.
         let class_id = label.parse::<u16>().ok().filter(|&class_id| n_classes == 0 || u32::from(class_id) < n_classes);
         let known = if n_classes > 0 { format!(" below {n_classes}") } else { String::new() };
         return class_id.map(usize::from).ok_or_else(|| {

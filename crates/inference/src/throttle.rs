@@ -16,7 +16,7 @@ const MIN_LONG_WAIT: Duration = Duration::from_millis(1);
 /// Maximum mean waiting time that counts as no waiting.
 const MAX_SHORT_WAIT: Duration = Duration::from_micros(500);
 
-/// State of the reduction; see the module.
+/// Decides by how many the number of in-flight frames is reduced; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     /// Runs since the last decision, with their total waiting time and total duration.

@@ -22,7 +22,7 @@ use crate::vision::decode::{DecoderRegistry, Subject};
 pub(super) struct Found {
     /// Source of the information.
     pub(super) from: &'static str,
-    /// The description, as far as it is known.
+    /// The known parts of the description.
     pub(super) draft: Draft,
     /// Missing parts, one sentence each.
     pub(super) open: Vec<String>,
@@ -46,7 +46,7 @@ pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
     Ok(with_characters(family::of_ports(info, None), info))
 }
 
-/// Metadata of Paddle model converters: class names, one per line.
+/// Adds the labels from the metadata of Paddle's model converters: class names, one per line.
 fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
     if let Some(names) =
         info.metadata.get("character").map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).filter(|names| !names.is_empty())
@@ -111,7 +111,7 @@ fn size_of(port: &Port, layout: &str) -> Option<Size> {
     Some(Size::new(extent(width)?, extent(height)?))
 }
 
-/// Whether a decoder reads the model's outputs, for an input of this size.
+/// Whether the decoder accepts the model's outputs for an input of this size.
 fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
     let shapes = output::shapes(info);
     DecoderRegistry::built_in()

@@ -22,7 +22,7 @@ use crate::runtime::{Error, ErrorKind, ModelInfo, Result, files};
 pub enum Source {
     /// A file that the user names.
     Named(PathBuf),
-    /// Text of the program, see [`StageOptions::description_text`].
+    /// Text that the program passes in [`StageOptions::description_text`].
     Text,
     /// The file with the model's name, next to the model.
     NextToModel(PathBuf),
@@ -60,7 +60,7 @@ impl Source {
         }
     }
 
-    /// Path of a labels file that the description names.
+    /// Reads the labels file that the description names.
     pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
         match self {
             Self::Named(path) | Self::NextToModel(path) => {
@@ -239,7 +239,7 @@ impl Description {
                 text.push('\n');
             }
         }
-        // A line at the end belongs to `[output]`, because that is the last table.
+        // The labels are appended at the end, because `[output]` is the last table.
         Ok(Self { text: format!("{text}{line}\n"), ..self.clone() })
     }
 

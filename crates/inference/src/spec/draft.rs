@@ -142,7 +142,7 @@ impl Draft {
     }
 }
 
-/// The line with these labels.
+/// Formats the key `labels` with these labels as a line of TOML.
 pub(super) fn labels_line(labels: &Labels) -> String {
     let names = (0..labels.len() as u32).filter_map(|class_id| labels.get(class_id)).map(|name| name.to_string());
     format!("labels = {}", written(&Value::Texts(names.collect())))
@@ -172,7 +172,7 @@ fn comment(text: &mut String, comment: &str) {
 /// Maximum number of list entries in a sentence.
 const N_NAMED: usize = 4;
 
-/// A value in a sentence.
+/// Formats a value for use in a sentence.
 fn brief(value: &Value) -> String {
     match value {
         Value::Text(text) => text.clone(),
@@ -182,7 +182,7 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// A value in TOML.
+/// Formats a value as TOML.
 fn written(value: &Value) -> String {
     let list = |values: Vec<toml::Value>| toml::Value::Array(values).to_string();
     match value {

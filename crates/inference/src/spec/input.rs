@@ -99,7 +99,7 @@ enum WrittenRounding {
 }
 
 impl WrittenInput {
-    /// The preprocessing options. Defaults used are added to `assumed`.
+    /// Returns the preprocessing options. Adds a sentence to `assumed` for each default that is used.
     pub(super) fn preprocess(&self, assumed: &mut Vec<String>) -> Result<Preprocess> {
         let defaults = Preprocess::default();
         let mut open = |key: &str, value: &str| assumed.push(format!("[input] `{key}` is not given: {value}"));
@@ -246,7 +246,7 @@ impl WrittenInput {
     }
 }
 
-/// One number for all channels, or one per channel.
+/// Expands a key with one number for all channels, or with one number per channel, and checks the range.
 fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: [f32; 3]) -> Result<[f32; 3]> {
     let n_channels = color.n_channels();
     match values {
@@ -280,7 +280,7 @@ mod tests {
         for row in rows {
             let key = row.split('`').nth(1).unwrap();
             let example = row.trim_end_matches(" |").rsplit_once("| ").unwrap().1.trim_matches('`');
-            // Longer texts are below the table.
+            // Longer examples are below the table of the page.
             if example != "see below" {
                 assert!(example.starts_with(&format!("{key} = ")), "{row}");
                 let input: WrittenInput = toml::from_str(example).unwrap_or_else(|error| panic!("{example}: {error}"));
@@ -294,7 +294,7 @@ mod tests {
         assert!(inputs.iter().all(|input| input.preprocess(&mut Vec::new()).is_ok()));
     }
 
-    /// Readers copy the whole example.
+    /// The first example must be complete, because readers copy it.
     #[test]
     fn first_documented_example_is_a_detector() {
         let examples = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);

@@ -245,14 +245,14 @@ fn by_ports(info: &ModelInfo, draft: &mut Draft) {
 }
 
 impl Output {
-    /// The model output of this converter.
+    /// Returns the name of the model output that this converter reads.
     fn tensor(&self, info: &ModelInfo) -> Result<Option<String>> {
         let name = match (&self.layer_name, &*self.layer_names) {
             (Some(name), []) => name,
             (None, [name]) => name,
             _ => return Ok(None),
         };
-        // Some model converters name the port after the layer, followed by its number.
+        // Some model converters name a port after its layer, followed by the number of the port.
         let is_it = |known: &str| known == name || known.strip_prefix(&**name).is_some_and(|rest| rest.starts_with([':', '/']));
         let found = info.outputs.iter().flat_map(|port| &port.names).find(|known| is_it(known));
         let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
@@ -268,7 +268,7 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
     let decoder = match converter {
         "detection_output" | "tensor_to_bbox_ssd" => Some("ssd"),
         "boxes_labels" | "boxes" | "tensor_to_bbox_atss" => Some("boxes-labels"),
-        // There is no decoder for maps with anchors; exports with decoded anchors have one table.
+        // No decoder reads maps with anchors. Exports whose anchors are already decoded have a single table.
         "yolo_v5" => deduce::fitting(info, &["yolov5"]),
         "yolo_v7" => Some("yolov5"),
         "yolo_v8" | "yolo_v11" => Some("yolov8"),

@@ -84,7 +84,7 @@ pub(super) struct NameKeys {
     name: Option<String>,
 }
 
-/// Context of the section.
+/// The data outside the section that its reader needs.
 pub(super) struct Context<'a> {
     pub(super) task: Task,
     pub(super) options: &'a StageOptions,
@@ -268,12 +268,12 @@ pub(super) fn outputs<'a>(info: &'a ModelInfo, shapes: &'a [Vec<usize>], roles: 
     outputs
 }
 
-/// Shapes of a model's outputs, see [`extents`].
+/// Shapes of a model's outputs; dynamic extents are converted as in [`extents`].
 pub(super) fn shapes(info: &ModelInfo) -> Vec<Vec<usize>> {
     info.outputs.iter().map(extents).collect()
 }
 
-/// The labels of the user, or otherwise of the description.
+/// Returns the labels that the user has set, otherwise the labels of the description.
 fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelKeys) -> Result<Labels> {
     if let Some(labels) = options.and_then(|options| options.labels.as_ref()) {
         return Ok(Labels::new(labels));
@@ -296,7 +296,8 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
 }
 
 /// # Errors
-/// Returns `Config` if there are labels and their number is not `n_classes`; 0 is unknown.
+/// Returns `Config` if there are labels and their number is not `n_classes`. If `n_classes` is 0, the number is unknown and every number is
+/// accepted.
 pub(super) fn check_labels(labels: &Labels, n_classes: u32) -> Result<()> {
     if !labels.is_empty() && n_classes > 0 && labels.len() != n_classes as usize {
         return Err(config(format!("expected {n_classes} labels, one per class of the model, got {}", labels.len())));
@@ -328,7 +329,7 @@ pub(super) fn extents(port: &Port) -> Vec<usize> {
 /// Checks that a decoder reads these outputs, and returns the number of classes. Dynamic extents are replaced by suitable extents. The
 /// actual outputs are checked in each run.
 fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) -> tensor::Result<u32> {
-    /// Candidate numbers of columns of box tables.
+    /// Numbers of columns that tables of boxes may have. They are tried for a dynamic extent.
     const COLUMNS: [usize; 9] = [4, 7, 6, 5, 1, 2, 10, 15, 16];
     let as_told = decoder.check(outputs, input);
     if as_told.is_ok() || !outputs.iter().any(|(_, shape)| shape.contains(&usize::MAX)) {
@@ -339,11 +340,11 @@ fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) 
         let outputs: Vec<(&str, &[usize])> = outputs.iter().zip(&shapes).map(|((name, _), shape)| (*name, &**shape)).collect();
         decoder.check(&outputs, input).is_ok()
     };
-    // These shapes do not determine the number of classes.
+    // The number of classes is unknown, because dynamic shapes do not determine it.
     if COLUMNS.into_iter().any(fits) { Ok(0) } else { as_told }
 }
 
-/// A shape with batch size 1 and `n_columns` columns for dynamic extents.
+/// Replaces dynamic extents of a shape: the batch size by 1, and the number of columns by `n_columns`.
 fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
     let rank = shape.len();
     let extent = |(axis, &extent): (usize, &usize)| match axis {
@@ -357,7 +358,7 @@ fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
 }
 
 /// # Errors
-/// Returns `Config` with all names and the most similar one, if there is no decoder of this name.
+/// Returns `Config` with all names and the most similar name if no decoder has this name.
 pub(super) fn check_decoder_name(name: &str) -> Result<()> {
     let known = DecoderRegistry::built_in();
     match known.subject(name) {
@@ -372,7 +373,7 @@ fn contradiction(decoder: &str, error: &tensor::Error) -> Error {
     config(format!("[output] decoder `{decoder}` contradicts the model: {message}"))
 }
 
-/// The error of a decoder key. Errors of serde have a line, and get a suggestion.
+/// Converts the error of a decoder's key. An error of serde contains the line, and gets a suggestion for a mistyped key.
 fn wrong_key(error: &tensor::Error) -> Error {
     let message = error.to_string();
     let unknown = message.find("unknown ").map_or("", |begin| &message[begin..]);

@@ -37,7 +37,7 @@ pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bo
             return Err(refused("lies outside"));
         }
     }
-    // A missing file is reported by its reader.
+    // If the file is missing, the code that reads it reports the error.
     match (folder.canonicalize(), joined.canonicalize()) {
         (Ok(folder), Ok(real)) if !real.starts_with(&folder) => Err(refused("is a link that leads outside")),
         (Ok(_), Ok(real)) => Ok(real),

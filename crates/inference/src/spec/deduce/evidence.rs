@@ -1,4 +1,4 @@
-//! Evidence from ports. It tells whether a model certainly needs a decoder, or only may need it because other models have the same ports.
+//! Checks whether the ports prove that a model needs a certain decoder. Without a proof, other kinds of models may have the same ports.
 //!
 //! These models have the ports that a decoder expects:
 //!

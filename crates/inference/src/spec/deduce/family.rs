@@ -160,7 +160,7 @@ static FAMILIES: [Family; 12] = [
     },
 ];
 
-/// Used for decoders whose ports also occur in other families, so that the user must choose the decoder.
+/// Returns false, for decoders whose ports also occur in other families. The user must choose such a decoder.
 fn is_never(_: &ModelInfo, _: Size) -> bool {
     false
 }
@@ -168,7 +168,7 @@ fn is_never(_: &ModelInfo, _: Size) -> bool {
 /// Decoders that read one or two outputs and ignore all others. A match of such a decoder is weak evidence.
 const PASSES_OVER: [&str; 7] = ["yolov5", "yolov8", "yolov10", "yolox", "ssd", "ultraface", "boxes-labels"];
 
-/// Whether the model has several outputs, and no other decoder uses all of them.
+/// Whether the model has several outputs, and exactly one decoder uses all of them.
 fn is_only_one(info: &ModelInfo, size: Size) -> bool {
     info.outputs.len() > 1 && readers(info, size).iter().filter(|name| !PASSES_OVER.contains(name)).count() == 1
 }

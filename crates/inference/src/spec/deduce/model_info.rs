@@ -70,7 +70,7 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
     let (defaults, decoder): (_, Option<&'static str>) = match &*kind {
         "ssd" | "detectionoutput" | "boxeslabels" => (PLAIN, fitting(info, &["ssd", "boxes-labels"])),
         "yolox" => (YOLOX, fitting(info, &["yolox"])),
-        // Ultralytics uses this name for all of its models.
+        // Ultralytics writes one of these names for all of its models.
         "yolo" | "yolov5" | "yolov8" | "yolov9" | "yolov10" | "yolo11" | "yolov11" | "yolo12" | "yolov12" | "yolo26" | "yolov26" => {
             (YOLO, yolo_decoder(info, labels.len()))
         }
@@ -112,7 +112,7 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
 
 const FROM: &str = "model_info in its file";
 
-/// The decoder of a YOLO model with one table, from the number of columns.
+/// Returns the decoder of a YOLO model with one output table, chosen by the number of columns.
 fn yolo_decoder(info: &ModelInfo, n_labels: usize) -> Option<&'static str> {
     let [output] = &*info.outputs else { return None };
     let extents = extents(output);

@@ -59,7 +59,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     Some(Found { from: "the names of its outputs", draft, open })
 }
 
-/// The layout if all extents are dynamic. TensorFlow models have the channels last.
+/// Returns the layout for an input with dynamic extents: TensorFlow models have the channels last.
 fn channels_last(port: &Port) -> Option<&'static str> {
     (port.shape.dims().len() == 4).then_some("nhwc")
 }

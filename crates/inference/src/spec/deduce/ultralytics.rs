@@ -14,7 +14,7 @@ use crate::runtime::{ModelInfo, Result, files};
 /// The metadata of an export.
 #[derive(Debug, PartialEq, Default)]
 pub(super) struct Exported {
-    /// `None` for exports of the YOLOv5 and YOLOv9 repositories.
+    /// The task; `None` for exports of the YOLOv5 and YOLOv9 repositories.
     task: Option<String>,
     names: Vec<String>,
     /// Height and width.
@@ -37,7 +37,7 @@ impl Exported {
         if is_of_yolo || is_of_yolov5 {
             return Self::of_keys(of).map(Some);
         }
-        // An OpenVINO export has its own folder.
+        // An OpenVINO export is in a separate folder, so `metadata.yaml` in this folder belongs to the model.
         let yaml_path = model.parent().unwrap_or(Path::new("")).join("metadata.yaml");
         if model.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"))
             && let Ok(text) = files::read_text(&yaml_path, files::MAX_DESCRIPTION_BYTES, "metadata")
@@ -144,13 +144,13 @@ impl Exported {
             };
             config(format!("its metadata describe a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
         };
-        // YOLOv5 may also have the maps of its strides.
+        // YOLOv5 models may also output the maps of their strides, which have more than three axes.
         let tables: Vec<_> = info.outputs.iter().map(extents).filter(|extents| extents.len() == 3).collect();
         let [table] = &*tables else { return Err(unexpected()) };
         let fits = |axis: usize, expected: usize| table[axis].is_none_or(|extent| extent == expected);
         match self.task {
             None if table[2] == Some(5 + n_classes) => Ok("yolov5"),
-            // The YOLOv9 repository uses the same exporter.
+            // Exports of the YOLOv9 repository also have no `task`, but have the table layout of YOLOv8.
             None if table[1] == Some(4 + n_classes) => Ok("yolov8"),
             None => Err(unexpected()),
             Some(_) if self.is_final || (table[2] == Some(6) && table[1].is_some_and(|extent| extent != 4 + n_classes)) => {
