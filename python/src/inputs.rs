@@ -164,7 +164,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, share: bool, element: ElementType
     if is_own && !(share && array::is_writable(array) && element != ElementType::Bf16) {
         return Ok(Value::Copy(Dense { tensor, shape }));
     }
-    // Only this call refers to an array that it has cast, so the array can be shared without a copy. Other arrays are shared only if the
-    // caller requests it, and are copied to the request's own tensor otherwise.
+    // Here the array can be shared, or it is a copy that only this call refers to. A copy is shared if the caller requests sharing.
+    // Otherwise its values are copied to the request's own tensor.
     if is_own || share { Ok(Value::Share(tensor)) } else { Ok(Value::Copy(Dense { tensor, shape })) }
 }

@@ -19,7 +19,7 @@ const SETTABLE: [(&str, &str); 7] = [
     ("CACHE_DIR", "cache-folder"),
 ];
 
-/// Options that have only a name of roiflow.
+/// The names of all options of roiflow's configuration.
 const OWN: [&str; 10] = [
     "performance",
     "requests",

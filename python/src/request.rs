@@ -1,7 +1,8 @@
 //! The class `InferRequest`.
 //!
-//! Handles in Python (`InferRequest` and its subclasses) share one `Handle`, an object of Python too, so that the collector sees through it
-//! to the callback. The closure in the runtime holds the callback weakly: with the last handle the callback is gone.
+//! Several Python objects (`InferRequest` and its subclasses) can share one `Handle`. The `Handle` is also a Python object, so that the
+//! garbage collector can visit the callback. The closure in the runtime has only a weak reference to the callback, so the callback is
+//! dropped with the last Python object.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -26,7 +27,7 @@ use crate::tensor::Tensor;
 use crate::tensor_class::{tensor_from, tensors_from, wrap, wrap_all};
 use crate::variable::VariableState;
 
-/// A callback with its data, and what it raised.
+/// A callback with its user data and its latest exception.
 pub struct Callback {
     state: Mutex<CallbackState>,
 }
@@ -34,7 +35,7 @@ pub struct Callback {
 struct CallbackState {
     function: Py<PyAny>,
     userdata: Py<PyAny>,
-    /// Of the latest run.
+    /// The exception that the callback raised after the latest run.
     raised: Option<PyErr>,
 }
 
@@ -43,7 +44,7 @@ impl Callback {
         Self { state: Mutex::new(CallbackState { function, userdata, raised: None }) }
     }
 
-    /// Calls it, on a thread of the runtime's.
+    /// Calls the function and stores its exception. Runs on a thread of the runtime.
     fn call(&self, py: Python<'_>) {
         let (function, userdata) = {
             let state = self.state.lock().unwrap();
@@ -56,7 +57,7 @@ impl Callback {
         }
     }
 
-    /// A run begins: with other data, if there are some, and without an exception.
+    /// Prepares for a new run: replaces the user data if `userdata` is `Some`, and removes the exception.
     fn begin(&self, userdata: Option<Py<PyAny>>) {
         let mut state = self.state.lock().unwrap();
         let before = (userdata.map(|userdata| std::mem::replace(&mut state.userdata, userdata)), state.raised.take());
@@ -65,21 +66,21 @@ impl Callback {
     }
 }
 
-/// What all handles of a request share.
+/// The state that all Python objects of a request share.
 #[pyclass(frozen, module = "roiflow._roiflow", name = "_Handle")]
 pub struct Handle {
-    /// Taken by the drop.
+    /// `None` only while the handle is dropped.
     request: Option<runtime::InferRequest>,
     pub compiled: Arc<Compiled>,
     callback: Mutex<Option<Arc<Callback>>>,
-    /// Something was started: there is something to wait for.
+    /// Whether a run was ever started. Otherwise waits return immediately.
     has_started: AtomicBool,
-    /// The place in a queue that the request belongs to.
+    /// The slot of the request, if it belongs to a queue.
     slot: Option<Slot>,
 }
 
 impl Handle {
-    /// The shared part of a request.
+    /// Creates the shared state of a request, and registers the request with `interpreter`.
     pub fn new(compiled: Arc<Compiled>, request: runtime::InferRequest, slot: Option<Slot>) -> Self {
         interpreter::note(&request);
         Self { request: Some(request), compiled, callback: Mutex::default(), has_started: AtomicBool::new(false), slot }
@@ -90,7 +91,7 @@ impl Handle {
         self.request.as_ref().expect("only the drop takes it")
     }
 
-    /// A job of the queue was started on the request.
+    /// Records that a run was started.
     pub fn note_start(&self) {
         self.has_started.store(true, Ordering::Release);
     }
@@ -99,14 +100,14 @@ impl Handle {
         self.callback.lock().unwrap().clone()
     }
 
-    /// What the callback of the latest run raised.
+    /// Raises the exception that the callback raised after the latest run.
     fn check_callback(&self, py: Python<'_>) -> PyResult<()> {
         let Some(callback) = self.callback() else { return Ok(()) };
         let raised = callback.state.lock().unwrap().raised.as_ref().map(|raised| raised.clone_ref(py));
         raised.map_or(Ok(()), Err)
     }
 
-    /// Whether the latest run is over within the time; false if there was none.
+    /// Waits for the latest run, at most for `timeout`. Returns whether the run ended; false if no run was started.
     fn wait_for(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
         if !self.has_started.load(Ordering::Acquire) {
             return Ok(false);
@@ -135,7 +136,7 @@ impl Handle {
 #[pymethods]
 impl Handle {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A lock that is taken means that the request is in use: it is reached from elsewhere.
+        // If the mutex is locked, a thread uses the request, so its objects are still reachable.
         let Ok(callback) = self.callback.try_lock() else { return Ok(()) };
         let Some(callback) = &*callback else { return Ok(()) };
         let Ok(state) = callback.state.try_lock() else { return Ok(()) };
@@ -158,7 +159,7 @@ impl Drop for Handle {
         do_detached(move || {
             if has_started && !is_of_queue {
                 request.cancel();
-                // A callback that is on returns before the drop does. In the callback itself this fails at once.
+                // Wait until a running callback has returned. If the callback itself drops the request, the wait fails immediately.
                 let _over = request.wait_for(Duration::from_secs(5));
             }
             drop((request, compiled));
@@ -166,22 +167,22 @@ impl Drop for Handle {
     }
 }
 
-/// One run at a time of a compiled model, with tensors of its own: `CompiledModel.create_infer_request` makes it.
+/// Runs a compiled model, one run at a time, with its own tensors. `CompiledModel.create_infer_request` creates it.
 ///
-/// `InferRequest(other)` is a second handle to the same request. While a run is on, everything except `wait`, `wait_for`, `cancel`, `latency`,
-/// `userdata` and the ports raises `roiflow.Busy`.
+/// `InferRequest(other)` is a second object for the same request. While the request runs, all methods and properties raise `roiflow.Busy`,
+/// except `wait`, `wait_for`, `cancel`, `latency`, `userdata` and the ports.
 #[pyclass(frozen, module = "roiflow._roiflow", subclass, name = "InferRequest")]
 pub struct InferRequest {
     handle: OnceLock<Py<Handle>>,
 }
 
 impl InferRequest {
-    /// A handle.
+    /// Creates a Python object of a request.
     pub fn new(handle: Py<Handle>) -> Self {
         Self { handle: OnceLock::from(handle) }
     }
 
-    /// What it shares with other handles.
+    /// The state that this object shares with other objects of the same request.
     pub fn handle(&self) -> PyResult<&Handle> {
         let handle = self.handle.get().ok_or_else(|| Error::new_err("InferRequest.__init__ was not called with a request"))?;
         Ok(handle.get())
@@ -195,7 +196,7 @@ impl InferRequest {
         Given::parse(inputs, share, &self.handle()?.compiled.inputs)
     }
 
-    /// The side and index of the port with this name, or of this port; inputs first.
+    /// Finds a port by its name or by a port object, first among the inputs. Returns whether it is an input, and its index.
     fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<(bool, usize)> {
         let key = Key::from_value(key)?.ok_or_else(|| no_key(key))?;
         if matches!(key, Key::Index(_)) {
@@ -227,7 +228,8 @@ impl InferRequest {
         if is_input { request.set_input_tensor(idx, tensor) } else { request.set_output_tensor(idx, tensor) }.or_raise()
     }
 
-    /// The index of a port on one side: of a number, or the only one.
+    /// Converts an optional argument to the index of an input or output. Without an argument, returns the index of the only port; raises
+    /// RuntimeError if there are several.
     fn index(&self, is_input: bool, index: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
         let compiled = &self.handle()?.compiled;
         let (kind, ports) = if is_input { ("input", &compiled.inputs) } else { ("output", &compiled.outputs) };
@@ -244,7 +246,7 @@ impl InferRequest {
         handle.request().set_tensors(idx, &tensors_from(tensors)?).or_raise()
     }
 
-    /// Sets the tensors of a dictionary whose keys are indices of one side.
+    /// Sets input or output tensors from a dictionary that maps indexes to tensors.
     fn set_by_index(&self, is_input: bool, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let tensors = tensors.cast::<PyDict>().map_err(|_| PyTypeError::new_err("expected a dictionary from index to Tensor"))?;
         let found = tensors.iter().map(|(key, tensor)| {
@@ -266,7 +268,7 @@ impl InferRequest {
     #[new]
     #[pyo3(signature = (*args, **_kwargs))]
     fn py_new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
-        // Subclasses may have other arguments, and call `__init__` with a request.
+        // A subclass may have other constructor arguments, and passes the request to `__init__`.
         let handle = OnceLock::new();
         if let Ok(other) = args.get_item(0)
             && let Ok(other) = other.cast::<InferRequest>()
@@ -285,14 +287,15 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Sets the inputs, runs and returns the outputs. Other threads see it as one step.
+    /// Sets the inputs, runs the model and returns the outputs, as one atomic operation.
     ///
-    /// `inputs`: an array or Tensor for the only input; a list or tuple in order; a dictionary by name, index or port; the results of another run;
-    /// None for the inputs as they are. Arrays are cast as numpy casts; tensors are taken as they are. With `share_inputs`, arrays that are C
-    /// contiguous, writable and of the right type are not copied: they live until another input takes their place. With `share_outputs`,
-    /// results are views that the next run changes.
+    /// `inputs` is an array or Tensor for the only input, a list or tuple in the order of the inputs, a dictionary with names, indexes or
+    /// ports as keys, or the results of another run. None keeps the current inputs. Arrays are cast with the rules of numpy; tensors are
+    /// not cast. With `share_inputs`, arrays that are C-contiguous, writable and of the right type are not copied: the request keeps them
+    /// alive until the input is replaced. With `share_outputs`, the results are views, and the next run changes them.
     ///
-    /// Raises Busy while a run is on, TypeError for what is no input, another RuntimeError if inputs do not fit or the run fails.
+    /// Raises Busy while the request runs, TypeError if a value cannot be an input, and another RuntimeError if the inputs do not fit or
+    /// the run fails.
     #[pyo3(signature = (inputs=None, share_inputs=false, share_outputs=false, *, shared_memory=None))]
     fn infer<'py>(
         &self,
@@ -315,10 +318,11 @@ impl InferRequest {
         infer(py, handle.request(), &handle.compiled, given, share_outputs)
     }
 
-    /// Sets the inputs, starts a run and returns. The run owns what it reads.
+    /// Sets the inputs, starts a run and returns without waiting. The run keeps its inputs alive.
     ///
-    /// `inputs` and `share_inputs` as for `infer`. `userdata`, unless None, takes the place of that of the callback; without a callback it is lost,
-    /// with a RuntimeWarning. Raises as `infer`; what the run raises comes out of `wait`.
+    /// `inputs` and `share_inputs` are those of `infer`. If `userdata` is not None, it replaces the user data of the callback. Without a
+    /// callback it is discarded, with a RuntimeWarning. Raises the exceptions of `infer` for invalid inputs; `wait` raises the exception of
+    /// the run.
     #[pyo3(signature = (inputs=None, userdata=None, share_inputs=false, *, shared_memory=None))]
     fn start_async(
         &self,
@@ -348,14 +352,15 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Waits for the run and its callback; returns at once if none was started.
+    /// Waits for the run and its callback. Returns immediately if no run was started.
     ///
-    /// Raises what the callback raised, Canceled after `cancel`, WouldDeadlock in the own callback, another RuntimeError if the run failed.
+    /// Raises the exception of the callback, Canceled if the run was canceled, WouldDeadlock if the request's own callback calls this
+    /// method, and another RuntimeError if the run failed.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         self.handle()?.wait_for(py, None).map(drop)
     }
 
-    /// As `wait`, for at most so many milliseconds. Returns whether the run is over; False if none was started.
+    /// Like `wait`, but waits at most `timeout` milliseconds. Returns whether the run ended; False if no run was started.
     fn wait_for(&self, py: Python<'_>, timeout: u64) -> PyResult<bool> {
         self.handle()?.wait_for(py, Some(Duration::from_millis(timeout)))
     }
@@ -367,10 +372,10 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Sets the function that is called with `userdata` after every run of `start_async`, also one that failed or was canceled.
+    /// Sets the callback. It is called with `userdata` after each run that `start_async` started, even if the run failed or was canceled.
     ///
-    /// The request is idle in it: it may start again. What it raises comes out of `wait`. Raises Busy while a run is on, TypeError for what can't be
-    /// called, OwnedByQueue for a request of a queue.
+    /// The request is idle during the callback, so the callback may start the next run. `wait` raises the exception of the callback. Raises
+    /// Busy while the request runs, TypeError if `callback` is not callable, and OwnedByQueue if the request belongs to a queue.
     #[pyo3(signature = (callback, userdata=None))]
     fn set_callback(&self, py: Python<'_>, callback: &Bound<'_, PyAny>, userdata: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if !callback.is_callable() {
@@ -393,7 +398,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// The data of the callback; None without one.
+    /// The user data of the callback; None if there is no callback.
     #[getter]
     fn userdata(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let handle = self.handle()?;
@@ -405,13 +410,14 @@ impl InferRequest {
         Ok(userdata)
     }
 
-    /// Milliseconds of the latest run that ended; 0 before the first.
+    /// Duration of the latest completed run in milliseconds; 0 before the first run.
     #[getter]
     fn latency(&self) -> PyResult<f64> {
         Ok(self.request()?.latest_latency().as_secs_f64() * 1e3)
     }
 
-    /// The tensor of an input or output, by name or port. Raises RuntimeError if there is none, Busy while a run is on.
+    /// Returns the tensor of an input or output, by name or port. Raises RuntimeError if there is no such port, and Busy while the request
+    /// runs.
     #[pyo3(signature = (*args, **kwargs))]
     fn get_tensor(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyAny>> {
         let (_, values) = bind("get_tensor", &[&["name"], &["port"]], args, kwargs)?;
@@ -421,7 +427,8 @@ impl InferRequest {
 
     /// Sets the tensor of an input or output, by name or port, without a copy.
     ///
-    /// Raises RuntimeError if there is no such port or the tensor does not fit, Busy while a run is on, TypeError for what is no Tensor.
+    /// Raises RuntimeError if there is no such port or the tensor does not fit, Busy while the request runs, and TypeError if the value is
+    /// not a Tensor.
     #[pyo3(signature = (*args, **kwargs))]
     fn set_tensor(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let (_, values) = bind("set_tensor", &[&["name", "tensor"], &["port", "tensor"]], args, kwargs)?;
@@ -429,9 +436,10 @@ impl InferRequest {
         self.set_tensor_at(is_input, idx, &tensor_from(&values[1])?)
     }
 
-    /// Sets tensors: `set_tensors({key: tensor})` by name, index of an input, or port; `set_tensors(name or port, list)` for a batch.
+    /// Sets several tensors. In `set_tensors({key: tensor})`, a key is a name, the index of an input, or a port. `set_tensors(name or port,
+    /// list)` sets one input to a batch of tensors.
     ///
-    /// Raises as `set_tensor`, and RuntimeError if a list does not make the batch.
+    /// Raises the exceptions of `set_tensor`, and RuntimeError if the list does not match the batch.
     #[pyo3(signature = (*args, **kwargs))]
     fn set_tensors(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let (form, values) = bind("set_tensors", &[&["inputs"], &["tensor_name", "tensors"], &["port", "tensors"]], args, kwargs)?;
@@ -453,27 +461,27 @@ impl InferRequest {
             request.set_output_tensors(outputs).or_raise()?;
         }
         request.set_inputs(&shared_inputs(&inputs)[..]).map_err(|error| {
-            // None is set if one does not fit.
+            // If one tensor does not fit, restore the previous output tensors, so that nothing is changed.
             let _as_they_were = request.set_output_tensors(before);
             raise(error)
         })
     }
 
-    /// The tensor of the input with this index, or of the only one. Raises as `get_tensor`.
+    /// Returns the tensor of the input with this index; without an index, of the only input. Raises the exceptions of `get_tensor`.
     #[pyo3(signature = (*args, **kwargs))]
     fn get_input_tensor(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyAny>> {
         let (_, values) = bind("get_input_tensor", &[&[], &["index"]], args, kwargs)?;
         self.tensor_at(args.py(), true, self.index(true, values.first())?)
     }
 
-    /// The tensor of the output with this index, or of the only one. Raises as `get_tensor`.
+    /// Returns the tensor of the output with this index; without an index, of the only output. Raises the exceptions of `get_tensor`.
     #[pyo3(signature = (*args, **kwargs))]
     fn get_output_tensor(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyAny>> {
         let (_, values) = bind("get_output_tensor", &[&[], &["index"]], args, kwargs)?;
         self.tensor_at(args.py(), false, self.index(false, values.first())?)
     }
 
-    /// Sets the tensor of the input with this index, or of the only one. Raises as `set_tensor`.
+    /// Sets the tensor of the input with this index; without an index, of the only input. Raises the exceptions of `set_tensor`.
     #[pyo3(signature = (*args, **kwargs))]
     fn set_input_tensor(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let (form, mut values) = bind("set_input_tensor", &[&["tensor"], &["index", "tensor"]], args, kwargs)?;
@@ -481,7 +489,7 @@ impl InferRequest {
         self.set_tensor_at(true, self.index(true, (form == 1).then(|| &values[0]))?, &tensor)
     }
 
-    /// Sets the tensor of the output with this index, or of the only one. Raises as `set_tensor`.
+    /// Sets the tensor of the output with this index; without an index, of the only output. Raises the exceptions of `set_tensor`.
     #[pyo3(signature = (*args, **kwargs))]
     fn set_output_tensor(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let (form, mut values) = bind("set_output_tensor", &[&["tensor"], &["index", "tensor"]], args, kwargs)?;
@@ -489,7 +497,8 @@ impl InferRequest {
         self.set_tensor_at(false, self.index(false, (form == 1).then(|| &values[0]))?, &tensor)
     }
 
-    /// Sets input tensors: `set_input_tensors({index: tensor})`, or `set_input_tensors([index,] list)` for a batch. Raises as `set_tensors`.
+    /// Sets several input tensors: `set_input_tensors({index: tensor})`, or `set_input_tensors([index,] list)` for a batch. Raises the
+    /// exceptions of `set_tensors`.
     #[pyo3(signature = (*args, **kwargs))]
     fn set_input_tensors(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let (form, values) = bind("set_input_tensors", &[&["inputs"], &["tensors"], &["idx", "tensors"]], args, kwargs)?;
@@ -500,30 +509,30 @@ impl InferRequest {
         }
     }
 
-    /// Sets output tensors by index. Raises as `set_tensor`.
+    /// Sets output tensors by index. Raises the exceptions of `set_tensor`.
     fn set_output_tensors(&self, outputs: &Bound<'_, PyAny>) -> PyResult<()> {
         self.set_by_index(false, outputs)
     }
 
-    /// The tensors of all inputs, in order. Raises Busy while a run is on, RuntimeError if one is a batch.
+    /// The tensors of all inputs, in order. Raises Busy while the request runs, and RuntimeError if an input is a batch of tensors.
     #[getter]
     fn input_tensors(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         wrap_all(py, self.request()?.input_tensors().or_raise()?)
     }
 
-    /// The tensors of all outputs, in order. Raises Busy while a run is on.
+    /// The tensors of all outputs, in order. Raises Busy while the request runs.
     #[getter]
     fn output_tensors(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         wrap_all(py, self.request()?.output_tensors().or_raise()?)
     }
 
-    /// As `input_tensors`.
+    /// Same as `input_tensors`.
     #[getter]
     fn inputs(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         self.input_tensors(py)
     }
 
-    /// As `output_tensors`.
+    /// Same as `output_tensors`.
     #[getter]
     fn outputs(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         self.output_tensors(py)
@@ -541,7 +550,7 @@ impl InferRequest {
         Ok(self.handle()?.compiled.ports(false))
     }
 
-    /// Copies of the outputs of the latest run. Raises Busy while a run is on.
+    /// Copies of the outputs of the latest run. Raises Busy while the request runs.
     #[getter]
     fn results<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let handle = self.handle()?;
@@ -554,9 +563,9 @@ impl InferRequest {
         package::compiled_class(py)?.call1((own,))
     }
 
-    /// The times of the nodes of the model in the latest run.
+    /// Returns the execution times of the model's nodes in the latest run.
     ///
-    /// Raises RuntimeError unless the model was compiled with PERF_COUNT, Busy while a run is on.
+    /// Raises RuntimeError if the model was compiled without PERF_COUNT, and Busy while the request runs.
     fn get_profiling_info<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let request = self.request()?;
         let nodes = detached(py, || request.profiling_info()).or_raise()?;
@@ -574,18 +583,18 @@ impl InferRequest {
         nodes.into_iter().map(make).collect()
     }
 
-    /// As `get_profiling_info()`.
+    /// Same as `get_profiling_info()`.
     #[getter(profiling_info)]
     fn profiling_info_property<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.get_profiling_info(py)
     }
 
-    /// The variables of the request. Raises Busy while a run is on.
+    /// Returns the variables of the request. Raises Busy while the request runs.
     fn query_state(&self) -> PyResult<Vec<VariableState>> {
         Ok(self.request()?.query_state().or_raise()?.into_iter().map(VariableState::new).collect())
     }
 
-    /// Sets all variables to zeros. Raises Busy while a run is on.
+    /// Sets all variables to zeros. Raises Busy while the request runs.
     fn reset_state(&self) -> PyResult<()> {
         self.request()?.reset_state().or_raise()
     }

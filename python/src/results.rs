@@ -1,4 +1,4 @@
-//! The results of one image. Python code sees them through the classes of `roiflow._vision`, which read this class.
+//! The results of one image. The Python classes of `roiflow._vision` use this class.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -29,7 +29,7 @@ impl PyResults {
         Self { results: Arc::new(results) }
     }
 
-    /// Raises ValueError if the results are of an image of another size.
+    /// Raises ValueError if the image of the results has another size.
     pub fn check_size(&self, size: Size) -> PyResult<()> {
         if self.results.size == size {
             return Ok(());
@@ -46,7 +46,8 @@ impl PyResults {
 
 #[pymethods]
 impl PyResults {
-    /// Boxes [N, 4] of x_min, y_min, x_max, y_max as results without confidence, class or label: regions for a classifier.
+    /// Creates results from boxes [N, 4] of x_min, y_min, x_max, y_max: regions for a classifier. The detections have no confidence, class
+    /// or label.
     #[staticmethod]
     fn of_boxes(width: u32, height: u32, boxes: PyReadonlyArray2<'_, f32>) -> PyResult<Self> {
         let size = Size::new(width, height);
@@ -135,7 +136,7 @@ impl PyResults {
         Ok(pixels.map(|PixelRect { x, y, width, height }| (x, y, x + width, y + height)))
     }
 
-    /// The detections of these indices, in this order.
+    /// Returns results that contain only the detections with these indexes, in this order.
     fn select(&self, indices: Vec<usize>) -> PyResult<Self> {
         let detections = indices.into_iter().map(|idx| self.detection(idx).cloned()).collect::<PyResult<_>>()?;
         let FrameResults { size, frame_number, status, classifications, .. } = &*self.results;
@@ -143,7 +144,7 @@ impl PyResults {
         Ok(Self::new(FrameResults { size, frame_number, status, detections, classifications }))
     }
 
-    /// The same results for the image in another size.
+    /// Returns the same results with coordinates for another size of the image.
     fn resized(&self, width: u32, height: u32) -> Self {
         let (was, size) = (self.results.size, Size::new(width, height));
         let mut results = (*self.results).clone();
@@ -154,7 +155,7 @@ impl PyResults {
         Self::new(results)
     }
 
-    /// One line of JSON, as `roiflow run --json` writes it.
+    /// Formats the results as one line of JSON, in the format of `roiflow run --json`.
     fn json(&self, py: Python<'_>, frame: u64, stream: Option<&str>, source: Option<&str>) -> PyResult<String> {
         let results = &*self.results;
         let line = crate::interpreter::detached(py, || {
@@ -175,7 +176,7 @@ impl PyResults {
     }
 }
 
-/// The kind of a value, and the value: numbers, texts, tuples, lists and arrays.
+/// Converts a value. Returns its kind, and the value as a number, text, tuple, list or array.
 fn value_of(py: Python<'_>, outcome: &Outcome) -> PyResult<(&'static str, Py<PyAny>)> {
     Ok(match outcome {
         Outcome::Label { label_id, label, confidence } => ("label", (*label_id, label.as_deref(), *confidence).into_py_any(py)?),
@@ -221,13 +222,13 @@ fn geometry_of(py: Python<'_>, geometry: &Geometry) -> PyResult<(&'static str, P
     })
 }
 
-/// Points as an array [K, 2].
+/// Converts points to an array [K, 2].
 fn points<'py>(py: Python<'py>, points: &[Point]) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let values: Vec<f32> = points.iter().flat_map(|point| [point.x, point.y]).collect();
     PyArray1::from_vec(py, values).reshape([points.len(), 2])
 }
 
-/// The values of a grid as an array [rows, columns].
+/// Converts the values of a grid to an array [rows, columns].
 fn cells<'py, T: numpy::Element + Copy>(py: Python<'py>, grid: &Grid<T>) -> PyResult<Bound<'py, PyArray2<T>>> {
     PyArray1::from_slice(py, &grid.values).reshape([grid.rows(), grid.columns])
 }

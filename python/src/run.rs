@@ -1,4 +1,4 @@
-//! Runs that the caller waits for, and their results.
+//! Synchronous runs, for which the caller waits, and their results.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::interpreter::{SIGNAL_INTERVAL, detached, is_main};
 use crate::package;
 use crate::runtime::{EndedRun, InferRequest, PreparedRun, Results};
 
-/// A run that took longer may take so long that a signal has to be handled meanwhile.
+/// If the previous run took at least this time, the next run handles signals while it waits.
 const SHORT_RUN: Duration = Duration::from_millis(20);
 
-/// Sets the inputs, runs, and gives the results, all as one step to other threads.
+/// Sets the inputs, runs the model and returns the results, as one atomic operation.
 pub fn infer<'py>(
     py: Python<'py>,
     request: &InferRequest,
@@ -28,13 +28,13 @@ pub fn infer<'py>(
     let latency = request.latest_latency();
     let prepared = request.prepare(inputs, false).or_raise()?;
     let is_short = !latency.is_zero() && latency < SHORT_RUN;
-    // Signals are handled on the main thread alone.
+    // Python handles signals only on the main thread.
     let ended = if is_short || !is_main(py) { detached(py, || prepared.run()) } else { run_aside(py, request, prepared)? };
     ended.outcome().map_err(raise)?;
     results(py, compiled, &ended.results(), share_outputs)
 }
 
-/// Runs on another thread, and handles signals meanwhile: an exception of a handler cancels the run.
+/// Runs the model on another thread, and handles signals on this thread. If a signal handler raises an exception, the run is canceled.
 fn run_aside(py: Python<'_>, request: &InferRequest, prepared: PreparedRun) -> PyResult<EndedRun> {
     let (send, receive) = sync_channel(1);
     let run = std::thread::Builder::new().name("roiflow-infer".to_owned()).spawn(move || {
@@ -58,7 +58,8 @@ fn run_aside(py: Python<'_>, request: &InferRequest, prepared: PreparedRun) -> P
     }
 }
 
-/// The outputs as a mapping from ports to arrays: copies, or views of the request's tensors.
+/// Converts the outputs to a mapping from ports to arrays. The arrays are copies, or views of the request's tensors if `share_outputs` is
+/// true.
 pub fn results<'py>(py: Python<'py>, compiled: &Compiled, results: &Results, share_outputs: bool) -> PyResult<Bound<'py, PyAny>> {
     let values = PyDict::new(py);
     for ((_, tensor), port) in results.iter().zip(&compiled.output_objects) {

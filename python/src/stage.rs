@@ -45,7 +45,7 @@ impl PyStage {
 impl PyStage {
     /// Loads and compiles a model.
     ///
-    /// Raises the error of reading, describing or compiling it.
+    /// Raises an exception if the model cannot be read or compiled, or if its description is missing or invalid.
     #[new]
     #[pyo3(signature = (model, description, description_text, device, threshold, iou_threshold, labels, classes, batch_size, config))]
     #[allow(clippy::too_many_arguments, reason = "called by `_vision.py` alone")]
@@ -92,7 +92,7 @@ impl PyStage {
         self.stage().spec().task.to_string()
     }
 
-    /// Name of the results.
+    /// Name of the results; for a classifier, the name of the attribute.
     #[getter]
     fn name(&self) -> String {
         self.stage().spec().name.to_string()
@@ -129,13 +129,13 @@ impl PyStage {
         self.stage().spec().assumed.clone()
     }
 
-    /// Images that keep the device busy.
+    /// Number of concurrent images that keep the device busy.
     #[getter]
     fn n_images_at_once(&self) -> usize {
         self.stage().n_frames_at_once()
     }
 
-    /// Starts to run an image, or the regions of the detections in `rois`.
+    /// Starts a run for the whole image. With `rois`, starts a run for the regions of these detections.
     fn submit(&self, py: Python<'_>, image: &Bound<'_, PyUntypedArray>, color: &str, rois: Option<&PyResults>) -> PyResult<PyRun> {
         if decoder::is_decoding() {
             return Err(WouldDeadlock::new_err(CALLED_BY_DECODER));
@@ -157,7 +157,7 @@ impl PyStage {
             }
             Some(before) => {
                 let crop = &stage.spec().crop;
-                // Objects outside the image have no pixels to classify, and stay as they are.
+                // Objects outside the image have no pixels to classify. Their results stay unchanged.
                 let is_inside = |region: &roiflow_vision::Region| {
                     crop.alignment(&region.keypoints, stage.spec().input_size).is_some() || crop.rect(region.rect, size).is_some()
                 };
@@ -169,8 +169,8 @@ impl PyStage {
         Ok(PyRun { state, guard, stage: Some(stage.clone()) })
     }
 
-    /// Starts to run an input that the program has preprocessed, for an image of the size `size`. A point of the image is the point of the input
-    /// times `scale` plus `offset`, by axis.
+    /// Starts a run for an input that the program has preprocessed. `size` is the size of the image. Coordinates are mapped per axis:
+    /// `image = input * scale + offset`.
     fn submit_values(
         &self,
         py: Python<'_>,
@@ -196,12 +196,12 @@ impl PyStage {
     }
 }
 
-/// Message of the error of a model that a decoder runs.
+/// Message of the exception if a decoder calls a model.
 const CALLED_BY_DECODER: &str =
     "a decoder called a model: the model would wait for the decoder. Decode first, and call the other model with the results";
 
 impl PyStage {
-    /// The number of a class, given by its label or number.
+    /// Converts the label or the number of a class to its number. Raises ValueError if the class does not exist.
     fn class_of(&self, class: &Bound<'_, PyAny>) -> PyResult<u32> {
         let labels = self.stage().spec().labels.names();
         let unknown = |shown: String| {
@@ -225,7 +225,7 @@ impl PyStage {
     }
 }
 
-/// How a run ended.
+/// The outcome of a run.
 type Ended = runtime::Result<Arc<FrameResults>>;
 
 /// State of a run, shared by the run and the threads that wait for it.
@@ -236,7 +236,7 @@ struct State {
 }
 
 impl State {
-    /// Called once, on a thread of the runtime.
+    /// Stores the results and wakes up waiting threads. Called once, on a thread of the runtime.
     fn complete(&self, mut results: FrameResults, of_stage: StageResults, classes: Option<&[u32]>) {
         let ended = of_stage.into_result().map(|mut of_stage| {
             if let Some(classes) = classes {
@@ -249,7 +249,7 @@ impl State {
         self.has_ended.notify_all();
     }
 
-    /// Waits for the end, not longer than `limit`.
+    /// Waits for the end of the run, at most for `limit`. Returns `None` if the run has not ended.
     fn wait(&self, limit: Option<Duration>) -> Option<Ended> {
         let ended = self.ended.lock().unwrap();
         match limit {
@@ -259,7 +259,7 @@ impl State {
     }
 }
 
-/// The run of one image. Keeps the image until the run ended.
+/// The run of one image. The image is kept alive until the run ends.
 #[pyclass(frozen, name = "_Run", module = "roiflow._roiflow")]
 pub struct PyRun {
     state: Arc<State>,
@@ -270,7 +270,7 @@ pub struct PyRun {
 
 impl Drop for PyRun {
     fn drop(&mut self) {
-        // A run whose results cannot be read any more need not begin.
+        // The results can no longer be read, so cancel the run if it has not begun.
         self.guard.cancel();
         drop_detached(self.stage.take());
     }
@@ -295,7 +295,7 @@ impl PyRun {
 
     /// Waits for the results.
     ///
-    /// Raises the error of the run, TimeoutError after `timeout` seconds, and what a signal handler raises.
+    /// Raises the exception of the run, TimeoutError after `timeout` seconds, and exceptions of signal handlers.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<PyResults> {
         if decoder::is_decoding() {
             return Err(WouldDeadlock::new_err("a decoder waits for a model, which may wait for the decoder"));

@@ -25,7 +25,7 @@ use crate::types::{Type, element_from, is_dtype, name_of};
 /// | `Tensor(port[, array])` | zeros, or the array's own |
 /// | `Tensor(other, begin, end)` | a region of the other tensor's |
 ///
-/// Memory that is shared lives as long as a tensor, a request or a view uses it.
+/// Shared memory stays alive while a tensor, a request or a view uses it.
 ///
 /// Raises RuntimeError if shapes, types or memory do not fit, TypeError for other arguments.
 #[pyclass(frozen, module = "roiflow", subclass, weakref)]
@@ -38,7 +38,7 @@ pub struct Tensor {
 pub struct RemoteTensor;
 
 impl Tensor {
-    /// The tensor.
+    /// A reference to the tensor. It shares the memory.
     pub fn inner(&self) -> tensor::Tensor {
         self.inner.lock().unwrap().clone()
     }
@@ -68,7 +68,7 @@ pub fn wrap_all(py: Python<'_>, tensors: Vec<tensor::Tensor>) -> PyResult<Vec<Py
 
 /// The tensor of an argument.
 ///
-/// Raises TypeError for everything else.
+/// Raises TypeError if the argument is not a Tensor.
 pub fn tensor_from(value: &Bound<'_, PyAny>) -> PyResult<tensor::Tensor> {
     match value.cast::<Tensor>() {
         Ok(tensor) => Ok(tensor.get().inner()),
@@ -76,7 +76,7 @@ pub fn tensor_from(value: &Bound<'_, PyAny>) -> PyResult<tensor::Tensor> {
     }
 }
 
-/// The tensors of a list.
+/// Converts a list of Tensor objects.
 pub fn tensors_from(value: &Bound<'_, PyAny>) -> PyResult<Vec<tensor::Tensor>> {
     if !value.is_instance_of::<PyList>() && !value.is_instance_of::<PyTuple>() {
         return Err(PyTypeError::new_err(format!("expected a list of tensors, got {}", value.get_type().name()?)));
@@ -84,13 +84,13 @@ pub fn tensors_from(value: &Bound<'_, PyAny>) -> PyResult<Vec<tensor::Tensor>> {
     value.try_iter()?.map(|tensor| tensor_from(&tensor?)).collect()
 }
 
-/// A shape: a sequence of whole numbers, none negative.
+/// Converts a sequence of non-negative integers to a shape.
 pub fn shape_from(value: &Bound<'_, PyAny>) -> PyResult<tensor::Shape> {
     let extents: Vec<usize> = value.extract()?;
     array::checked_shape(&extents)
 }
 
-/// A copy of an array, in memory of its own.
+/// Creates a tensor with a copy of an array.
 fn copy_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<tensor::Tensor> {
     let plain = array::plain(array)?;
     let source = array::shared(&plain, array::element_of(&plain)?, plain.shape())?;
@@ -99,7 +99,7 @@ fn copy_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<tensor::Tensor> {
     Ok(copy)
 }
 
-/// A tensor over the memory of an array.
+/// Creates a tensor that shares the memory of an array.
 fn share(array: &Bound<'_, PyUntypedArray>) -> PyResult<tensor::Tensor> {
     check_plain(array)?;
     if !array::plain(array)?.is(array) {
@@ -117,7 +117,7 @@ fn check_plain(array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
     Err(TensorError::new_err(format!("memory of an array is shared only if it is {why}: copy it with numpy.ascontiguousarray")))
 }
 
-/// A tensor over the memory of an array, with another shape and type.
+/// Creates a tensor that shares the memory of an array, with another shape and element type.
 fn share_as(array: &Bound<'_, PyUntypedArray>, shape: &tensor::Shape, element: tensor::ElementType) -> PyResult<tensor::Tensor> {
     check_plain(array)?;
     let needed = tensor::Layout::dense(element, *shape).or_raise()?.dense_bytes();
@@ -134,7 +134,7 @@ fn share_as(array: &Bound<'_, PyUntypedArray>, shape: &tensor::Shape, element: t
     array::shared(array, element, shape)
 }
 
-/// The array that an argument is or becomes.
+/// Converts an argument to an array.
 fn array_from<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     array::as_array(value)?
         .ok_or_else(|| PyTypeError::new_err(format!("Tensor: expected an array, a type, a port, a list or a Tensor, got {value}")))
@@ -216,9 +216,10 @@ impl Tensor {
         }
     }
 
-    /// The values as an array that shares the memory. It keeps the memory, also when the tensor is gone or gets another shape.
+    /// The values as an array that shares the memory. The array keeps the memory alive, even if the tensor is dropped or gets another
+    /// shape.
     ///
-    /// `bf16` appears as `float16` of the same bits. Raises RuntimeError for memory of a device.
+    /// `bf16` values appear as `float16` values with the same bits. Raises RuntimeError if the tensor is in device memory.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyUntypedArray>> {
         let inner = self.inner();
@@ -240,7 +241,7 @@ impl Tensor {
 
     /// The extent of each axis. Setting it keeps the memory if it is large enough; otherwise the tensor gets new memory.
     ///
-    /// Raises RuntimeError when set while a run uses the tensor, or beyond memory that is shared or a region.
+    /// Setting it raises RuntimeError while a run uses the tensor, or if the new shape does not fit into shared memory or into a region.
     #[getter(shape)]
     fn shape_property<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         package::shape(py, self.layout().shape())
@@ -263,7 +264,7 @@ impl Tensor {
         self.layout().n_elements()
     }
 
-    /// The bytes of all elements, without gaps between them.
+    /// Size of all elements in bytes, without gaps between them.
     #[getter(byte_size)]
     fn byte_size_property(&self) -> usize {
         self.layout().dense_bytes()
@@ -279,7 +280,7 @@ impl Tensor {
         self.shape_property(py)
     }
 
-    /// As setting `shape`.
+    /// Sets the shape, like setting the property `shape`.
     fn set_shape(&self, shape: &Bound<'_, PyAny>) -> PyResult<()> {
         let shape = shape_from(shape)?;
         let mut inner = self.inner.lock().unwrap();
@@ -302,14 +303,14 @@ impl Tensor {
         self.strides_property(py)
     }
 
-    /// Whether the elements lie one after the other, without gaps.
+    /// Returns whether the elements are contiguous in C order.
     fn is_continuous(&self) -> bool {
         self.layout().is_dense()
     }
 
-    /// Copies the values to another tensor of the same element type, which gets the shape of this one.
+    /// Copies the values to another tensor of the same element type. The other tensor gets the shape of this tensor.
     ///
-    /// Raises RuntimeError if types differ, the target can't take the shape, or a run uses one of them.
+    /// Raises RuntimeError if the element types differ, if the other tensor cannot have this shape, or if a run uses one of the tensors.
     fn copy_to(&self, target_tensor: &Bound<'_, Tensor>) -> PyResult<()> {
         let source = self.inner();
         let mut target = target_tensor.get().inner.lock().unwrap().clone();
@@ -318,9 +319,9 @@ impl Tensor {
         Ok(())
     }
 
-    /// Copies the values of a tensor, an array or a list, of the same element type; the tensor gets their shape.
+    /// Copies the values of a tensor, an array or a list with the same element type. This tensor gets their shape.
     ///
-    /// Raises RuntimeError as `copy_to`, TypeError for other sources.
+    /// Raises RuntimeError in the cases of `copy_to`, and TypeError for other sources.
     fn copy_from(&self, source: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut target = self.inner();
         let from = if let Ok(other) = source.cast::<Tensor>() {

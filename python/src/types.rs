@@ -1,4 +1,4 @@
-//! The class `Type`, and how element types and numpy's types stand for each other.
+//! The class `Type`, and the mapping between element types and numpy types.
 
 use half::{bf16, f16};
 use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
@@ -11,10 +11,10 @@ use crate::tensor::ElementType;
 
 /// An element type of tensors and ports.
 ///
-/// `Type(numpy type)`, `Type("float32")` and `Type.f32` are the same. `bf16` has no type in numpy: its values appear as `float16` of the same
-/// bits.
+/// `Type(numpy type)`, `Type("float32")` and `Type.f32` are the same. numpy has no type for `bf16`: its values appear as `float16` values
+/// with the same bits.
 ///
-/// Raises TypeError for what is no element type.
+/// Raises TypeError if the argument is not an element type.
 #[pyclass(frozen, eq, hash, module = "roiflow")]
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
 pub struct Type(pub ElementType);
@@ -24,12 +24,12 @@ pub fn name_of(element: ElementType) -> &'static str {
     if element == ElementType::Bool { "boolean" } else { element.name() }
 }
 
-/// The element type with this name, ours or OpenVINO's.
+/// Finds an element type by its name in roiflow or in OpenVINO.
 fn element_of_name(name: &str) -> Option<ElementType> {
     ElementType::ALL.into_iter().find(|element| element.name() == name || name_of(*element) == name)
 }
 
-/// The element type of arrays of this type; `None` for types that no tensor has. The byte order is not looked at.
+/// Converts a numpy type to an element type, without regard to byte order. Returns `None` if tensors do not support the type.
 pub fn element_of_dtype(dtype: &Bound<'_, PyArrayDescr>) -> Option<ElementType> {
     Some(match (dtype.kind(), dtype.itemsize()) {
         (b'b', 1) => ElementType::Bool,
@@ -50,7 +50,7 @@ pub fn element_of_dtype(dtype: &Bound<'_, PyArrayDescr>) -> Option<ElementType> 
     })
 }
 
-/// numpy's type for an element type.
+/// Converts an element type to a numpy type.
 pub fn dtype_of(py: Python<'_>, element: ElementType) -> Bound<'_, PyArrayDescr> {
     let number = match element {
         ElementType::Bool => NPY_TYPES::NPY_BOOL,
@@ -74,7 +74,7 @@ pub fn dtype_of(py: Python<'_>, element: ElementType) -> Bound<'_, PyArrayDescr>
     }
 }
 
-/// The element type that a value names: a `Type`, a type of numpy's or a name.
+/// Converts a `Type`, a numpy type or a name to an element type.
 pub fn element_from(value: &Bound<'_, PyAny>) -> PyResult<ElementType> {
     if let Ok(own) = value.cast::<Type>() {
         return Ok(own.get().0);
@@ -91,12 +91,12 @@ pub fn element_from(value: &Bound<'_, PyAny>) -> PyResult<ElementType> {
     element_of_dtype(&dtype).ok_or_else(none)
 }
 
-/// Whether this is a numpy type, or the class of one.
+/// Returns whether the value is a numpy type or its class.
 pub fn is_dtype(value: &Bound<'_, PyAny>) -> bool {
     value.is_instance_of::<PyArrayDescr>() || value.is_instance_of::<pyo3::types::PyType>()
 }
 
-/// Turns numbers into bf16, rounded to the nearest.
+/// Converts numbers to bfloat16 bits, rounded to nearest.
 pub fn bf16_of(values: &[f32]) -> Vec<u16> {
     values.iter().map(|value| bf16::from_f32(*value).to_bits()).collect()
 }
@@ -194,7 +194,7 @@ impl Type {
         matches!(self.0, ElementType::F16 | ElementType::Bf16 | ElementType::F32 | ElementType::F64)
     }
 
-    /// Whether elements are whole numbers or booleans.
+    /// Whether elements are integers or booleans.
     #[getter]
     fn integral(&self) -> bool {
         !self.real()

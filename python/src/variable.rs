@@ -7,12 +7,12 @@ use crate::interpreter::drop_detached;
 use crate::runtime;
 use crate::tensor_class::{tensor_from, wrap};
 
-/// A variable that a request keeps from run to run: `InferRequest.query_state` gives it.
+/// A variable whose value a request keeps from run to run. `InferRequest.query_state` returns it.
 #[pyclass(frozen, module = "roiflow")]
 pub struct VariableState(Option<runtime::VariableState>);
 
 impl VariableState {
-    /// The object of a variable.
+    /// Creates the Python object of a variable.
     pub fn new(variable: runtime::VariableState) -> Self {
         Self(Some(variable))
     }
@@ -24,13 +24,14 @@ impl VariableState {
 
 #[pymethods]
 impl VariableState {
-    /// The name: that of the input.
+    /// The name, which is the name of the input.
     #[getter]
     fn name(&self) -> &str {
         self.inner().name()
     }
 
-    /// A copy of the value; setting it copies a tensor. Raises RuntimeError while the request runs, or for another type or shape.
+    /// A copy of the value. Setting it copies a tensor. Raises RuntimeError while the request runs, or if the tensor has another element
+    /// type or shape.
     #[getter]
     fn state(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         wrap(py, self.inner().state().or_raise()?)
@@ -53,7 +54,7 @@ impl VariableState {
 
 impl Drop for VariableState {
     fn drop(&mut self) {
-        // It holds its request, and may be the last that does.
+        // The variable has a reference to its request, which may be the last reference.
         drop_detached(self.0.take());
     }
 }
