@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A region of a frame is again a `Frame`: a smaller view of the same memory. So a classifier handles frames and regions equally. Each
-//! crate or folder converts one of these types to the next one. From the bottom up, in reading order:
+//! crate or folder converts one of these types to the next one. The table lists the crates and folders from the lowest layer up, which is
+//! also the reading order:
 //!
 //! | crate or folder | content | does not use |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! `GstAnalyticsRelationMeta`: detections and classifications in the layout of GStreamer's own analytics elements.
 //!
-//! GStreamer 1.24 introduced this meta in a separate library. It is loaded at run time if the process has a new enough GStreamer, so one
-//! plugin file also works on older systems. Without the library, all functions here have no effect.
+//! GStreamer 1.24 introduced this meta in a separate library. If the process has GStreamer 1.24 or newer, this module loads the library at
+//! run time, so one plugin file also works on older systems. Without the library, all functions here have no effect.
 //!
 //! [`write`] adds our results to the meta; [`read`] reads results of other elements. [`Written`], stored in our own meta, identifies our
 //! entries. IDs in a relation meta are indices in an append-only list, and copies and scalers keep them.

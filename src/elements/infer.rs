@@ -2,7 +2,7 @@
 //!
 //! # Files
 //!
-//! Each file uses only those below it:
+//! Each file uses only files that are below it in this table:
 //!
 //! | file | content |
 //! |---|---|
@@ -50,8 +50,8 @@
 //! # Locks
 //!
 //! [`Driver::task_control`] is held while a thread other than the task's own starts, stops or pauses the task. This lock is taken before
-//! the locks of the stream ([`super::stream`]). A thread that holds it may wait for the end of the task's turn. So the task itself never
-//! takes it.
+//! the locks of the stream ([`super::stream`]). A thread that holds the lock may wait for the end of the task's turn. So the task itself
+//! never takes this lock.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,10 +1,10 @@
 //! Stores results on a buffer and reads them: in roiflow's own meta (`results_meta`, "our meta") and in the metas that GStreamer defines.
 //! Only this module uses all of these metas.
 //!
-//! Our meta contains the complete [`FrameResults`]. It has no tags, so converters, scalers and encoders keep it. Copies of a buffer share
-//! it. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer provides it, each detection also
-//! gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is that of its analytics entry, as DL Streamer's
-//! elements expect, or else the detection's ID. Our meta stores the entry of each detection.
+//! Our meta contains the complete [`FrameResults`]. Our meta has no tags, so converters, scalers and encoders keep the meta. Copies of a
+//! buffer share its content. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer provides it,
+//! each detection also gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is that of its analytics entry, as
+//! DL Streamer's elements expect, or else the detection's ID. Our meta stores the entry of each detection.
 //!
 //! # Precedence of the metas
 //!

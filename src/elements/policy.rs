@@ -63,9 +63,9 @@ impl Reason {
     /// All reasons, in the order of the enum.
     pub(super) const ALL: [Self; 8] =
         [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
-    /// Number of reasons that skip inference. They are the first reasons in the enum.
+    /// Number of reasons that skip inference. These reasons are the first in the enum.
     pub(super) const N_OF_SKIPS: usize = 5;
-    /// Number of reasons that never drop a frame, because the user has chosen these skips. They are the first reasons in the enum.
+    /// Number of reasons that never drop a frame, because the user has chosen these skips. These reasons are the first in the enum.
     pub(super) const N_OF_CHOICES: usize = 2;
 
     /// The name in statistics and results.

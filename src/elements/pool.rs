@@ -78,7 +78,7 @@ pub(super) struct Share {
 
 /// The reason why a buffer must be copied.
 pub(super) enum Full {
-    /// This element holds its maximum.
+    /// This element already holds its maximum number of buffers.
     Element,
     /// All elements together hold the maximum; the value is that maximum.
     AllElements(usize),
@@ -119,7 +119,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Marks the buffer as pushed. It still counts as held in the process until another element holds it.
+    /// Marks the buffer as pushed. The buffer still counts as held in the process until another element holds it.
     pub(super) fn leave(&mut self) {
         if let Some(here) = self.here.take() {
             here.fetch_sub(1, Ordering::AcqRel);

@@ -100,7 +100,7 @@ pub(super) struct Raw {
     held: Held,
 }
 
-/// A payload, and the functions of its copy. Both are null if a meta was added without a payload.
+/// A payload, and the functions of its copy. Both pointers are null if a meta was added without a payload.
 #[repr(C)]
 struct Held {
     functions: *const Functions,
@@ -120,7 +120,7 @@ struct Functions {
 
 type Sink = unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, len: usize);
 
-/// The functions of this copy. Their address identifies its payloads.
+/// The functions of this copy. The address of the functions identifies the payloads of this copy.
 static FUNCTIONS: Functions = Functions { retain, release, encode };
 
 /// # Safety

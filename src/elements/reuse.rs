@@ -267,7 +267,7 @@ impl ResultReuse {
         (state.failed, state.has_succeeded) = (None, false);
     }
 
-    /// Counts objects without the keypoints for alignment. They were classified by their boxes.
+    /// Counts objects without the keypoints for alignment. Objects without keypoints were classified by their boxes.
     pub(super) fn count_unaligned(&self, n: u64) {
         self.counts.unaligned.fetch_add(n, Ordering::Relaxed);
     }

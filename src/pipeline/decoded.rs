@@ -13,7 +13,7 @@ use gstreamer as gst;
 use super::watch::{factory_name, klass};
 use super::{Error, Input, Plan, container, reasons};
 
-/// Demuxers of containers with a reliable duration. Other demuxers estimate it.
+/// Demuxers of containers that declare a reliable duration. Other demuxers estimate the duration.
 const DEMUXERS: [&str; 3] = ["qtdemux", "matroskademux", "avidemux"];
 /// Maximum number of compressed frames inside a decoder.
 const MAX_INSIDE: usize = 1024;
@@ -91,7 +91,7 @@ impl Decoded {
         seen.declared_end.is_some() || seen.demuxer.and_then(|demuxer| duration(&demuxer.upgrade()?)).is_some()
     }
 
-    /// A warning if bytes at the end of the file are missing. This check works before playback.
+    /// A warning if bytes at the end of the file are missing. The check does not need playback.
     pub(super) fn is_truncated(&self) -> Option<String> {
         let Input::File(path) = &self.plan.input else { return None };
         let (expected, got) = container::missing_bytes(path)?;

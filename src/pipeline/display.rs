@@ -1,4 +1,4 @@
-//! Checks that a window can be shown. Without a working display, GStreamer's sinks crash, or show nothing without an error.
+//! Checks that a window can be shown. If the display does not work, GStreamer's sinks crash, or show nothing and report no error.
 
 use std::env;
 use std::ffi::OsStr;
@@ -43,7 +43,7 @@ pub(super) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Opens the window. Without a working sink, GStreamer would show nothing, without an error.
+/// Opens the window and checks that it works. If no video sink works, GStreamer shows nothing and reports no error.
 ///
 /// # Errors
 /// Returns an error if the window cannot be opened.

@@ -121,8 +121,8 @@ pub struct StreamEvent {
     pub event: Event,
 }
 
-/// The events of all streams of a handle. The iterator blocks until there is an event. It ends when the handle was dropped and all its
-/// streams have ended. Events are stored until they are received; drop this value if they are not needed.
+/// The events of all streams of a handle. The iterator blocks until there is an event. The iterator ends when the handle was dropped and
+/// all streams of the handle have ended. Events are stored until they are received; drop this value if they are not needed.
 #[derive(Debug)]
 pub struct Events(crossbeam_channel::Receiver<StreamEvent>);
 
@@ -250,7 +250,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let streams: Vec<StreamId> = self.board.lock().keys().copied().collect();
         streams.iter().for_each(|stream| self.inbox.send(Input::Request(*stream, Request::Stop)));
-        // Each stop takes a limited time.
+        // This wait ends, because each stop takes a limited time.
         let mut entries = self.board.lock();
         while entries.values().any(|entry| matches!(entry.outcome, Outcome::Pending { .. })) {
             entries = self.board.changed.wait(entries).unwrap_or_else(PoisonError::into_inner);

@@ -21,7 +21,7 @@ pub enum Input {
     Images(Vec<PathBuf>),
     /// Any other address that GStreamer plays: `rtsp://`, `https://`, `v4l2://`.
     Uri(Uri),
-    /// This number of frames of GStreamer's test pattern.
+    /// GStreamer's test pattern, with this number of frames.
     Test(u32),
     /// Frames that the application pushes.
     Application,

@@ -10,7 +10,7 @@ use crate::stages::{Quoted, StageOptions, did_you_mean};
 /// Models to run on each frame, in the order of the pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Models {
-    /// The detector. Without one, the classifiers run on whole frames.
+    /// The detector. If there is no detector, the classifiers run on whole frames.
     pub detector: Option<PathBuf>,
     /// Whether objects get track IDs. Needs a detector.
     pub track: bool,

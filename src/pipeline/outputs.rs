@@ -207,7 +207,7 @@ fn texts(path: &Path) -> Vec<String> {
     }
     let is_short = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_DESCRIPTION_BYTES);
     let Some(text) = is_short.then(|| std::fs::read_to_string(path).ok()).flatten() else { return Vec::new() };
-    // Both formats are parsed to `toml::Value`.
+    // TOML and JSON files are both parsed to `toml::Value`.
     let value = toml::from_str::<toml::Value>(&text).ok().or_else(|| serde_json::from_str(&text).ok());
     let mut texts = Vec::new();
     value.iter().for_each(|value| add(value, &mut texts));

@@ -1,4 +1,5 @@
-//! One stream in the bus loop: handling of its messages, requests and timers, its orderly end, and the reason of the end.
+//! A session is one pipeline of a stream in the bus loop: it handles messages, requests and timers, ends the pipeline in order, and finds
+//! the reason of the end.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -476,7 +477,7 @@ impl Session {
 
     fn on_warning(&mut self, warning: &gst::message::Warning) {
         if let Some(is_closed) = write_failure(warning.details(), warning.src()) {
-            // No further results could be written. The stream is drained, so that the other files are complete.
+            // No further results can be written. Drain the stream, so that the other output files are complete.
             let failure = if is_closed { Error::closed() } else { Error::failed(warning.error().message()) };
             match &mut self.state {
                 State::Closing(closing) => closing.fail_writing(failure),

@@ -257,7 +257,8 @@ fn set_up(source: &gst::Element, timeout: Option<Duration>) {
                 }),
             );
         }
-        // One second longer than the timeout of this module, because the error of this module names the source.
+        // The timeout of the element is one second longer than the timeout of this module, because the error of this module names the
+        // source.
         "souphttpsrc" | "curlhttpsrc" => {
             let seconds = timeout.map_or(0, |timeout| timeout.as_secs().saturating_add(1).min(3600) as u32);
             set("timeout", seconds.to_value());

@@ -17,8 +17,8 @@ const SHAPE: [usize; 3] = [1, 25_200, 85];
 const IOU: f32 = 0.45;
 const MAX_BOXES: usize = 300;
 
-/// Measures decoding and NMS, absolutely and relative to the plain implementation. One output is of a street scene with many objects. In
-/// another output every row is a candidate, an extreme case that no useful threshold produces.
+/// Measures decoding and NMS, absolutely and relative to the plain implementation. The first output is that of a street scene with many
+/// objects. In the second output every row is a candidate, an extreme case that no useful threshold produces.
 pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
     for (name, n_objects, score, budget) in

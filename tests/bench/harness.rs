@@ -58,7 +58,8 @@ impl Effort {
     pub fn compare(&self, mut bare: impl FnMut(usize), mut ours: impl FnMut(usize)) -> Pairs {
         let n_runs = self.n_runs(&mut bare, &mut ours);
         let pair = |pair_idx: usize| {
-            // Each side is first equally often, because the second side may benefit from warm caches or suffer from a hotter CPU.
+            // Both sides go first equally often, because the side that goes second may benefit from warm caches or suffer from a hotter
+            // CPU.
             if pair_idx.is_multiple_of(2) {
                 let of_bare = read(n_runs, &mut bare);
                 (of_bare, read(n_runs, &mut ours))

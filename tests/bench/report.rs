@@ -116,7 +116,7 @@ impl Report {
             let value = (metric.estimate.median * 1e4).round() / 1e4;
             json!({ "name": metric.name, "value": value, "unit": metric.unit, "budget": metric.budget, "ok": self.quick || metric.is_ok() })
         });
-        // One metric per line, so that two runs are easy to compare.
+        // Each metric is on a separate line, so that the files of two runs are easy to compare.
         let lines: Vec<String> = metrics.map(|metric| metric.to_string()).collect();
         std::fs::write(folder.join("summary.json"), format!("{{\"metrics\": [\n{}\n]}}\n", lines.join(",\n")))?;
         std::fs::write(folder.join("raw.csv"), format!("metric,unit,pair,bare,ours\n{}", self.raw))

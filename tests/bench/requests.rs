@@ -190,8 +190,8 @@ impl Task for Loop {
 
 /// Bare calls on the same threads, passed one by one by a thread that sleeps until one of them is free.
 ///
-/// Sleeps immediately, like the thread that starts requests. A crossbeam channel first yields until the computing thread has run. Then no
-/// calls are queued, and at 90 % load less CPU time is used.
+/// The passing thread sleeps immediately, like the thread that starts requests. With a crossbeam channel, the passing thread would first
+/// yield until the computing thread has run. No calls would then be queued, and at 90 % load the baseline would use less CPU time.
 struct Fed {
     pool: Arc<Pool>,
     calls: Vec<Arc<Call>>,
@@ -303,7 +303,7 @@ impl Queue {
     }
 }
 
-/// One thread that awaits the runs of several requests at once.
+/// Starts a thread that awaits the runs of several requests at once.
 fn await_each(requests: &[InferRequest], n_runs: usize) {
     let left = AtomicUsize::new(n_runs);
     block_on(join_all(requests.iter().map(async |request| {

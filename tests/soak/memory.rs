@@ -1,8 +1,8 @@
 //! Resources of the process: resident memory, heap bytes in use, threads, descriptors.
 //!
-//! Resident memory is meaningful only if the allocator returns freed memory: one malloc arena for all threads, large blocks mapped
-//! separately, and free memory at the heap's end returned before measuring. The allocator reads these settings from the environment at
-//! process start, so the process restarts itself.
+//! Resident memory is meaningful only if the allocator returns freed memory. So all threads share one malloc arena, large blocks are mapped
+//! separately, and free memory at the heap's end is returned before each measurement. The allocator reads these settings from the
+//! environment when a process starts, so the process sets the environment and restarts itself.
 
 use std::os::unix::process::CommandExt;
 

@@ -1,4 +1,4 @@
-//! One stream of the soak test: its pipeline, the operations on it, and the checks.
+//! One stream of the soak test: the pipeline, the operations on the pipeline, and the checks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
@@ -636,7 +636,8 @@ fn watch_sink(idx: usize, sink: &gst::Pad, seen: &Arc<Seen>, violations: &Arc<Vi
                 if frame_number <= last {
                     violations.add(format!("stream {idx}: results of frame {frame_number} behind those of frame {last}"));
                 }
-                // One classifier gives one result: carried, reused or late results never appear in addition to a new one.
+                // An object has at most one result of each classifier: a carried, reused or late result never appears in addition to a new
+                // result.
                 if let Some(twice) = results.detections.iter().find(|detection| detection.classifications.len() > 1) {
                     violations.add(format!("stream {idx}: frame {number}: {} answers on one object", twice.classifications.len()));
                 }

@@ -11,7 +11,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Outermost operation of a stream; its duration is set by the run.
 pub const ROUND: &str = "a round";
 
-/// One slot per stream, and one for the main thread.
+/// Number of slots: one per stream, and one for the main thread.
 pub struct Watch {
     /// Nested operations of each slot with their limits, outermost first.
     slots: Vec<Mutex<Vec<(String, Instant)>>>,

@@ -33,7 +33,8 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// TOML files that a page asks the reader to save: after "Save it as `NAME`", or with `name = "NAME"` in a pipeline description.
+/// Finds the TOML files that a page asks the reader to save. The page names such a file by "Save it as `NAME`", or by `name = "NAME"` in a
+/// pipeline description.
 fn pipelines(page: &str) -> Vec<(String, String)> {
     let texts = page.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(text, _)| text);
     let named = texts.filter(|text| text.contains("[pipeline]")).filter_map(|text| {
@@ -47,7 +48,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder that looks like a clone and contains the files that pages name.
+/// Creates a folder that looks like a clone and contains the files that pages name.
 fn clone(page: &str, name: &str) -> Folder {
     let folder = Folder::new(&format!("book-{name}"));
     let link = |to: PathBuf, from: &str| std::os::unix::fs::symlink(to, folder.file(from)).unwrap();

@@ -27,7 +27,7 @@ pub fn free_port() -> u16 {
 }
 
 impl Broker {
-    /// A broker that is not started yet. Each `{port}` of the arguments becomes its port.
+    /// A broker that is not started yet. Each `{port}` in the arguments is replaced by the port of the broker.
     pub fn new(program: &str, arguments: &[&str]) -> Self {
         let port = free_port();
         // Debian installs servers into folders that are not on the PATH of users.
@@ -177,8 +177,8 @@ fn pass_on(client: TcpStream, to: u16, gate: &Arc<(Mutex<Gate>, Condvar)>) {
     copy(from_client, server, gate.clone());
 }
 
-/// Subscribes to a topic of an MQTT broker, and receives topics and messages until the connection ends. A small client of its own, so that
-/// the test does not share code with the publisher.
+/// Subscribes to a topic of an MQTT broker, and receives topics and messages until the connection ends. This is a separate small client, so
+/// that the test does not share code with the publisher.
 pub fn subscribe(port: u16, topic: &str) -> Receiver<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     // Version 3.1.1, clean session, without a keep-alive time.
@@ -226,7 +226,7 @@ fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     Some((kind, body))
 }
 
-/// A connection to a NATS server for requests, a small client of its own.
+/// A small client for requests to a NATS server, which does not share code with the publisher.
 pub struct NatsClient {
     stream: std::io::BufReader<TcpStream>,
 }

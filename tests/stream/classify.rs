@@ -261,7 +261,7 @@ fn classifier_aligns_by_keypoints_and_warns_once_without_them() {
     };
     let objects = move |_| {
         vec![
-            // Its box is red, but its keypoints are in the blue bar.
+            // The box of this object is red, but its keypoints are in the blue bar.
             Detection { keypoints: along(2), ..bar(1, 0, "face") },
             Detection { keypoints: along(1), ..bar(2, 1, "face") },
             bar(3, 1, "no face"),

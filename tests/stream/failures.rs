@@ -211,7 +211,7 @@ fn only_frames_with_regions_affect_failure_count() {
     assert!(rig.error().contains("failed on 3 frames in a row"));
     rig.check_counts();
 
-    // One of three regions fails in each frame, but the model works.
+    // One of three regions fails in each frame. These failures do not end the stream, because the model works.
     let device = Scripted::new("regions", |n| if n % 3 == 1 { End::Fails } else { End::Well });
     let rig = device.classify("max-failures=0");
     for n in 0..50 {

@@ -385,7 +385,7 @@ pub fn is_alone() -> bool {
     let name = std::thread::current().name().expect("the test runner names its threads").to_owned();
     let test = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new(test);
-    // One malloc arena for all threads: otherwise each arena grows to the maximum need of any thread, over thousands of rounds.
+    // All threads share one malloc arena. Otherwise each arena grows to the maximum need of any thread, over thousands of rounds.
     command.args(["--exact", &name, "--nocapture"]).env(ALONE, "1").env("MALLOC_ARENA_MAX", "1");
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

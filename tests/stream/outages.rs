@@ -1,4 +1,5 @@
-//! Results reach brokers at least once and in order, whatever is killed, and the stream never waits for a broker with a spool.
+//! Results reach brokers at least once and in order, even if the broker or the run is killed. With a spool, the stream never waits for a
+//! broker.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -119,7 +120,7 @@ fn stream_passes_while_broker_is_absent_and_results_follow() {
     let proxy = Proxy::new(broker.port, true);
     let spool = folder.file("spool");
     let pipeline = stream(2000, &format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\"", proxy.port));
-    // The last frame leaves the element while the broker is absent. It waits here until the broker runs.
+    // The last frame leaves `roipublish` while the broker is absent. The frame waits here until the broker runs.
     let (passed, at) = std::sync::mpsc::channel();
     let (go, started) = std::sync::mpsc::channel::<()>();
     on_buffers(&pipeline, "sink", "sink", move |n, _| {

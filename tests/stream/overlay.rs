@@ -7,7 +7,7 @@ use roiflow::frame::{Classification, Detection, FrameResults, Outcome, PixelForm
 
 use crate::harness::{Arrived, Ending, attach, caps, collect, detect, face, feed, on_buffers, pipeline, results, run};
 
-/// One frame with faces at these rectangles through the overlay: before and after.
+/// Passes one frame with faces at these rectangles through the overlay. Returns the frame before and after the overlay.
 fn overlaid(format: PixelFormat, size: Size, properties: &str, boxes: Vec<Rect>) -> [Arrived; 2] {
     let faces = boxes.iter().zip(1..).map(|(rect, id)| face(id, *rect)).collect();
     overlaid_with(format, size, properties, faces)
@@ -154,7 +154,7 @@ fn odd_frames_and_extreme_boxes_are_clipped() {
 #[test]
 fn buffer_without_results_passes_uncopied() {
     let pipeline = pipeline("videotestsrc num-buffers=3 ! video/x-raw,format=NV12 ! identity name=in ! roioverlay ! fakesink name=sink");
-    // This reference is held, so making the buffer writable would copy it.
+    // The test holds this reference, so making the buffer writable would copy the buffer.
     let before = collect(&pipeline, "in", "src");
     let after = collect(&pipeline, "sink", "sink");
     assert_eq!(run(&pipeline).error, None);

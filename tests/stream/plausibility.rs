@@ -81,7 +81,7 @@ fn model_with_wrong_output_ports_is_an_error() {
     assert!(["`ultraface`", "priors", "--decoder", "from the model's ports alone"].iter().all(|part| said.contains(part)), "{said}");
     let (output, said, _) = by_ports("blazeface");
     assert!(output.status.code() == Some(1) && said.contains("its outputs fit no decoder of detectors"), "{said}");
-    // With an explicit description it is a warning.
+    // With an explicit description, the contradiction is a warning.
     let (output, said, _) = run(&folder, &described(&folder, "ultraface_offsets", &detector("ultraface", "")));
     assert!(output.status.code() == Some(0) && said.matches("warning:").count() == 1 && said.contains("priors"), "{said}");
     let (output, said, _) = run(&folder, &described(&folder, "blazeface", &detector("yolov5", "")));
@@ -131,7 +131,7 @@ fn unknown_object_class_is_warned_about_once() {
     warned(&format!("{detect} ! roitrack object-class=rectangles"), &hint);
     let inner = format!("roidetect device=CPU model={} inference-region=roi-list", tiny("stripes"));
     warned(&format!("{detect} ! {inner} object-class=rectangles"), &hint);
-    // Without a similar label there is no suggestion; labels of the second detector also count.
+    // There is no suggestion if no label is similar. Labels of a second detector are also known.
     warned(&format!("{detect} ! {color} object-class=giraffe"), &["`giraffe`: `detect` produces rectangle"]);
     warned(&format!("{detect} ! {inner} ! {color} object-class=cell,rectangle"), &[]);
     // A list may contain other labels than this model's, except typos.

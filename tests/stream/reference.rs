@@ -65,7 +65,7 @@ fn reference(file: &Path, threshold: f64, group: &str, classifiers: &[&'static s
     frames.map(|frame| frame["objects"].as_array().unwrap().iter().filter(is_certain).map(object).collect()).collect()
 }
 
-/// Counts the reference results that roiflow found. Their share is in percent; 100 if there are no reference results.
+/// Counts the reference results that roiflow found. The share of found results is in percent; it is 100 if there are no reference results.
 #[derive(Default)]
 struct Agreement {
     n_objects: usize,

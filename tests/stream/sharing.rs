@@ -212,7 +212,7 @@ fn thresholds_and_policies_are_not_shared() {
     assert!(low.count("window") > high.count("window"));
 }
 
-/// Cost of an additional stream besides its frames: model, requests and threads already exist.
+/// Measures the memory of an additional stream except its frames. The model, the requests and the threads already exist.
 #[test]
 fn additional_stream_uses_no_model_memory() {
     if !is_alone() {

@@ -249,7 +249,7 @@ fn profiler_tasks_have_step_names_of_trace() {
         let mut command = command();
         command.args(["run", &folder.file("colors.toml"), "-q", "--input", "test:10", "--trace", &trace]);
         if listens {
-            // Without an initializer, a collector receives these groups.
+            // A collector that has no initializer receives the groups that are set here.
             command.env("INTEL_LIBITTNOTIFY64", &library).env("INTEL_ITTNOTIFY_GROUPS", "all");
         }
         let output = command.stdin(Stdio::null()).output().unwrap();

@@ -258,7 +258,7 @@ fn flush_does_not_wait_for_loading_or_warm_up() {
     slow.wait_for(1);
     gate.open();
     slow.release();
-    // After a flush that removed its events, upstream may send its caps again. These caps wait.
+    // After a flush that removed its events, upstream may send its caps again. The repeated caps must wait for the model.
     beginnings.into_iter().for_each(|beginning| beginning.join().unwrap());
     for rig in [making, hanging] {
         rig.segment();

@@ -196,7 +196,8 @@ fn wanted(input: &mut Value, source: &mut Source<'_>) -> Port {
     Port::new(&input.name, ElementType::F32, shape)
 }
 
-/// Reads `case` as an IR. Then writes its words as tensor names and metadata of an IR, and reads these. Returns the number of names.
+/// Reads `case` as an IR. Then writes the words of `case` as tensor names and metadata of an IR, and reads this IR. Returns the number of
+/// names.
 pub fn try_ir(case: &[u8]) -> usize {
     let text = String::from_utf8_lossy(case);
     let names_of = |ir: &Ir, name: &str| {

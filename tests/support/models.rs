@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// Path of a file of this set. The set is next to the project, or in the folder `ROIFLOW_MODELS` (relative to the project).
 ///
-/// Without the set, tests pass with a message. If `ROIFLOW_MODELS` is set, a missing file is a failure. An empty value means that there is
-/// no set.
+/// If the set is missing, tests print a message and pass. If `ROIFLOW_MODELS` is set, a missing file is a failure. An empty value means
+/// that there is no set.
 ///
 /// # Panics
 /// If the file is missing from the folder that `ROIFLOW_MODELS` names.

@@ -2,8 +2,8 @@
 //! on OpenVINO's CPU device, such copies reduced the idle time of two cores from 9.6 % to 0.9 %.
 //!
 //! Each copy needs memory for its weights, so copies are used only for small models and on few cores. They also require a cache of compiled
-//! models, from which a copy loads within milliseconds. The first copy is compiled at the start, the others when jobs wait for a request.
-//! With copies, canceling a run takes effect at the end of the engine's call, not between two nodes.
+//! models, from which a copy loads within milliseconds. The first copy is compiled at the start. Further copies are compiled when jobs wait
+//! for a request. With copies, canceling a run takes effect at the end of the engine's call, not between two nodes.
 
 use std::num::NonZero;
 

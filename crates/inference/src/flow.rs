@@ -1,8 +1,9 @@
 //! State machine of a stream in an inference element. It handles start, stop, flush, EOS, linking of pads and errors.
 //!
-//! It uses no pads, threads, locks or clocks. The driver, which is the element's code in `elements/infer.rs`, calls [`Flow::handle`] with a
-//! [`Trigger`] while it holds the lock of the stream. The driver then executes the [`Action`]s of the returned [`Transition`] in order.
-//! `tests/check/checks/flow.rs` contains a second driver, which simulates pads and threads and tests all orders of their steps.
+//! The state machine uses no pads, threads, locks or clocks. The driver, which is the element's code in `elements/infer.rs`, calls
+//! [`Flow::handle`] with a [`Trigger`] while it holds the lock of the stream. The driver then executes the [`Action`]s of the returned
+//! [`Transition`] in order. `tests/check/checks/flow.rs` contains a second driver, which simulates pads and threads and tests all orders of
+//! their steps.
 //!
 //! # States
 //!
@@ -268,7 +269,8 @@ pub enum Action {
     RefuseEvent,
     /// Pause the task, and wait for the end of its turn. Not executed on the task's own thread.
     AwaitPause,
-    /// Stop the task, and wait for the end of its thread. Not executed on the task's own thread. Then handle [`Trigger::TaskStopped`].
+    /// Stop the task, and wait for the end of its thread. Then handle [`Trigger::TaskStopped`]. The driver does not execute this action on
+    /// the task's own thread.
     StopTask,
     /// Start the task.
     StartTask,

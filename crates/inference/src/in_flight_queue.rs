@@ -7,7 +7,7 @@
 //! because they wait only for earlier frames. Flushing empties the queue and makes blocked calls return. Completing a frame that is no
 //! longer in the queue has no effect.
 //!
-//! Closures that read or change items run under the queue's lock. They only read, move and assign.
+//! Closures that read or change items run under the queue's lock. Such closures must only read, move and assign.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 /// The known name that is most similar to `name`, ignoring case; `None` if no name is similar. Of equally similar names, the first.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = name.to_lowercase();
-    // Up to a third of the letters may differ. Names are also similar if one name is a prefix of the other.
+    // Names are similar if at most a third of the letters differ, or if one name is a prefix of the other.
     let distance = |known: &str| {
         let known = known.to_lowercase();
         let is_ending = !typed.is_empty() && !known.is_empty() && (typed.starts_with(&known) || known.starts_with(&typed));

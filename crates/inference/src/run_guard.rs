@@ -1,7 +1,8 @@
 //! Run guard: cancels the inference of a frame while the frame waits for a request.
 //!
 //! The stage calls `RunGuard::begin` before each run. The owner of the frame cancels the guard. Both operations use one atomic, so exactly
-//! one of them succeeds. The guard also records whether a run succeeded, because the results of a frame without regions do not show it.
+//! one of them succeeds. The guard also records whether a run succeeded, because the results of a frame without regions do not show whether
+//! a run succeeded.
 
 use std::fmt;
 use std::sync::Arc;

@@ -36,7 +36,7 @@ impl Stage {
         Self::new(options, Role::Detector)
     }
 
-    /// Creates a classifier of regions. Its runs have priority over the runs of detectors.
+    /// Creates a classifier of regions, whose runs have priority over the runs of detectors.
     ///
     /// # Errors
     /// Returns an error if a file is missing or invalid, or the model is not a classifier.
@@ -44,7 +44,7 @@ impl Stage {
         Self::new(options, Role::Classifier)
     }
 
-    /// Creates a classifier of whole frames. Its runs have no priority.
+    /// Creates a classifier of whole frames, whose runs have no priority.
     ///
     /// # Errors
     /// Returns the errors of [`Stage::classifier`].

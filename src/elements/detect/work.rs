@@ -68,7 +68,7 @@ impl Work for DetectWork {
         results.detections.len().saturating_sub(n_before)
     }
 
-    /// Detections in an object move with that object. They are dropped if the object is gone.
+    /// Detections in an object move with that object. If the object is gone, its detections are dropped.
     fn carry(&self, earlier: &FrameResults, results: &mut FrameResults) {
         let size = results.size;
         let moved = |object: &Detection, rect: Rect| {

@@ -1,4 +1,5 @@
-//! The same preprocessing with crates: `yuv` to RGB, `fast_image_resize` without antialiasing, and a plain loop for normalized planes.
+//! Implements roiflow's preprocessing with other crates, as a baseline: `yuv` for RGB, `fast_image_resize` without antialiasing, and a
+//! plain loop for normalized planes.
 
 use std::hint::black_box;
 use std::time::Instant;

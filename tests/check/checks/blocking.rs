@@ -55,7 +55,7 @@ fn callback_waits(search: Search) -> usize {
     })
 }
 
-/// Either wait may fail, or begin after the other callback has ended.
+/// In a cycle of two callbacks that wait for each other, either wait may fail, or may begin after the other callback has ended.
 fn cycle(search: Search) -> usize {
     explore(search, || {
         let pool = Arc::new(Pool::new("one", 1).unwrap());

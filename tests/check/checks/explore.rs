@@ -15,7 +15,7 @@ pub enum Search {
     Preemptions(usize),
     /// `n` schedules of probabilistic concurrency testing (PCT): random priorities, changed at `depth` points.
     Pct { depth: usize, n: usize },
-    /// This number of schedules with uniformly random steps.
+    /// This number of schedules, in which each step is chosen uniformly at random.
     Random(usize),
 }
 

@@ -97,12 +97,12 @@ impl Task for Computes {
     }
 }
 
-/// A model without ports. Its only step does nothing, on the caller's thread.
+/// Creates a model without ports. The only step of the model does nothing, on the caller's thread.
 pub fn model() -> CompiledModel {
     model_on(None)
 }
 
-/// The same model on the asynchronous engine.
+/// Creates a model without ports on the asynchronous engine.
 pub fn model_on(engine: Option<Arc<dyn Executor>>) -> CompiledModel {
     let mut core = Core::new();
     let script = Script { executor: Some(Arc::new(Inline)), engine, ..Script::computing(|_, _| Ok(())) };

@@ -14,7 +14,7 @@ use crate::vision::decode::{DecoderRegistry, Subject};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/model-description.schema.json");
 
-/// ID of the schema. It is not downloaded.
+/// ID of the schema. Editors and validators do not download the schema from this URL.
 const SCHEMA_URL: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/assets/model-description.schema.json");
 
 /// The expected schema.

@@ -1,6 +1,6 @@
 //! Checks whether the ports prove that a model needs a certain decoder. Without a proof, other kinds of models may have the same ports.
 //!
-//! These models have the ports that a decoder expects:
+//! The table lists, for each decoder, other models that have the ports that the decoder expects:
 //!
 //! | decoder | models with such ports | distinguished by |
 //! |---|---|---|

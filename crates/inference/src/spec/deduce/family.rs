@@ -173,7 +173,7 @@ fn is_only_one(info: &ModelInfo, size: Size) -> bool {
     info.outputs.len() > 1 && readers(info, size).iter().filter(|name| !PASSES_OVER.contains(name)).count() == 1
 }
 
-/// Whether the number of rows equals the number of priors at this size. This is unlikely for lists of boxes.
+/// Whether the number of rows equals the number of priors at this size. Lists of boxes are unlikely to have this number of rows.
 fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
     let shapes = output::shapes(info);
     shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)
