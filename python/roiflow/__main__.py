@@ -9,13 +9,13 @@ from roiflow._pipeline import PipelineError, find_command
 
 
 def main() -> None:
-    """Print the version and the devices, or become the command."""
+    """Print the version and the devices. With arguments, replace this process by the command `roiflow`."""
     if len(sys.argv) > 1:
         try:
             command = find_command()
-            # Python ignores SIGPIPE, and a new program would inherit that.
+            # Python ignores SIGPIPE, and the command would inherit this setting.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            # Replaces this process, so that signals and the exit code are those of the command.
+            # The command replaces this process, so it gets the signals and sets the exit code.
             os.execv(command, [command, *sys.argv[1:]])
         except (PipelineError, OSError) as error:
             sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-"""The classes that programs derive from, give attributes and refer to weakly, around the compiled ones."""
+"""Python classes that derive from the compiled classes. They allow subclasses, attributes and weak references."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AsyncInferQueue(_roiflow.AsyncInferQueue):
 def compile_model(
     model: Union[Model, str, PathLike[str], bytes], device_name: str = "AUTO", config: Union[dict[str, Any], None] = None
 ) -> CompiledModel:
-    """Make a model, or the model of a file, ready to run. As `Core.compile_model`."""
+    """Compile a model, or the model of a file, for a device. Same as `Core.compile_model`."""
     return cast("CompiledModel", Core().compile_model(model, device_name, config))
 
 

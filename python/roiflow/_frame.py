@@ -20,7 +20,7 @@ _OBJECT_KEYS = frozenset(("x", "y", "w", "h", "id", "track_state", "region_id", 
 
 
 def _number(value: float | None) -> float:
-    """A number of a JSON line. Numbers that are not finite are null there."""
+    """Convert a number of a JSON line. `null` stands for numbers that are not finite, and becomes NaN."""
     return float("nan") if value is None else float(value)
 
 
@@ -29,13 +29,13 @@ def _named(label: str | None, class_id: int) -> str:
 
 
 def _points(points: Iterable[Mapping[str, float | None]], size: tuple[int, int]) -> Floats:
-    """Points [N, 2] in pixels."""
+    """Convert points of a JSON line to an array [N, 2] in pixels."""
     rows = [(_number(point["x"]) * size[0], _number(point["y"]) * size[1]) for point in points]
     return np.array(rows, np.float32).reshape(-1, 2)
 
 
 def _attribute(name: str, data: Mapping[str, Any], size: tuple[int, int]) -> Attribute | None:
-    """An attribute of a JSON line; None for kinds that this version does not know."""
+    """Convert an attribute of a JSON line. Returns None for kinds that this version does not know."""
     model = str(data.get("model", {}).get("name", ""))
     cells = (int(data.get("rows", 0)), int(data.get("columns", 0)))
     if "keypoints" in data:
@@ -121,7 +121,7 @@ class FrameObject:
 
     @property
     def track_id(self) -> int | None:
-        """Track ID, the same in every frame; None without a tracker, and until the tracker gives one."""
+        """Track ID, the same in every frame; None without a tracker, and until the tracker assigns an ID."""
         return cast("int | None", self._data["id"])
 
     @property
@@ -186,12 +186,12 @@ class Frame:
 
     @property
     def time(self) -> str:
-        """Time of day in UTC, RFC 3339."""
+        """Capture time, or the current time if it is unknown. UTC, in the format of RFC 3339."""
         return str(self._data["time"])
 
     @property
     def source(self) -> str | None:
-        """Where the video comes from, without user, password and tokens; the path of an image."""
+        """Address of the input without user, password and tokens, or the path of an image."""
         return cast("str | None", self._data["source"])
 
     @property

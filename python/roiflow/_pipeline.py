@@ -47,7 +47,7 @@ _LOGGER = logging.getLogger("roiflow.pipeline")
 
 
 class PipelineError(Error):
-    """The command `roiflow` is missing, or a pipeline failed. The message is that of the command.
+    """The command `roiflow` is missing, or a pipeline failed. The message contains the error message of the command.
 
     `exit_code` is the exit code of the command: 2 for wrong arguments, 3 if a part of the inputs failed, negative for a signal; None if
     the command did not start.
@@ -59,7 +59,7 @@ class PipelineError(Error):
 
 
 def find_command() -> str:
-    """The path of the command: ROIFLOW_COMMAND, else `roiflow` in PATH, else in the folder of the Python interpreter."""
+    """Find the command: first in ROIFLOW_COMMAND, then in PATH, then in the folder of the Python interpreter."""
     chosen = os.environ.get("ROIFLOW_COMMAND")
     if chosen:
         path = shutil.which(chosen)
@@ -72,14 +72,14 @@ def find_command() -> str:
     return path
 
 
-# Waits until its standard input ends, and ends the command then. The argument is the process ID of the command.
+# This script waits until its standard input ends, and then ends the command. Its argument is the process ID of the command.
 _WATCH = 'read -r _; kill -TERM "$1"'
 
 
 def _watch(pid: int) -> subprocess.Popen[bytes] | None:
-    """Start a shell that ends the command if this process is killed, because nothing else notices it while the command writes no results.
+    """Start a shell that ends the command if this process is killed. Otherwise the command would run until it writes its next result.
 
-    Returns None without a shell. Such a command ends when it writes its next result.
+    Returns None if the shell cannot be started.
     """
     try:
         return subprocess.Popen(
@@ -94,7 +94,7 @@ def _watch(pid: int) -> subprocess.Popen[bytes] | None:
 
 
 class _Reader:
-    """Reads both pipes of a child, so that the child never blocks on one of them while the other one is read."""
+    """Reads both pipes of a child process, so that the child never blocks because one pipe is full."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None and process.stderr is not None
@@ -109,7 +109,7 @@ class _Reader:
             self._poll.register(pipe, select.POLLIN)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for data, at most `timeout` seconds, and split it into lines. Returns whether there was data or an end."""
+        """Wait for data, at most `timeout` seconds, and split it into lines. Returns whether data arrived or a pipe ended."""
         ready = self._poll.poll(None if timeout is None else max(timeout, 0) * 1000)
         for pipe, _ in ready:
             data = os.read(pipe, _CHUNK)
@@ -141,12 +141,12 @@ class _Reader:
 
 
 def _end(reader: _Reader, watcher: subprocess.Popen[bytes] | None, owner: int) -> None:
-    """End a child: SIGTERM, read until it has ended, else SIGKILL. Called once for each child."""
+    """End a child process: send SIGTERM, read until it has ended, and send SIGKILL after a timeout. Called once for each child."""
     if os.getpid() != owner:
         return  # The copy of a forked process. The child belongs to the process that started it.
     process = reader.process
     try:
-        # Reading lets the child finish the files that it writes.
+        # Read the pipes, so that the child is not blocked and can finish its files.
         process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
         while reader.open and time.monotonic() < deadline and process.poll() is None:
@@ -181,7 +181,7 @@ class _Run:
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._is_closing = False
-        # Ends the child also if this object is collected, and at the end of the interpreter.
+        # This also ends the child when this object is garbage-collected, and at the end of the interpreter.
         self._finalizer = weakref.finalize(self, _end, self._reader, _watch(process.pid), os.getpid())
 
     @property
@@ -211,7 +211,7 @@ class _Run:
         return None
 
     def _finish(self) -> None:
-        """After the last line: wait for the end of the command, without a limit, because it may finish a large file."""
+        """Wait for the end of the command after its last line. There is no time limit, because it may still finish a large file."""
         reader = self._reader
         while reader.process.poll() is None:
             if reader.err in reader.open:
@@ -250,7 +250,7 @@ class _Run:
 
 
 def _message(code: int, lines: list[str]) -> str:
-    """The message of a failed command: its last lines, from the first error on."""
+    """Build the message of a failed command from its last lines, starting with the first error."""
     text = "\n".join(lines)
     if code == 127 or "error while loading shared libraries" in text:
         library = "GStreamer" if "libgst" in text else "a library"
@@ -268,7 +268,7 @@ def _message(code: int, lines: list[str]) -> str:
 
 
 def _texts(what: str, values: Path | Iterable[Path]) -> list[str]:
-    """A text or a path, or several of them."""
+    """Convert a text, a path, or several of these to a list of texts."""
     several: Iterable[Path] = [values] if isinstance(values, (str, os.PathLike)) else values
     if not isinstance(several, Iterable):
         raise TypeError(f"{what}: expected a text or a path, or a list of these, got {type(values)}")
@@ -299,8 +299,8 @@ class Pipeline:
         for frame in roiflow.Pipeline("faces", input="video.mp4"):
             print(frame.index, frame.objects)
 
-    The command `roiflow` runs the pipeline in a child process. Each `for` starts it, and its end, `break` or an exception ends it. Then a
-    further `for` starts from the beginning. The child waits while the program does not take frames; up to 128 KiB of results are
+    The command `roiflow` runs the pipeline in a child process. Each `for` loop starts the command, and the end of the loop ends it. A
+    further `for` loop starts from the beginning. The child waits while the program does not take frames; up to 128 KiB of results are
     buffered. Frames have no images. Warnings of the command go to the logger `roiflow.pipeline`.
     """
 
@@ -320,7 +320,7 @@ class Pipeline:
         parameters: Mapping[str, ParameterValue] | None = None,
         **named_parameters: ParameterValue,
     ) -> None:
-        """Check the arguments and find the command. The first `for` starts it.
+        """Check the arguments and find the command. A `for` loop starts the command.
 
         - `pipeline`: a pipeline description: a file, or the name of an installed one. Without it, `model` is a detector, `classify`
           one or more classifiers, and `track=True` gives each object a track ID.
@@ -369,7 +369,7 @@ class Pipeline:
 
     @property
     def command(self) -> list[str]:
-        """The command that a `for` runs, with its arguments."""
+        """The command that a `for` loop runs, with its arguments."""
         return list(self._command)
 
     @property
@@ -379,7 +379,7 @@ class Pipeline:
         return None if run is None else run.pid
 
     def __iter__(self) -> Generator[Frame, None, None]:
-        """Run the command. Raises PipelineError if it fails, or if an earlier `for` still runs it."""
+        """Run the command. Raises PipelineError if it fails, or if an earlier `for` loop still runs it."""
         if self._is_running:
             raise PipelineError("this pipeline runs already: expected the end of the other loop, or `close()`")
         self._is_running = True
@@ -402,7 +402,7 @@ class Pipeline:
             self._run, self._is_running = None, False
 
     def close(self) -> None:
-        """End the command, and wait for its end: SIGTERM, and SIGKILL after 10 seconds. A `for` then ends without an error.
+        """End the command with SIGTERM, or with SIGKILL after 10 seconds, and wait for its end. A running `for` loop ends without an error.
 
         Any thread may call this. Without a running command, it has no effect.
         """

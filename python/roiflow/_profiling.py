@@ -1,4 +1,4 @@
-"""Times of the nodes of a model."""
+"""Execution times of the nodes of a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ProfilingInfo"]
 
 
 class ProfilingInfo:
-    """The times of one node of a model in the latest run."""
+    """The execution times of one node of a model in the latest run."""
 
     class Status(enum.Enum):
         """Whether a node was executed."""

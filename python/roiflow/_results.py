@@ -16,9 +16,9 @@ Array = npt.NDArray[Any]
 
 
 class OVDict(Mapping[ConstOutput, Array]):
-    """The outputs of a run: a mapping from ports to arrays in the order of the model, addressed by port, index or name.
+    """The outputs of a run: a read-only mapping from ports to arrays, in the order of the model.
 
-    It can't be changed. An index, name or port that the model has not is a KeyError, another type of key a TypeError.
+    A key is a port, an index or a name. Raises KeyError if the model has no such output, and TypeError if the key has another type.
     """
 
     __slots__ = ("_values",)
@@ -71,7 +71,7 @@ class OVDict(Mapping[ConstOutput, Array]):
         return self._values.values()
 
     def items(self) -> ItemsView[ConstOutput, Array]:
-        """Ports and arrays, in order."""
+        """Pairs of port and array, in order."""
         return self._values.items()
 
     def names(self) -> tuple[set[str], ...]:
@@ -79,7 +79,7 @@ class OVDict(Mapping[ConstOutput, Array]):
         return tuple(port.names for port in self._values)
 
     def to_dict(self) -> dict[ConstOutput, Array]:
-        """A dictionary from ports to the arrays."""
+        """A dictionary that maps ports to arrays."""
         return dict(self._values)
 
     def to_tuple(self) -> tuple[Array, ...]:

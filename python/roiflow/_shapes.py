@@ -1,4 +1,4 @@
-"""Shapes: of tensors, and of ports, whose extents may be dynamic."""
+"""Shapes of tensors and ports. The extents of a port's shape can be dynamic."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Coordinate", "Dimension", "PartialShape", "Shape", "Strides"]
 
 
 class _Extents(list[int]):
-    """A list of whole numbers, none negative, that also equals a tuple."""
+    """A list of non-negative integers. It also compares equal to a tuple of the same numbers."""
 
     __slots__ = ()
 
     def __init__(self, values: Iterable[SupportsIndex] = ()) -> None:
-        """Raise TypeError for what is no sequence of whole numbers, ValueError for negative ones."""
+        """Raise TypeError if `values` is not a sequence of integers, and ValueError if a number is negative."""
         if isinstance(values, (str, bytes)):
             raise TypeError(f"{type(self).__name__}: expected whole numbers, got {values!r}")
         extents = [operator.index(value) for value in values]
@@ -46,19 +46,19 @@ class _Extents(list[int]):
 
 
 class Shape(_Extents):
-    """The extent of each axis: a list of whole numbers, none negative."""
+    """The extent of each axis, as a list of non-negative integers."""
 
     __slots__ = ()
 
 
 class Strides(_Extents):
-    """Bytes from one element to the next, for each axis."""
+    """For each axis, the number of bytes from one element to the next."""
 
     __slots__ = ()
 
 
 class Coordinate(_Extents):
-    """A place in a tensor: an index for each axis."""
+    """A position in a tensor: one index for each axis."""
 
     __slots__ = ()
 
@@ -69,7 +69,7 @@ class Dimension:
     __slots__ = ("_max", "_min")
 
     def __init__(self, dimension: SupportsIndex | None = None, max_dimension: SupportsIndex | None = None) -> None:
-        """Raise ValueError if there is no extent within the bounds."""
+        """Raise ValueError if no extent is within the bounds."""
         low = -1 if dimension is None else operator.index(dimension)
         high = low if max_dimension is None else operator.index(max_dimension)
         self._min: int = max(low, 0)
@@ -79,17 +79,17 @@ class Dimension:
 
     @staticmethod
     def dynamic() -> Dimension:
-        """Any extent."""
+        """A dimension that allows any extent."""
         return Dimension()
 
     @property
     def is_static(self) -> bool:
-        """Whether there is one extent only."""
+        """Whether the dimension allows only one extent."""
         return self._min == self._max
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether there are several."""
+        """Whether the dimension allows several extents."""
         return not self.is_static
 
     def get_length(self) -> int:
@@ -137,7 +137,7 @@ class Dimension:
         return f"{self._min}..{self._max}"
 
     def to_string(self) -> str:
-        """The extent, its bounds, or `?`."""
+        """The extent, its bounds as in `1..10`, or `?` if any extent is allowed."""
         return str(self)
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class PartialShape(Sequence[Dimension]):
     __slots__ = ("_dimensions",)
 
     def __init__(self, shape: str | Iterable[_Extent]) -> None:
-        """Raise TypeError or ValueError for what is no shape."""
+        """Raise TypeError or ValueError if the value is not a shape."""
         if isinstance(shape, str):
             inner = shape.strip().removeprefix("[").removesuffix("]")
             shape = [part for part in inner.split(",") if part.strip()]
@@ -202,7 +202,7 @@ class PartialShape(Sequence[Dimension]):
         return Shape(dimension.min_length for dimension in self._dimensions)
 
     def get_shape(self) -> Shape:
-        """As `to_shape`."""
+        """Same as `to_shape`."""
         return self.to_shape()
 
     def get_min_shape(self) -> Shape:

@@ -62,13 +62,13 @@ class Attribute:
     confidence: float | None = None
     class_id: int | None = None
     corners: npt.NDArray[np.float32] | None = None
-    """Of masks and maps: top left, top right and bottom left corner [3, 2] of the cells, in pixels."""
+    """For masks and maps: top left, top right and bottom left corner [3, 2] of the cells, in pixels. None for other kinds."""
     labels: tuple[str, ...] = ()
-    """Of class maps: names of the classes. Of keypoints: names of the points."""
+    """For class maps: names of the classes. For keypoints: names of the points."""
     edges: tuple[tuple[int, int], ...] = ()
-    """Of keypoints: pairs of points that are connected."""
+    """For keypoints: pairs of indexes of connected points."""
     confidences: npt.NDArray[np.float32] | None = None
-    """Of keypoints: [K], not a number for points without a confidence."""
+    """For keypoints: the confidence of each point [K]; NaN for points without a confidence."""
 
 
 def _attribute(name: str, model: str, kind: str, value: Any) -> Attribute:
@@ -202,7 +202,7 @@ class Results(Sequence[Detection]):
     """The results of one image: a sequence of `Detection`, and attributes of the whole image.
 
     Results are immutable. A classifier that gets `rois=results` returns new results with its attributes.
-    An index gives a `Detection`. A slice, a list of indices or a mask of booleans gives `Results` with these detections.
+    An index returns a `Detection`. A slice, a list of indexes or a mask of booleans returns `Results` with these detections.
     """
 
     __slots__ = ("_boxes", "_color", "_raw")
@@ -256,7 +256,7 @@ class Results(Sequence[Detection]):
         thickness: int = 0,
         font_size: int = 0,
     ) -> npt.NDArray[np.uint8]:
-        """Draw boxes, keypoints, labels and attributes on a copy of the image, as the element `roioverlay`.
+        """Draw boxes, keypoints, labels and attributes on a copy of the image, like the element `roioverlay`.
 
         The copy has the channels of an array as it was given, and RGB for Pillow images and paths.
 
@@ -277,7 +277,7 @@ class Results(Sequence[Detection]):
         return self._raw.json(frame, stream, source)
 
     def to_dict(self, *, frame: int = 0, stream: str | None = None, source: str | None = None) -> dict[str, Any]:
-        """`to_json` as a dictionary."""
+        """The content of `to_json` as a dictionary."""
         return cast("dict[str, Any]", json.loads(self.to_json(frame=frame, stream=stream, source=source)))
 
     def to_supervision(self) -> Any:
@@ -313,7 +313,7 @@ class Pending:
         return self._run.done()
 
     def cancel(self) -> None:
-        """Cancel the run if it has not begun: `result` then raises."""
+        """Cancel the run if it has not begun. `result` then raises Canceled."""
         self._run.cancel()
 
     def result(self, timeout: float | None = None) -> Results:
@@ -326,12 +326,12 @@ class Pending:
 
 
 class ImageModel:
-    """A detector or a classifier: images in, results out. Made by `load`; safe to be called from any number of threads."""
+    """A detector or a classifier, which turns images into results. `load` creates it. Any number of threads may call it."""
 
     def __init__(self, make: Callable[[str, int | None], _roiflow._Stage], options: _Options) -> None:
         self._make, self._options = make, options
-        # Single images run with all cores, several ones side by side. The second form is compiled with its first use, or now if the model
-        # has to show that it can run batches.
+        # A single image uses all cores; several images run concurrently. The model is compiled for several images on first use. With the
+        # option `batch` it is compiled now, so that an error is raised if the model cannot run batches.
         self._lock = threading.Lock()
         self._several: _roiflow._Stage | None = None
         if options.batch is not None or options.performance == "throughput":
@@ -347,7 +347,7 @@ class ImageModel:
 
     @property
     def name(self) -> str:
-        """Name of the results: of a classifier, the attribute."""
+        """Name of the results. For a classifier, this is the name of the attribute."""
         return self._single.name
 
     @property
@@ -437,7 +437,7 @@ class ImageModel:
     ) -> Iterator[tuple[ImageSource, Results]]:
         stage = self._for_several()
         ahead: collections.deque[tuple[ImageSource, Pending]] = collections.deque()
-        # One image more than run at once, so that the next one is ready when a run ends.
+        # Submit one image more than can run concurrently, so that the next image is ready when a run ends.
         limit = stage.n_images_at_once + 1
         for index, item in enumerate(images):
             image, of_image = item if isinstance(item, tuple) and rois is None else (item, rois[index] if rois else None)
@@ -501,14 +501,14 @@ class _Options:
 
 
 def _array_of(image: ImageSource, color: _Color) -> tuple[npt.NDArray[Any], _Color]:
-    """The image as an array, and the order of its channels."""
+    """Convert an image to an array. Returns the array and the order of its channels."""
     if isinstance(image, np.ndarray):
         return image, color
     if isinstance(image, (str, os.PathLike)):
         return _roiflow._read_image(image), "rgb"
     pillow = sys.modules.get("PIL.Image")
     if pillow is not None and isinstance(image, pillow.Image):
-        # Other modes have palettes, other colors or more than 8 bits.
+        # Convert other modes, which have palettes, other colors or more than 8 bits.
         plain = image if image.mode in ("RGB", "RGBA", "L") else image.convert("RGB")
         return np.asarray(plain), "rgb"
     if not isinstance(image, (type, np.generic)) and (hasattr(image, "__array__") or hasattr(image, "__array_interface__")):
@@ -531,7 +531,7 @@ def _rois_of(rois: Rois, size: tuple[int, int]) -> _roiflow._Results:
 
 
 def _toml(value: Any) -> str:
-    """A value of a description, on one line."""
+    """Format a value of a description as TOML on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float, str)):

@@ -28,7 +28,7 @@ _loaded: tuple[Any, ctypes.CDLL] | None = None
 
 
 def _library() -> tuple[Any, ctypes.CDLL]:
-    """The type `Gst.Buffer`, and the library that GStreamer has loaded as its plugin."""
+    """Return the type `Gst.Buffer`, and the plugin library that GStreamer has loaded."""
     global _loaded
     if _loaded is None:
         _loaded = _load()
@@ -73,7 +73,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
 
 
 def results(buffer: Any, width: int = 0, height: int = 0) -> Frame | None:
-    """The results that roiflow's elements have attached to a `Gst.Buffer`; None if it has none.
+    """Return the results that roiflow's elements have attached to a `Gst.Buffer`; None if it has no results.
 
     `width` and `height` are the frame size in the buffer's caps. If both are 0, the size is that of the video meta, or else the size when
     the results were attached. The frame is a copy. Its `stream` and `timestamp` are None, because only an element knows them.

@@ -32,12 +32,13 @@ pub struct MotionGate {
 }
 
 impl MotionGate {
-    /// Whether at least the fraction `share` of the frame's area has changed since the reference frame. `share` is 0 to 1.
+    /// Returns whether at least the fraction `share` of the frame's area has changed since the reference frame. `share` is 0 to 1.
     ///
-    /// If true, this frame becomes the reference frame. Also true if there is no reference frame, or if its size or format differs.
+    /// If the result is true, this frame becomes the reference frame. The result is also true if there is no reference frame, or if the
+    /// size or format of the frame has changed.
     ///
     /// # Errors
-    /// If the frame's memory cannot be read.
+    /// Returns an error if the frame's memory cannot be read.
     pub fn passes(&mut self, frame: &Frame, share: f32) -> Result<bool> {
         sample(frame, &mut self.latest)?;
         let reference_kind = Some((frame.format(), frame.size()));
@@ -184,7 +185,7 @@ mod tests {
         let mut gate = MotionGate::default();
         gate.passes(&gray(100), 0.01).unwrap();
         assert!(!gate.passes(&gray(100 + TOLERANCE), 0.01).unwrap() && !gate.passes(&gray(100 - TOLERANCE), 0.01).unwrap());
-        // Compared with the reference frame, not with the previous frame.
+        // Each frame is compared with the reference frame, not with the previous frame.
         let passed: Vec<u8> = (100..130).filter(|&luma| gate.passes(&gray(luma), 0.01).unwrap()).collect();
         assert_eq!(passed, [113, 126]);
         // Pixels differ by up to twice the tolerance, like the noise of a dark scene.

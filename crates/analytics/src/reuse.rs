@@ -33,7 +33,7 @@ use crate::frame::{Classification, Detection, ObjectId, Outcome, Rect, Size};
 pub const MAX_OBJECTS: usize = 300 // visible: the default limit of one detector's results in a frame
     + 300 // visible: the same for a second detector
     + 424; // not visible, may reappear
-/// Maximum number of cached results of frames that have not left yet.
+/// Maximum number of results that are cached for frames that are still in the pipeline.
 const MAX_AHEAD: usize = 64;
 
 /// When an object is classified again, and how many results are combined.
@@ -57,7 +57,7 @@ impl Default for ReuseOptions {
 }
 
 impl ReuseOptions {
-    /// Whether these options need cached results.
+    /// Returns whether these options need cached results.
     pub fn are_used(&self) -> bool {
         *self != Self { growth: self.growth, ..Self::default() }
     }
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(attempts(options, 20, |n| here(10.0 + 2.0 * n as f32, 40.0)), [0, 6, 12, 18]);
         let growing = ReuseOptions { movement: 0.5, growth: 0.1, ..options };
         assert_eq!(attempts(growing, 4, |n| here(10.0, 40.0 + n as f32 * 6.0)), [0, 1, 2, 3], "growth counts without movement");
-        // The same box relative to a smaller frame is not movement.
+        // If the frame size changes and the box keeps its relative position, the object has not moved.
         let mut cache = ResultCache::new(options);
         assert!(cache.plan(0, TRACK, here(10.0, 40.0), SIZE));
         let half = Size::new(SIZE.width / 2, SIZE.height / 2);

@@ -189,7 +189,7 @@ impl Tracker {
             let Some(rect) = track.reference_box(reference) else { continue };
             for (detection_idx, detection) in detections.iter().enumerate().filter(|(idx, _)| self.is_unmatched[*idx]) {
                 let iou = rect.iou(&detection.rect);
-                // IoU before class: boxes differ more often than classes, and the comparison is faster.
+                // Check the IoU before the class: this rejects more pairs and is faster.
                 if iou > 0.0 && iou >= options.iou_threshold && track.is_of_class(detection) {
                     self.pairs.push(Pair { iou, track_idx, detection_idx });
                 }
@@ -261,7 +261,7 @@ impl Track {
         self.label_id == detection.label_id && self.label == detection.label
     }
 
-    /// The box to match. `None` for the last box if it equals the predicted box.
+    /// Returns the box to match. Returns `None` for the last box if it equals the predicted box, because that box has been matched already.
     fn reference_box(&self, reference: ReferenceBox) -> Option<Rect> {
         match reference {
             ReferenceBox::Predicted => {
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn crossing_objects_keep_their_track_ids() {
-        // At the same height, so that they overlap for several frames; with equal and with different classes.
+        // Both objects have the same height, so they overlap for several frames. Test equal and different classes.
         for classes in [(0, 0), (0, 1)] {
             for step in [3.0, 7.0, 10.0, 13.0] {
                 let mut tracking = TestTracker::new(TrackOptions::default());
@@ -536,7 +536,7 @@ mod tests {
                 seen.push(object);
                 places.push((0, x, object as f32 * 66.0 + random.unit() * 2.0 - 1.0));
             }
-            // In random order.
+            // Shuffle the detections.
             for last in (1..seen.len()).rev() {
                 let other = (random.next() % (last as u64 + 1)) as usize;
                 seen.swap(last, other);

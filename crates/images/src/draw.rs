@@ -11,7 +11,7 @@ use crate::frame::{Colorimetry, PixelFormat, Rect, Size};
 /// A color: red, green, blue.
 pub type Rgb = [u8; 3];
 
-/// Distinguishable colors, also for most color-blind viewers (after Okabe and Ito, and Tol).
+/// Colors that most color-blind viewers can also distinguish. Sources: Okabe and Ito, and Tol.
 pub const PALETTE: [Rgb; 12] = [
     [0, 158, 115],
     [230, 159, 0],
@@ -100,16 +100,17 @@ impl Font {
     /// The factor that enlarges the largest stored letters to [`Font::MAX_HEIGHT`].
     const MAX_SCALE: usize = 8;
 
-    /// The size nearest to `height` pixels: 16, 20, 24, 32, 40, 48, 64, ..., 256. Of equally near sizes, the least enlarged.
+    /// Returns the available size nearest to `height` pixels: 16, 20, 24, 32, 40, 48, 64, ..., 256. Of equally near sizes, returns the size
+    /// with the smallest scale factor.
     pub fn nearest(height: u32) -> Self {
         let fonts = (1..=Self::MAX_SCALE).flat_map(|scale| Self::RASTERS.map(|raster| Self { raster, scale }));
-        // Only the largest raster is worth enlarging by more than two: it has the most detail.
+        // Only the largest raster has enough detail to be enlarged by more than two.
         let fonts = fonts.filter(|font| font.scale <= 2 || matches!(font.raster, RasterHeight::Size32));
         let nearest = fonts.min_by_key(|font| (font.height().abs_diff(i64::from(height)), font.scale));
         nearest.unwrap_or(Self { raster: RasterHeight::Size16, scale: 1 })
     }
 
-    /// A readable size for a frame of this size: a line is about a thirtieth of the shorter side high, and at least 16 pixels.
+    /// Returns a readable size for a frame of this size. The line height is about 1/30 of the shorter side, and at least 16 pixels.
     pub fn for_frame(size: Size) -> Self {
         Self::nearest(size.width.min(size.height) / 30)
     }
@@ -130,12 +131,12 @@ impl Font {
     }
 }
 
-/// One sample of a letter that is enlarged by `scale`, with bilinear interpolation. Samples beyond the edge are empty.
+/// Returns one sample of a letter that is enlarged by `scale`, with bilinear interpolation. Samples beyond the edge are empty.
 fn enlarged(coverage: &[&[u8]], scale: usize, x: usize, y: usize) -> u8 {
     if scale == 1 {
         return coverage[y][x];
     }
-    // In units of half an enlarged pixel: the center of the pixel, less the center of the first sample.
+    // Compute the distance from the center of the first sample to the center of the pixel, in units of half an enlarged pixel.
     let split = |at: usize| {
         let position = (2 * at + 1) as i64 - scale as i64;
         let unit = 2 * scale as i64;
@@ -170,7 +171,7 @@ pub struct Canvas<'a> {
 /// A color in the pixel format of a canvas.
 #[derive(Debug, Clone, Copy)]
 pub struct Ink {
-    /// One pixel of plane 0; the first bytes are used, as many as the format has.
+    /// One pixel of plane 0. Formats with fewer than four bytes per pixel use only the first bytes.
     pixel: [u8; 4],
     /// Cb and Cr; one or two bytes each.
     chroma: [[u8; 2]; 2],

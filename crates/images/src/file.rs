@@ -9,13 +9,13 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbIma
 
 /// Extensions of image files.
 pub const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
-/// Maximum number of pixels: more than the largest cameras have; at 16 bits with alpha, 1 GiB.
+/// Maximum number of pixels. The largest cameras have fewer. An image of this size has 1 GiB at 16 bits with alpha.
 const PIXELS_MAX: u64 = 128 << 20;
 /// Allocation limit for decoders.
 const DECODER_BYTES_MAX: u64 = 1536 << 20;
 /// Maximum size of an image file.
 const FILE_BYTES_MAX: u64 = 512 << 20;
-/// Enough bytes to detect a format.
+/// Number of bytes that are read to detect the format.
 const MAGIC_BYTES: u64 = 32;
 
 /// A decoded image, with an optional note for the user.
@@ -30,7 +30,7 @@ pub fn has_image_extension(path: &Path) -> bool {
     IMAGE_EXTENSIONS.contains(&&*ending)
 }
 
-/// Whether a file is an image by its content, or for unknown content by its extension.
+/// Returns whether a file is an image. The content decides; if the content is unknown, the extension decides.
 pub fn is_image(path: &Path) -> io::Result<bool> {
     let mut magic = Vec::new();
     File::open(path)?.take(MAGIC_BYTES).read_to_end(&mut magic)?;
@@ -57,7 +57,7 @@ fn is_bitmap_header(magic: &[u8]) -> bool {
         .is_some_and(|size| matches!(u32::from_le_bytes([size[0], size[1], size[2], size[3]]), 12 | 40 | 52 | 56 | 64 | 108 | 124))
 }
 
-/// Reads an image. Fails with the reason if it cannot be read completely.
+/// Reads an image. Returns the reason as an error if the image cannot be read completely.
 pub fn read(path: &Path) -> Result<DecodedImage, String> {
     let bytes = bytes_of(path)?;
     if let Some(reason) = is_cut(&bytes) {
@@ -112,18 +112,19 @@ fn decoder_of(bytes: &[u8]) -> Result<impl ImageDecoder + '_, String> {
     Ok(decoder)
 }
 
-/// A decoder's error as one line.
+/// Formats the error of a decoder as one line.
 fn one_line(error: &image::ImageError) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A path as one line; control characters are escaped as in Rust.
+/// Formats a path as one line. Control characters are escaped as in Rust.
 pub fn shown(path: &Path) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect::<String>() } else { c.to_string() };
     path.to_string_lossy().chars().map(escaped).collect()
 }
 
-/// The reason why the file is incomplete. Decoders of some formats invent the missing part without an error.
+/// Returns the reason if the file is incomplete. This check is needed because decoders of some formats invent the missing part without an
+/// error.
 fn is_cut(bytes: &[u8]) -> Option<&'static str> {
     let is_whole = match format_of(bytes)? {
         ImageFormat::Jpeg => jpeg_ends(bytes),
@@ -145,7 +146,7 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
         at += found + 1;
         match bytes.get(at) {
-            // Fill bytes, and stuffed data bytes.
+            // Skip fill bytes and stuffed data bytes.
             Some(0xff) => {}
             Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 1,
             Some(0xd9) if has_scan => return true,

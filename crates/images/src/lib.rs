@@ -1,6 +1,6 @@
-//! Images for people: image files that are read, and results that are drawn on frames.
+//! Reads image files, and draws results on frames.
 //!
-//! - [`mod@file`] reads an image file: complete, upright, as RGB, with limits.
+//! - [`mod@file`] reads a complete image file as an upright RGB image, and limits its size.
 //! - [`draw`] draws rectangles and text on frames in any format.
 //! - [`overlay`] draws the results of a frame.
 //!

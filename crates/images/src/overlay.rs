@@ -1,6 +1,6 @@
 //! Draws results on a frame: boxes, keypoints, captions.
 //!
-//! Decides the captions and their positions. `draw` draws pixels.
+//! This module selects the captions and their positions. The module `draw` changes pixels.
 
 use std::fmt::Write;
 
@@ -118,7 +118,8 @@ fn free_area(area: Area, size: Size, (width, height): (i64, i64), taken: &[Area]
     best.1
 }
 
-/// Above the box, or at its top inside if there is no space above; moved left if it would leave the frame.
+/// Returns the area above the box, or inside the box at its top if there is no space above. The area is moved left if it would leave the
+/// frame.
 fn caption_area(area: Area, size: Size, width: i64, height: i64) -> Area {
     let x = area.x_min.min(i64::from(size.width) - width).max(0);
     let y = if area.y_min >= height { area.y_min - height } else { area.y_min.max(0) };
@@ -164,7 +165,7 @@ fn write_classifications(caption: &mut String, mut separator: &'static str, clas
     }
 }
 
-/// Whether the outcome has a text: tensors, geometry and empty label lists have none.
+/// Returns whether the outcome can be written as text. Tensors, geometry and empty label lists cannot.
 fn is_drawable(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Tensor { .. } | Outcome::Geometry(_)) && !matches!(outcome, Outcome::Labels(labels) if labels.is_empty())
 }

@@ -122,7 +122,7 @@ impl Address {
         self.take(name).map(parse).transpose()
     }
 
-    /// Reports an option that nothing has taken. `known` are the options of the destination.
+    /// Returns an error if an option is left, because no code has taken it. `known` lists the options of the destination.
     pub(crate) fn finish(&self, known: &str) -> Result<(), String> {
         match self.options.first() {
             None => Ok(()),
@@ -130,7 +130,7 @@ impl Address {
         }
     }
 
-    /// As [`Address::finish`], for files, which have no login.
+    /// Like [`Address::finish`], for files, which have no login.
     pub(crate) fn finish_file(&self, known: &str) -> Result<(), String> {
         self.finish("").map_err(|error| format!("{}{known}", error.trim_end_matches("user, password-file, ")))
     }

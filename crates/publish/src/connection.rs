@@ -1,7 +1,7 @@
 //! A TCP connection, with TLS if required, whose calls end at a [`Deadline`].
 //!
-//! Used by the protocols that are small enough for own code: MQTT, NATS and Redis. They need acknowledgments of single messages, blocking
-//! calls that another thread can end, and no asynchronous runtime.
+//! The clients of MQTT, NATS and Redis use it; these protocols are implemented in this crate. The clients need acknowledgments of single
+//! messages and blocking calls that another thread can end, without an asynchronous runtime.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Space for one read.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Where to connect, and how.
+/// Address of a server, and TLS settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     host: String,
@@ -30,7 +30,7 @@ pub(crate) struct Endpoint {
 #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "an address with TLS is an error"))]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tls {
-    /// Certificates that sign the server's certificate; the system's without it.
+    /// File with the certificates that sign the server's certificate. If `None`, the certificates of the system are used.
     pub(crate) ca: Option<String>,
     /// Certificate and key of the client.
     pub(crate) client: Option<(String, String)>,
@@ -71,7 +71,7 @@ enum Stream {
     Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
 }
 
-/// An open connection with the bytes that were read and not consumed.
+/// An open connection, with a buffer of received bytes that are not consumed yet.
 pub(crate) struct Connection {
     stream: Stream,
     deadline: Deadline,
@@ -89,7 +89,7 @@ impl Connection {
     /// Connects without TLS, for protocols that begin in plain text.
     pub(crate) fn open_plain(endpoint: &Endpoint, deadline: &Deadline) -> io::Result<Self> {
         let (host, port) = (endpoint.host.clone(), endpoint.port);
-        // On another thread, because resolving a name and connecting cannot be ended.
+        // Connect on another thread, because name resolution and connecting cannot be interrupted.
         let (connected, result) = channel();
         let connect = move || {
             // The caller may have stopped waiting.
@@ -171,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// Writes once, regardless of the deadline, for the last words of a connection.
+    /// Writes the last bytes of a connection. Makes one attempt, regardless of the deadline.
     pub(crate) fn write_last(&mut self, bytes: &[u8]) {
         self.deadline = Deadline::default();
         self.deadline.set(Instant::now() + TICK);

@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// A batch is posted at this size.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 const MAX_BATCH: u64 = 256;
-/// How much of an answer is part of an error.
+/// Maximum number of bytes of an answer that an error message quotes.
 const MAX_QUOTED_BYTES: u64 = 200;
 
 /// An HTTP server.
@@ -31,7 +31,7 @@ pub(super) struct Http {
     /// Value of the header `Authorization`.
     authorization: Option<String>,
     secret: Option<ring::hmac::Key>,
-    /// One array instead of lines.
+    /// Whether a body is one JSON array instead of lines.
     is_array: bool,
     max_batch: usize,
     /// Smaller than `max_batch` while the server rejects a batch, to find the message.
@@ -125,7 +125,7 @@ impl Http {
             request = request.header("x-roiflow-signature-256", format!("sha256={signature}"));
         }
         let (answered, answer) = channel();
-        // On another thread, because the call cannot be ended.
+        // Post on another thread, because the call cannot be interrupted.
         let post = move || {
             let outcome = request.send(&body[..]).map(|mut answer| {
                 let mut text = Vec::new();
@@ -152,14 +152,14 @@ impl Http {
             if !(200..300).contains(&status) {
                 let quoted = if text.is_empty() { String::new() } else { format!(": {text}") };
                 let error = io::Error::other(format!("the server answers with status {status}{quoted}"));
-                // The content is at fault.
+                // These status codes mean that the server rejects the content.
                 if !matches!(status, 400 | 413 | 415 | 422) {
                     return Err(Failure::retryable(error));
                 }
                 if n == 1 {
                     return Err(Failure::rejected(error));
                 }
-                // Finds the message by posting fewer.
+                // Post fewer messages to find the rejected message.
                 self.batch = n / 2;
                 continue;
             }

@@ -1,8 +1,8 @@
 //! Publishes to an MQTT broker, with QoS 1.
 //!
-//! Own code, because a publisher needs few packets of the protocol, and because the existing clients do not report which message a broker
-//! has acknowledged, or need an asynchronous runtime. Speaks MQTT 5, and 3.1.1 if the broker does not know version 5. Sessions are clean:
-//! unacknowledged messages are published again by the caller, not by the session.
+//! This crate implements the protocol, because a publisher needs only a few packets. The existing clients do not report which message a
+//! broker has acknowledged, or need an asynchronous runtime. The client uses MQTT 5, or 3.1.1 if the broker does not support version 5.
+//! Sessions are clean: unacknowledged messages are published again by the caller, not by the session.
 //!
 //! Packets: <https://docs.oasis-open.org/mqtt/mqtt/v5.0/mqtt-v5.0.html>.
 
@@ -332,7 +332,7 @@ impl Destination for Mqtt {
             Ok(false) => Failure::retryable(unexpected("a refusal of all versions")),
             Err(failure) => failure,
         };
-        // The broker may have been starting up.
+        // The broker may have been starting up, so try version 5 again.
         self.version = 5;
         Err(outcome)
     }

@@ -1,7 +1,7 @@
 //! Publishes to a JetStream stream of a NATS server.
 //!
-//! Own code, because the protocol is small, and because the existing client brings 56 crates and an asynchronous runtime. Each message has the
-//! header `Nats-Msg-Id`, so the server drops repeated messages within the time that the stream remembers IDs.
+//! This crate implements the protocol, because it is small. The existing client depends on 56 crates and an asynchronous runtime. Each
+//! message has the header `Nats-Msg-Id`, so the server drops repeated messages within the time that the stream remembers IDs.
 //!
 //! Protocol: <https://docs.nats.io/reference/reference-protocols/nats-protocol>; acknowledgments:
 //! <https://docs.nats.io/reference/reference-protocols/nats_api_reference>.

@@ -113,7 +113,7 @@ impl OutputFile {
     /// Checks that the output can be opened, without changing anything.
     ///
     /// # Errors
-    /// The reason why the output cannot be opened.
+    /// Returns the reason if the output cannot be opened.
     pub fn check(&self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         if path.as_os_str().is_empty() {
@@ -123,7 +123,7 @@ impl OutputFile {
         match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => Err(ErrorKind::IsADirectory.into()),
             Ok(metadata) if metadata.is_file() && self.if_exists == IfExists::Fail => Err(ErrorKind::AlreadyExists.into()),
-            // Opening reveals more than permissions, for example a read-only file system.
+            // Open the file, because the permissions do not show every problem, such as a read-only file system.
             Ok(metadata) if metadata.is_file() => OpenOptions::new().write(true).open(path).map(drop),
             Ok(_) => may(path, Access::WRITE_OK),
             Err(error) if error.kind() == ErrorKind::NotFound => {

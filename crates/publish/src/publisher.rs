@@ -154,7 +154,7 @@ impl Publisher {
     /// Starts the worker. The destination is opened by the first message or flush. `on_event` is called on the worker thread.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn start(
         destination: impl Destination,
         options: Options,
@@ -423,7 +423,7 @@ impl Worker {
                     self.settle();
                     continue;
                 }
-                // Connects again and passes what is not acknowledged.
+                // Connect again, and pass the unacknowledged messages again.
                 self.is_connected = false;
                 batch = self.uncommitted();
             }
@@ -533,7 +533,7 @@ impl Worker {
 
     /// The destination failed permanently: all messages are lost.
     fn fail(&mut self, failure: &Failure) {
-        // Reported first: callers that see the failure may report another error, which must come second.
+        // Report the failure before callers can see it: they may report a consequent error, which must come second.
         let n_messages = self.shared.lock().n_held as u64;
         (self.on_event)(Event::Lost { failure, n_messages });
         self.shared.lock().fail();

@@ -1,6 +1,6 @@
 //! Appends to Redis streams (`XADD`), one stream key for each stream.
 //!
-//! Own code, because the protocol is small, and because the existing client brings 34 crates.
+//! This crate implements the protocol, because it is small. The existing client depends on 34 crates.
 //!
 //! Protocol: <https://redis.io/docs/latest/develop/reference/protocol-spec/>.
 
@@ -87,7 +87,7 @@ impl Redis {
             let answer = self.answer()?;
             if let Some(error) = answer.strip_prefix('-') {
                 let failure = format!("the server does not accept a result: {error}");
-                // The key has another type. All other reasons may end: no memory, loading, read-only.
+                // All errors are treated as temporary: the server has no memory, is loading or is read-only, or the key has another type.
                 return Err(Failure::retryable(io::Error::other(failure)));
             }
             self.n_in_flight -= 1;

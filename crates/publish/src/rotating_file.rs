@@ -1,4 +1,5 @@
-//! Writes messages as lines to a file that begins anew by size or time. Earlier parts get a number, and can be compressed.
+//! Writes messages as lines to a file that is rotated by size or time. Rotation renames the file to a numbered part, which can be
+//! compressed.
 //!
 //! `results.jsonl` becomes `results.000001.jsonl`, then `results.000001.jsonl.gz`. Numbers grow with time and continue after a restart. A part
 //! always ends with a whole line. Each file needs its own writer.
@@ -14,7 +15,7 @@ use flate2::write::GzEncoder;
 
 use super::{Deadline, Destination, Failure, IfExists, LineFile, Message};
 
-/// When a file begins anew, and what happens to its parts.
+/// When a file is rotated, and what happens to its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Rotation {
     /// Maximum size of a part. A single line may be longer.
@@ -54,11 +55,11 @@ impl RotatingFile {
         self.first_line_at.is_some() && (is_large || is_old)
     }
 
-    /// Begins a new part. All lines are written before.
+    /// Writes all pending lines, and then begins a new part.
     fn rotate(&mut self) -> Result<(), Failure> {
         self.file.flush()?;
         if let Err(error) = self.rename() {
-            // Lines are worth more than parts: the file grows instead.
+            // Do not lose lines: if the file cannot be renamed, continue to append to it.
             tracing::warn!("{} cannot be renamed and grows: {error}", self.path.display());
             self.first_line_at = Some(Instant::now());
             self.n_bytes = 0;
@@ -77,7 +78,7 @@ impl RotatingFile {
         std::fs::rename(&self.path, part_path(&self.path, next))
     }
 
-    /// Compresses and deletes parts on another thread. Also those that an earlier process has left.
+    /// Compresses and deletes parts on another thread, including parts of earlier processes.
     fn tidy(&mut self) {
         if let Some(compressing) = self.compressing.take() {
             let _ended = compressing.join();
@@ -141,7 +142,7 @@ impl Destination for RotatingFile {
     }
 }
 
-/// `results.jsonl` and 3: `results.000003.jsonl`.
+/// Returns the path of a numbered part: for `results.jsonl` and 3, `results.000003.jsonl`.
 fn part_path(path: &Path, number: u64) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let extension = path.extension().map_or(String::new(), |extension| format!(".{}", extension.to_string_lossy()));

@@ -54,7 +54,7 @@ impl Target {
         let address = Address::parse(text)?;
         let shown = address.shown();
         let readable: String = shown.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).take(60).collect();
-        // The checksum keeps apart addresses that look alike.
+        // The checksum distinguishes addresses that have the same readable form.
         let user = address.user.as_deref().unwrap_or_default();
         let spool_name = format!("{readable}-{:08x}", crc32fast::hash(format!("{shown} {user}").as_bytes()));
         let server: Box<dyn Destination> = match &*address.scheme {
@@ -86,7 +86,7 @@ impl Target {
         &self.spool_name
     }
 
-    /// The destination. Connecting opens it; `if_exists` concerns files.
+    /// Creates the destination. [`Destination::connect`] opens it. `if_exists` applies to files only.
     pub fn into_destination(self, if_exists: IfExists) -> Box<dyn Destination> {
         match self.kind {
             Kind::File(path, rotation) if rotation != Rotation::default() => Box::new(RotatingFile::new(path, if_exists, rotation)),

@@ -89,11 +89,11 @@ impl Detection {
 /// State of a track in one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackState {
-    /// Tracked, but not detected in enough frames for a track ID.
+    /// The object is tracked, but was not detected in enough frames to get a track ID.
     Tentative,
-    /// Has a track ID and was detected in this frame.
+    /// The object has a track ID and was detected in this frame.
     Confirmed,
-    /// Has a track ID and was carried over from an earlier frame, because this frame was not inferred.
+    /// The object has a track ID and was carried over from an earlier frame, because this frame was not inferred.
     Held,
 }
 
@@ -160,10 +160,10 @@ pub struct ScoredLabel {
 /// Inference status of a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InferenceStatus {
-    /// Inferred.
+    /// The frame was inferred.
     #[default]
     Inferred,
-    /// Skipped, with the skip reason.
+    /// The frame was skipped. Contains the skip reason.
     Skipped(Arc<str>),
     /// Inference failed with this error.
     Failed(Arc<str>),

@@ -68,7 +68,7 @@ pub struct Context<'a> {
 /// Appends one line of JSON with a line feed to `line`.
 ///
 /// # Errors
-/// No errors occur in practice: every value has a JSON representation.
+/// The signature comes from `serde_json`. No error occurs in practice, because every value has a JSON representation.
 pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
     let begin = line.len();
     let frame = Frame {
@@ -231,7 +231,7 @@ struct Object<'a> {
     pixels: PixelRect,
     size: Size,
     region_id: u32,
-    /// All detections of the line.
+    /// The `region_id` of each object of the line.
     region_ids: &'a HashMap<ObjectId, u32>,
 }
 
@@ -284,7 +284,7 @@ impl Serialize for Classifications<'_> {
     }
 }
 
-/// One key per attribute, different from reserved keys.
+/// Writes one key per attribute. The keys differ from the reserved keys.
 fn serialize_classifications<M: SerializeMap>(
     map: &mut M,
     classifications: &[Classification],
@@ -318,7 +318,8 @@ fn serialize_classifications<M: SerializeMap>(
     Ok(())
 }
 
-/// The attribute's name; a number is appended if the object already has this key. JSON parsers reject or drop duplicate keys.
+/// Returns the attribute's name as key. Appends a number if the object already has this key, because JSON parsers reject or drop duplicate
+/// keys.
 fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], taken: &[&str]) -> Cow<'a, str> {
     let name = &*classification.name;
     let n_taken = usize::from(taken.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();

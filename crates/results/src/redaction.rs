@@ -3,9 +3,9 @@
 //! [`redact`] hides credentials in the address of an input, even if the address is not a valid URI. [`Secrets`] stores the credentials of
 //! an input and hides them in other text, such as an error that quotes the address.
 //!
-//! In doubtful cases more is hidden, because users write passwords with unencoded `/`, `?`, `#` and `@`. A URI parser (the crate `url`) is
-//! not sufficient: it rejects such addresses, or interprets a part of the password as host or path. This module uses no files and no
-//! GStreamer.
+//! In doubtful cases this module hides more text, because users write passwords with unencoded `/`, `?`, `#` and `@`. A URI parser (the
+//! crate `url`) is not sufficient: it rejects such addresses, or interprets a part of the password as host or path. This module uses no
+//! files and no GStreamer.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 /// Replacement for hidden text.
 pub const HIDDEN: &str = "***";
 
-/// Network schemes: the following text is a host after any number of slashes. Other schemes require `://`.
+/// Network schemes. In these, a host follows the scheme after any number of slashes. Other schemes require `://`.
 const NETWORK: [&str; 33] = [
     "rtsp", "rtsps", "rtspu", "rtspt", "rtsph", "rtspsu", "rtspst", "rtspsh", "rtsp-sdp", "rtmp", "rtmps", "rtmpt", "rtmpe", "rtmpte",
     "http", "https", "ws", "wss", "srt", "rist", "udp", "tcp", "rtp", "sftp", "ftp", "ftps", "smb", "mms", "mmsh", "icecast", "whep",
@@ -25,7 +25,7 @@ const NETWORK: [&str; 33] = [
 /// Schemes with paths that often contain `@`, as in `https://host/@name`.
 const WEB: [&str; 4] = ["http", "https", "ws", "wss"];
 
-/// A key belongs to a credential if it contains one of these, ignoring case and punctuation,
+/// A key names a credential if it contains one of these parts. Case and punctuation are ignored.
 const SECRET_PARTS: [&str; 26] = [
     "login",
     "password",
@@ -54,9 +54,9 @@ const SECRET_PARTS: [&str; 26] = [
     "userid",
     "streamid",
 ];
-/// or ends with one of these,
+/// A key names a credential if it ends with one of these texts. Case and punctuation are ignored.
 const SECRET_ENDS: [&str; 9] = ["pass", "pas", "key", "user", "usr", "account", "sig", "sign", "pin"];
-/// or equals one of these.
+/// A key names a credential if it equals one of these words. Case and punctuation are ignored.
 const SECRET_WORDS: [&str; 17] =
     ["pw", "psw", "psd", "sas", "sid", "otp", "nonce", "code", "ticket", "tkn", "tok", "md5", "hash", "policy", "u", "p", "k"];
 /// Separators after a value in camera paths, as in `/user=admin_password=secret_channel=1_stream=0.sdp`.
@@ -95,7 +95,7 @@ const ANYWHERE_BYTES_MIN: usize = 6;
 const ALONE_BYTES_MIN: usize = 3;
 
 impl Secrets {
-    /// Credentials in the address of an input.
+    /// Collects the credentials in the address of an input.
     pub fn of(address: &str) -> Self {
         let mut secrets = Self::default();
         for range in credentials(address) {
@@ -111,7 +111,7 @@ impl Secrets {
         secrets
     }
 
-    /// Credentials in a command-line argument, if it contains an address. `NAME=VALUE` alone is not an address.
+    /// Collects the credentials in a command-line argument, if it contains an address. `NAME=VALUE` alone is not an address.
     pub fn of_argument(argument: &str) -> Self {
         if argument.contains('@') || scheme(argument).is_some() { Self::of(argument) } else { Self::default() }
     }

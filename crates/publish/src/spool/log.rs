@@ -43,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// A place in the files.
+/// A position in the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     segment: u64,
@@ -61,7 +61,7 @@ struct Segment {
     has_only_gaps: bool,
 }
 
-/// What happened to a message.
+/// Outcome of [`Log::append`] for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Appended {
     Stored,
@@ -216,7 +216,7 @@ impl Log {
             match self.try_append(&record) {
                 Ok(()) => return outcome,
                 Err(reason) => {
-                    // The oldest results are worth less than new ones.
+                    // Drop the oldest messages, because new messages are more useful.
                     if self.replace_oldest(&reason, time, |_| true) {
                         outcome = Appended::Replacing(reason);
                         continue;
@@ -233,7 +233,7 @@ impl Log {
     pub(super) fn drop_old(&mut self, now: u64) -> bool {
         let Some(max_age) = self.limits.max_age else { return false };
         let oldest = now.saturating_sub(max_age.as_millis() as u64);
-        // Only whole segments are dropped, so the newest one has to end.
+        // Only complete segments can be dropped, so complete the newest segment.
         let active = self.segments.back().filter(|segment| segment.n_messages > 0 && segment.newest < oldest);
         if active.is_some() && self.start_segment().is_err() {
             return false;
@@ -284,7 +284,7 @@ impl Log {
         self.delete_acknowledged();
     }
 
-    /// Messages in flight are read again.
+    /// Moves the read position back to the cursor, so that the messages in flight are read again.
     pub(super) fn rewind(&mut self) {
         self.in_flight.clear();
         self.read = self.cursor;
@@ -381,7 +381,7 @@ impl Log {
         let number = self.segments[idx].number;
         let mut bytes = MAGIC.to_vec();
         gaps.into_records(time).for_each(|gap| gap.write(&mut bytes));
-        // Written over the old content, because a full disk has no space for another file. A rest of the old content is cut when read.
+        // Overwrite the old content, because a full disk has no space for another file. Recovery removes the rest of the old content.
         let replaced = OpenOptions::new().write(true).open(path_of(&self.folder, number)).and_then(|file| {
             file.write_all_at(&bytes, 0)?;
             file.set_len(bytes.len() as u64)
@@ -421,7 +421,7 @@ impl Log {
             self.cursor = self.cursor.max(next);
             self.read = self.read.max(self.cursor);
             self.segments.pop_front();
-            // The cursor is stored first: a missing segment must not be expected.
+            // Store the cursor first. Otherwise the stored cursor could refer to a deleted segment.
             self.write_cursor();
             remove(&path_of(&self.folder, number));
         }
@@ -435,7 +435,7 @@ impl Log {
         let checksum = crc32fast::hash(&bytes[..16]);
         bytes[16..].copy_from_slice(&checksum.to_le_bytes());
         if let Err(error) = self.cursor_file.write_all_at(&bytes, 0) {
-            // Messages would be delivered again after a restart, which is allowed.
+            // After a restart, messages would be delivered again. This is allowed.
             tracing::warn!("the cursor of the spool cannot be stored: {error}");
         }
     }

@@ -92,7 +92,7 @@ struct State {
     synced_at: Instant,
 }
 
-/// Functions that get the events, with their numbers. The first one gets an event, so that an outage is reported once.
+/// Functions that get the events, with their numbers. Only the first function gets an event, so that an outage is reported once.
 #[derive(Default)]
 struct Listeners {
     next: u64,
@@ -135,7 +135,7 @@ impl Spool {
             }
         };
         let spool = Arc::new(Self::new(log));
-        // Before the sender starts, which may report an outage at once.
+        // Create the writer before the sender starts, because the sender can report an outage immediately.
         let writer = spool.writer(Box::new(on_event));
         spool.start(retry, Box::new(destination()))?;
         open.insert(folder, Arc::downgrade(&spool));
@@ -297,7 +297,7 @@ impl Destination for SpoolWriter {
             state.synced_at = Instant::now();
             state.log.writer()
         };
-        // Without the lock: a slow disk must not hold up the sender.
+        // Synchronize without the lock, so that a slow disk does not delay the sender.
         if let Err(error) = file.sync_data() {
             tracing::warn!("the spool cannot be synchronized with the disk: {error}");
         }
@@ -353,7 +353,7 @@ impl Sender {
             if failure.is_rejected() {
                 state.rejected += u64::from(!self.rejected);
                 if std::mem::replace(&mut self.rejected, true) {
-                    // Not even the gap is accepted.
+                    // The destination also rejects the gap record, so skip it.
                     let _skipped = state.log.next();
                     state.log.acknowledge(1);
                     self.rejected = false;
@@ -370,7 +370,7 @@ impl Sender {
                 self.shared.report(Event::Down(&failure));
             }
             n_attempts = if self.acknowledged > before { 1 } else { n_attempts + 1 };
-            // Also after a rejected password: it may be corrected at the broker.
+            // Try again even after a rejected password, because it can be corrected at the broker.
             self.pause(self.retry.pause(n_attempts));
         }
         if self.is_connected {

@@ -99,7 +99,7 @@ impl Record {
     /// Appends the record to `bytes`.
     pub(super) fn write(&self, bytes: &mut Vec<u8>) {
         let Message { payload, stream, epoch, frame } = &self.message;
-        // A missing name and an empty name differ by the kind.
+        // A flag in the kind distinguishes a missing stream name from an empty name.
         let kind = u8::from(self.is_gap) | u8::from(stream.is_none()) << 1;
         let stream = stream.as_deref().unwrap_or_default();
         let begin = bytes.len();

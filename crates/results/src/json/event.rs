@@ -9,14 +9,14 @@ use super::rfc3339;
 /// What happened to the source of a stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SourceEvent<'a> {
-    /// The source failed or ended, and is opened again.
+    /// The source failed or ended, and the pipeline tries to open it again.
     Lost {
-        /// Why, without credentials.
+        /// The reason, without credentials.
         reason: &'a str,
     },
     /// The source delivers frames again.
     Back {
-        /// Time without frames.
+        /// Duration without frames.
         gap: Duration,
         /// Number of attempts, including the successful one.
         attempts: u64,
@@ -32,7 +32,7 @@ struct Line<'a> {
     source: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
-    /// Seconds.
+    /// Duration without frames, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     gap: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
