@@ -94,7 +94,7 @@ impl Core {
         devices(py).into_iter().filter_map(usable).collect()
     }
 
-    /// As `available_devices`.
+    /// Same as `available_devices`.
     fn get_available_devices(&self, py: Python<'_>) -> Vec<String> {
         self.available_devices_property(py)
     }

@@ -13,10 +13,10 @@ pub(crate) struct Address {
     pub(crate) scheme: String,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-    /// Without brackets.
+    /// The host. An IPv6 address has no brackets.
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
-    /// Without the first slash, percent-decoded.
+    /// The path without the first slash, percent-decoded.
     pub(crate) path: String,
     /// The path as written, with the first slash.
     pub(crate) raw_path: String,

@@ -129,7 +129,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Without the feature, no endpoint requires TLS.
+    /// Returns an error if the endpoint requires TLS, because this build lacks the feature `tls`.
     #[cfg(not(feature = "tls"))]
     pub(crate) fn start_tls(&mut self, endpoint: &Endpoint) -> io::Result<()> {
         match endpoint.tls {
@@ -191,7 +191,7 @@ impl Connection {
     /// Waits for further bytes until `end`.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the server closed the connection, `TimedOut` at `end` or the deadline.
+    /// Returns `UnexpectedEof` if the server closed the connection, and `TimedOut` when `end` or the deadline has passed.
     pub(crate) fn receive(&mut self, end: Instant) -> io::Result<()> {
         while !self.receive_some()? {
             self.check(end, "an answer")?;

@@ -32,7 +32,7 @@ impl Deadline {
     /// The time that a caller may wait, at most `longest`.
     ///
     /// # Errors
-    /// `TimedOut` once the deadline has passed.
+    /// Returns `TimedOut` once the deadline has passed.
     pub fn remaining(&self, longest: Duration) -> io::Result<Duration> {
         remaining(*self.lock(), longest)
     }
@@ -40,7 +40,7 @@ impl Deadline {
     /// Blocks for `duration`, or until the deadline.
     ///
     /// # Errors
-    /// `TimedOut` once the deadline has passed.
+    /// Returns `TimedOut` once the deadline has passed.
     pub fn sleep(&self, duration: Duration) -> io::Result<()> {
         let end = Instant::now() + duration;
         let mut time = self.lock();

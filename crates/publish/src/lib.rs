@@ -137,19 +137,19 @@ pub trait Destination: Send + 'static {
     /// least every 100 ms.
     ///
     /// # Errors
-    /// If the destination cannot be opened or reached.
+    /// Returns an error if the destination cannot be opened or reached.
     fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure>;
 
     /// Accepts a message, possibly into a buffer. Only [`Destination::flush`] waits for acknowledgments.
     ///
     /// # Errors
-    /// If this or an earlier message was rejected, or the connection was lost.
+    /// Returns an error if this or an earlier message was rejected, or the connection was lost.
     fn publish(&mut self, message: &Message) -> Result<(), Failure>;
 
     /// Blocks until all messages are acknowledged.
     ///
     /// # Errors
-    /// As [`Destination::publish`].
+    /// Returns the errors of [`Destination::publish`].
     fn flush(&mut self) -> Result<(), Failure>;
 
     /// Number of messages that the destination has stored permanently, from the first. Never decreases.
@@ -164,7 +164,7 @@ pub trait Destination: Send + 'static {
     /// Keeps the connection alive. Called every few seconds while no messages arrive.
     ///
     /// # Errors
-    /// If the connection was lost.
+    /// Returns an error if the connection was lost.
     fn idle(&mut self) -> Result<(), Failure> {
         Ok(())
     }
@@ -172,7 +172,7 @@ pub trait Destination: Send + 'static {
     /// Disconnects. Called once, after the last flush.
     ///
     /// # Errors
-    /// If the connection did not end properly. Unacknowledged messages are lost in any case.
+    /// Returns an error if the connection did not end properly. Unacknowledged messages are lost in any case.
     fn close(&mut self) -> Result<(), Failure> {
         Ok(())
     }

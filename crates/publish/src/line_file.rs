@@ -23,7 +23,7 @@ const TURN_TICK: Duration = Duration::from_millis(2);
 pub struct LineFile {
     path: PathBuf,
     if_exists: IfExists,
-    /// Unique in the process.
+    /// ID of this writer, unique in the process.
     id: u64,
     /// `None` before connecting.
     file: Option<OutputFile>,

@@ -210,7 +210,7 @@ fn is_writable(file: &File, deadline: &Deadline) -> io::Result<bool> {
 /// target would be created.
 ///
 /// # Errors
-/// If symlinks form a cycle.
+/// Returns an error if symlinks form a cycle.
 pub fn new_file(path: &Path) -> io::Result<(PathBuf, Option<std::ffi::OsString>)> {
     const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();

@@ -59,7 +59,7 @@ pub enum WhenFull {
     DropNewest,
 }
 
-/// Outcome of the messages so far. Queued and in-flight messages are not counted.
+/// Counts of the messages by outcome. Queued and in-flight messages are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Messages that the destination has stored.
@@ -70,11 +70,11 @@ pub struct Counts {
     pub lost: u64,
     /// Messages that were dropped because the queue was full.
     pub dropped: u64,
-    /// Attempts after a failure.
+    /// Number of attempts after a failure.
     pub retries: u64,
 }
 
-/// What a publisher or a spool reports.
+/// An event that a publisher or a spool reports.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A loss of messages, or a permanent failure.
@@ -137,7 +137,7 @@ struct State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// Before the first message.
+    /// Nothing was requested yet: no message, no flush and no connection.
     #[default]
     Idle,
     /// Messages are passed to the destination.
@@ -146,7 +146,7 @@ enum Phase {
     Closing,
     /// The destination failed permanently, and the worker ends.
     Failed,
-    /// The worker ends.
+    /// The publisher is closed, and the worker ends.
     Closed,
 }
 
@@ -186,7 +186,7 @@ impl Publisher {
     /// Queues a message. Applies [`Options::when_full`] if the queue is full.
     ///
     /// # Errors
-    /// If the message was not accepted. A drop because of a full queue is not an error.
+    /// Returns an error if the message was not accepted. A drop because of a full queue is not an error.
     pub fn publish(&self, message: Message) -> Result<(), Refused> {
         let Options { max_messages, max_bytes, when_full, .. } = self.shared.options;
         let mut state = self.shared.lock();
@@ -401,13 +401,13 @@ impl State {
     }
 }
 
-/// Data of the worker thread.
+/// State of the worker thread.
 struct Worker {
     shared: Arc<Shared>,
     destination: Box<dyn Destination>,
     on_event: Box<dyn FnMut(Event<'_>) + Send>,
     is_connected: bool,
-    /// Whether an outage is reported and not ended.
+    /// Whether an outage has been reported that has not ended.
     is_down: bool,
     /// Messages that were passed and are not acknowledged.
     in_flight: VecDeque<Arc<Message>>,
@@ -433,7 +433,7 @@ impl Worker {
             self.shared.lock().n_flushes_done = n_flushes;
             self.shared.progress.notify_all();
         }
-        // Last attempt to complete a committed message.
+        // Make a last attempt to complete a committed message.
         if self.is_connected || !self.in_flight.is_empty() {
             let closed = self.attempt(&mut VecDeque::new()).and_then(|()| self.destination.close());
             self.settle();
@@ -484,7 +484,7 @@ impl Worker {
         }
     }
 
-    /// Takes the messages in flight that the destination has discarded.
+    /// Removes and returns the in-flight messages that the destination has discarded.
     fn uncommitted(&mut self) -> VecDeque<Arc<Message>> {
         let n_committed = self.destination.committed().saturating_sub(self.n_acknowledged) as usize;
         self.in_flight.split_off(n_committed.min(self.in_flight.len()))
@@ -556,7 +556,7 @@ mod tests {
         Accept,
         /// Accept without acknowledgment.
         Keep,
-        /// As [`Answer::Keep`], but the message cannot be undone.
+        /// Like [`Answer::Keep`], but the message cannot be undone.
         Commit,
         Fail,
         FailForGood,

@@ -32,7 +32,7 @@ impl Target {
     /// Parses the URL of a server, or the path of a file; `-` is standard output. Connects to nothing.
     ///
     /// # Errors
-    /// `InvalidInput` if the URL is malformed, has unknown options, or names a missing password.
+    /// Returns `InvalidInput` if the URL is malformed, has unknown options, or names a missing password.
     pub fn parse(text: &str) -> io::Result<Self> {
         Self::try_parse(text).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))
     }

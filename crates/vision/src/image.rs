@@ -91,7 +91,7 @@ impl Image {
     /// Leases the planes of a frame for reading.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while the frame is leased for writing.
+    /// Returns [`ErrorKind::Busy`] while the frame is leased for writing.
     pub(super) fn of_frame(frame: &Frame) -> Result<Self> {
         let mut planes = [const { None }; MAX_PLANES];
         for (slot, plane) in planes.iter_mut().zip(frame.planes()) {
@@ -130,8 +130,8 @@ impl Image {
     /// Leases a tensor that contains one image, of shape `[1, C, H, W]` or `[1, H, W, C]`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if the tensor is not an image. [`ErrorKind::Busy`] while it is leased for
-    /// writing.
+    /// Returns [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if the tensor is not an image. Returns [`ErrorKind::Busy`] while it is
+    /// leased for writing.
     pub(super) fn of_tensor(image: &Tensor, axes: InputLayout) -> Result<Self> {
         let bytes = image.bytes()?;
         let layout = *bytes.layout();

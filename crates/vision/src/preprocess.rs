@@ -109,11 +109,11 @@ pub enum Anchor {
 pub enum Rotation {
     #[default]
     None,
-    /// By 90 degrees clockwise: the left edge becomes the top edge.
+    /// Rotates by 90 degrees clockwise: the left edge becomes the top edge.
     Clockwise,
-    /// By 180 degrees.
+    /// Rotates by 180 degrees.
     Half,
-    /// By 270 degrees clockwise: the right edge becomes the top edge.
+    /// Rotates by 270 degrees clockwise: the right edge becomes the top edge.
     Counterclockwise,
 }
 
@@ -202,7 +202,7 @@ impl Preprocess {
     /// Width and height of an input of this shape, `[N, C, H, W]` or `[N, H, W, C]`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] unless the shape has four axes, the channels of [`Preprocess::color`], and at least one pixel.
+    /// Returns [`ErrorKind::Shape`] unless the shape has four axes, the channels of [`Preprocess::color`], and at least one pixel. Returns
     /// [`ErrorKind::Unsupported`] if `pad`, `mean` or `scale` is not finite, or `scale` is 0.
     pub fn input_size(&self, shape: &[usize]) -> Result<Size> {
         let n_channels = self.color.n_channels();
@@ -241,7 +241,7 @@ impl Preprocess {
     /// Checks that the element type of an input is supported: f32, f16, bf16, u8 or i8.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] for other types.
+    /// Returns [`ErrorKind::ElementType`] for other types.
     pub fn check_element(&self, element: ElementType) -> Result<()> {
         InputElement::new(element).map(drop)
     }
@@ -253,8 +253,8 @@ impl Preprocess {
     /// Other batch items are not changed.
     ///
     /// # Errors
-    /// As [`Preprocess::input_size`] and [`Preprocess::check_element`]. [`ErrorKind::Shape`] if the batch item does not exist.
-    /// [`ErrorKind::Busy`] while the frame is leased for writing.
+    /// Returns the errors of [`Preprocess::input_size`] and [`Preprocess::check_element`]. Returns [`ErrorKind::Shape`] if the batch item
+    /// does not exist. Returns [`ErrorKind::Busy`] while the frame is leased for writing.
     pub fn fill(&self, frame: &Frame, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         self.fill_from(&Image::of_frame(frame)?, input, row, scratch)
     }
@@ -266,8 +266,8 @@ impl Preprocess {
     /// are gray: the first channel is used. A fourth channel is ignored.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`]. [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form. [`ErrorKind::Unsupported`]
-    /// with [`Rounding::U8`] if its elements are not `u8`.
+    /// Returns the errors of [`Preprocess::fill`]. Returns [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form.
+    /// Returns [`ErrorKind::Unsupported`] with [`Rounding::U8`] if its elements are not `u8`.
     pub fn fill_values(
         &self,
         image: &Tensor,
@@ -292,7 +292,7 @@ impl Preprocess {
     /// colors are rounded to integers before the interpolation, and its result is rounded half up.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`].
+    /// Returns the errors of [`Preprocess::fill`].
     pub fn fill_along(
         &self,
         frame: &Frame,

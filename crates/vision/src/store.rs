@@ -20,7 +20,7 @@ pub(super) enum InputElement {
 
 impl InputElement {
     /// # Errors
-    /// [`ErrorKind::ElementType`] for other types.
+    /// Returns [`ErrorKind::ElementType`] for other types.
     pub(super) fn new(element: ElementType) -> Result<Self> {
         Ok(match element {
             ElementType::F32 => Self::F32,
@@ -107,7 +107,7 @@ impl<'a> InputRow<'a> {
     /// Batch item `row` of `input` with the axes `axes`. Lines and columns refer to the unrotated image.
     ///
     /// # Errors
-    /// [`ErrorKind::ElementType`] for unsupported element types.
+    /// Returns [`ErrorKind::ElementType`] for unsupported element types.
     pub(super) fn new(
         input: &'a mut BytesMut,
         axes: InputLayout,

@@ -23,7 +23,7 @@ pub trait DeviceFill: Send + Sync {
     /// frame are border.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a pixel format or an option that the device does not support; other kinds for device errors.
+    /// Returns [`ErrorKind::Unsupported`] for a pixel format or an option that the device does not support; other kinds for device errors.
     fn fill(&self, preprocess: &Preprocess, frame: &Frame, frame_from_input: &Transform, input: &Tensor, row: usize) -> Result<()>;
 }
 
@@ -31,8 +31,8 @@ impl Preprocess {
     /// Like [`Preprocess::fill`], for host or device memory.
     ///
     /// # Errors
-    /// As [`Preprocess::fill`] and [`DeviceFill::fill`]. [`ErrorKind::Unsupported`] if the input is in device memory without a function
-    /// that fills it.
+    /// Returns the errors of [`Preprocess::fill`] and [`DeviceFill::fill`]. Returns [`ErrorKind::Unsupported`] if the input is in device
+    /// memory without a function that fills it.
     pub fn fill_into(&self, frame: &Frame, target: Target<'_>, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let (input, device) = match target {
             Target::Host(input) => return self.fill(frame, input, row, scratch),

@@ -100,7 +100,7 @@ impl Log {
     /// Opens or creates the spool in a folder.
     ///
     /// # Errors
-    /// `WouldBlock` if another process uses the folder.
+    /// Returns `WouldBlock` if another process uses the folder.
     pub(super) fn open(folder: &Path, limits: Limits) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let open = |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name));
@@ -248,7 +248,7 @@ impl Log {
     /// The next message that is not in flight. The message is in flight afterwards.
     ///
     /// # Errors
-    /// If a file cannot be read or is damaged. The rest of the segment is skipped.
+    /// Returns an error if a file cannot be read or is damaged. The rest of the segment is skipped.
     pub(super) fn next(&mut self) -> io::Result<Option<(Message, bool)>> {
         loop {
             let Some(idx) = self.segments.iter().position(|segment| segment.number >= self.read.segment) else { return Ok(None) };

@@ -109,7 +109,7 @@ impl Spool {
     /// returned writer stores messages in the spool. `on_event` gets the events of the spool while this writer is the oldest one.
     ///
     /// # Errors
-    /// `WouldBlock` if another process uses the folder; otherwise if the folder cannot be read or written.
+    /// Returns `WouldBlock` if another process uses the folder. Returns another error if the folder cannot be read or written.
     pub fn open<D: Destination>(
         folder: &Path,
         limits: Limits,

@@ -46,10 +46,10 @@ pub enum Coordinates {
 
 /// An output format of detectors with one box per row. [`BoxDecoder`] implements [`Decoder`] for it.
 pub trait BoxScheme: fmt::Debug + Send + Sync {
-    /// As [`Decoder::check`].
+    /// Checks the outputs like [`Decoder::check`].
     ///
     /// # Errors
-    /// As [`Decoder::check`].
+    /// Returns the errors of [`Decoder::check`].
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32>;
 
     /// Appends the boxes whose score exceeds `score_min` to [`Results::boxes`], with their keypoints.
@@ -58,7 +58,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// have no area are dropped later.
     ///
     /// # Errors
-    /// As [`BoxScheme::check`].
+    /// Returns the errors of [`BoxScheme::check`].
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()>;
 
     /// Whether candidates overlap, so that NMS is needed. False if the model includes NMS. Default: true.
@@ -86,7 +86,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
     /// Positions of the scores in the outputs, for exports without the last activation. Default: none.
     ///
     /// # Errors
-    /// As [`BoxScheme::check`].
+    /// Returns the errors of [`BoxScheme::check`].
     fn score_ranges(&self, _outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
         Ok(Vec::new())
     }
@@ -96,7 +96,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         BoxThresholds::default()
     }
 
-    /// As [`Decoder::roles`].
+    /// Same as [`Decoder::roles`].
     fn roles(&self) -> &'static [&'static str] {
         &[]
     }
@@ -178,7 +178,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
     /// Creates a decoder of this scheme with the keys of a section.
     ///
     /// # Errors
-    /// `Unsupported` if the value of a key is invalid.
+    /// Returns `Unsupported` if the value of a key is invalid.
     pub fn new(scheme: S, section: &mut Section<'_>) -> Result<Self> {
         let mut thresholds = scheme.default_thresholds();
         let BoxKeys { threshold, max_boxes } = section.keys()?;
@@ -208,7 +208,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         Ok(Self { scheme, thresholds, class_scores: Vec::new(), coordinates, activation })
     }
 
-    /// As [`BoxDecoder::new`], boxed for the registry.
+    /// Creates a decoder with [`BoxDecoder::new`] and boxes it for the registry.
     pub(super) fn boxed(scheme: S, section: &mut Section<'_>) -> Result<Box<dyn Decoder>>
     where
         S: 'static,

@@ -45,7 +45,7 @@ impl fmt::Display for Activation {
 /// Allocates only to grow `best`.
 ///
 /// # Errors
-/// `Shape` if classes are not on a single axis or the number of values is wrong. `Unsupported` if no value is finite.
+/// Returns `Shape` if classes are not on a single axis or the number of values is wrong. Returns `Unsupported` if no value is finite.
 pub fn top_k(output: &Output<'_>, activation: Activation, k: usize, best: &mut Vec<(u32, f32)>) -> Result<()> {
     best.clear();
     output.check()?;

@@ -129,7 +129,7 @@ pub struct Output<'a> {
 
 impl Output<'_> {
     /// # Errors
-    /// [`ErrorKind::Shape`] if the output is not one batch item, or the number of values does not match the shape.
+    /// Returns [`ErrorKind::Shape`] if the output is not one batch item, or the number of values does not match the shape.
     pub fn check(&self) -> Result<()> {
         if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
@@ -338,7 +338,7 @@ mod tests {
             assert!(error.kind() == ErrorKind::Shape && error.to_string().contains("`faces`"), "{error}");
             assert!(results.boxes.is_empty());
         }
-        // Where the batch axis is optional, it must not be empty.
+        // If the batch axis is optional, its extent must not be 0.
         let shapes: [[usize; 3]; 6] = [[1, 64, 1], [1, 16, 1], [1, 4, 1], [1, 64, 4], [1, 16, 4], [0, 4, 4]];
         let tensors = shapes.map(|shape| vec![0.9; shape.iter().product()]);
         let outputs: Vec<Output<'_>> = shapes.iter().zip(&tensors).map(|(shape, data)| Output { name: "faces", shape, data }).collect();

@@ -39,7 +39,7 @@ impl<'a> Section<'a> {
     /// Parses text as one table.
     ///
     /// # Errors
-    /// `Unsupported` if the text is not valid TOML.
+    /// Returns `Unsupported` if the text is not valid TOML.
     pub fn parse(text: &'a str) -> Result<Self> {
         Ok(Self::new(text, DeTable::parse(text).map_err(unreadable)?))
     }
@@ -68,7 +68,7 @@ impl<'a> Section<'a> {
     /// Removes an array of tables and returns it; empty if it does not exist.
     ///
     /// # Errors
-    /// `Unsupported` if the key has another type.
+    /// Returns `Unsupported` if the key has another type.
     pub fn take_tables(&mut self, key: &str) -> Result<Vec<Self>> {
         let Some(value) = self.table.get_mut().remove(key) else { return Ok(Vec::new()) };
         let expected = || Error::new(ErrorKind::Unsupported, format!("`{key}`: expected tables, `[[output.{key}]]`"));

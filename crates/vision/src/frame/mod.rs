@@ -50,7 +50,7 @@ impl Frame {
     /// Creates a frame over `memory` without copying; `places` has one entry per plane of `format`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the size is zero, the number of places is wrong, or a plane does not fit into the memory.
+    /// Returns [`ErrorKind::Shape`] if the size is zero, the number of places is wrong, or a plane does not fit into the memory.
     pub fn over(
         memory: &std::sync::Arc<Memory>,
         format: PixelFormat,
@@ -73,7 +73,7 @@ impl Frame {
     /// Creates a frame from tensors, such as the `u8` input of a model. Shares their memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if a plane does not have [`PixelFormat::plane_shape`], or its rows are not contiguous.
+    /// Returns [`ErrorKind::Shape`] if a plane does not have [`PixelFormat::plane_shape`], or its rows are not contiguous.
     pub fn from_planes(format: PixelFormat, size: Size, tensors: &[Tensor], colorimetry: Colorimetry) -> Result<Self> {
         Self::check(format, size, tensors.len())?;
         let mut planes = [const { None }; MAX_PLANES];
@@ -109,7 +109,7 @@ impl Frame {
     /// Creates a frame of an RGB or gray format (full range) from contiguous bytes. Copies the bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the format has several planes or the number of bytes does not match.
+    /// Returns [`ErrorKind::Shape`] if the format has several planes or the number of bytes does not match.
     pub fn from_packed(format: PixelFormat, size: Size, bytes: &[u8]) -> Result<Self> {
         let plane = Tensor::from_slice(format.plane_shape(0, size), bytes)?;
         let range = if format == PixelFormat::Gray8 { ColorRange::Full } else { ColorRange::Limited };
@@ -161,7 +161,7 @@ impl PixelFormat {
     /// Layout of a plane with the given row stride.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if the stride is shorter than a row or not a multiple of the sample size.
+    /// Returns [`ErrorKind::Shape`] if the stride is shorter than a row or not a multiple of the sample size.
     pub fn plane_layout(self, plane_idx: usize, size: Size, row_stride_bytes: usize) -> Result<Layout> {
         let shape = self.plane_shape(plane_idx, size);
         let sample_bytes = self.element().size();

@@ -10,7 +10,7 @@ impl Frame {
     /// [`Frame::chroma_phase`] is the offset of the region in the first sample.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] if `rect` is empty or not inside the frame.
+    /// Returns [`ErrorKind::Shape`] if `rect` is empty or not inside the frame.
     pub fn region(&self, rect: PixelRect) -> Result<Frame> {
         let fits = |begin: u32, extent: u32, limit: u32| extent > 0 && begin.checked_add(extent).is_some_and(|end| end <= limit);
         if !fits(rect.x, rect.width, self.size.width) || !fits(rect.y, rect.height, self.size.height) {
