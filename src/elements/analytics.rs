@@ -79,24 +79,24 @@ struct Entry {
 }
 
 impl Entry {
-    /// Number of entries in the meta.
+    /// Returns the number of entries in the meta.
     fn n_entries(&self) -> usize {
         1 + self.classes.len() + usize::from(self.track.is_some())
     }
 
-    /// The entry's ID as a region ID. Entry IDs are list indices, far below the type's maximum.
+    /// Returns the entry's ID as a region ID. Entry IDs are list indices, far below the type's maximum.
     fn region_id(&self) -> i32 {
         i32::try_from(self.id).unwrap_or(i32::MAX)
     }
 }
 
 impl Written {
-    /// The ID of the detection's region meta: its entry, as DL Streamer's elements expect, or else the detection's ID.
+    /// Returns the ID of the detection's region meta: its entry, as DL Streamer's elements expect, or else the detection's ID.
     pub(super) fn region_id(&self, object: ObjectId) -> i32 {
         self.0.binary_search_by_key(&object, |entry| entry.object).map_or(object.0, |idx| self.0[idx].region_id())
     }
 
-    /// The entries as plain numbers, for another copy of the library.
+    /// Returns the entries as plain numbers, for another copy of the library.
     pub(super) fn entries(&self) -> Vec<WrittenEntry> {
         let plain = |entry: &Entry| (entry.object.0, entry.id, entry.label, entry.classes.clone(), entry.n_classifications, entry.track);
         self.0.iter().map(plain).collect()
@@ -326,7 +326,7 @@ fn remove(buffer: &mut gst::BufferRef, api: &Api) {
     });
 }
 
-/// The quark of a string. GLib never frees quarks; this is acceptable because there are few labels.
+/// Returns the quark of a string. GLib never frees quarks; this is acceptable because there are few labels.
 fn quark(text: &str) -> GQuark {
     glib::Quark::from_str(text.replace('\0', "")).into_glib()
 }
@@ -368,7 +368,7 @@ impl<'a> Relations<'a> {
         unsafe { (self.api.gst_analytics_cls_mtd_get_mtd_type)() }
     }
 
-    /// All entries of a type.
+    /// Returns all entries of a type.
     fn ids(&self, of_type: usize) -> Vec<c_uint> {
         let (mut ids, mut state, mut found) = (Vec::new(), ptr::null_mut(), Mtd::NONE);
         // SAFETY: the meta is valid; the state is initialized with null and owned by the function.
@@ -395,14 +395,14 @@ impl<'a> Relations<'a> {
         written.0.iter().filter(move |entry| ids.contains(&entry.id) && self.label(entry.id) == entry.label)
     }
 
-    /// Type of a detection; 0 = none.
+    /// Returns the type of a detection; 0 = none.
     fn label(&self, id: c_uint) -> GQuark {
         let mut object = self.mtd(id);
         // SAFETY: the meta is valid, and `id` is one of its detections.
         unsafe { (self.api.gst_analytics_od_mtd_get_obj_type)(&raw mut object) }
     }
 
-    /// Rectangle and confidence of a detection.
+    /// Returns the rectangle and confidence of a detection.
     fn place(&self, id: c_uint) -> Option<(Rect, f32)> {
         let (mut object, mut confidence) = (self.mtd(id), 0.0);
         let [mut x, mut y, mut width, mut height] = [0; 4];
@@ -413,7 +413,7 @@ impl<'a> Relations<'a> {
         (got != 0).then_some((rect, confidence))
     }
 
-    /// The detection that contains this one.
+    /// Returns the detection that contains this one.
     fn parent_of(&self, id: c_uint) -> Option<c_uint> {
         let stated = self.related(id, IS_PART_OF, self.object_type()).into_iter().find(|parent| *parent != id);
         let contains = |other: &c_uint| {
@@ -457,7 +457,7 @@ impl<'a> Relations<'a> {
         Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
     }
 
-    /// Index of a label in the class descriptor that an entry relates to.
+    /// Returns the index of a label in the class descriptor that an entry relates to.
     fn class_index(&self, id: c_uint, label: GQuark) -> Option<u32> {
         let descriptors = self.related(id, RELATES_TO, self.class_type()).into_iter().filter(|other| *other != id);
         descriptors.filter_map(|descriptor| self.index_in_descriptor(descriptor, label)).next()
@@ -484,7 +484,7 @@ impl<'a> Relations<'a> {
         index
     }
 
-    /// The track ID of a detection, if it fits our type.
+    /// Returns the track ID of a detection, if it fits our type.
     fn track_of(&self, id: c_uint) -> Option<ObjectId> {
         // SAFETY: the function has no preconditions.
         let tracking_type = unsafe { (self.api.gst_analytics_tracking_mtd_get_mtd_type)() };
@@ -510,7 +510,7 @@ struct RelationsMut<'a> {
 }
 
 impl<'a> RelationsMut<'a> {
-    /// The existing meta, or a new meta with capacity for `n_entries`. A full meta grows by `n_entries`.
+    /// Returns the existing meta, or a new meta with capacity for `n_entries`. A full meta grows by `n_entries`.
     fn of(buffer: &'a mut gst::BufferRef, api: &'static Api, n_entries: usize) -> Option<Self> {
         const ENTRY_BYTES: usize = 80; // The larger of the two entry types, including the header, with a margin.
         let mut params = InitParams { initial_relation_order: n_entries.max(8), initial_buf_size: n_entries.max(8) * ENTRY_BYTES };
@@ -613,7 +613,7 @@ functions! {
     gst_buffer_get_analytics_relation_meta(*mut gst::ffi::GstBuffer) -> *mut RelationMeta;
 }
 
-/// The library's functions; `None` if GStreamer is too old or the library is not installed.
+/// Returns the library's functions; `None` if GStreamer is too old or the library is not installed.
 fn api() -> Option<&'static Api> {
     static API: LazyLock<Option<Api>> = LazyLock::new(|| {
         let (major, minor, ..) = gst::version();

@@ -74,7 +74,7 @@ mod tests {
 
     const RUN: Duration = Duration::from_millis(20);
 
-    /// Lateness in nanoseconds; negative = early.
+    /// Returns the lateness in nanoseconds; negative = early.
     fn late(milliseconds: i64) -> i64 {
         milliseconds * 1_000_000
     }

@@ -42,7 +42,7 @@ pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame>
     Frame::from_planes(format, size, &tensors, caps::colorimetry(info))
 }
 
-/// Identity of the buffer's pool; 0 = none.
+/// Returns the identity of the buffer's pool; 0 = none.
 pub(super) fn pool_address(buffer: &gst::BufferRef) -> usize {
     // SAFETY: a `&BufferRef` is a valid buffer, and the field is written only while the buffer has a single owner.
     unsafe { (*buffer.as_ptr()).pool as usize }
@@ -56,7 +56,7 @@ pub(super) fn pool_size(buffer: &gst::BufferRef) -> Option<usize> {
     Some(max as usize)
 }
 
-/// The error for a pixel format that is not supported.
+/// Returns the error for a pixel format that is not supported.
 pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
     let names = PixelFormat::ALL.map(PixelFormat::name).join(", ");
     Error::new(
@@ -119,7 +119,7 @@ fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelForm
     Tensor::foreign(Box::new(plane), format.plane_layout(plane_idx, size, row_stride_bytes)?, 0)
 }
 
-/// Number of mapped bytes from the begin of a plane.
+/// Returns the number of mapped bytes from the begin of a plane.
 pub(super) fn mapped_bytes(mapped: &impl IsVideoFrame, plane_idx: usize) -> usize {
     let raw = mapped.as_raw();
     // With a video meta, there is one mapping per plane. Otherwise, one mapping covers all planes, and further maps are uninitialized.

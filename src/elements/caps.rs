@@ -7,7 +7,7 @@ use gstreamer_video as gst_video;
 
 use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat, Size};
 
-/// Caps of raw video in system memory, in all supported formats.
+/// Returns the caps of raw video in system memory, in all supported formats.
 pub fn raw_video() -> gst::Caps {
     let range = gst::IntRange::new(1, i32::MAX);
     gst::Caps::builder("video/x-raw")
@@ -26,24 +26,25 @@ pub fn is_raw_in_system_memory(caps: &gst::CapsRef) -> bool {
     is_raw && !is_elsewhere
 }
 
-/// The pixel format of the frames; `None` if it is not supported.
+/// Returns the pixel format of the frames; `None` if it is not supported.
 pub fn pixel_format(info: &gst_video::VideoInfo) -> Option<PixelFormat> {
     PixelFormat::from_name(info.format().to_str())
 }
 
-/// Width and height of the frames.
+/// Returns the width and height of the frames.
 pub fn size(info: &gst_video::VideoInfo) -> Size {
     Size::new(info.width(), info.height())
 }
 
-/// Width and height of caps with these fields, including encoded video.
+/// Returns the width and height of caps with these fields, including encoded video.
 pub fn size_in_caps(caps: &gst::CapsRef) -> Option<Size> {
     let structure = caps.structure(0)?;
     let extent = |name: &str| structure.get::<i32>(name).ok().and_then(|value| u32::try_from(value).ok()).filter(|value| *value > 0);
     Some(Size::new(extent("width")?, extent("height")?))
 }
 
-/// Colorimetry of the frames. Unspecified means BT.601, limited range for Y'CbCr and full range for gray, as GStreamer's defaults.
+/// Returns the colorimetry of the frames. Unspecified means BT.601, limited range for Y'CbCr and full range for gray, as GStreamer's
+/// defaults.
 pub fn colorimetry(info: &gst_video::VideoInfo) -> Colorimetry {
     let colorimetry = info.colorimetry();
     let matrix = match colorimetry.matrix() {

@@ -132,7 +132,7 @@ impl Stream {
         }
     }
 
-    /// The number of the frame in this element's stream, and the skip reason if it is already known.
+    /// Returns the number of the frame in this element's stream, and the skip reason if it is already known.
     fn number(&self, buffer: &gst::BufferRef, policy: &Policy) -> (u64, Option<Reason>) {
         let mut state = self.lock();
         let number = state.frames.n_arrived;
@@ -148,8 +148,8 @@ impl Stream {
         (number, reason)
     }
 
-    /// The number of the last frame selected for inference, if there is no motion since that frame. `None` selects the current frame;
-    /// code that then skips this frame must call [`Stream::reset_motion`].
+    /// Returns the number of the last frame selected for inference, if there is no motion since that frame. `None` selects the current
+    /// frame; code that then skips this frame must call [`Stream::reset_motion`].
     fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gst_video::VideoInfo, policy: &Policy) -> Option<u64> {
         let share = policy.motion_threshold;
         if share <= 0.0 {
@@ -165,7 +165,7 @@ impl Stream {
         Some(*reference_number)
     }
 
-    /// The time when a frame leaves without results, and the latest time at which its first run must begin.
+    /// Returns the time when a frame leaves without results, and the latest time at which its first run must begin.
     fn times(&self, policy: &Policy, arrived: Instant) -> (Option<Instant>, Option<Instant>) {
         let Some(max_latency) = policy.max_latency else { return (None, None) };
         // Leave a margin, because threads wake up late.
@@ -330,7 +330,7 @@ impl Stream {
         admitted
     }
 
-    /// Arrival time minus running time, in nanoseconds; `None` without a timestamp or a clock.
+    /// Returns the arrival time minus running time, in nanoseconds; `None` without a timestamp or a clock.
     fn lateness(&self, element: &gst::Element, buffer: &gst::BufferRef) -> Option<i64> {
         let now = element.current_running_time()?;
         let due = self.lock().input.running_time(buffer)?;

@@ -18,7 +18,7 @@ pub(super) enum Item {
 }
 
 impl Item {
-    /// The time at which a frame leaves without results; `None` = never.
+    /// Returns the time at which a frame leaves without results; `None` = never.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Frame(frame) => frame.deadline,

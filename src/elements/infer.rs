@@ -142,7 +142,7 @@ impl Driver {
         known
     }
 
-    /// The value of a property of the policy; `None` if the policy has no property `name`.
+    /// Returns the value of a property of the policy; `None` if the policy has no property `name`.
     pub(super) fn policy(&self, name: &str) -> Option<gst::glib::Value> {
         self.stream.policy.lock().unwrap().get(name)
     }
@@ -453,7 +453,7 @@ impl Driver {
         }
     }
 
-    /// One turn of the source pad's task.
+    /// Executes one turn of the source pad's task.
     fn src_task(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element) {
         let mut turn = Turn::default();
         let transition = self.stream.handle_and(Trigger::BeginTurn, |state, _| turn = state.flow.turn());
@@ -612,7 +612,7 @@ impl Driver {
         )
     }
 
-    /// The device of the stage, as an argument of `--device`.
+    /// Returns the device of the stage, as an argument of `--device`.
     fn device(&self) -> String {
         self.work().map_or_else(|| "NAME".to_owned(), |work| work.stage().stats().device)
     }
@@ -635,7 +635,7 @@ impl Driver {
         next
     }
 
-    /// The read-only property `stats`.
+    /// Returns the read-only property `stats`.
     pub(super) fn stats(&self) -> gst::Structure {
         let stage = self.work().map(|work| work.stage().stats()).unwrap_or_default();
         let mut structure = self.stream.counts.structure(stage, self.stream.queue.capacity());
@@ -697,7 +697,7 @@ fn report(element: &gst::Element, transition: &Transition<gst::FlowError>) {
     );
 }
 
-/// The earliest running time that is not late for the sink. For a late frame: its time plus twice the lateness, so that the stream
+/// Returns the earliest running time that is not late for the sink. For a late frame: its time plus twice the lateness, so that the stream
 /// catches up. Under throttling: the time of the next wanted frame. `None` if the sink is not behind.
 fn earliest(qos: &gst::event::Qos) -> Option<gst::ClockTime> {
     let (kind, _, jitter, timestamp) = qos.get();

@@ -92,12 +92,12 @@ impl Inference {
         self.imp().settings.lock().unwrap().model.options.engine = engine;
     }
 
-    /// The loaded stage with its work per frame; `None` until it is ready.
+    /// Returns the loaded stage with its work per frame; `None` until it is ready.
     pub(super) fn work(&self) -> Option<Arc<dyn Work>> {
         self.imp().driver.work()
     }
 
-    /// The stage that is loaded or loading; `None` while the element is stopped.
+    /// Returns the stage that is loaded or loading; `None` while the element is stopped.
     pub(super) fn loading(&self) -> Option<Arc<Loading>> {
         self.imp().stage.loading()
     }
@@ -124,7 +124,7 @@ impl Inference {
         debug_assert!(known, "GObject passes on known properties only");
     }
 
-    /// The value of a property of an inference element.
+    /// Returns the value of a property of an inference element.
     pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
         let imp = self.imp();
         let settings = imp.settings.lock().unwrap();

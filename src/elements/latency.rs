@@ -34,7 +34,7 @@ impl Latency {
         matches!(self.state, State::Reported(_))
     }
 
-    /// The latency to report, with a queue of `capacity` frames.
+    /// Returns the latency to report, with a queue of `capacity` frames.
     pub(super) fn reported(&self, capacity: usize) -> Duration {
         match self.state {
             State::Reported(latency) => latency,
@@ -42,7 +42,7 @@ impl Latency {
         }
     }
 
-    /// The expected latency of a frame that waits for a slot for the duration of one run and then passes a full queue.
+    /// Returns the expected latency of a frame that waits for a slot for the duration of one run and then passes a full queue.
     fn expected(&self, capacity: usize) -> Duration {
         self.run_time * (1 + capacity as u32)
     }

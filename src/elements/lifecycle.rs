@@ -40,7 +40,7 @@ impl<S> Default for CachedStage<S> {
 }
 
 impl<S: Settings> CachedStage<S> {
-    /// The cached stage, loaded or loading.
+    /// Returns the cached stage, loaded or loading.
     pub(super) fn loading(&self) -> Option<Arc<Loading>> {
         self.0.lock().unwrap().as_ref().map(|cached| cached.loading.clone())
     }

@@ -73,7 +73,7 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
     results_meta::put(buffer, Arc::new(Payload { results: Some(Arc::new(results)), size, written, marks, is_complete }));
 }
 
-/// A copy of the buffer's results for a frame of `size`, the size in the current caps.
+/// Returns a copy of the buffer's results for a frame of `size`, the size in the current caps.
 ///
 /// See the module for the precedence of the metas. Detections of other elements come after ours. Detections without a valid ID (0 or
 /// less) get a new one on each call.
@@ -168,7 +168,7 @@ pub fn has_analytics(buffer: &gst::BufferRef) -> bool {
     analytics::has_any(buffer)
 }
 
-/// The frame size when our results were attached; `None` if the buffer has no results of ours.
+/// Returns the frame size when our results were attached; `None` if the buffer has no results of ours.
 pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
     results_meta::get(buffer).map(|own| own.size)
 }
@@ -195,7 +195,7 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
 /// A ROI meta of a borrowed buffer.
 type Roi<'a> = gst::MetaRef<'a, RoiMeta>;
 
-/// The ROI metas of our detections, and the ROI metas of other elements.
+/// Returns the ROI metas of our detections, and the ROI metas of other elements.
 fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId, Roi<'a>>, Vec<Roi<'a>>) {
     let mut claims = Claims::new(marks);
     let (mut own, mut foreign) = (HashMap::with_capacity(marks.len()), Vec::new());
@@ -269,7 +269,7 @@ fn add_once(classifications: &mut Vec<Classification>, classification: Classific
     }
 }
 
-/// A new ID that no ROI meta of the buffer has: other detectors choose their own IDs.
+/// Returns a new ID that no ROI meta of the buffer has: other detectors choose their own IDs.
 fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     loop {
         let id = ObjectId::next();
@@ -279,7 +279,7 @@ fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     }
 }
 
-/// The pixels of a detection in a frame of this size; `None` if it lies outside.
+/// Returns the pixels of a detection in a frame of this size; `None` if the detection lies outside the frame.
 pub(super) fn pixels_in(detection: &Detection, size: Size) -> Option<PixelRect> {
     if size.width == 0 || size.height == 0 { None } else { detection.rect.to_pixels(size) }
 }

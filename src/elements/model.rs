@@ -100,7 +100,7 @@ impl Stream {
         is_live || self.policy().max_latency.is_some()
     }
 
-    /// The error of a model that never runs. Called after a failed run: `None` if any run has succeeded, or a run on a black frame
+    /// Returns the error of a model that never runs. Called after a failed run: `None` if any run has succeeded, or a run on a black frame
     /// succeeds. A flush or a stop releases the caller.
     pub(super) fn never_runs(&self) -> Option<stages::Error> {
         let (work, loading) = {
@@ -113,7 +113,7 @@ impl Stream {
         loading?.warm_up(&work, || self.is_flushing())?.err()
     }
 
-    /// The flow return for upstream while there is no stage.
+    /// Returns the flow return for upstream while there is no stage.
     pub(super) fn no_stage(&self) -> gst::FlowError {
         if self.is_flushing() { gst::FlowError::Flushing } else { gst::FlowError::Error }
     }

@@ -31,7 +31,7 @@ pub fn attach(buffer: &mut gst::BufferRef, image_idx: u64, path: &str) {
     }
 }
 
-/// The image file of this buffer; `None` if it has no such meta.
+/// Returns the image file of this buffer; `None` if it has no such meta.
 pub fn read(buffer: &gst::BufferRef) -> Option<Origin> {
     register();
     let meta = CustomMeta::from_buffer(buffer, NAME).ok()?;

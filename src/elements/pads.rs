@@ -103,7 +103,7 @@ fn src_pad(element: &gst::Element) -> gst::Pad {
     element.static_pad("src").expect("added in constructed()")
 }
 
-/// The pad templates of an inference element.
+/// Returns the pad templates of an inference element.
 pub(super) fn pad_templates() -> Vec<gst::PadTemplate> {
     let caps = caps::raw_video();
     [("sink", gst::PadDirection::Sink), ("src", gst::PadDirection::Src)]

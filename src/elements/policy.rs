@@ -68,7 +68,7 @@ impl Reason {
     /// Number of reasons that never drop a frame, because the user has chosen these skips. These reasons are the first in the enum.
     pub(super) const N_OF_CHOICES: usize = 2;
 
-    /// The name in statistics and results.
+    /// Returns the name of the reason in statistics and results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Interval => "inference-interval",
@@ -82,7 +82,7 @@ impl Reason {
         }
     }
 
-    /// The name as a shared string.
+    /// Returns the name of the reason as a shared string.
     pub(super) fn text(self) -> Arc<str> {
         static TEXTS: LazyLock<[Arc<str>; Reason::ALL.len()]> = LazyLock::new(|| Reason::ALL.map(|reason| reason.name().into()));
         TEXTS[self as usize].clone()
@@ -246,12 +246,12 @@ impl Policy {
         PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
-    /// The value of a property. `None` if `name` is not a property of the policy.
+    /// Returns the value of a property. `None` if `name` is not a property of the policy.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }
 
-    /// The effective queue policy for a live or non-live source.
+    /// Returns the effective queue policy for a live or non-live source.
     pub(super) fn queue(&self, is_live: bool) -> QueuePolicy {
         match self.queue {
             QueuePolicy::Auto if is_live => QueuePolicy::DropOldest,

@@ -38,7 +38,7 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// The number of frames that keep a stage busy.
+    /// Returns the number of frames that keep a stage busy.
     pub(super) fn of(stage: &Stage) -> Self {
         let n_at_once = stage.n_frames_at_once();
         let wanted = match stage.scheduling() {
@@ -194,7 +194,7 @@ impl Pool {
     }
 }
 
-/// The buffers of this pool that are held, shared by all elements of the process.
+/// Returns the buffers of this pool that are held, shared by all elements of the process.
 fn out_of(address: usize) -> Arc<Out> {
     static POOLS: LazyLock<Mutex<HashMap<usize, Weak<Out>>>> = LazyLock::new(Mutex::default);
     let mut pools = POOLS.lock().unwrap();

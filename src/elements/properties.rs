@@ -47,7 +47,7 @@ impl<S: 'static> Properties<S> {
         self
     }
 
-    /// The specifications, in the order of the table.
+    /// Returns the specifications of the properties, in the order of the table.
     pub(super) fn specs(&self) -> impl Iterator<Item = glib::ParamSpec> {
         self.0.iter().map(|property| property.spec.clone())
     }
@@ -57,7 +57,7 @@ impl<S: 'static> Properties<S> {
         self.find(name).map(|property| (property.set)(settings, value)).is_some()
     }
 
-    /// The value of a property. `None` if the table has no property `name`.
+    /// Returns the value of a property. `None` if the table has no property `name`.
     pub(super) fn get(&self, settings: &S, name: &str) -> Option<glib::Value> {
         self.find(name).map(|property| (property.get)(settings))
     }

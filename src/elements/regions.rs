@@ -21,7 +21,7 @@ pub(super) enum InferenceRegion {
 }
 
 impl InferenceRegion {
-    /// The property `inference-region`, with the element's default and blurb.
+    /// Returns the property `inference-region`, with the element's default and blurb.
     pub(super) fn property(default: Self, blurb: &'static str) -> glib::ParamSpec {
         glib::ParamSpecEnum::builder_with_default("inference-region", default).nick("Inference region").blurb(blurb).mutable_ready().build()
     }
@@ -55,7 +55,7 @@ impl ObjectClasses {
         self.0.join(",").to_value()
     }
 
-    /// The labels. An empty list selects all objects.
+    /// Returns the labels. An empty list selects all objects.
     pub(super) fn names(&self) -> &[String] {
         &self.0
     }
@@ -77,7 +77,7 @@ pub(super) struct ObjectFilter {
 }
 
 impl ObjectFilter {
-    /// The properties of the filter. `object_class` is the blurb of the property `object-class`.
+    /// Returns the properties of the filter. `object_class` is the blurb of the property `object-class`.
     pub(super) fn properties(object_class: &'static str) -> Vec<glib::ParamSpec> {
         let pixels = |name: &'static str, nick: &'static str, blurb: &'static str| {
             glib::ParamSpecUInt::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
@@ -102,7 +102,7 @@ impl ObjectFilter {
         true
     }
 
-    /// The value of a property. `None` if `name` is not a property of the filter.
+    /// Returns the value of a property. `None` if `name` is not a property of the filter.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         match name {
             "object-class" => Some(self.classes.to_value()),
@@ -120,7 +120,7 @@ impl ObjectFilter {
         })
     }
 
-    /// The labels.
+    /// Returns the labels.
     pub(super) fn classes(&self) -> &ObjectClasses {
         &self.classes
     }
@@ -146,7 +146,7 @@ impl ObjectFilter {
         Ok(self)
     }
 
-    /// The selected objects with their regions, in the order of the results. Boxes outside the frame are not included.
+    /// Returns the selected objects with their regions, in the order of the results. Boxes outside the frame are not included.
     pub(super) fn regions<'a>(&'a self, results: &'a FrameResults) -> impl Iterator<Item = (&'a Detection, PixelRect)> {
         let wanted = results.detections.iter().filter(|detection| self.classes.has(detection));
         let placed = wanted.filter_map(|detection| Some((detection, detection.rect.to_pixels(results.size)?)));

@@ -25,7 +25,7 @@ use gstreamer as gst;
 use super::payload::Payload;
 use crate::frame::ObjectId;
 
-/// The payload of this buffer; `None` if there is none, or if another copy wrote it in an incompatible encoding.
+/// Returns the payload of this buffer; `None` if there is none, or if another copy wrote it in an incompatible encoding.
 pub(super) fn get(buffer: &gst::BufferRef) -> Option<Arc<Payload>> {
     let meta = buffer.meta::<ResultsMeta>()?;
     meta.0.held.payload()
@@ -71,7 +71,7 @@ pub(super) fn claim_ids() {
     ObjectId::begin_at_copy(n_before);
 }
 
-/// An object that all copies share. Valid even while GStreamer scans plugins during initialization.
+/// Returns an object that all copies share. The object is valid even while GStreamer scans plugins during initialization.
 fn registry() -> gst::Registry {
     // SAFETY: GStreamer creates its registry first, and the pointer is valid.
     unsafe { from_glib_none(gst::ffi::gst_registry_get()) }
@@ -151,7 +151,7 @@ impl Held {
         Self { functions: &raw const FUNCTIONS, payload: Arc::into_raw(payload).cast() }
     }
 
-    /// The functions; `None` without a payload.
+    /// Returns the functions; `None` without a payload.
     fn functions(&self) -> Option<&Functions> {
         // SAFETY: null, or the functions of a copy, which are valid until the process ends.
         unsafe { self.functions.as_ref() }
@@ -248,7 +248,7 @@ impl Registered {
     }
 }
 
-/// The meta's type, registered by this or another copy of the library. The number in the name is the layout version.
+/// Returns the meta's type, registered by this or another copy of the library. The number in the name is the layout version.
 fn registered() -> &'static Registered {
     static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
         const NAME: &std::ffi::CStr = c"RoiflowResultsMeta1";

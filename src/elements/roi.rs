@@ -26,7 +26,7 @@ const UNLABELED: &str = "object";
 /// Model name of classifications that have no model name.
 const UNKNOWN_MODEL: &str = "unknown";
 
-/// The region type of this detection.
+/// Returns the region type of this detection.
 pub(super) fn type_of(detection: &Detection) -> Cow<'_, str> {
     without_nul(detection.label.as_deref().unwrap_or(UNLABELED))
 }
@@ -72,13 +72,13 @@ pub(super) fn read_into(roi: &RoiMeta, detection: &mut Detection) {
     }
 }
 
-/// The track ID in a region.
+/// Returns the track ID in a region.
 fn track_of(roi: &RoiMeta) -> Option<ObjectId> {
     let id = roi.param(OBJECT_ID)?.get::<i32>("id").ok()?;
     (id > 0).then_some(ObjectId(id))
 }
 
-/// The classification in a structure; `None` if it has another kind of result.
+/// Returns the classification in a structure; `None` if it has another kind of result.
 fn classification(structure: &gst::StructureRef) -> Option<Classification> {
     if [DETECTION, OBJECT_ID].contains(&structure.name().as_str()) {
         return None;
@@ -99,7 +99,7 @@ fn classification(structure: &gst::StructureRef) -> Option<Classification> {
     Some(Classification { name: name_of(structure).into(), model: text("model_name").unwrap_or(UNKNOWN_MODEL).into(), outcome })
 }
 
-/// The attribute that a structure classifies.
+/// Returns the attribute that a structure classifies.
 fn name_of(structure: &gst::StructureRef) -> &str {
     structure.get::<&str>("attribute_name").unwrap_or_else(|_| structure.name().as_str())
 }
@@ -124,7 +124,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// A snapshot for a region that another copy of the library wrote: recognizes it by ID and type only.
+    /// Returns a snapshot for a region that another copy of the library wrote: recognizes it by ID and type only.
     pub(super) fn unseen(detection: &Detection, id: i32) -> Self {
         let kind = glib::Quark::from_str(&*type_of(detection)).as_str();
         let place = PixelRect { x: 0, y: 0, width: 0, height: 0 };
@@ -140,7 +140,7 @@ impl Mark {
         Self { object: detection.id, id: roi.id(), kind: roi.roi_type(), place, params, has_track, n_classifications, names, is_complete }
     }
 
-    /// The region's ID.
+    /// Returns the region's ID.
     pub(super) fn id(&self) -> i32 {
         self.id
     }
@@ -309,7 +309,7 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
     }
 }
 
-/// The labels joined by spaces, as DL Streamer writes them.
+/// Returns the labels joined by spaces, as DL Streamer writes them.
 fn all_labels(labels: &[ScoredLabel]) -> String {
     let names = labels.iter().map(|label| label.label.as_deref().map_or_else(|| label.label_id.to_string(), str::to_owned));
     without_nul(&names.collect::<Vec<_>>().join(" ")).into_owned()

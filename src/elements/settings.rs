@@ -192,12 +192,12 @@ impl ModelSettings {
         PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
     }
 
-    /// The value of a property. `None` if `name` is not a model property.
+    /// Returns the value of a property. `None` if `name` is not a model property.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
         PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }
 
-    /// The options, if the property `model` is set.
+    /// Returns the options, if the property `model` is set.
     pub(super) fn checked(&self, element: &gst::Element) -> stages::Result<&stages::StageOptions> {
         if self.options.model.as_os_str().is_empty() {
             let message = format!("`{}`: expected a model, got none. Set the property `model` to the path of a model file", element.name());
@@ -219,7 +219,7 @@ fn positive(n: u32) -> Option<usize> {
     Some(n as usize).filter(|&n| n > 0)
 }
 
-/// An empty string means unset.
+/// Returns the text, or `None` if it is empty, because an empty string means that the property is not set.
 fn given(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }

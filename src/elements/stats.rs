@@ -92,7 +92,7 @@ impl Counts {
         self.pace.lock().unwrap().ended = Some(Instant::now());
     }
 
-    /// All counters, with the counters of the stage.
+    /// Returns all counters, with the counters of the stage.
     pub(super) fn structure(&self, stage: StageStats, capacity: usize) -> gst::Structure {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sum = |counters: &[AtomicU64]| counters.iter().map(count).sum::<u64>();
@@ -198,7 +198,7 @@ impl Histogram {
         (Self::N_EXACT + (shift - 1) * Self::N_PER_DOUBLING + (value >> shift) - Self::N_PER_DOUBLING) as usize
     }
 
-    /// The highest value of a bucket.
+    /// Returns the highest value of a bucket.
     fn highest(bucket: usize) -> u64 {
         let bucket = bucket as u64;
         if bucket < Self::N_EXACT {
@@ -214,7 +214,7 @@ impl Histogram {
         self.max.fetch_max(value, Ordering::Relaxed);
     }
 
-    /// The smallest bucket limit that `percent` % of the values do not exceed; 0 without values.
+    /// Returns the smallest bucket limit that `percent` % of the values do not exceed; 0 without values.
     fn percentile(&self, percent: u64) -> u64 {
         let n_values: u64 = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
         let rank = (n_values * percent).div_ceil(100);

@@ -81,7 +81,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Running time of a buffer's timestamp.
+    /// Returns the running time of a buffer's timestamp.
     pub(super) fn running_time(&self, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
         self.segment.as_ref()?.to_running_time(buffer.pts()?)
     }
@@ -99,7 +99,7 @@ pub(super) struct FrameCounts {
 }
 
 impl StreamState {
-    /// The flow return for upstream's next buffer.
+    /// Returns the flow return for upstream's next buffer.
     pub(super) fn upstream(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         match self.flow.upstream() {
             Return::Ok => Ok(gst::FlowSuccess::Ok),
@@ -136,7 +136,7 @@ impl Stream {
         self.lock().model.work.clone()
     }
 
-    /// The flow return for upstream's next buffer.
+    /// Returns the flow return for upstream's next buffer.
     pub(super) fn upstream(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.lock().upstream()
     }
@@ -286,7 +286,7 @@ pub(super) fn upstream_is_live(element: &gst::Element) -> bool {
     element.static_pad("sink").is_some_and(|pad| pad.peer_query(&mut query)) && query.result().0
 }
 
-/// The reason for dropped frames in this state.
+/// Returns the reason for dropped frames in this state.
 fn discard_reason(state: State<gst::FlowError>) -> Reason {
     match state {
         State::Stopped | State::Flushing | State::PeerFlushing => Reason::Flush,

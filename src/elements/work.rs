@@ -7,17 +7,17 @@ use crate::stages::{RunGuard, Stage};
 
 /// A stage with the element's work on a frame and its results.
 pub(super) trait Work: Send + Sync {
-    /// The inference stage.
+    /// Returns the inference stage.
     fn stage(&self) -> &Stage;
 
     /// Starts inference on a frame without blocking. `done` is called once, on any thread, after the frame's memory was released. Runs
     /// begin only while `guard` allows it.
     fn run(&self, frame: Frame, results: FrameResults, guard: Arc<RunGuard>, done: Done);
 
-    /// The results of this element. The first `n_before` detections come from earlier elements.
+    /// Returns the results of this element. The first `n_before` detections come from earlier elements.
     fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults;
 
-    /// The number of objects that this element detected or classified. The first `n_before` detections come from earlier elements.
+    /// Returns the number of objects that this element detected or classified. The first `n_before` detections come from earlier elements.
     fn n_objects(&self, results: &FrameResults, n_before: usize) -> usize;
 
     /// Adds the results of an earlier frame to the results of a skipped frame.

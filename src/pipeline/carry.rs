@@ -79,7 +79,7 @@ impl Carried {
         }
     }
 
-    /// The plan of the next pipeline. `plan` is the plan of the first pipeline.
+    /// Returns the plan of the next pipeline. `plan` is the plan of the first pipeline.
     pub(super) fn plan(&self, plan: &Plan) -> Plan {
         let mut next = plan.clone();
         if self.has_results {
@@ -117,7 +117,7 @@ fn set(assignments: &mut [Assignment], element: &str, property: &str, value: &st
     }
 }
 
-/// The next free name for a part of a video. The returned name never belongs to an existing file.
+/// Returns the next free name for a part of a video. The returned name never belongs to an existing file.
 fn next_part(first: &Path, current: &Path) -> PathBuf {
     let stem = first.file_stem().unwrap_or_default().to_string_lossy();
     let ending = first.extension().unwrap_or_default().to_string_lossy();

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Maximum number of boxes; a fragmented file has two per fragment.
 const MAX_PARTS: usize = 1_000_000;
 
-/// Declared and actual length of a truncated file; `None` if it is complete.
+/// Returns the declared and actual length of a truncated file; `None` if it is complete.
 pub(super) fn missing_bytes(path: &Path) -> Option<(u64, u64)> {
     let file = File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
@@ -18,7 +18,7 @@ pub(super) fn missing_bytes(path: &Path) -> Option<(u64, u64)> {
     (declared > length).then_some((declared, length))
 }
 
-/// Position of the end of the last part that begins in the file. `None` for other formats and undeclared lengths.
+/// Returns the position of the end of the last part that begins in the file. `None` for other formats and undeclared lengths.
 fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     let mut begin = [0; 12];
     file.read_exact(&mut begin).ok()?;
@@ -131,7 +131,7 @@ fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> 
     Some(false)
 }
 
-/// The ID of an element; `None` if it is invalid in a segment or a cluster.
+/// Returns the ID of an element; `None` if it is invalid in a segment or a cluster.
 fn ebml_id(file: &mut impl Read) -> Option<u32> {
     let mut first = [0; 1];
     file.read_exact(&mut first).ok()?;
@@ -145,7 +145,7 @@ fn ebml_id(file: &mut impl Read) -> Option<u32> {
     Some(u32::from_be_bytes(bytes))
 }
 
-/// An EBML size; `None` if it is declared as unknown.
+/// Returns an EBML size; `None` if it is declared as unknown.
 fn ebml_size(file: &mut impl Read) -> Option<u64> {
     let mut first = [0; 1];
     file.read_exact(&mut first).ok()?;

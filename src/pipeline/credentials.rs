@@ -93,7 +93,7 @@ impl Credentials {
         Ok(Self { entries, warnings: Vec::new() })
     }
 
-    /// The login for `host`, which may include a port. If `user` is given, the entry must match it.
+    /// Returns the login for `host`, which may include a port. If `user` is given, the entry must match it.
     pub(super) fn of(&self, host: &str, user: Option<&str>) -> Login {
         let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
             Some((name, _)) => name,
@@ -109,7 +109,7 @@ impl Credentials {
         found.map(|(_, login)| login.clone()).unwrap_or_default()
     }
 
-    /// Passwords that must be removed from any text.
+    /// Returns the passwords that must be removed from any text.
     pub fn secrets(&self) -> Secrets {
         let mut secrets = Secrets::default();
         for password in self.entries.iter().filter_map(|(_, login)| login.password.as_ref()) {
@@ -118,7 +118,7 @@ impl Credentials {
         secrets
     }
 
-    /// Warnings about the permissions of the files.
+    /// Returns the warnings about the permissions of the files.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// The words of a netrc file with their line numbers, without comments and macros. A macro ends at an empty line.
+/// Returns the words of a netrc file with their line numbers, without comments and macros. A macro ends at an empty line.
 fn tokens(text: &str) -> Result<Vec<(usize, String)>> {
     let mut tokens: Vec<(usize, String)> = Vec::new();
     let (mut is_in_macro, mut is_value) = (false, false);
@@ -155,7 +155,7 @@ fn tokens(text: &str) -> Result<Vec<(usize, String)>> {
     Ok(tokens)
 }
 
-/// The first word without its quotes, and the rest of the text.
+/// Returns the first word without its quotes, and the rest of the text.
 fn word(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(char::is_whitespace).unwrap_or(text.len());
@@ -183,7 +183,7 @@ fn variable(name: &str) -> Result<Option<String>> {
     }
 }
 
-/// The text of a file with secrets, and a warning if every user can read it.
+/// Returns the text of a file with secrets, and a warning if every user can read it.
 fn read(path: &Path, what: &str) -> Result<(String, Option<String>)> {
     let failed = |reason: &dyn std::fmt::Display| Error::failed(format!("cannot read {what} `{}`: {reason}", path.display()));
     let file = files::open_regular(path, what).map_err(|error| Error::failed(error.to_string()))?;

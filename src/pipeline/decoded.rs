@@ -75,12 +75,12 @@ impl Decoded {
         Self { seen, plan: plan.clone() }
     }
 
-    /// Number of decoded frames.
+    /// Returns the number of decoded frames.
     pub(super) fn n_frames(&self) -> u64 {
         self.lock().n_frames
     }
 
-    /// End of the last frame, in stream time.
+    /// Returns the end of the last frame, in stream time.
     pub(super) fn reached(&self) -> Option<gst::ClockTime> {
         self.lock().end
     }
@@ -91,20 +91,20 @@ impl Decoded {
         seen.declared_end.is_some() || seen.demuxer.and_then(|demuxer| duration(&demuxer.upgrade()?)).is_some()
     }
 
-    /// A warning if bytes at the end of the file are missing. The check does not need playback.
+    /// Returns a warning if bytes at the end of the file are missing. The check does not need playback.
     pub(super) fn is_truncated(&self) -> Option<String> {
         let Input::File(path) = &self.plan.input else { return None };
         let (expected, got) = container::missing_bytes(path)?;
         Some(format!("`{}` is truncated: expected {expected} bytes, got {got}; the existing part is played", reasons::name(&self.plan)))
     }
 
-    /// A warning about damage since the last call.
+    /// Returns a warning about damage since the last call.
     pub(super) fn news(&self) -> Option<String> {
         let at = self.lock().news.take()?;
         Some(format!("`{}` is damaged at {:.1} s: frames there can't be decoded", reasons::name(&self.plan), seconds(at)))
     }
 
-    /// The error of a file that reached EOS with missing frames.
+    /// Returns the error of a file that reached EOS with missing frames.
     pub(super) fn missing(&self) -> Option<Error> {
         let mut seen = self.lock().clone();
         let demuxer = seen.demuxer.take()?.upgrade()?;

@@ -58,7 +58,7 @@ fn order_needs(library: &Path, folders: &[&Path], seen: &mut HashSet<String>, or
     }
 }
 
-/// Names of the direct dependencies of a library (`DT_NEEDED`).
+/// Returns the names of the direct dependencies of a library (`DT_NEEDED`).
 fn needs(library: &Path) -> Result<Vec<String>, ParseError> {
     let mut file = ElfStream::<AnyEndian, _>::open_stream(File::open(library)?)?;
     let needed: Vec<u64> = match file.dynamic()? {

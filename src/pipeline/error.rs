@@ -34,12 +34,12 @@ impl Error {
         Self { kind: ErrorKind::Failed, message: message.into() }
     }
 
-    /// The error of a closed standard output.
+    /// Returns the error of a closed standard output.
     pub(super) fn closed() -> Self {
         Self { kind: ErrorKind::Closed, message: "the reader of standard output closed it".to_owned() }
     }
 
-    /// The kind of an error.
+    /// Returns the kind of an error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -127,7 +127,7 @@ pub struct StreamEvent {
 pub struct Events(crossbeam_channel::Receiver<StreamEvent>);
 
 impl Events {
-    /// The next event, or `None` after `timeout`.
+    /// Returns the next event, or `None` after `timeout`.
     pub fn next_timeout(&self, timeout: Duration) -> Option<StreamEvent> {
         self.0.recv_timeout(timeout).ok()
     }
@@ -177,7 +177,7 @@ impl PipelineHandle {
         stream
     }
 
-    /// The streams of this handle, in the order in which they were added.
+    /// Returns the streams of this handle, in the order in which they were added.
     pub fn streams(&self) -> Vec<StreamId> {
         self.0.board.lock().keys().copied().collect()
     }
@@ -187,7 +187,7 @@ impl PipelineHandle {
         self.0.board.lock().get(&stream).map(|entry| entry.status)
     }
 
-    /// Measurements of a stream so far. `None` if the handle does not have this stream, or the stream failed.
+    /// Returns the measurements of a stream so far. `None` if the handle does not have this stream, or the stream failed.
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
         let (mut stats, meter) = match &self.0.board.lock().get(&stream)?.outcome {
             Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),

@@ -27,12 +27,12 @@ struct Account {
 }
 
 impl Feed {
-    /// Number of unreadable images.
+    /// Returns the number of unreadable images.
     pub fn n_skipped(&self) -> u64 {
         self.0.lock().unwrap().n_skipped
     }
 
-    /// The error of a feed without any readable image.
+    /// Returns the error of a feed without any readable image.
     pub fn nothing_read(&self) -> Option<Error> {
         let account = self.0.lock().unwrap();
         let reason = account.reason.clone().filter(|_| account.n_pushed == 0)?;
@@ -116,7 +116,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
         .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
 }
 
-/// Width and height of the first readable image, from its header.
+/// Returns the width and height of the first readable image, from its header.
 pub(super) fn size(paths: &[PathBuf]) -> Result<(u32, u32)> {
     let mut reason = None;
     for path in paths {

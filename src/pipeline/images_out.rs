@@ -56,7 +56,7 @@ enum Format {
 }
 
 impl Format {
-    /// The format of a file name's extension.
+    /// Returns the format of a file name's extension.
     fn of(path: &Path) -> Option<Self> {
         match &*path.extension()?.to_string_lossy().to_lowercase() {
             "jpg" | "jpeg" => Some(Self::Jpeg),
@@ -97,7 +97,7 @@ impl ImageFiles {
         }
     }
 
-    /// The files of the stream with this name.
+    /// Returns the files of the stream with this name.
     #[must_use]
     pub fn of_stream(&self, name: &str) -> Self {
         Self { template: replaced(&self.template, streams::PLACEHOLDER, OsStr::new(name)), ..self.clone() }
@@ -119,7 +119,7 @@ impl ImageFiles {
         }
     }
 
-    /// The output files of all images. Images with equal stems get different files, named by the complete name or by number.
+    /// Returns the output files of all images. Images with equal stems get different files, named by the complete name or by number.
     fn targets(&self, images: &[PathBuf]) -> Vec<PathBuf> {
         let mut taken: HashSet<PathBuf> = HashSet::with_capacity(images.len());
         let mut n_alike: HashMap<&OsStr, u32> = HashMap::new();
@@ -286,7 +286,7 @@ pub(super) fn targets(plan: &Plan) -> Vec<PathBuf> {
     }
 }
 
-/// The elements for `{video}`, with a branch that writes images.
+/// Returns the elements for `{video}`, with a branch that writes images.
 pub(super) fn with_branch(video: String, outputs: &Outputs, input: &Input) -> Result<String> {
     let Some(images) = &outputs.images else { return Ok(video) };
     images.check(input)?;

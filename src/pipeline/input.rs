@@ -57,7 +57,7 @@ impl Input {
         }
     }
 
-    /// The input with the credentials for its host.
+    /// Returns the input with the credentials for its host.
     ///
     /// # Errors
     /// Returns an error if there is a password but no user.
@@ -68,7 +68,7 @@ impl Input {
         }
     }
 
-    /// Name in results and messages, without credentials.
+    /// Returns the name of the input for results and messages, without credentials.
     pub fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -82,7 +82,7 @@ impl Input {
         }
     }
 
-    /// Credentials that must be removed from texts about this input.
+    /// Returns the credentials that must be removed from texts about this input.
     pub fn secrets(&self) -> Secrets {
         match self {
             Self::Uri(uri) => uri.secrets(),
@@ -91,7 +91,7 @@ impl Input {
     }
 }
 
-/// The path of a `file:` URI; `None` for other texts.
+/// Returns the path of a `file:` URI; `None` for other texts.
 ///
 /// # Errors
 /// Returns `Usage` if the URI names another host.
@@ -118,7 +118,7 @@ pub(super) fn file_of_uri(text: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// A file, a folder, or a pattern of images.
+/// Parses the path of a file, a folder, or a pattern of images.
 fn of_path(text: &str, path: &Path) -> Result<Input> {
     let shown = || if path.exists() { text.to_owned() } else { redaction::redact(text).into_owned() };
     let failed = |error: &dyn std::fmt::Display| {
@@ -161,7 +161,7 @@ fn is_listed(path: &Path) -> bool {
     !is_hidden && fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file())
 }
 
-/// The images in a folder, sorted.
+/// Returns the images in a folder, sorted.
 fn in_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
     let mut images: Vec<PathBuf> = paths.into_iter().filter(|path| has_image_extension(path) && is_listed(path)).collect();
@@ -175,7 +175,7 @@ fn is_pattern(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.contains(WILDCARDS))
 }
 
-/// The images that match a pattern, sorted. An existing name is taken literally, even if it contains wildcards.
+/// Returns the images that match a pattern, sorted. An existing name is taken literally, even if it contains wildcards.
 ///
 /// `*`, `?` and `[...]` match characters of one name, `**` any number of folders. Hidden names match only if the pattern begins with a
 /// dot.
@@ -211,13 +211,13 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// The entries of a folder; empty if it cannot be read.
+/// Returns the entries of a folder; empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let listed = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     listed.into_iter().flatten().flatten().map(|entry| folder.join(entry.file_name())).collect()
 }
 
-/// The folder and all its subfolders, except hidden folders and links.
+/// Returns the folder and all its subfolders, except hidden folders and links.
 fn with_subfolders(folder: &Path) -> Vec<PathBuf> {
     let mut folders = vec![folder.to_owned()];
     let mut folder_idx = 0;

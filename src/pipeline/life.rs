@@ -332,7 +332,7 @@ impl Life {
 }
 
 impl Ending {
-    /// The ending of sessions that followed each other.
+    /// Combines the endings of sessions that followed each other.
     fn and(&mut self, later: Self) -> Self {
         let Self { mut stats, mut warnings, n_skipped_images, .. } = std::mem::take(self);
         stats.continue_with(&later.stats);
@@ -346,7 +346,7 @@ impl Ending {
     }
 }
 
-/// A random number from 0 to 1, so that cameras do not return at the same time.
+/// Returns a random number from 0 to 1, so that cameras do not return at the same time.
 fn random() -> f64 {
     (RandomState::new().hash_one(Instant::now()) >> 11) as f64 / (1_u64 << 53) as f64
 }

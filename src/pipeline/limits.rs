@@ -149,7 +149,7 @@ fn reach(pad: &gst::Pad, is_reached: &AtomicBool) {
     }
 }
 
-/// Running time of a timestamp. Continues across the seams of a loop, unlike timestamps.
+/// Returns the running time of a timestamp. Running time continues when a loop starts the input again, unlike timestamps.
 fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
     let segment = pad.sticky_event::<gst::event::Segment>(0)?;
     segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(pts)

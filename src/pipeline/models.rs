@@ -47,7 +47,7 @@ impl Classifier {
 }
 
 impl Models {
-    /// The description of this pipeline, and the values of its parameters.
+    /// Returns the description of this pipeline, and the values of its parameters.
     ///
     /// The parameters are `device`, `model` and `model-description`; for each classifier, counted from 1, `classify-1` and
     /// `classify-1-description`.

@@ -329,7 +329,7 @@ impl Outputs {
     }
 }
 
-/// The elements that write video, and the location of the last one.
+/// Returns the elements that write video, and the location of the last one.
 pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
     // Encoders with lookahead hold frames back. The window would wait for these frames, and a loop would assign wrong timestamps to them.
     // When a camera or the process stops, the frames are lost.

@@ -190,7 +190,7 @@ fn assign(assignments: &mut Vec<Assignment>, element: &str, property: &str, valu
     assignments.push(Assignment { element: element.to_owned(), property: property.to_owned(), value: value.into() });
 }
 
-/// The elements for `{source}`. Their output is raw video in a supported format; `videoconvert` passes such frames unchanged.
+/// Returns the elements for `{source}`. Their output is raw video in a supported format; `videoconvert` passes such frames unchanged.
 fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
     Ok(match input {
         Input::File(path) => {
@@ -212,12 +212,12 @@ fn decode() -> String {
     format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert name={ENTRY}")
 }
 
-/// A path as the value of a property, which must be UTF-8.
+/// Returns a path as the value of a property, which must be UTF-8.
 fn text_of<'a>(option: &str, path: &'a Path) -> Result<&'a str> {
     path.to_str().ok_or_else(|| Error::usage(format!("{option} `{}`: expected a path in UTF-8; rename the file", path.display())))
 }
 
-/// The elements for `{json}`.
+/// Returns the elements for `{json}`.
 fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
     let mut elements = Vec::new();
     let mut add = |name: &str, stream: &Option<String>, values: &[(&str, &str)]| {
@@ -281,7 +281,7 @@ fn if_exists(outputs: &Outputs) -> &'static str {
     }
 }
 
-/// The values of all parameters, as text.
+/// Returns the values of all parameters, as text.
 fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a str, String>> {
     let parameters = &spec.file.parameters;
     for (name, _) in set {

@@ -110,7 +110,7 @@ fn status(error: &gst::message::Error) -> Option<(&'static str, u32)> {
     of("http").map(|code| ("HTTP", code)).or_else(|| of("rtsp").map(|code| ("RTSP", code)))
 }
 
-/// The response of an HTTP or RTSP server.
+/// Returns the response of an HTTP or RTSP server.
 fn answer(error: &gst::message::Error) -> Option<String> {
     let (protocol, code) = status(error)?;
     let advice = match code {
@@ -158,7 +158,7 @@ fn unreachable(origin: &gst::Element) -> Option<String> {
     }
 }
 
-/// Scheme, host and port of a URI.
+/// Returns the scheme, host and port of a URI.
 fn address(uri: &str) -> Option<(String, String, u16)> {
     let (scheme, rest) = uri.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;

@@ -22,7 +22,7 @@ impl RestartPolicy {
     /// All policies.
     pub const ALL: [Self; 3] = [Self::Always, Self::OnError, Self::Never];
 
-    /// The name in pipeline descriptions and on the command line.
+    /// Returns the name of the policy in pipeline descriptions and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -103,7 +103,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The time of the next attempt. `frames`: first and last frame of the failed attempt. `random`: from 0 to 1.
+    /// Returns the time of the next attempt. `frames`: first and last frame of the failed attempt. `random`: from 0 to 1.
     ///
     /// The delay is between half and all of a bound, so that cameras which failed together do not return together. The bound begins with
     /// twice the shortest delay and doubles with each failure.
@@ -135,12 +135,12 @@ impl Backoff {
         self.lost_since = None;
     }
 
-    /// Time of the last frame of a lost source.
+    /// Returns the time of the last frame of a lost source.
     pub(super) fn lost_since(&self) -> Option<Instant> {
         self.lost_since
     }
 
-    /// The time at which to give up; `None` while frames arrive, and without a limit.
+    /// Returns the time at which to give up; `None` while frames arrive, and without a limit.
     pub(super) fn deadline(&self, restart: &Restart) -> Option<Instant> {
         self.lost_since?.checked_add(restart.give_up_after?)
     }

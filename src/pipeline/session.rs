@@ -121,7 +121,7 @@ impl Supervision {
         self.decoded.n_frames() > 0 || is_reading && self.watch.as_ref().is_some_and(Watch::has_arrived)
     }
 
-    /// The error of an unexpected EOS of the input.
+    /// Returns the error of an unexpected EOS of the input.
     fn broken_end(&self) -> Option<Error> {
         if self.is_at_limit() {
             return None;
@@ -242,7 +242,7 @@ impl NewSession {
 }
 
 impl Session {
-    /// Times of the first and the last frame of the source, if the source is watched.
+    /// Returns the times of the first and the last frame of the source, if the source is watched.
     pub(super) fn frames(&self) -> Option<(Instant, Instant)> {
         self.parts.supervision.watch.as_ref()?.frames()
     }
@@ -708,7 +708,7 @@ impl Parts {
         }
     }
 
-    /// The pad where decoded frames enter the graph.
+    /// Returns the pad where decoded frames enter the graph.
     fn entry_pad(&self) -> Option<gst::Pad> {
         self.pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"))
     }
@@ -722,7 +722,7 @@ impl Parts {
     }
 }
 
-/// The error of results that could not be written.
+/// Returns the error of results that could not be written.
 pub(super) fn lines_lost(plan: &Plan, stats: &Stats) -> Option<Error> {
     let n_lost = stats.n_lines_lost;
     let destination = match &plan.outputs.json {

@@ -112,7 +112,7 @@ pub enum ParameterType {
 }
 
 impl ParameterType {
-    /// The name in the file.
+    /// Returns the name of the type in a description file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Path => "path",
@@ -154,7 +154,7 @@ impl Spec {
         }
     }
 
-    /// Title of the description in messages.
+    /// Returns the title of the description in messages.
     pub fn title(&self) -> String {
         if self.is_built_in { format!("pipeline `{}`, built in", self.file.name) } else { format!("`{}`", self.path.display()) }
     }
@@ -232,8 +232,8 @@ impl Named {
     }
 }
 
-/// All descriptions that have names, sorted. An installed description replaces the built-in description of the same name. A description in
-/// an earlier data folder replaces one in a later folder.
+/// Returns all descriptions that have names, sorted. An installed description replaces the built-in description of the same name. A
+/// description in an earlier data folder replaces one in a later folder.
 pub fn named() -> Vec<Named> {
     let mut found: BTreeMap<String, Option<PathBuf>> = BUILT_IN.iter().map(|(name, _)| ((*name).to_owned(), None)).collect();
     for folder in folders::data().iter().rev().map(|folder| folder.join("pipelines")) {
@@ -242,7 +242,7 @@ pub fn named() -> Vec<Named> {
     found.into_iter().map(|(name, path)| Named { name, path }).collect()
 }
 
-/// Names of the descriptions in a folder.
+/// Returns the names of the descriptions in a folder.
 fn names_in(folder: &Path) -> Vec<String> {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));

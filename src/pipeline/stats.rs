@@ -122,7 +122,7 @@ impl Stats {
         if seconds > 0.0 { self.n_frames as f64 / seconds } else { 0.0 }
     }
 
-    /// The latency that `percent` % of the frames do not exceed; `None` without frames.
+    /// Returns the latency that `percent` % of the frames do not exceed; `None` without frames.
     pub fn latency_percentile(&self, percent: usize) -> Option<Duration> {
         let rank = (self.latencies.len() * percent).div_ceil(100).max(1);
         self.latencies.get(rank - 1).copied()
@@ -189,12 +189,12 @@ impl Meter {
         Self { seen, inference, publish }
     }
 
-    /// Number of frames that have left.
+    /// Returns the number of frames that have left.
     pub(super) fn n_frames(&self) -> u64 {
         self.seen.lock().unwrap().n_out
     }
 
-    /// The measurements. `ended`: no frames are in flight any more.
+    /// Returns the measurements. `ended` is true if no frames are in flight any more.
     pub(super) fn stats(&self, ended: bool) -> Stats {
         let mut stats = Stats::default();
         {
@@ -232,18 +232,18 @@ impl Meter {
         stats
     }
 
-    /// Number of result lines that could not be written; final once the pipeline has stopped.
+    /// Returns the number of result lines that could not be written; final once the pipeline has stopped.
     pub(super) fn n_lines_lost(&self) -> u64 {
         let errors = |publish: &gst::Element| publish.property::<gst::Structure>("stats").get::<u64>("errors").ok();
         self.publish.iter().filter_map(errors).sum()
     }
 
-    /// Number of frames that have arrived at the first inference element.
+    /// Returns the number of frames that have arrived at the first inference element.
     pub(super) fn n_entered(&self) -> u64 {
         self.seen.lock().unwrap().n_in
     }
 
-    /// Number of frames between the first and the last inference element.
+    /// Returns the number of frames between the first and the last inference element.
     pub(super) fn n_in_flight(&self) -> u64 {
         let seen = self.seen.lock().unwrap();
         seen.n_in.saturating_sub(seen.n_out)

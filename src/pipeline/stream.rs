@@ -162,8 +162,8 @@ impl Stream {
 impl Iterator for Stream {
     type Item = Result<ResultFrame>;
 
-    /// The next frame. Returns an error after the last frame if all senders were dropped without [`Sender::end`]. If an element fails,
-    /// frames that were not read yet are discarded.
+    /// Returns the next frame. Returns an error after the last frame if all senders were dropped without [`Sender::end`]. If an element
+    /// fails, frames that were not read yet are discarded.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::ZERO) {
@@ -233,7 +233,7 @@ fn result_frame(sample: gst::Sample) -> Result<ResultFrame> {
     Ok(ResultFrame { results, pts, sample })
 }
 
-/// Caps of raw video; a frame rate of 0 means unknown.
+/// Returns the caps of raw video; a frame rate of 0 means unknown.
 pub(super) fn raw_caps(format: &str, width: u32, height: u32, framerate: i32) -> gst::Caps {
     gst::Caps::builder("video/x-raw")
         .field("format", format)

@@ -12,7 +12,7 @@ use crate::redaction::{self, HIDDEN};
 /// Placeholder for the stream's name in output paths.
 pub const PLACEHOLDER: &str = "{stream}";
 
-/// A name for each input: the file name without extension, or host and path of a URI, with a number for duplicates. Contains only
+/// Returns a name for each input: the file name without extension, or host and path of a URI, with a number for duplicates. Contains only
 /// characters that are safe in file names, and no passwords.
 pub fn names(inputs: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(inputs.len());
@@ -25,7 +25,7 @@ pub fn names(inputs: &[String]) -> Vec<String> {
     names
 }
 
-/// An input without credentials. The path of an existing file is unchanged.
+/// Returns an input without credentials. The path of an existing file is unchanged.
 pub fn redacted(input: &str) -> String {
     if Path::new(input).exists() { input.to_owned() } else { redaction::redact(input).into_owned() }
 }
@@ -82,7 +82,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// The outputs of the stream with this name. If `is_one_of_many`, its results contain the name.
+    /// Returns the outputs of the stream with this name. If `is_one_of_many`, its results contain the name.
     #[must_use]
     pub fn of_stream(&self, name: &str, is_one_of_many: bool) -> Self {
         let place = |path: &PathBuf| match path.to_str() {

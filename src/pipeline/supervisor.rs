@@ -52,7 +52,7 @@ pub(super) enum Request {
 pub(super) struct Inbox(Sender<Input>);
 
 impl Inbox {
-    /// The inbox of the loop, which is started if necessary.
+    /// Returns the inbox of the loop, which is started if necessary.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

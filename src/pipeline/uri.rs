@@ -90,12 +90,12 @@ impl Uri {
         Ok(self)
     }
 
-    /// The address without credentials, for messages and results.
+    /// Returns the address without credentials, for messages and results.
     pub fn shown(&self) -> String {
         redaction::redact(&self.typed).into_owned()
     }
 
-    /// Credentials that must be removed from texts about this input.
+    /// Returns the credentials that must be removed from texts about this input.
     pub fn secrets(&self) -> Secrets {
         let mut secrets = Secrets::of(&self.typed);
         secrets.extend(Secrets::of(&self.location));
@@ -138,7 +138,7 @@ impl fmt::Debug for Uri {
     }
 }
 
-/// The `file:` URI of a path, which need not be UTF-8.
+/// Returns the `file:` URI of a path, which need not be UTF-8.
 ///
 /// # Errors
 /// Returns an error if the path is empty, or the path is relative and the working folder was deleted.
@@ -158,7 +158,7 @@ fn is_network(scheme: &str) -> bool {
     takes_login(scheme) || scheme.starts_with("rtmp") || matches!(scheme, "srt" | "ftp" | "sftp" | "ws" | "wss" | "mms" | "smb")
 }
 
-/// Position of the `@` after user and password; `rest` begins after `scheme://`.
+/// Returns the position of the `@` after user and password; `rest` begins after `scheme://`.
 fn user_end(rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     if let Some(end) = authority.rfind('@') {
@@ -170,7 +170,7 @@ fn user_end(rest: &str) -> Option<usize> {
     rest.rfind('@').filter(|_| !is_port && !name.starts_with('['))
 }
 
-/// Host and port of an address.
+/// Returns the host and port of an address.
 fn host(location: &str) -> &str {
     let rest = location.split_once("://").map_or(location, |(_, rest)| rest);
     let rest = user_end(rest).map_or(rest, |end| &rest[end + 1..]);

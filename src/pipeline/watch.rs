@@ -80,7 +80,7 @@ impl Watch {
         Some(Self { arrivals, frames, source, name: reasons::name(plan), timeout, frame_timeout })
     }
 
-    /// The error of a source that has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
+    /// Returns the error of a source that has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
     pub(super) fn overdue(&self, n_decoded: u64) -> Option<Error> {
         let arrivals = &self.arrivals;
         let mut timeout = self.timeout?;
@@ -112,7 +112,8 @@ impl Watch {
         )))
     }
 
-    /// The error of a live source whose data yields no frame for too long. Frames that downstream has not accepted yet count as arrived.
+    /// Returns the error of a live source whose data yields no frame for too long. Frames that downstream has not accepted yet count as
+    /// arrived.
     pub(super) fn starving(&self) -> Option<Error> {
         let (data, frames) = (&self.arrivals, &self.frames);
         let mut timeout = self.frame_timeout?;
@@ -148,7 +149,7 @@ impl Watch {
         })
     }
 
-    /// Times of the first and the last decoded frame.
+    /// Returns the times of the first and the last decoded frame.
     pub(super) fn frames(&self) -> Option<(Instant, Instant)> {
         let first = *self.frames.first.get()?;
         let last = self.frames.begin + Duration::from_millis(self.frames.last_ms.load(Ordering::Relaxed));
@@ -169,7 +170,7 @@ impl Watch {
         self.source.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO)
     }
 
-    /// The error of an unexpected EOS: a camera has no end.
+    /// Returns the error of an unexpected EOS: a camera has no end.
     ///
     /// `reached` is the end of the last frame. `declares_duration`: the container declares its duration, which is checked elsewhere.
     pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>, declares_duration: bool) -> Option<Error> {
@@ -350,7 +351,7 @@ pub(super) fn factory_name(element: &gst::Element) -> String {
     element.factory().map(|factory| factory.name().to_string()).unwrap_or_default()
 }
 
-/// The element's class, such as `Codec/Decoder/Video`.
+/// Returns the element's class, such as `Codec/Decoder/Video`.
 pub(super) fn klass(element: &gst::Element) -> String {
     let factory = element.factory();
     factory.and_then(|factory| factory.metadata(gst::ELEMENT_METADATA_KLASS).map(str::to_owned)).unwrap_or_default()

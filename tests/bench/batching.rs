@@ -59,7 +59,7 @@ fn subject(model: CompiledModel) -> Subject {
     Subject::new("batches", model, Box::new(bare), input)
 }
 
-/// A model whose calls need `rounds_per_call` rounds of arithmetic, and `rounds_per_row` more for each batch item.
+/// Returns a model whose calls need `rounds_per_call` rounds of arithmetic, and `rounds_per_row` more for each batch item.
 fn costing(rounds_per_call: u64, rounds_per_row: u64, config: &Config) -> Result<CompiledModel> {
     let script = Script::computing(move |io, _cancel| {
         let n_rows = io.input(0).layout().shape()[0];

@@ -29,12 +29,12 @@ impl Subject {
         Self { name, model, bare, input }
     }
 
-    /// A bare call with a separate engine state.
+    /// Returns a bare call with a separate engine state.
     pub fn bare(&self) -> BareCall {
         (self.bare)()
     }
 
-    /// A request whose input is at the position where the engine reads it, as for the bare call.
+    /// Returns a request whose input is at the position where the engine reads it, as for the bare call.
     pub fn request(&self) -> Result<InferRequest> {
         let request = self.model.create_infer_request()?;
         self.prepare(&request)?;
@@ -89,13 +89,13 @@ impl Engines {
         Ok(Self { core, noop, short, millisecond, models: found, rounds_per_ms })
     }
 
-    /// Number of threads that run models.
+    /// Returns the number of threads that run models.
     pub fn n_threads(&self) -> Result<usize> {
         Ok(self.core.executors().cpu()?.n_threads())
     }
 }
 
-/// A model with one input and one output, on a null device that executes `n_rounds` of arithmetic.
+/// Returns a model with one input and one output, on a null device that executes `n_rounds` of arithmetic.
 fn computing(core: &mut Core, name: &'static str, n_rounds: u64) -> Result<Subject> {
     let device = format!("NULL.{name}");
     let script = Script::computing(move |_io, _cancel| {
@@ -134,7 +134,7 @@ fn rounds_per_ms() -> u64 {
     (N_ROUNDS as f64 * 1e6 / fastest.as_nanos().max(1) as f64) as u64
 }
 
-/// A model of the demo: on device `CPU`, and through the engine's own interface with the same options.
+/// Returns a model of the demo: on device `CPU`, and through the engine's own interface with the same options.
 fn embedded(core: &Core, name: &'static str, path: &Path, shape: [usize; 4]) -> Result<Subject> {
     let model = core.compile_model(&core.read_model(path)?, "CPU", &Config::default())?;
     let mut state = 1_u32;

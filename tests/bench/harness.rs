@@ -129,7 +129,7 @@ impl Estimate {
     }
 }
 
-/// Number of values at each end outside the interval.
+/// Returns the number of values at each end outside the interval.
 fn n_skipped(n: usize) -> usize {
     let (mut probability, mut tail, mut skipped) = (0.5_f64.powi(n as i32), 0.0, 0);
     loop {

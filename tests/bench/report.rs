@@ -103,7 +103,7 @@ impl Report {
         self.metrics.push(metric);
     }
 
-    /// Names of the metrics with missed budgets.
+    /// Returns the names of the metrics with missed budgets.
     pub fn missed(&self) -> Vec<&str> {
         let judged = self.metrics.iter().filter(|_| !self.quick);
         judged.filter(|metric| !metric.is_ok()).map(|metric| &*metric.name).collect()

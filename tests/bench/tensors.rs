@@ -90,7 +90,7 @@ pub fn gather(effort: &Effort, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// An RGB image.
+/// Returns an RGB image.
 pub fn picture() -> Result<Tensor> {
     Ok(Tensor::new(ElementType::U8, [1, HEIGHT, WIDTH, 3])?)
 }
@@ -99,7 +99,7 @@ pub fn region(picture: &Tensor) -> Tensor {
     picture.roi(&[0, 100, 200, 0], &[1, 100 + EDGE, 200 + EDGE, 3]).expect("it lies inside")
 }
 
-/// An image in a video format.
+/// Returns an image in a video format.
 pub fn frame() -> Result<Frame> {
     let memory = Memory::zeroed(WIDTH * HEIGHT * 3 / 2);
     let places =
@@ -111,7 +111,7 @@ pub fn frame_region(frame: &Frame) -> Frame {
     frame.region(REGION).expect("it lies inside")
 }
 
-/// A request with an empty model whose input is a batch of slices of the image; and the slices.
+/// Returns a request with an empty model whose input is a batch of slices of the image; and the slices.
 pub fn batched(picture: &Tensor) -> Result<(InferRequest, Vec<Tensor>)> {
     let info = ModelInfo {
         inputs: vec![Port::new("pictures", ElementType::U8, [N_SLICES, EDGE, EDGE, 3])],
@@ -130,7 +130,7 @@ pub fn batched(picture: &Tensor) -> Result<(InferRequest, Vec<Tensor>)> {
     Ok((request, slices))
 }
 
-/// Position of a slice: row and column.
+/// Returns the position of a slice: row and column.
 fn place(slice_idx: usize) -> (usize, usize) {
     (slice_idx * 100, slice_idx * 200)
 }

@@ -34,7 +34,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// The device `NULL.{name}`.
+    /// Registers the device `NULL.{name}`, and returns it.
     pub fn register(name: &str, seed: u64, habits: Habits) -> Arc<Self> {
         let faulty = Arc::new(Self { habits, seed, n_runs: AtomicU64::new(0), is_broken: AtomicBool::new(false) });
         let of_runs = faulty.clone();

@@ -303,7 +303,7 @@ fn kinds(seed: u64) -> Vec<Kind> {
     ]
 }
 
-/// Path of the clip: `SOAK_CLIP`, the clip of the demo, or a generated clip.
+/// Returns the path of the clip: `SOAK_CLIP`, the clip of the demo, or a generated clip.
 fn clip() -> PathBuf {
     if let Some(clip) = std::env::var_os("SOAK_CLIP").filter(|clip| !clip.is_empty()) {
         return clip.into();

@@ -217,7 +217,7 @@ impl Stream {
         }
     }
 
-    /// Number of frames at the sink.
+    /// Returns the number of frames at the sink.
     pub fn n_frames(&self) -> u64 {
         self.seen.sink.n.load(Ordering::Acquire)
     }
@@ -242,7 +242,7 @@ impl Stream {
         }
     }
 
-    /// The final check.
+    /// Ends the stream and checks it for the last time.
     pub fn end(&mut self) {
         self.stop(gst::State::Ready, "end");
         self.check();
@@ -398,7 +398,7 @@ impl Stream {
         self.linked_at = self.n_at_first();
     }
 
-    /// Number of frames that arrived at the first element, and that it accepted.
+    /// Returns the number of frames that arrived at the first element, and the number of frames that this element accepted.
     fn n_at_first(&self) -> (u64, u64) {
         let first = &self.stages[0];
         (first.came.n.load(Ordering::Acquire), stats(&first.element, "frames-in"))
@@ -454,7 +454,7 @@ impl Stream {
         }
     }
 
-    /// Time since the last frame at the sink.
+    /// Returns the time since the last frame at the sink.
     fn silent(&self) -> Duration {
         self.begin.elapsed().saturating_sub(Duration::from_millis(self.seen.last_ms.load(Ordering::Acquire)))
     }

@@ -14,7 +14,7 @@ pub struct Trend {
 /// More points are thinned out, because the number of pairs is quadratic, and their memory would affect the measurement.
 const MAX_POINTS: usize = 200;
 
-/// The trend of points (x, y). `None` for fewer than five points.
+/// Returns the trend of points (x, y). `None` for fewer than five points.
 pub fn trend(points: &[(f64, f64)]) -> Option<Trend> {
     let step = points.len().div_ceil(MAX_POINTS).max(1);
     let points: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();

@@ -46,7 +46,7 @@ impl Watch {
         })
     }
 
-    /// The longest operation.
+    /// Returns the longest operation.
     pub fn slowest(&self) -> String {
         let (took, what) = &*self.slowest.lock().unwrap();
         format!("{what}, {:.1} s", took.as_secs_f64())

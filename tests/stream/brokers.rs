@@ -21,13 +21,13 @@ pub struct Broker {
     process: Option<Child>,
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
 impl Broker {
-    /// A broker that is not started yet. Each `{port}` in the arguments is replaced by the port of the broker.
+    /// Returns a broker that is not started yet. Each `{port}` in the arguments is replaced by the port of the broker.
     pub fn new(program: &str, arguments: &[&str]) -> Self {
         let port = free_port();
         // Debian installs servers into folders that are not on the PATH of users.
@@ -38,7 +38,7 @@ impl Broker {
         Self { port, program, arguments, process: None }
     }
 
-    /// An MQTT broker without persistence. `lines` are added to its configuration.
+    /// Returns an MQTT broker without persistence. `lines` are added to its configuration.
     pub fn mosquitto(folder: &Folder, lines: &str) -> Self {
         let config = folder.file("mosquitto.conf");
         let mut broker = Self::new("mosquitto", &["-c", &config]);
@@ -49,7 +49,7 @@ impl Broker {
         broker
     }
 
-    /// An MQTT broker that accepts TLS only, and clients with the certificate of the test. Returns it with the options of its address.
+    /// Returns an MQTT broker that accepts only TLS and only clients with the certificate of the test, and the options of its address.
     pub fn mosquitto_with_tls(folder: &Folder) -> (Self, String) {
         let files = certificates(folder);
         let [ca, cert, key] = ["ca.pem", "cert.pem", "key.pem"].map(|name| folder.file(name));
@@ -57,7 +57,7 @@ impl Broker {
         (broker, files)
     }
 
-    /// A Redis server that writes each command to its file before it answers.
+    /// Returns a Redis server that writes each command to its file before it answers.
     pub fn redis(folder: &Folder) -> Self {
         let settings = ["--port", "{port}", "--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always", "--save", ""];
         let path = folder.0.to_str().unwrap();
@@ -114,7 +114,8 @@ struct Gate {
 }
 
 impl Proxy {
-    /// A closed proxy: it accepts connections, and passes nothing on until it is opened. If `refuses`, it closes them instead.
+    /// Returns a closed proxy: it accepts connections, and passes nothing on until it is opened. If `refuses` is true, the proxy closes
+    /// connections instead.
     pub fn new(to: u16, refuses: bool) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -242,7 +243,7 @@ impl NatsClient {
         self.stream.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The payload of the next message.
+    /// Returns the payload of the next message.
     pub fn next(&mut self) -> Vec<u8> {
         loop {
             let mut line = String::new();
@@ -262,7 +263,7 @@ impl NatsClient {
         }
     }
 
-    /// The answer of JetStream to a request.
+    /// Returns the answer of JetStream to a request.
     pub fn request(&mut self, subject: &str, request: &str) -> serde_json::Value {
         self.send(&format!("PUB {subject} answer {}\r\n{request}\r\n", request.len()));
         serde_json::from_slice(&self.next()).unwrap()

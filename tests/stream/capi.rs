@@ -200,7 +200,7 @@ fn c_structs_have_layout_of_header() {
     compile(&folder.0.join("layout.c"), &folder.file("layout"), "", &["gstreamer-1.0"]);
 }
 
-/// The graph of both example programs.
+/// Returns the graph of both example programs.
 fn graph() -> String {
     format!(
         "videotestsrc num-buffers=2 pattern=red ! video/x-raw,format=RGB,width=320,height=240 ! roidetect model={} device=CPU ! \

@@ -17,7 +17,7 @@ const RED: [u8; 3] = [255, 0, 0];
 const GREEN: [u8; 3] = [0, 255, 0];
 const WHITE: [u8; 3] = [255; 3];
 
-/// An image of rectangles; later ones are drawn over earlier ones.
+/// Returns an image of rectangles; later ones are drawn over earlier ones.
 fn paint(rects: &[(PixelRect, [u8; 3])]) -> gst::Buffer {
     crate::harness::init();
     let mut bytes = vec![0; SIZE.width as usize * SIZE.height as usize * 3];

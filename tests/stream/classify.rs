@@ -15,7 +15,7 @@ use crate::harness::{
 const SIZE: Size = Size::new(64, 48);
 const COLORS: [(&str, [u8; 3]); 3] = [("red", [255, 0, 0]), ("green", [0, 255, 0]), ("blue", [0, 0, 255])];
 
-/// An image of vertical bars in red, green, blue and black, each 16 pixels wide.
+/// Returns an image of vertical bars in red, green, blue and black, each 16 pixels wide.
 fn bars() -> gst::Buffer {
     let row = (0..SIZE.width as usize).flat_map(|x| COLORS.get(x / 16).map_or([0; 3], |(_, color)| *color));
     let row: Vec<u8> = row.collect();

@@ -43,7 +43,7 @@ impl Drop for Folder {
     }
 }
 
-/// The command, configured not to write to the user's folders.
+/// Returns the command, configured not to write to the user's folders.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roiflow"));
     command.env("ROIFLOW_CACHE_DIR", "");

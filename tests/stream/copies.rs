@@ -23,7 +23,7 @@ fn of_plugin<const N: usize>(names: [&str; N]) -> [gst::Element; N] {
     names.map(make)
 }
 
-/// A pipeline of three red frames through these elements, between the points `attach` and `sink`.
+/// Returns a pipeline of three red frames through these elements, between the points `attach` and `sink`.
 fn through(elements: &[&gst::Element]) -> gst::Pipeline {
     let pipeline = pipeline(
         "videotestsrc num-buffers=3 pattern=red ! video/x-raw,format=RGB,width=320,height=240,framerate=25/1 ! identity name=attach",

@@ -14,7 +14,7 @@ use crate::harness::{
 const SIZE: Size = Size::new(256, 192);
 const COLORS: [[u8; 3]; 3] = [[255, 0, 0], [0, 255, 0], [0, 0, 255]];
 
-/// A different rectangle in every frame. Even coordinates, so that subsampled chroma has the same edges.
+/// Returns a rectangle that is different in every frame. Its coordinates are even, so that subsampled chroma has the same edges.
 fn place(n: u64) -> PixelRect {
     let n = n as u32;
     PixelRect { x: n * 8 % 160, y: n * 12 % 96, width: 40 + n * 4 % 32, height: 48 + n * 6 % 36 }

@@ -15,7 +15,7 @@ fn buffer() -> gst::Buffer {
     gst::Buffer::new()
 }
 
-/// A region as `gvadetect` writes it.
+/// Adds a region as `gvadetect` writes it.
 fn gvadetect(buffer: &mut gst::BufferRef, id: i32, parent: i32, label: &str, (x, y, w, h): (u32, u32, u32, u32)) {
     let part = |pixels: u32, extent: u32| f64::from(pixels) / f64::from(extent);
     let mut roi = RoiMeta::add(buffer, label, (x, y, w, h));

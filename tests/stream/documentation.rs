@@ -32,7 +32,7 @@ const TEXTS: [(&str, &str); 7] = [
     ("roipublish", include_str!("../../src/elements/publish/mod.rs")),
 ];
 
-/// The pipelines in the code blocks of a text.
+/// Returns the pipelines in the code blocks of a text.
 pub fn lines(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut in_code = false;
@@ -48,7 +48,7 @@ pub fn lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The executable form of a documented line.
+/// Returns the executable form of a documented line.
 fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut words: Vec<String> = Vec::new();

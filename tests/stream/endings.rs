@@ -212,8 +212,8 @@ fn silent_udp_source_is_an_error() {
     check(&said, &["the source `udp://127.0.0.1", "for 6 s", "--source-timeout"]);
 }
 
-/// An HTTP server that sends this response to each connection. The server then closes the connection, or keeps the connection open until
-/// the returned sender is dropped.
+/// Returns an HTTP server that sends this response to each connection. The server then closes the connection, or keeps the connection open
+/// until the returned sender is dropped.
 pub fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -95,7 +95,7 @@ fn n_failed(left: &[Left]) -> usize {
     left.iter().filter(|left| left.status.contains("on fire")).count()
 }
 
-/// A frame with this number of objects.
+/// Returns a frame with this number of objects.
 fn with_objects(n: u64, n_objects: i32) -> gst::Buffer {
     let mut frame = black(n);
     let objects = (1..=n_objects).map(|id| face(id, Rect::from_corners(8.0, 8.0, 24.0, 24.0))).collect();

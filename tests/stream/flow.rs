@@ -513,7 +513,7 @@ fn feed_from_a_pool(source: gst::Pad) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// A pool with exactly four buffers.
+/// Returns a pool with exactly four buffers.
 fn pool_of_four() -> gst::BufferPool {
     let pool = gst::BufferPool::new();
     let mut config = pool.config();

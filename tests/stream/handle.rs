@@ -42,7 +42,7 @@ fn runs_on(handle: &PipelineHandle, stream: StreamId) {
     eventually("its status is current", || handle.status(stream).unwrap().phase == Phase::Running);
 }
 
-/// The events of a stream until its end.
+/// Returns the events of a stream until its end.
 fn events_of(events: &mut Events, stream: StreamId) -> Vec<Event> {
     let mut seen = Vec::new();
     loop {

@@ -28,7 +28,7 @@ pub fn init() {
     roiflow::elements::register_static().unwrap();
 }
 
-/// Path of the plugin that was built with this test.
+/// Returns the path of the plugin that was built with this test.
 pub fn built_plugin() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libroiflow.so")
 }
@@ -96,7 +96,7 @@ impl Arrived {
         roiflow::elements::meta::read(&self.buffer, self.size())
     }
 
-    /// The rows of every plane, without padding.
+    /// Returns the rows of every plane, without padding.
     pub fn rows(&self) -> Vec<Vec<Vec<u8>>> {
         use gst_video::VideoFrameExt;
         let info = gst_video::VideoInfo::from_caps(&self.caps).unwrap();
@@ -125,7 +125,7 @@ pub fn collect(pipeline: &gst::Pipeline, element: &str, pad: &str) -> Arc<Mutex<
     arrived
 }
 
-/// A face with the results of two classifiers.
+/// Returns a face with the results of two classifiers.
 pub fn face(id: i32, rect: Rect) -> Detection {
     let said = |name: &str, outcome| Classification { name: name.into(), model: "age-gender".into(), outcome };
     Detection {
@@ -149,7 +149,7 @@ pub fn results(size: Size, frame_number: u64, detections: Vec<Detection>) -> Fra
     FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections, classifications: vec![] }
 }
 
-/// Path of a model of `assets/tiny`.
+/// Returns the path of a model of `assets/tiny`.
 pub fn tiny(model: &str) -> String {
     format!("{}/assets/tiny/{model}", env!("CARGO_MANIFEST_DIR"))
 }
@@ -317,12 +317,12 @@ pub fn feed(pipeline: &gst::Pipeline, caps: &gst::Caps, buffers: impl IntoIterat
     source.end_of_stream().unwrap();
 }
 
-/// Labels of the classifications of a frame's detections.
+/// Returns the labels of the classifications of a frame's detections.
 pub fn labels(results: &FrameResults) -> Vec<String> {
     results.detections.iter().flat_map(|detection| detection.classifications.iter().map(answer)).collect()
 }
 
-/// The label, or the number with three digits, because engines differ in the seventh.
+/// Returns the label, or the number with three digits, because results of engines differ in the seventh digit.
 pub fn answer(classification: &Classification) -> String {
     match &classification.outcome {
         Outcome::Label { label, .. } => label.as_deref().unwrap_or("?").to_owned(),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli::{Folder, command, roiflow};
 
-/// A protocol buffer field with a message or a string.
+/// Returns a protocol buffer field with a message or a string.
 fn field(number: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
     let content = content.as_ref();
     let mut bytes = varint(u64::from(number) << 3 | 2);
@@ -13,7 +13,7 @@ fn field(number: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
     bytes
 }
 
-/// A protocol buffer field with a number.
+/// Returns a protocol buffer field with a number.
 fn number(field: u8, value: i64) -> Vec<u8> {
     [varint(u64::from(field) << 3), varint(value as u64)].concat()
 }
@@ -80,7 +80,7 @@ fn model(parts: &Parts) -> Vec<u8> {
     [number(1, 8), field(7, graph(parts)), field(8, number(2, 13))].concat()
 }
 
-/// A model with input x [1, 3, 8, 8], these nodes, and output y.
+/// Returns a model with input x [1, 3, 8, 8], these nodes, and output y.
 fn of_nodes(nodes: Vec<Vec<u8>>, weights: Vec<Vec<u8>>) -> Vec<u8> {
     let (input, output) = (port("x", FLOAT, &[1, 3, 8, 8]), port("y", FLOAT, &[1, 3, 8, 8]));
     model(&Parts { nodes, weights, input, output })
@@ -272,7 +272,7 @@ fn corrupted_model_is_described_or_gives_one_error_line() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A FIFO without a writer, and other special files.
+/// The special files include a FIFO without a writer.
 #[test]
 fn special_files_do_not_block() {
     let folder = Folder::new("no-file");

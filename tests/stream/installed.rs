@@ -20,7 +20,7 @@ impl Installed {
         Self { folder }
     }
 
-    /// The installed command with the empty home and only PATH in its environment.
+    /// Runs the installed command with the empty home and only PATH in its environment.
     fn roiflow(&self, arguments: &[&str]) -> Output {
         let home = self.folder.file("home");
         let mut command = Command::new(self.folder.file("prefix/bin/roiflow"));
@@ -59,7 +59,7 @@ fn installed_pipelines_are_found_by_name() {
     assert!(said.contains("detect, faces, vehicles"), "{said}");
 }
 
-/// The binary alone, in a folder without anything else of roiflow.
+/// The binary is in a folder that contains nothing else of roiflow.
 #[test]
 fn a_binary_alone_has_the_pipelines_and_descriptions_built_in() {
     let folder = Folder::new("binary-alone");

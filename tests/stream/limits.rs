@@ -16,7 +16,7 @@ fn runs(arguments: &[&str]) -> String {
     said
 }
 
-/// A description with this graph; `{threshold}`, `{text}`, `{count}` and `{flag}` are parameters of all types.
+/// Returns a description with this graph; `{threshold}`, `{text}`, `{count}` and `{flag}` are parameters of all types.
 fn description(folder: &Folder, name: &str, graph: &str) -> String {
     let path = folder.file(name);
     let parameters = "[parameters.threshold]\ntype = \"number\"\ndefault = 0.5\n[parameters.text]\ntype = \"string\"\ndefault = \"\"\n\
@@ -222,7 +222,7 @@ fn log_does_not_break_progress_bar() {
     assert!(!screen.iter().any(|line| line.contains('█') || line.contains("s left")), "the bar must be cleared at the end: {screen:?}");
 }
 
-/// The final lines of a terminal, for the control sequences that a progress bar uses.
+/// Returns the final lines of a terminal, for the control sequences that a progress bar uses.
 fn shown(text: &str) -> Vec<String> {
     let mut lines: Vec<Vec<char>> = vec![Vec::new()];
     let (mut row, mut column) = (0, 0);

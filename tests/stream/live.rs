@@ -87,7 +87,7 @@ impl Numbered {
     }
 }
 
-/// An element with the test clock and a live source.
+/// Returns an element with the test clock and a live source.
 fn harness(line: &str) -> (Harness, gst::Element) {
     init();
     let element = gst::parse::launch(line).unwrap();

@@ -47,7 +47,7 @@ fn entries(cache: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// A run of two frames that caches its models in this folder.
+/// Starts a run of two frames that caches its models in this folder.
 fn cached(pipeline: &str, device: &str, cache: &Path) -> Child {
     let mut command = command();
     command.args(["run", pipeline, "--input", "test:2", "-q", "--device", device, "--log", "debug"]);
@@ -163,7 +163,7 @@ fn cache_is_cleaned_by_size_and_of_leftovers() {
     assert!(run("rectangle.onnx", "much").contains("ROIFLOW_CACHE_SIZE"));
 }
 
-/// A description of `open_*.onnx`.
+/// Returns a description of `open_*.onnx`.
 fn open_faces(size: &str) -> String {
     format!(
         "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\nresize = \"stretch\"\n{size}\n\
@@ -171,7 +171,7 @@ fn open_faces(size: &str) -> String {
     )
 }
 
-/// A black image of 96 x 64 with one white rectangle.
+/// Writes a black image of 96 x 64 pixels with one white rectangle, and returns its path.
 fn picture(folder: &Folder, name: &str, white: [u32; 4], size: [u32; 2]) -> String {
     let [x_min, y_min, x_max, y_max] = white;
     let mut picture = image::RgbImage::new(size[0], size[1]);
@@ -184,7 +184,7 @@ fn picture(folder: &Folder, name: &str, white: [u32; 4], size: [u32; 2]) -> Stri
     folder.file(name)
 }
 
-/// The boxes in the first line of a run.
+/// Runs a pipeline, and returns the boxes in the first line of its results.
 fn boxes(folder: &Folder, pipeline: &str, input: &str, device: &str) -> Vec<[i64; 4]> {
     let json = folder.file("boxes.jsonl");
     succeeds(&["run", pipeline, "-q", "--input", input, "--json", &json, "--device", device]);

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::brokers::{Broker, LIMIT, NatsClient, Proxy, Webhook, certificates, free_port, subscribe};
 use crate::harness::{Ending, Folder, on_buffers, pipeline, run, tiny};
 
-/// A stream of small frames to a destination.
+/// Returns a stream of small frames to a destination.
 fn stream(n_frames: u64, properties: &str) -> gst::Pipeline {
     pipeline(&format!(
         "videotestsrc num-buffers={n_frames} ! video/x-raw,format=GRAY8,width=32,height=32,framerate=30/1 ! \

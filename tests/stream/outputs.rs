@@ -30,7 +30,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Number of frames of a video. Only a truncation error may be reported.
+/// Returns the number of frames of a video. Only a truncation error may be reported.
 fn played(folder: &Folder, video: &str) -> usize {
     let json = folder.file("played.jsonl");
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", video, "--json", &json]);
@@ -38,7 +38,7 @@ fn played(folder: &Folder, video: &str) -> usize {
     n_lines(&json)
 }
 
-/// A clip of this many frames in the folder.
+/// Writes a clip of this many frames into the folder, and returns its path.
 fn clip(folder: &Folder, name: &str, n_frames: usize) -> String {
     let path = folder.file(name);
     let output = roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", &format!("test:{n_frames}"), "--video", &path]);

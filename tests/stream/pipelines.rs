@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// A description with the tiny models: finds a colored rectangle and classifies its color.
+/// Returns a description with the tiny models: finds a colored rectangle and classifies its color.
 pub fn colors() -> Spec {
     let text = r#"
         version = 1
@@ -30,7 +30,7 @@ pub fn colors() -> Spec {
     Spec::parse(text, &root().join("pipelines/colors.toml")).unwrap()
 }
 
-/// A black image with a rectangle.
+/// Returns a black image with a rectangle.
 fn picture(size: Size, x: usize, y: usize, width: usize, height: usize, color: [u8; 3]) -> Frame {
     let mut pixels = vec![0; size.width as usize * size.height as usize * 3];
     for row in y..y + height {

@@ -28,7 +28,7 @@ fn run(folder: &Folder, elements: &str) -> (Output, String, Vec<serde_json::Valu
     (output, said, objects)
 }
 
-/// The text of a detector's description.
+/// Returns the text of a detector's description.
 fn detector(decoder: &str, more: &str) -> String {
     format!(
         "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\nresize = \"stretch\"\n[output]\ndecoder = \"{decoder}\"\n{more}\n"

@@ -245,7 +245,7 @@ fn lines_are_written_while_stream_stalls() {
     assert_eq!(destination.lines().len(), 12);
 }
 
-/// A FIFO with a stalled reader, and a stream of this many frames to it.
+/// Returns a FIFO with a stalled reader, and a stream of this many frames to it.
 fn stalled(test: &str, n_frames: u32, properties: &str) -> (Destination, std::fs::File, gst::Pipeline) {
     let destination = Destination::new(test);
     assert!(std::process::Command::new("mkfifo").arg(&destination.0).status().unwrap().success());

@@ -155,7 +155,7 @@ fn check(clip: &str, reference_file: &str, gray_file: &str) {
     }
 }
 
-/// The output of `pipelines/vehicles.toml` for a clip.
+/// Runs `pipelines/vehicles.toml` on a clip, and returns its output.
 fn vehicles(clip: PathBuf, set: &[(&str, &Path)]) -> Result<Vec<Vec<Object>>, roiflow::pipeline::Error> {
     let folder = crate::harness::Folder::new(&format!("vehicles {}", set.len()));
     let json = PathBuf::from(folder.file("vehicles.jsonl"));

@@ -45,7 +45,7 @@ fn kind(spec: &glib::ParamSpec) -> String {
     }
 }
 
-/// The default value in the syntax of `gst-launch-1.0`.
+/// Returns the default value in the syntax of `gst-launch-1.0`.
 fn default(spec: &glib::ParamSpec) -> String {
     if let Some(spec) = spec.downcast_ref::<glib::ParamSpecFloat>() {
         return format!("`{}`", spec.default_value());
@@ -184,7 +184,7 @@ const OTHER_STATS: [(&str, &str, &str); 15] = [
     ("roipublish", "spool-bytes", "size of the spool"),
 ];
 
-/// The fields of the element's statistics. Panics if a field has no meaning in the tables above.
+/// Returns the fields of the element's statistics. Panics if a field has no meaning in the tables above.
 fn stats_page(name: &str, element: &gst::Element) -> String {
     if element.find_property("stats").is_none() {
         return String::new();

@@ -41,7 +41,7 @@ fn plan(input: &str, device: &str, outputs: Outputs, restart: Restart) -> Plan {
     Plan { restart, ..plan }
 }
 
-/// A port without a server.
+/// Returns a port without a server.
 fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -23,12 +23,12 @@ const GREEN: [u8; 3] = [0, 255, 0];
 const BLUE: [u8; 3] = [0, 0, 255];
 const WHERE: Rect = Rect { x: 10.0, y: 8.0, width: 20.0, height: 30.0 };
 
-/// A tracked object; its detection ID differs in each frame.
+/// Returns a tracked object; its detection ID differs in each frame.
 fn tracked(n: u64, name: i32, rect: Rect) -> Detection {
     Detection { track: Some(ObjectId(name)), classifications: vec![], ..face(1000 + 10 * n as i32 + name, rect) }
 }
 
-/// A frame of one color.
+/// Returns a frame of one color.
 fn filled(color: [u8; 3]) -> gst::Buffer {
     picture(SIZE, PixelRect::whole(SIZE), color)
 }
@@ -257,7 +257,7 @@ fn frame(n: u64, color: [u8; 3]) -> gst::Buffer {
     buffer
 }
 
-/// A device that classifies the color of each region by its first pixels.
+/// Returns a device that classifies the color of each region by its first pixels.
 fn says_colors(name: &str, n_threads: usize) -> Arc<Slow> {
     Slow::computing(name, n_threads, answer)
 }

@@ -73,7 +73,7 @@ fn panicking_feeder_ends_the_stream() {
     assert!(matches!(&*results, [Ok(_), Err(_)]), "{results:?}");
 }
 
-/// The example; built here if necessary.
+/// Returns the path of the example program, and builds it if necessary.
 fn example() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let example = test.parent().unwrap().with_file_name("examples").join("stream");

@@ -25,7 +25,7 @@ impl Systemd {
         (Self(socket), child)
     }
 
-    /// The next message; `None` if none comes within this time.
+    /// Returns the next message; `None` if none comes within this time.
     fn next(&self, within: Duration) -> Option<String> {
         self.0.set_read_timeout(Some(within)).unwrap();
         let mut bytes = [0; 1024];

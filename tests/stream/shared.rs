@@ -15,7 +15,7 @@ use crate::harness::{assert_near, caps, collect, detect, feed, init, on_buffers,
 
 const SIZE: Size = Size::new(256, 192);
 
-/// A black image with a red rectangle in shared memory.
+/// Returns a black image with a red rectangle in shared memory.
 fn painted(rect: PixelRect) -> Tensor {
     let tensor = Tensor::shared(ElementType::U8, [SIZE.height as usize, SIZE.width as usize, 3]).unwrap();
     let mut view = tensor.view_mut::<u8>().unwrap();
@@ -28,7 +28,7 @@ fn painted(rect: PixelRect) -> Tensor {
     tensor
 }
 
-/// The file of the only memory of a buffer.
+/// Returns the file of the only memory of a buffer.
 fn file(buffer: &gst::BufferRef) -> (u64, u64) {
     assert_eq!(buffer.n_memory(), 1);
     let memory = buffer.peek_memory(0).downcast_memory_ref::<gst_allocators::FdMemory>().expect("memory with a file descriptor");

@@ -32,7 +32,7 @@ impl Scripted {
         Arc::new(Self { script })
     }
 
-    /// A detector that finds one box per image.
+    /// Returns a detector that finds one box per image.
     fn detector(name: &str) -> Arc<Self> {
         Self::register(name, &[0.0, 1.0, 0.25, 0.25, 0.75, 0.75], |n_rows| vec![n_rows, 1, 6])
     }

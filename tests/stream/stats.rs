@@ -6,7 +6,7 @@ use gstreamer as gst;
 use crate::harness::{TIMEOUT, detect};
 use crate::rig::Rig;
 
-/// The next statistics message on the bus.
+/// Returns the next statistics message on the bus.
 fn told(rig: &Rig) -> gst::Structure {
     let message = rig.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Element]).expect("statistics are posted");
     message.structure().unwrap().to_owned()

@@ -53,7 +53,7 @@ fn slices(events: &[Value]) -> Vec<Slice> {
     slices.map(slice).collect()
 }
 
-/// Names of the lanes of a group.
+/// Returns the names of the lanes of a group.
 fn lanes(events: &[Value], group: u64) -> BTreeMap<u64, String> {
     let names = events.iter().filter(|event| event["name"] == "thread_name" && event["pid"] == group);
     names.map(|event| (event["tid"].as_u64().unwrap(), event["args"]["name"].as_str().unwrap().to_owned())).collect()

@@ -15,7 +15,7 @@ use crate::harness::{
 use crate::reference::real;
 use crate::rig::{Rig, SIZE, black};
 
-/// An object without classifications that moves to the right.
+/// Returns an object without classifications that moves to the right.
 fn walker(id: i32, n: u64) -> Detection {
     Detection { classifications: vec![], ..face(id, Rect { x: 4.0 + 2.0 * n as f32, y: 10.0, width: 20.0, height: 24.0 }) }
 }
@@ -27,7 +27,7 @@ fn frame(n: u64, detections: Vec<Detection>) -> gst::Buffer {
     buffer
 }
 
-/// All lines of a publisher.
+/// Returns all lines of a publisher.
 fn lines(file: &str) -> Vec<Value> {
     std::fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

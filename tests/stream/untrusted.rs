@@ -105,7 +105,7 @@ fn names_in_files_are_escaped_on_terminal() {
     }
 }
 
-/// A string in TOML syntax with all possible escapes.
+/// Returns a string in TOML syntax with all possible escapes.
 fn toml_text(text: &str) -> String {
     let letters: String =
         text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\U{:08X}", c as u32) }).collect();

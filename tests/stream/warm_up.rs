@@ -14,7 +14,7 @@ use roiflow::runtime::{Error, ErrorKind};
 use crate::harness::{Slow, TIMEOUT, caps, detect_compiled_through, eventually, face, pipeline, results, run};
 use crate::rig::{Rig, SIZE, black};
 
-/// A device whose runs fail by their number, including warm-up runs.
+/// Returns a device whose runs fail by their number, including warm-up runs.
 fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<Slow> {
     let n_runs = AtomicU64::new(0);
     Slow::computing(name, 1, move |io| {
@@ -233,7 +233,7 @@ fn begin_aside(rig: &Rig) -> std::thread::JoinHandle<()> {
     beginning
 }
 
-/// A live stream with a cached model that hangs in its warm-up.
+/// Returns a live stream with a cached model that hangs in its warm-up.
 fn hangs_in_warm_up(slow: &Slow) -> Rig {
     let rig = Rig::begun(&slow.detect("nireq=1 queue-policy=wait"));
     rig.element.set_state(gst::State::Ready).unwrap();

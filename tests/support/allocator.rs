@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Number of allocations of this thread in `act`, and the largest one in bytes.
+/// Returns the number of allocations of this thread in `act`, and the largest one in bytes.
 #[allow(dead_code, reason = "each program that includes this file counts in its own way")]
 pub fn of_this_thread(act: impl FnOnce()) -> (usize, usize) {
     LARGEST.set(0);
@@ -61,7 +61,7 @@ pub fn of_this_thread(act: impl FnOnce()) -> (usize, usize) {
     (COUNT.get(), LARGEST.get())
 }
 
-/// Number of allocations of all threads in `act`.
+/// Returns the number of allocations of all threads in `act`.
 #[allow(dead_code, reason = "each program that includes this file counts in its own way")]
 pub fn of_all_threads(act: impl FnOnce()) -> usize {
     COUNT_OF_ALL.store(0, Ordering::Relaxed);

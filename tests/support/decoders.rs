@@ -112,7 +112,7 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
     true
 }
 
-/// Shapes of the outputs that a decoder reads.
+/// Returns the shapes of the outputs that a decoder reads.
 fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec<usize>)> {
     let cells = |stride: u32| input.width.div_ceil(stride) as usize * input.height.div_ceil(stride) as usize;
     let all_cells: usize = [8, 16, 32].map(cells).iter().sum();

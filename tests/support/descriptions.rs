@@ -81,7 +81,7 @@ fn is_understood(text: &str, is_proc: bool, info: &ModelInfo) -> bool {
     true
 }
 
-/// A valid text with some words replaced, as selected by the bytes.
+/// Returns a valid text with some words replaced, as selected by the bytes.
 fn changed(bytes: &[u8], is_proc: bool) -> String {
     let mut bytes = bytes.iter().map(|&byte| usize::from(byte));
     let mut below = |limit: usize| bytes.next().unwrap_or(0) % limit.max(1);

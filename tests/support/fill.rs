@@ -54,7 +54,7 @@ pub fn try_fill(bytes: &[u8]) -> bool {
     filled.is_some_and(|(is_filled, _)| is_filled)
 }
 
-/// The bytes with all NaN values replaced by one NaN, because processors do not define which NaN an addition returns.
+/// Returns the bytes with all NaN values replaced by one NaN, because processors do not define which NaN an addition returns.
 fn without_nan(mut bytes: Vec<u8>, element: ElementType) -> Vec<u8> {
     match element {
         ElementType::F32 => {

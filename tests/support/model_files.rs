@@ -185,7 +185,7 @@ fn assert_same(read: &Model, expected: &Model) {
     assert!(read.encode_to_vec() == expected.encode_to_vec(), "read: {read:?}\nexpected: {expected:?}");
 }
 
-/// An input of this name with some of its extents, and other inputs.
+/// Returns an input of this name with some of its extents, and other inputs.
 fn wanted(input: &mut Value, source: &mut Source<'_>) -> Port {
     let dims = input.dims().iter().take(8).map(|extent| match source.below(3) {
         0 => extent.dim(),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Path of a file of this set. The set is next to the project, or in the folder `ROIFLOW_MODELS` (relative to the project).
+/// Returns the path of a file of this set. The set is next to the project, or in the folder `ROIFLOW_MODELS` (relative to the project).
 ///
 /// If the set is missing, tests print a message and pass. If `ROIFLOW_MODELS` is set, a missing file is a failure. An empty value means
 /// that there is no set.

@@ -172,7 +172,7 @@ fn decode_items(items: &mut [BatchItem], context: &RunContext<'_>, scratch: &mut
     Ok(())
 }
 
-/// The values of an output as `f32`. Other element types are converted.
+/// Returns the values of an output as `f32`. Other element types are converted.
 fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shape, Cow<'a, [f32]>)> {
     macro_rules! cast {
         ($type:ty) => {{
@@ -196,7 +196,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
     })
 }
 
-/// The shape with the first extent replaced.
+/// Returns the shape with the first extent replaced.
 fn with_batch_size(shape: &Shape, n_items: usize) -> Shape {
     let mut extents = [0; MAX_RANK];
     extents[..shape.len()].copy_from_slice(shape);

@@ -66,7 +66,7 @@ impl Client {
     }
 }
 
-/// The error of a job that was discarded before it ran.
+/// Returns the error of a job that was discarded before it ran.
 pub(super) fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "inference stopped: the frame was discarded before its run started")
 }

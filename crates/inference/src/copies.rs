@@ -27,7 +27,7 @@ pub(super) struct Copies {
 pub(super) type CompileAnother = Box<dyn Fn() -> Result<CompiledModel> + Send + Sync>;
 
 impl Copies {
-    /// A single compiled model with the device's optimal number of requests.
+    /// Returns a single compiled model with the device's optimal number of requests.
     pub(super) fn one(model: CompiledModel) -> Self {
         Self { n_requests: model.optimal_number_of_requests(), first: model, compile_another: None }
     }

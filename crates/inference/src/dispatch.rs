@@ -199,7 +199,7 @@ impl Queue {
         self.start_calls(None);
     }
 
-    /// Number of in-flight frames to remove; see [`super::throttle`].
+    /// Returns the number of in-flight frames to remove; see [`super::throttle`].
     pub(super) fn n_frames_to_remove(&self) -> usize {
         self.throttle.lock().unwrap().n_removed()
     }
@@ -579,14 +579,14 @@ mod tests {
         load_model(&StageOptions { model, device: Some("CPU".to_owned()), ..StageOptions::default() }).unwrap()
     }
 
-    /// A client whose decoder checks its outputs, or panics.
+    /// Returns a client whose decoder checks its outputs, or panics.
     fn client(queue: &Queue, spec: &ModelSpec, panics: bool) -> Arc<Client> {
         let mut spec = spec.clone();
         spec.heads[0].decoder = Arc::new(OneRow { panics });
         Client::new(spec, Scheduling::Throughput, queue.device.clone())
     }
 
-    /// A job that sends its result to `sender`.
+    /// Returns a job that sends its result to `sender`.
     fn job(client: &Arc<Client>, sender: &mpsc::Sender<Result<()>>) -> Job {
         let frame = Frame::from_packed(PixelFormat::Gray8, Size::new(2, 2), &[0; 4]).unwrap();
         let (guard, sender) = (RunGuard::now(), sender.clone());

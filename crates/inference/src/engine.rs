@@ -44,7 +44,7 @@ impl Engine {
         }))
     }
 
-    /// The default engine of this process, with all built-in devices.
+    /// Returns the default engine of this process, with all built-in devices.
     pub fn of_process() -> &'static Self {
         static OF_PROCESS: LazyLock<Engine> = LazyLock::new(|| Engine::new(devices::core().clone()));
         &OF_PROCESS
@@ -107,7 +107,7 @@ impl Engine {
         self.0.allows_outside_files.get().copied().unwrap_or_else(by_environment)
     }
 
-    /// The compiled models that stages of this engine share.
+    /// Returns the compiled models that stages of this engine share.
     pub(super) fn instances(&self) -> &Instances {
         &self.0.instances
     }

@@ -96,7 +96,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The epoch at the start of the turn.
+    /// Returns the epoch at the start of the turn.
     pub fn epoch(self) -> Epoch {
         self.epoch
     }
@@ -319,7 +319,7 @@ impl<E> Transition<E> {
         }
     }
 
-    /// The current state.
+    /// Returns the current state.
     pub fn state(&self) -> State<E>
     where
         E: Copy,
@@ -356,7 +356,7 @@ impl<E> Default for Flow<E> {
 }
 
 impl<E: Copy + PartialEq> Flow<E> {
-    /// The current state.
+    /// Returns the current state.
     pub fn state(&self) -> State<E> {
         self.state
     }
@@ -366,7 +366,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         Turn { epoch: self.epoch, link: self.link }
     }
 
-    /// Current epoch.
+    /// Returns the current epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -381,7 +381,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         matches!(self.state, State::Stopped | State::Flushing | State::PeerFlushing)
     }
 
-    /// Return value for the next buffer of upstream.
+    /// Returns the return value for the next buffer of upstream.
     pub fn upstream(&self) -> Return<E> {
         match self.state {
             State::Stopped | State::Flushing | State::PeerFlushing => Return::Flushing,
@@ -401,7 +401,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         }
     }
 
-    /// The transition table of the module. `None` if the trigger is ignored.
+    /// Executes the transition table of the module. Returns `None` if the trigger is ignored.
     fn transition(&mut self, trigger: Trigger<E>) -> Option<&'static [Action]> {
         use Action::*;
         use State::{Broken, Failed, Flushing, PeerFlushing, Stopped, Streaming, Unlinked};
@@ -541,7 +541,7 @@ mod tests {
         Trigger::TaskStopped { epoch: flow.epoch(), has_events: false }
     }
 
-    /// A stream whose task runs.
+    /// Returns a stream whose task runs.
     fn streaming() -> Flow<u8> {
         let mut flow = Flow::default();
         let _actions = after(&mut flow, &[Trigger::Start, Trigger::Activate, Trigger::Open]);

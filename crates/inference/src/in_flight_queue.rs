@@ -89,7 +89,7 @@ impl<T> State<T> {
         Some(item)
     }
 
-    /// Index of the entry of a frame that is in flight.
+    /// Returns the index of the entry of a frame that is in flight.
     fn in_flight(&self, ticket: Ticket) -> Option<usize> {
         let slot_idx = self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()?;
         (self.entries[slot_idx].kind == Kind::InFlight).then_some(slot_idx)
@@ -392,12 +392,12 @@ impl<T> InFlightQueue<T> {
         changed
     }
 
-    /// Current number of slots.
+    /// Returns the current number of slots.
     pub fn capacity(&self) -> usize {
         self.state.lock().unwrap().capacity()
     }
 
-    /// Number of frames in the queue, including skipped frames.
+    /// Returns the number of frames in the queue, including skipped frames.
     pub fn n_frames(&self) -> usize {
         let state = self.state.lock().unwrap();
         state.n_in_flight + state.n_complete + state.n_skipped

@@ -246,7 +246,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 
-/// The model with the batch axis of its only input fixed at 1. `None` if it has several inputs or the axis is static.
+/// Returns the model with the batch axis of its only input fixed at 1. `None` if the model has several inputs or the axis is static.
 fn with_batch_size_one(model: &Model) -> Option<Model> {
     let [input] = &*model.info().inputs else { return None };
     let dims = input.shape.dims();

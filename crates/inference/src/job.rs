@@ -26,7 +26,7 @@ pub struct StageResults {
 }
 
 impl StageResults {
-    /// The results, or the first error.
+    /// Returns the results, or the first error.
     ///
     /// # Errors
     /// Returns the first error if a run failed.

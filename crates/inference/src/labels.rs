@@ -34,7 +34,7 @@ impl Labels {
         Self::new(text.trim_end().lines().map(str::trim))
     }
 
-    /// Number of labels.
+    /// Returns the number of labels.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -44,12 +44,12 @@ impl Labels {
         self.0.is_empty()
     }
 
-    /// All labels.
+    /// Returns all labels.
     pub fn names(&self) -> Arc<[Arc<str>]> {
         self.0.clone()
     }
 
-    /// Label of a class.
+    /// Returns the label of a class.
     pub fn get(&self, class_id: u32) -> Option<&Arc<str>> {
         self.0.get(class_id as usize)
     }

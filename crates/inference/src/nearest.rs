@@ -1,6 +1,6 @@
 //! "Did you mean": suggestions for mistyped names.
 
-/// The known name that is most similar to `name`, ignoring case; `None` if no name is similar. Of equally similar names, the first.
+/// Returns the known name that is most similar to `name`, ignoring case; `None` if no name is similar. Of equally similar names, the first.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = name.to_lowercase();
     // Names are similar if at most a third of the letters differ, or if one name is a prefix of the other.

@@ -95,7 +95,7 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// A message about the contradiction, if there is one. Returns the message only once.
+    /// Returns a message about the contradiction, if there is one. Returns the message only once.
     pub(super) fn take_warning(&self) -> Option<String> {
         // The flag avoids the lock if the check is complete and the warning was taken.
         self.state().warning.take()
@@ -106,7 +106,7 @@ impl OutputCheck {
     }
 }
 
-/// The place where the user can change a key.
+/// Returns the place where the user can change a key.
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
         Source::Named(path) | Source::NextToModel(path) => format!("its description `{}`", path.display()),

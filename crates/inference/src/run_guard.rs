@@ -44,7 +44,7 @@ impl RunGuard {
         Self::new(Instant::now(), None)
     }
 
-    /// Arrival time of the frame.
+    /// Returns the arrival time of the frame.
     pub fn arrived(&self) -> Instant {
         self.arrived
     }
@@ -89,7 +89,7 @@ impl RunGuard {
         let _whichever = self.transition(WAITING, LATE) || self.transition(BEGUN, LATE);
     }
 
-    /// The reason why the guard was canceled; `None` if it was not canceled.
+    /// Returns the reason why the guard was canceled; `None` if it was not canceled.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         match self.state.load(Ordering::Acquire) {
             DISPLACED => Some(CancelReason::Displaced),
@@ -98,7 +98,7 @@ impl RunGuard {
         }
     }
 
-    /// Time between arrival and start of the first run; `None` if no run has started.
+    /// Returns the time between arrival and start of the first run; `None` if no run has started.
     pub fn waited(&self) -> Option<Duration> {
         Some(self.begun_ns.load(Ordering::Acquire)).filter(|&begun| begun > 0).map(Duration::from_nanos)
     }

@@ -211,12 +211,12 @@ impl ModelSpec {
 }
 
 impl StageOptions {
-    /// Options for a model, with defaults.
+    /// Returns the options for a model, with defaults.
     pub(super) fn of_model_alone(&self) -> Self {
         Self { model: self.model.clone(), engine: self.engine.clone(), ..Self::default() }
     }
 
-    /// Options of the compiled model. Batch options are not allowed, because stages batch jobs themselves.
+    /// Returns the options of the compiled model. Batch options are not allowed, because stages batch jobs themselves.
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config::default();
         config.set_all(self.config.as_deref().unwrap_or_default()).map_err(|error| error.context("config"))?;
@@ -247,7 +247,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     Ok((compiled, spec))
 }
 
-/// The labels in the description of a model. The model is read, but not compiled.
+/// Returns the labels in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
 /// Returns the errors of [`ModelSpec::load`]. The labels are not available here if the outputs of the model are known only after it is
@@ -258,7 +258,7 @@ pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     ModelSpec::load(options, model.info()).map(|spec| spec.labels)
 }
 
-/// The task in the description of a model. The model is read, but not compiled.
+/// Returns the task in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
 /// Returns the errors of [`Description::find`], and the errors of reading. Returns `Config` if the description has no valid `task`.

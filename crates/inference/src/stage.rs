@@ -150,7 +150,7 @@ impl Stage {
         self.instance.queue.submit(inputs.into_iter().map(|input| Job::new(input, runs.clone())), false);
     }
 
-    /// The image of a region: a part of the frame, or the frame with an alignment to keypoints.
+    /// Returns the image of a region: a part of the frame, or the frame with an alignment to keypoints.
     fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
         let (crop, size, id) = (&self.spec().crop, frame.size(), Some((region_idx, region.id)));
         if let Some(alignment) = crop.alignment(&region.keypoints, self.spec().input_size) {
@@ -254,17 +254,17 @@ impl Stage {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
     }
 
-    /// Order of waiting frames.
+    /// Returns the order of waiting frames.
     pub fn scheduling(&self) -> Scheduling {
         self.client.scheduling
     }
 
-    /// Number of requests, shared by the stages of the model.
+    /// Returns the number of requests, shared by the stages of the model.
     pub fn n_requests(&self) -> usize {
         self.instance.queue.n_requests
     }
 
-    /// Number of frames, with one region each, that keep all requests busy with full batches.
+    /// Returns the number of frames, with one region each, that keep all requests busy with full batches.
     pub fn n_frames_at_once(&self) -> usize {
         self.n_requests() * if self.instance.queue.batch_limits.timeout.is_some() { self.instance.queue.batch_limits.max_items } else { 1 }
     }
@@ -274,7 +274,7 @@ impl Stage {
         self.instance.queue.batch_limits.max_items > 1 && self.instance.queue.batch_limits.timeout.is_some()
     }
 
-    /// Number of in-flight frames to remove, because requests wait for CPU threads.
+    /// Returns the number of in-flight frames to remove, because requests wait for CPU threads.
     pub fn n_frames_to_remove(&self) -> usize {
         self.instance.queue.n_frames_to_remove()
     }
@@ -285,22 +285,22 @@ impl Stage {
         self.client.check.take_warning()
     }
 
-    /// Number of regions that lacked the keypoints for alignment, and for which the upright box was used instead.
+    /// Returns the number of regions that lacked the keypoints for alignment, and for which the upright box was used instead.
     pub fn n_unaligned(&self) -> u64 {
         self.n_unaligned.load(Ordering::Relaxed)
     }
 
-    /// The compiled model.
+    /// Returns the compiled model.
     pub fn model(&self) -> &CompiledModel {
         &self.instance.model
     }
 
-    /// The description of the model, checked against its ports.
+    /// Returns the description of the model, checked against its ports.
     pub fn spec(&self) -> &ModelSpec {
         &self.client.spec
     }
 
-    /// Counters and step times of the stage's runs.
+    /// Returns the counters and step times of the stage's runs.
     pub fn stats(&self) -> StageStats {
         self.client.stats()
     }

@@ -43,7 +43,7 @@ impl Throttle {
         *self = Self { n_removed: self.n_removed, ..Self::default() };
     }
 
-    /// Number of frames to remove.
+    /// Returns the number of frames to remove.
     pub(super) fn n_removed(&self) -> usize {
         self.n_removed
     }

@@ -97,8 +97,8 @@ impl Work for ClassifyWork {
         self.reuse.reset();
     }
 
-    /// The results of this classifier: of the frame, or of objects with a track ID. A tracker, or a detector with `carry-results`, sets
-    /// the track IDs.
+    /// Returns the results of this classifier: of the frame, or of objects with a track ID. A tracker, or a detector with `carry-results`,
+    /// sets the track IDs.
     fn own_results(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
         let spec = self.classifier.spec();
         if self.objects.is_none() {

@@ -61,7 +61,7 @@ glib::wrapper! {
 }
 
 impl RoiDetect {
-    /// The labels of the detected objects; empty if the model has no labels, `None` if the model is not loaded.
+    /// Returns the labels of the detected objects; empty if the model has no labels, `None` if the model is not loaded.
     pub(super) fn labels(&self) -> Option<Labels> {
         self.upcast_ref::<Inference>().work().map(|work| work.stage().spec().labels.clone())
     }

@@ -385,7 +385,7 @@ impl BaseTransformImpl for RoiPublish {
 }
 
 impl RoiPublish {
-    /// Stream time of this buffer; `None` without a timestamp, and outside the segment.
+    /// Returns the stream time of this buffer; `None` without a timestamp, and outside the segment.
     fn stream_time(&self, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
         self.obj().segment().downcast::<gst::ClockTime>().ok()?.to_stream_time(buffer.pts())
     }
@@ -420,7 +420,7 @@ impl RoiPublish {
         }
     }
 
-    /// Frame count, message counters and state of the spool of this run, or of the last one.
+    /// Returns the frame count, message counters and state of the spool of this run, or of the last one.
     fn stats(&self) -> Stats {
         let state = self.state.lock().unwrap();
         let current = |state: &State| (state.n_frames, state.route.publisher.counts(), state.route.spool_status());
@@ -497,7 +497,7 @@ impl RoiPublish {
 }
 
 impl State {
-    /// The message for this buffer; `None` if it has no results and `add-empty-results` is false.
+    /// Returns the message for this buffer; `None` if it has no results and `add-empty-results` is false.
     fn message(
         &mut self,
         buffer: &gst::BufferRef,
@@ -551,7 +551,7 @@ fn without_credentials(source: String) -> String {
     if std::path::Path::new(&source).exists() { source } else { redaction::redact(&source).into_owned() }
 }
 
-/// Milliseconds since 1970.
+/// Converts a time to milliseconds since 1970.
 fn milliseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -561,7 +561,7 @@ fn no_results(size: Size) -> FrameResults {
     FrameResults { size, status: InferenceStatus::Skipped(REASON.clone()), ..FrameResults::default() }
 }
 
-/// Capture time of the frame, if an RTP source reports an NTP timestamp.
+/// Returns the capture time of the frame, if an RTP source reports an NTP timestamp.
 pub(in crate::elements) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
     /// Seconds from 1900, the NTP epoch, to 1970.
     const NTP_TO_UNIX: Duration = Duration::from_secs(2_208_988_800);

@@ -57,7 +57,7 @@ impl RoiPublish {
         *self.imp().numbering.lock().unwrap() = numbering;
     }
 
-    /// The current numbers.
+    /// Returns the current numbers.
     pub fn numbering(&self) -> Numbering {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         *self.imp().numbering.lock().unwrap()
@@ -114,7 +114,7 @@ pub enum WhenFull {
 }
 
 impl WhenFull {
-    /// The policy for a full queue of this destination. `may_hang`: the destination may answer late or never.
+    /// Returns the policy for a full queue of this destination. `may_hang`: the destination may answer late or never.
     fn in_front_of(self, may_hang: bool) -> publish::WhenFull {
         match self {
             Self::Auto if may_hang => publish::WhenFull::DropOldest,

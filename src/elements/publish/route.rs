@@ -130,13 +130,13 @@ impl Route {
         self.spool.as_ref().filter(|spool| !spool.drain(PATIENCE, is_over)).map_or(0, |spool| spool.n_waiting_to_report())
     }
 
-    /// State of the spool; zeros without a spool.
+    /// Returns the state of the spool; zeros without a spool.
     pub(super) fn spool_status(&self) -> SpoolStatus {
         self.spool.as_ref().map(|spool| spool.status()).unwrap_or_default()
     }
 }
 
-/// Error message for a destination that cannot be opened, with a remedy.
+/// Returns the error message for a destination that cannot be opened, with a remedy.
 pub(super) fn cannot_open(address: &str, error: &io::Error) -> String {
     let remedy = match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in an existing folder",

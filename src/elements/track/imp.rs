@@ -337,7 +337,7 @@ impl RoiTrack {
         gst::Pad::query_default(pad, Some(&*self.obj()), query)
     }
 
-    /// The number of trackers upstream.
+    /// Returns the number of trackers upstream.
     fn n_trackers_upstream(&self) -> i32 {
         let mut query = gst::query::Custom::new(gst::Structure::builder(TRACKERS).field(N_TRACKERS, 0).build());
         let is_answered = self.sinkpad.peer_query(query.query_mut());

@@ -39,7 +39,7 @@ glib::wrapper! {
 }
 
 impl RoiTrack {
-    /// The last track ID of this element; 0 before the first.
+    /// Returns the last track ID of this element; 0 before the first.
     pub fn last_id(&self) -> i32 {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         self.imp().last_id()

@@ -58,13 +58,13 @@ impl Case {
         self.region == Size::new(WIDTH as u32, HEIGHT as u32)
     }
 
-    /// The part of the input that shows the image.
+    /// Returns the part of the input that shows the image.
     fn scaled(&self) -> Size {
         let height = if self.is_letterboxed() { self.input.width * self.region.height / self.region.width } else { self.input.height };
         Size::new(self.input.width, height)
     }
 
-    /// Number of values of a batch.
+    /// Returns the number of values of a batch.
     fn n_values(&self) -> usize {
         self.n_rows * 3 * (self.input.width * self.input.height) as usize
     }
@@ -150,7 +150,7 @@ fn mean(values: &[f32]) -> f64 {
     values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len() as f64
 }
 
-/// An image with many colors, equal to that of scripts/compare-fill.
+/// Returns an image with many colors, equal to that of scripts/compare-fill.
 fn frame_bytes(format: PixelFormat) -> Vec<u8> {
     let n_bytes = if format.is_subsampled() { WIDTH * HEIGHT * 3 / 2 } else { WIDTH * HEIGHT * format.pixel_bytes() };
     (0..n_bytes).map(|idx| (idx * 31 / 7 + idx / WIDTH * 3) as u8).collect()

@@ -32,7 +32,7 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// A request whose step and callback run on the pool.
+/// Returns a request whose step and callback run on the pool.
 fn request(pool: &Arc<Pool>) -> InferRequest {
     let request = model().create_infer_request().unwrap();
     append_step(&request, pool.clone(), &Arc::new(Journal::default()), false);

@@ -24,7 +24,7 @@ pub fn seed() -> u64 {
     std::env::var("ROIFLOW_CHECK_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20)
 }
 
-/// The value of `ROIFLOW_CHECK_EFFORT`, default 1. The number of random schedules is multiplied by it. From 10 on, all bounds of
+/// Returns the value of `ROIFLOW_CHECK_EFFORT`, default 1. The number of random schedules is multiplied by it. From 10 on, all bounds of
 /// preemptions are increased by one.
 pub fn effort() -> usize {
     std::env::var("ROIFLOW_CHECK_EFFORT").ok().and_then(|effort| effort.parse().ok()).unwrap_or(1).max(1)
@@ -106,7 +106,7 @@ impl Scheduler for Bounded {
     }
 }
 
-/// A point at which another thread can continue.
+/// Marks a point at which another thread can continue.
 pub fn point() {
     thread_point(&shuttle::sync::atomic::AtomicBool::new(false));
 }

@@ -273,7 +273,7 @@ fn a_tensor_that_moves_is_whole() -> usize {
     })
 }
 
-/// A request whose runs write 1, 3, 2 and 4 values, each equal to the number of values.
+/// Returns a request whose runs write 1, 3, 2 and 4 values, each equal to the number of values.
 fn growing() -> InferRequest {
     let n_runs = AtomicIsize::new(0);
     let script = Script::computing(move |io, _| {

@@ -198,7 +198,7 @@ impl Scene {
         });
     }
 
-    /// All threads are done, and a handle still exists.
+    /// Checks the end of a schedule: all threads are done, and a handle still exists.
     fn check_end(&self, journal: &Journal) {
         journal.with(|entries| {
             if entries.n_called != entries.n_started {
@@ -280,7 +280,7 @@ fn set_callback(request: &InferRequest, journal: &Arc<Journal>, scene: Scene, to
     request.set_callback(called).unwrap();
 }
 
-/// All unordered pairs of programs.
+/// Returns all unordered pairs of programs.
 fn pairs(programs: &[Vec<Call>]) -> Vec<Vec<Vec<Call>>> {
     let with_later = |(idx, a): (usize, &Vec<Call>)| programs[idx..].iter().map(|b| vec![a.clone(), b.clone()]).collect::<Vec<_>>();
     programs.iter().enumerate().flat_map(with_later).collect()

@@ -66,7 +66,7 @@ pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     with_characters(found, info)
 }
 
-/// Layout of an image port, from its extent of one or three channels. `None` if both layouts are possible.
+/// Returns the layout of an image port, from its extent of one or three channels. `None` if both layouts are possible.
 pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
     let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
     match port.shape.dims() {
@@ -79,7 +79,7 @@ pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
     }
 }
 
-/// Number of channels in this layout.
+/// Returns the number of channels in this layout.
 fn n_channels(port: &Port, layout: &str) -> Option<usize> {
     let axis = if layout == "nchw" { 1 } else { 3 };
     match port.shape.dims().get(axis) {
@@ -94,7 +94,7 @@ fn leaves_size_open(port: &Port, layout: &str) -> bool {
     axes.iter().any(|&axis| port.shape.dims().get(axis).is_none_or(Dim::is_open))
 }
 
-/// The extents of a port; `None` for dynamic extents.
+/// Returns the extents of a port; `None` for dynamic extents.
 fn extents(port: &Port) -> Vec<Option<usize>> {
     let extent = |dim: &Dim| match dim {
         Dim::Fixed(extent) => Some(*extent),
@@ -103,7 +103,7 @@ fn extents(port: &Port) -> Vec<Option<usize>> {
     port.shape.dims().iter().map(extent).collect()
 }
 
-/// Width and height in this layout, if they are static.
+/// Returns the width and height in this layout, if they are static.
 fn size_of(port: &Port, layout: &str) -> Option<Size> {
     let (height, width) = if layout == "nchw" { (2, 3) } else { (1, 2) };
     let extents = extents(port);
@@ -119,7 +119,7 @@ fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
         .is_ok_and(|decoder| decoder.check(&output::outputs(info, &shapes, &[]), size).is_ok())
 }
 
-/// The first of these decoders that reads the model's outputs.
+/// Returns the first of these decoders that reads the model's outputs.
 pub(super) fn fitting(info: &ModelInfo, decoders: &[&'static str]) -> Option<&'static str> {
     let port = info.inputs.first()?;
     let size = layout_of(port).and_then(|layout| size_of(port, layout)).unwrap_or(Size::new(640, 640));

@@ -52,7 +52,7 @@ impl Source {
     /// The value of [`Source::Model`] for a description that was deduced only from ports.
     pub const PORTS: &'static str = "its ports";
 
-    /// The path of the description, if the source is a file.
+    /// Returns the path of the description, if the source is a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Named(path) | Self::NextToModel(path) => Some(path),

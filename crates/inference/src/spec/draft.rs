@@ -65,7 +65,7 @@ impl Section {
         self.put(Line { key, value: example.into(), assumed: None, open: Some(choices.into()) });
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|line| line.key == key && line.open.is_none()).map(|line| &line.value)
     }
@@ -122,7 +122,7 @@ impl Draft {
         of_tables.chain(self.output.assumed("[output]")).chain(heads).collect()
     }
 
-    /// The description as text.
+    /// Returns the description as text.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         self.about.iter().for_each(|line| comment(&mut text, line));
@@ -195,7 +195,7 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// A quoted string. Control characters are escaped, also where TOML allows them, because the text may be printed to a terminal.
+/// Returns a quoted string. Control characters are escaped, also where TOML allows them, because the text may be printed to a terminal.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -211,7 +211,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A number with enough digits to identify the 32-bit value.
+/// Returns a number with enough digits to identify the 32-bit value.
 fn number_value(number: f32) -> toml::Value {
     toml::Value::Float(number.to_string().parse().unwrap_or(f64::from(number)))
 }

@@ -202,8 +202,8 @@ impl WrittenInput {
         Ok(Crop { margin, square: self.square.unwrap_or_default(), align })
     }
 
-    /// The input shape with dynamic width, height and channels replaced by the values of `size` and `color`. `None` if nothing changes,
-    /// or if `size` contradicts the port (an error of [`WrittenInput::image_shape`]).
+    /// Returns the input shape with dynamic width, height and channels replaced by the values of `size` and `color`. `None` if nothing
+    /// changes, or if `size` contradicts the port (an error of [`WrittenInput::image_shape`]).
     pub(super) fn sized(&self, port: &Port) -> Option<PartialShape> {
         let [width, height] = self.size.filter(|size| size.iter().all(|extent| (1..=MAX_EXTENT).contains(extent)))?;
         let n_channels = match self.color {
@@ -221,7 +221,7 @@ impl WrittenInput {
         PartialShape::new([*batch].into_iter().chain(wanted.map(Dim::Fixed)).collect()).ok()
     }
 
-    /// The input shape with batch size 1. `size` replaces dynamic width and height.
+    /// Returns the input shape with batch size 1. `size` replaces dynamic width and height.
     pub(super) fn image_shape(&self, port: &Port, preprocess: &Preprocess) -> Result<Shape> {
         let size = self.size;
         let (height_axis, width_axis) = match preprocess.layout {

@@ -81,7 +81,7 @@ static TEXTS: &[(&str, &str)] = &files!(".toml":
 /// Labels files of built-in descriptions.
 static LABELS: &[(&str, &str)] = &files!(".txt": "coco", "imagenet_1000");
 
-/// The description with the checksum of this file; `None` if the file cannot be read.
+/// Returns the description with the checksum of this file; `None` if the file cannot be read.
 pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
     let known = all();
     let (sha256, sha384) = checksums(model).ok()?;
@@ -90,18 +90,18 @@ pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
     known.iter().find(is_it)
 }
 
-/// The descriptions whose model files have the name of this file.
+/// Returns the descriptions whose model files have the name of this file.
 pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
     let stem = model.file_stem().unwrap_or_default().to_str().unwrap_or_default();
     all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(stem)))
 }
 
-/// The description that has this name: one without a folder and without an ending.
+/// Returns the description that has this name: one without a folder and without an ending.
 pub(super) fn of_own_name(name: &Path) -> Option<&'static Known> {
     all().iter().find(|known| name.as_os_str() == known.name)
 }
 
-/// The labels of a built-in description.
+/// Returns the labels of a built-in description.
 pub(super) fn labels(file: &Path) -> Result<Labels> {
     let text = LABELS.iter().find(|(name, _)| file.to_str() == Some(&format!("{name}.txt"))).map(|(_, text)| text);
     text.map(|text| Labels::of_lines(text)).ok_or_else(|| config(format!("there are no built-in labels `{}`", file.display())))

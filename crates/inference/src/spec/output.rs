@@ -216,7 +216,7 @@ impl Context<'_> {
         Err(config(format!("[output] {message}")))
     }
 
-    /// The only decoder that matches the model's outputs.
+    /// Returns the only decoder that matches the model's outputs.
     fn deduced(&self, tensors: &BTreeMap<String, String>, assumed: &mut Vec<String>) -> Result<&'static str> {
         if self.task == Task::Classification {
             let names = self.options.engine.decoders().names_of(Subject::Attributes).collect::<Vec<_>>().join(", ");
@@ -248,7 +248,7 @@ impl Context<'_> {
     }
 }
 
-/// The names of outputs by index, from their roles.
+/// Returns the names of outputs by index, from their roles.
 fn roles(info: &ModelInfo, tensors: &BTreeMap<String, String>) -> Result<Vec<(usize, Arc<str>)>> {
     let mut roles: Vec<(usize, Arc<str>)> = Vec::new();
     for (role, tensor) in tensors {
@@ -268,7 +268,7 @@ pub(super) fn outputs<'a>(info: &'a ModelInfo, shapes: &'a [Vec<usize>], roles: 
     outputs
 }
 
-/// Shapes of a model's outputs; dynamic extents are converted as in [`extents`].
+/// Returns the shapes of a model's outputs; dynamic extents are converted as in [`extents`].
 pub(super) fn shapes(info: &ModelInfo) -> Vec<Vec<usize>> {
     info.outputs.iter().map(extents).collect()
 }
@@ -314,7 +314,7 @@ fn output_names(info: &ModelInfo) -> String {
     info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// The extents of a port; `usize::MAX` for dynamic extents.
+/// Returns the extents of a port; `usize::MAX` for dynamic extents.
 pub(super) fn extents(port: &Port) -> Vec<usize> {
     port.shape
         .dims()
@@ -392,7 +392,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../docs/model-descriptions.md");
 
-    /// The documented examples, with their numbers.
+    /// Returns the documented examples, with their numbers.
     fn examples() -> impl Iterator<Item = (usize, &'static str)> {
         PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example).enumerate()
     }

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use super::config;
 use crate::runtime::Result;
 
-/// Path of the file that a description names with `key`.
+/// Returns the path of the file that a description names with `key`.
 ///
 /// # Errors
 /// Returns `Config` if the file is outside the description's folder, by its path or by a symlink, unless that is allowed.

@@ -17,7 +17,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/model-descriptio
 /// ID of the schema. Editors and validators do not download the schema from this URL.
 const SCHEMA_URL: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/assets/model-description.schema.json");
 
-/// The expected schema.
+/// Returns the expected schema.
 fn schema() -> Value {
     let mut schema = schemars::schema_for!(Written).to_value();
     let head =
@@ -29,7 +29,8 @@ fn schema() -> Value {
     schema
 }
 
-/// The schema of `[output]`: the keys of all decoders, and the decoders that accept each key. Registered decoders may have any keys.
+/// Returns the schema of `[output]`: the keys of all decoders, and the decoders that accept each key. Registered decoders may have any
+/// keys.
 pub(super) fn output(_: &mut SchemaGenerator) -> Schema {
     let heads = json!({"description": "Classifiers: several heads, instead of the other keys.", "items": section(&[Subject::Attributes, Subject::Anything], &keys::<NameKeys>()), "type": "array"});
     let mut schema = section(&[Subject::Objects, Subject::Attributes, Subject::Anything], &BTreeMap::new());
@@ -37,7 +38,7 @@ pub(super) fn output(_: &mut SchemaGenerator) -> Schema {
     schema.try_into().unwrap()
 }
 
-/// The schema of a section with one of these decoders and additional keys.
+/// Returns the schema of a section with one of these decoders and additional keys.
 fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
     let registry = DecoderRegistry::built_in();
     let names: Vec<&str> = registry.names().filter(|name| subjects.contains(&registry.subject(name).unwrap())).collect();

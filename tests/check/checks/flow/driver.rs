@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// The steps of the actions without the lock.
+    /// Adds the steps of the actions that are executed without the lock.
     pub(super) fn perform(&mut self, who: Who, transition: Transition<u8>) {
         let steps: Vec<Step> = transition
             .actions()
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// The thread of the pad's task, if there is one.
+    /// Sets the state of the pad's task, if there is one.
     pub(super) fn set_task(&mut self, state: TaskState) {
         if let Some(task) = self.of_pad.and_then(|task| self.tasks[task].as_mut()) {
             task.state = state;

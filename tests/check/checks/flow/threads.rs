@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// The states after the next step of this thread: several if the sink has a choice, none if the thread is blocked.
+    /// Returns the states after the next step of this thread: several if the sink has a choice, none if the thread is blocked.
     pub(super) fn run(&self, who: Who) -> Vec<Self> {
         let mut world = self.clone();
         let Some(step) = world.steps(who).pop() else { return Vec::new() };
@@ -423,7 +423,7 @@ impl World {
         world
     }
 
-    /// All successor states, each with the thread of its step; `None` for the end of a run.
+    /// Returns all successor states, each with the thread of its step; `None` for the end of a run.
     pub(super) fn successors(&self) -> Vec<(Option<Who>, Self)> {
         let tasks = (0..self.tasks.len()).filter(|task| self.tasks[*task].is_some()).map(Who::Task);
         let threads = [Who::Upstream, Who::Flusher, Who::Changer, Who::Linker].into_iter().chain(tasks);

@@ -179,7 +179,7 @@ fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
     shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)
 }
 
-/// All decoders that read these outputs.
+/// Returns all decoders that read these outputs.
 fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
     let (registry, shapes) = (DecoderRegistry::built_in(), output::shapes(info));
     let names = registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects));

@@ -133,7 +133,7 @@ impl Exported {
         Ok(draft)
     }
 
-    /// The decoder for the single output of a detector.
+    /// Returns the decoder for the single output of a detector.
     fn decoder(&self, info: &ModelInfo) -> Result<&'static str> {
         let n_classes = self.names.len();
         let unexpected = || {
@@ -189,7 +189,7 @@ impl Literal {
         rest.trim().is_empty().then_some(literal)
     }
 
-    /// A list of strings, or a dict from 0, 1, 2 and so on to strings.
+    /// Converts a list of strings, or a dict from 0, 1, 2 and so on to strings, to a list of names.
     fn into_names(self) -> Option<Vec<String>> {
         let name = |literal: Self| match literal {
             Self::Text(text) => Some(text),
@@ -267,7 +267,7 @@ impl Literal {
         }
     }
 
-    /// A quoted string with Python escapes.
+    /// Parses a quoted string with Python escapes.
     fn text(rest: &mut &str, quote: char) -> Option<Self> {
         let mut text = String::new();
         let mut characters = rest[1..].chars();
@@ -338,7 +338,7 @@ impl Yaml {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// A number unchanged, anything else as a quoted string.
+    /// Returns a number unchanged, and any other text as a quoted string.
     fn scalar(text: &str) -> String {
         let inner = match text.chars().next() {
             Some('\'') => text.trim_matches('\'').replace("''", "'"),
