@@ -281,7 +281,10 @@ class Results(Sequence[Detection]):
         return cast("dict[str, Any]", json.loads(self.to_json(frame=frame, stream=stream, source=source)))
 
     def to_supervision(self) -> Any:
-        """`supervision.Detections` of these boxes, with `class_name` in `data`. Raises ImportError if supervision is not installed."""
+        """Convert the boxes to `supervision.Detections`, with `class_name` in `data`.
+
+        Raises ImportError if supervision is not installed.
+        """
         import supervision  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         boxes = self.boxes
@@ -392,7 +395,7 @@ class ImageModel:
         rois: Rois | Sequence[Rois | None] | None = None,
         color: _Color | None = None,
     ) -> Results | list[Results]:
-        """Run one image, or the images of a list side by side, and wait for the results.
+        """Run one image, or the images of a list concurrently, and wait for the results.
 
         - `image`: an array of uint8, [H, W], [H, W, 3] or [H, W, 4], read in place; an image of Pillow; the path of an image
           file; or a list of these, which gives a list of `Results`.
@@ -424,7 +427,7 @@ class ImageModel:
     def stream(
         self, images: Iterable[ImageSource | tuple[ImageSource, Results]], *, color: _Color | None = None
     ) -> Iterator[tuple[ImageSource, Results]]:
-        """Run the images of any iterable side by side, and yield pairs of image and results in their order.
+        """Run the images of any iterable concurrently, and yield pairs of image and results in the order of the images.
 
         Takes only a few images ahead, enough to keep the device busy. So the iterable may be endless. A pair of image and results
         is an image with `rois`: `age.stream(faces.stream(video))` is a cascade. An iterable that writes all frames into one array
@@ -570,20 +573,20 @@ def load(
 
     - `description`: how an image becomes the input, and what the outputs mean: a file, the name of a known model, or a
       dictionary with the tables of such a file. Default: the file next to the model, a built-in one, or the model's metadata.
-    - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on; `AUTO`: the fastest one that runs the model.
+    - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on. `AUTO` selects the fastest device that can run the model.
     - `confidence`: objects with a lower confidence are omitted; default: the threshold of the description.
     - `iou`: a box that overlaps a box with a higher confidence by more than this is suppressed.
     - `classes`: labels or numbers of the classes to report; default: all.
-    - `labels`: names of the classes, in place of those of the description.
+    - `labels`: names of the classes. They replace the labels of the description.
     - `color`: order of the channels of arrays: `bgr` as OpenCV reads images, or `rgb`.
     - `preprocess`: a function that gets the image, or its registered name; see `register_preprocess`.
     - `batch`: images and regions per call of the engine, for models with an open batch axis.
-    - `performance`: `latency` uses all cores for one image, `throughput` runs several images side by side. Default: `latency` for
+    - `performance`: `latency` uses all cores for one image, `throughput` runs several images concurrently. Default: `latency` for
       single images, `throughput` for lists, `submit` and `stream`. The model is compiled for `throughput` on the first such use.
     - `config`: options of the device, such as `{"threads": 2}`.
 
-    Raises FileNotFoundError if there is no such file; ConfigError, a RuntimeError, if there is no description or an option is
-    wrong; ModelError if the file is not a model that a device runs; ValueError for wrong arguments.
+    Raises FileNotFoundError if the file does not exist, ConfigError (a RuntimeError) if there is no description or an option is
+    invalid, ModelError if no device can run the file as a model, and ValueError for invalid arguments.
     """
     path = os.fspath(model)
     if not isinstance(path, str):
@@ -636,7 +639,7 @@ def register_decoder(name: str, function: Decode, *, task: Literal["detection", 
     - For `classification` it returns a number, a text, a pair of class number and confidence, a pair of text and confidence, an
       array, or a dictionary of these by the name of the attribute.
 
-    An exception of the function is raised by the call of the model. Raises TypeError and ValueError for wrong arguments.
+    If the function raises an exception, the call of the model raises it. Raises TypeError and ValueError for invalid arguments.
     """
     _roiflow._register_decoder(name, function, task)
 
@@ -644,11 +647,11 @@ def register_decoder(name: str, function: Decode, *, task: Literal["detection", 
 def register_preprocess(name: str, function: Preprocess) -> None:
     """Register a preprocessing function by a name, for `load(..., preprocess=name)`.
 
-    The function gets the array of uint8 of the caller, and must not change it. It returns one of these:
+    The function gets the caller's array of uint8, and must not change it. It returns one of these:
 
-    - An image of uint8 with the same scene, of any size. The preprocessing of the description follows. Boxes are mapped back.
-    - The input of the model: an array with four axes, cast to the element type of the model. Boxes are mapped back as if the
-      image was stretched to the input.
+    - An image of uint8 with the same scene, of any size. It is then preprocessed as the description specifies. Boxes are mapped to the original image.
+    - The input of the model: an array with four axes, cast to the element type of the model. Boxes are mapped to the
+      image as if the image was stretched to the input.
     - A pair of the input and (scale x, scale y, offset x, offset y): a point of the image is the point of the input times scale
       plus offset.
 

@@ -79,7 +79,7 @@ impl Taps {
         self.firsts.iter().zip(&self.lasts).map(move |(first, last)| (first + tap_idx as u32).min(*last))
     }
 
-    /// Range of source samples of one pixel.
+    /// Range of the source samples that one pixel depends on.
     pub(super) fn window(&self, pixel_idx: usize) -> Range<u32> {
         self.firsts[pixel_idx]..self.lasts[pixel_idx] + 1
     }
@@ -146,7 +146,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for FilterInteger<'_, S, T,
     }
 }
 
-/// Rows in a ring buffer with their weights.
+/// Rows in a ring buffer, with the weights of one output line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RingRows<'a, T, W> {
     /// Rows of equal length. The last row is followed by the first.
@@ -162,7 +162,7 @@ pub(super) struct RingRows<'a, T, W> {
 }
 
 impl<'a, T, W: Copy> RingRows<'a, T, W> {
-    /// Block `block_idx` of each row, with the row's weight.
+    /// Returns block `block_idx` of each row, with the weight of the row.
     #[inline(always)]
     fn blocks(&self, block_idx: usize) -> impl Iterator<Item = (&'a [T; LANES], W)> {
         let (row_blocks, n_ring) = (self.row_len / LANES, self.ring.len() / self.row_len);

@@ -26,7 +26,7 @@ pub(super) struct FilteredRows {
     exact: Aligned<f32>,
     integer: Aligned<u16>,
     row_len: usize,
-    /// Rows below this number are in the ring, if a line has used them.
+    /// Index after the last computed row. Later lines compute rows from this index on.
     end: u32,
     line: Aligned<f32>,
     normalizers: [Normalizer; 3],
@@ -67,7 +67,7 @@ impl FilteredRows {
         self.end = 0;
     }
 
-    /// The line `line_idx`, counted from the first visible line. Lines must be requested in order.
+    /// Computes the line `line_idx`, counted from the first visible line. Lines must be requested in order.
     pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, simd: Simd) -> Line<'_> {
         let window = self.lines.window(line_idx);
         for row in self.end.max(window.start)..window.end {

@@ -40,7 +40,7 @@ impl SampleType {
     }
 }
 
-/// Position of the samples of a component.
+/// Position of the samples of a component in its plane.
 #[derive(Debug, Clone, Copy, Default)]
 struct Component {
     plane_idx: usize,
@@ -50,7 +50,7 @@ struct Component {
     spacing: Spacing,
 }
 
-/// Distance of the samples in a row.
+/// Distance of adjacent samples in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Spacing {
     stride_bytes: usize,
@@ -66,7 +66,7 @@ impl Spacing {
     }
 }
 
-/// Components with interleaved samples, which are sampled together.
+/// A group of components whose samples are interleaved in memory. They are sampled together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Group {
     /// Index of the component that is first in memory.
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The red of each pixel, rounded.
+    /// Returns the red value of each pixel, rounded.
     fn reds(frame: &Frame) -> Vec<i32> {
         let Size { width, height } = frame.size();
         let values = filled([1, 3, height as usize, width as usize], |input, scratch| {

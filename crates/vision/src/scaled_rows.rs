@@ -122,7 +122,7 @@ impl ScaledRows {
         }
     }
 
-    /// The line `line_idx`, counted from the first visible line. Lines must be requested in order.
+    /// Computes the line `line_idx`, counted from the first visible line. Lines must be requested in order.
     pub(super) fn line(&mut self, line_idx: usize, source: Rows<'_>, simd: Simd) -> Line<'_> {
         if let Some(tap) = self.taps.get(line_idx + LINES_AHEAD) {
             self.prefetch(*tap, source, simd);

@@ -47,8 +47,8 @@ pub(super) struct Normalizer {
 }
 
 impl Normalizer {
-    /// The normalization of pixels in units of `1 / n_steps`; `n_steps` is a power of two. The results have the same bits. `None` if values
-    /// would overflow or lose precision.
+    /// Returns the normalization for pixel values in units of `1 / n_steps`, where `n_steps` is a power of two. Its results have the same
+    /// bits as those of `self`. Returns `None` if values would overflow or lose precision.
     pub(super) fn of_steps(self, n_steps: f32) -> Option<Self> {
         let of_steps = Self { mean: self.mean * n_steps, factor: self.factor / n_steps };
         (of_steps.mean / n_steps == self.mean && of_steps.factor * n_steps == self.factor).then_some(of_steps)
@@ -75,7 +75,7 @@ pub(super) struct Line<'a> {
 /// The two rows to interpolate, for each color, and the weight of the second row.
 #[derive(Debug)]
 pub(super) enum Blend<'a> {
-    /// Pixel values, or values in steps if the normalizers are made for steps.
+    /// Pixel values, or values in steps if [`Normalizer::of_steps`] created the normalizers.
     Exact { first: &'a [f32], second: &'a [f32], weight: f32 },
     /// Fixed-point sums, which [`integer_pixel`] combines into a pixel.
     Integer { first: &'a [u16], second: &'a [u16], steps: u16 },
@@ -104,7 +104,7 @@ pub(super) struct InputRow<'a> {
 }
 
 impl<'a> InputRow<'a> {
-    /// Batch item `row` of `input` with the axes `axes`. Lines and columns refer to the unrotated image.
+    /// Creates a writer for batch item `row` of `input` with the axes `axes`. Lines and columns refer to the unrotated image.
     ///
     /// # Errors
     /// Returns [`ErrorKind::ElementType`] for unsupported element types.

@@ -16,7 +16,8 @@ use crate::frame::Similarity;
 pub(super) struct WarpedLine {
     /// Sample positions of each column: left and right, top and bottom.
     taps: Vec<Corners>,
-    /// Weights of the right samples, of the bottom samples, and of the image relative to the border.
+    /// Weights of the right samples. `below` has the weights of the bottom samples, `inside` the weights of the image relative to the
+    /// border.
     right: Aligned<f32>,
     below: Aligned<f32>,
     inside: Aligned<f32>,
@@ -59,7 +60,7 @@ impl WarpedLine {
         }
     }
 
-    /// Line `y` of an input of `width` pixels.
+    /// Computes line `y` of an input of `width` pixels.
     pub(super) fn line(&mut self, y: usize, width: usize, frame_from_input: &Similarity, source: Rows<'_>, on: Simd) -> Line<'_> {
         let size = source.image.size();
         for x in 0..width {

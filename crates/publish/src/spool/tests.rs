@@ -52,7 +52,7 @@ fn store(log: &mut Log, frames: std::ops::Range<u64>) {
     }
 }
 
-/// All unread messages: frame numbers, and gaps as (from, to, dropped).
+/// Reads all unread messages. Returns frame numbers, and gaps as (from, to, dropped).
 fn read(log: &mut Log) -> Vec<Result<u64, (u64, u64, u64)>> {
     let mut all = Vec::new();
     while let Some((message, is_gap)) = log.next().unwrap() {
@@ -191,7 +191,7 @@ fn gap_of_a_killed_process_is_whole_although_old_records_follow_it() {
     }
     let n_dropped = log.n_dropped();
     drop(log);
-    // Killed between the write of the gap and the cut of the old records.
+    // Simulate a process that was killed after it wrote the gap record and before it removed the old records.
     let gap = std::fs::read(&first).unwrap();
     std::fs::write(&first, [&gap, &old[gap.len()..]].concat()).unwrap();
     let mut log = folder.log(Limits::MIN_BYTES);
@@ -240,7 +240,7 @@ fn message_that_cannot_be_stored_leaves_a_gap_in_its_place() {
     assert_eq!(read(&mut log), [Ok(0), Ok(1), Err((2, 2, 1)), Ok(3)]);
 }
 
-/// A small file system in memory. `None` without the right to mount.
+/// Mounts a small file system in memory. Returns `None` if the process may not mount.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -294,12 +294,12 @@ fn full_disk_drops_the_oldest_messages_and_says_so() {
     assert_eq!(read(&mut log), expected);
 }
 
-/// What the scripted destination does next.
+/// The next action of the scripted destination.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
     Down,
     Accept,
-    /// Takes messages without acknowledging them, and fails in the flush.
+    /// Accepts messages without acknowledging them, and fails in the flush.
     Lose,
     Reject,
 }

@@ -25,7 +25,7 @@ impl Grid {
         ((cell_idx % self.n_columns) as f32, (cell_idx / self.n_columns) as f32)
     }
 
-    /// Points in input pixels, from pairs of x and y relative to the cell's corner, in cells.
+    /// Converts pairs of x and y, relative to the cell's corner and in units of cells, to points in input pixels.
     pub(super) fn points<'a>(&self, cell_idx: usize, values: &'a [f32]) -> impl Iterator<Item = Point> + 'a {
         let ((column, line), pixels) = (self.place(cell_idx), self.stride as f32);
         values.as_chunks().0.iter().map(move |[x, y]| Point { x: (column + x) * pixels, y: (line + y) * pixels })
@@ -37,7 +37,7 @@ pub(super) fn n_cells(input: Size, strides: &[u32]) -> usize {
     strides.iter().map(|&stride| Grid::new(input, stride).n_cells()).sum()
 }
 
-/// The grid of a cell and the index in that grid. `cell_idx` counts the cells of all grids in the order of `strides`.
+/// Returns the grid of a cell, and the index of the cell in that grid. `cell_idx` counts the cells of all grids in the order of `strides`.
 pub(super) fn find_cell(input: Size, strides: &[u32], cell_idx: usize) -> Option<(Grid, usize)> {
     let mut before = 0;
     strides.iter().map(|&stride| Grid::new(input, stride)).find_map(|grid| {

@@ -7,7 +7,7 @@ use super::{
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Columns: center, size, objectness.
+/// Number of columns before the class scores: center, size and objectness.
 const N_LEADING: usize = 5;
 
 /// Output `[1, N, 5 + classes]`.

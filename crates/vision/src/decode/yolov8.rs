@@ -5,7 +5,7 @@ use super::{Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, Raw
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Rows: center and size.
+/// Number of rows before the class scores: center and size.
 const N_LEADING: usize = 4;
 /// Number of columns processed together. Their best classes are computed with vector instructions, one output row after another.
 const N_TOGETHER: usize = 64;

@@ -15,7 +15,7 @@ impl Random {
         self.0
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     fn range(&mut self, low: u32, high: u32) -> u32 {
         low + (self.next() >> 16) as u32 % (high - low + 1)
     }
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// A frame and the bytes it was created from.
+/// A frame, and the bytes from which it was created.
 struct Image {
     frame: Frame,
     bytes: Vec<u8>,
@@ -49,14 +49,14 @@ fn random_image(random: &mut Random, format: PixelFormat, size: Size, colorimetr
     Image { frame, bytes, places }
 }
 
-/// Red, green and blue of one pixel of the whole image, by definition.
+/// Computes red, green and blue of one pixel of the whole image, directly from the definition.
 fn reference_color(image: &Image, x: usize, y: usize, round: bool, gray: bool) -> [f64; 3] {
     let byte = |plane: usize, row: usize, column: usize| {
         let place = image.places[plane];
         f64::from(image.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
     };
     let format = image.frame.format();
-    // 10-bit samples in units of 1/4.
+    // Convert 10-bit samples to units of 1/4.
     let sample = |plane: usize, row: usize, column: usize| match format {
         PixelFormat::P010 => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 256.0,
         PixelFormat::I420Ten => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 4.0,
@@ -97,7 +97,7 @@ fn reference_color(image: &Image, x: usize, y: usize, round: bool, gray: bool) -
     if gray { [round(0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2]); 3] } else { color }
 }
 
-/// The value of one input pixel before encoding.
+/// Computes the value of one input pixel before encoding.
 fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, input: Size, at: (usize, usize, usize)) -> f64 {
     let (channel, y, x) = at;
     let rotation = preprocess.rotation;
@@ -126,7 +126,7 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
     let pixel = if i < 0.0 || j < 0.0 || i >= nw || j >= nh {
         f64::from(preprocess.pad)
     } else {
-        // Position of the pixel in the unrotated image.
+        // Compute the position of the pixel in the unrotated image.
         let ((i, j), (w, h), (nw, nh)) = match rotation {
             Rotation::None => ((i, j), (w, h), (nw, nh)),
             Rotation::Clockwise => ((j, nw - 1.0 - i), (h, w), (nh, nw)),
@@ -167,7 +167,7 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
     (pixel - f64::from(preprocess.mean[channel])) / f64::from(preprocess.scale[channel])
 }
 
-/// Samples of an axis and their weights for one output pixel; `step` is the number of samples per pixel.
+/// Returns the source samples along one axis and their weights for one output pixel. `step` is the number of samples per output pixel.
 fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
     let (center, reach) = ((pixel + 0.5) * step, step.max(1.0));
     let weighted = (0..extent as u32).map(f64::from);
@@ -177,7 +177,7 @@ fn triangle(pixel: f64, step: f64, extent: f64) -> Vec<(f64, f64)> {
     weighted.into_iter().map(|(idx, weight)| (idx, weight / sum)).collect()
 }
 
-/// The value at an index of a tensor, for any element type.
+/// Reads the value at an index of a tensor of any element type.
 fn stored_value(tensor: &Tensor, index: [usize; 4]) -> f64 {
     let bytes = tensor.bytes().unwrap();
     let offset: usize = index.iter().zip(bytes.layout().stride_bytes()).map(|(i, stride)| i * stride).sum();
@@ -187,7 +187,7 @@ fn stored_value(tensor: &Tensor, index: [usize; 4]) -> f64 {
         ElementType::Bf16 => f64::from(f32::from_bits(u32::from(u16::from_ne_bytes([cell[0], cell[1]])) << 16)),
         ElementType::F16 => {
             let bits = u16::from_ne_bytes([cell[0], cell[1]]);
-            // Converts a half to `f32`: exponent and fraction, with the bias of `f32`.
+            // Convert a half to `f32`: move exponent and fraction, and change the exponent bias.
             let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * 2_f32.powi(112);
             f64::from(if bits & 0x8000 == 0 { magnitude } else { -magnitude })
         }
@@ -318,7 +318,7 @@ fn random_regions_match_the_reference() {
         }
         n_values += tensor.layout().n_elements() / 3;
     }
-    // Exact midpoints that the last bit decides are rare.
+    // Values near a rounding midpoint are rare.
     assert!(n_off * 200 < n_values, "seed {seed}: {n_off} of {n_values} values are a step off");
     eprintln!("{n_off} of {n_values} values a step off");
 }
@@ -400,7 +400,7 @@ fn rotation_equals_preprocessing_a_rotated_image() {
                 let (expected, turned_from_input) = fill(&before, &turned);
                 let (got, frame_from_input) = fill(&Preprocess { rotation, ..before }, &frame);
                 let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
-                // Weights are rounded along the other axis.
+                // In the rotated image, the weights of the other axis are rounded.
                 assert!(worst < 255.0 / 32768.0 + 1e-3, "{rotation:?}, {resize:?}: {worst}");
                 // A box corner in the rotated image maps to a corner in the frame.
                 let in_turned = turned_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });
