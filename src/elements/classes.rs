@@ -40,7 +40,8 @@ impl ClassCheck {
             return;
         }
         let names = classes.names();
-        // A list may name more classes than this model has. Only a label that is similar to a known one is likely a typo.
+        // `object-class` may name more classes than this model has. An unknown label is likely a typo only if it is similar to a known
+        // label.
         let has_known = names.iter().any(|class| given.contains(&class.as_str()));
         let unknown = names.iter().filter(|class| !given.contains(&class.as_str())).filter_map(|class| {
             let meant = stages::nearest(class, given.iter().copied()).filter(|label| !names.iter().any(|class| class == label));

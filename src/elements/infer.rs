@@ -81,7 +81,7 @@ pub(super) struct Driver {
     stream: Arc<Stream>,
     /// Serializes starting, stopping and pausing the task. See the module's section on locks.
     task_control: Mutex<()>,
-    /// Counters of result reuse. Set when a classifier first loads a model.
+    /// Counters of result reuse, which are set when a classifier first loads a model.
     pub(super) reuse: OnceLock<Arc<ReuseCounts>>,
 }
 
@@ -100,7 +100,7 @@ impl Driver {
         self.stream.begin(loading);
     }
 
-    /// Makes threads return that wait for the stage or for a slot. Called before the element stops.
+    /// Makes threads return that wait for the stage or for a slot. The element calls this before it stops.
     pub(super) fn stop_waiting(&self) {
         let _stopped = self.stream.handle(Trigger::Deactivate);
         let loading = self.stream.lock().model.loading.take();

@@ -108,7 +108,7 @@ pub fn register_static() -> Result<(), glib::BoolError> {
     DONE.get_or_init(|| {
         gst::init().map_err(|error| glib::bool_error!("GStreamer can't be initialized: {error}"))?;
         plugin_register_static()?;
-        // Used by `roiflow run` only, not part of the plugin.
+        // Only `roiflow run` uses this element; the element is not part of the plugin.
         gst::Element::register(None, video_file::NAME, gst::Rank::NONE, video_file::VideoFile::static_type())
     })
     .clone()
@@ -135,7 +135,7 @@ impl HeldModels {
 }
 
 /// Keeps the models that the inference elements of this bin have loaded or are loading, so that a later pipeline need not compile them
-/// again. Empty if the elements are stopped.
+/// again. The result is empty if the elements are stopped.
 pub fn hold_models(bin: &impl IsA<gst::Bin>) -> HeldModels {
     let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
     let inference = elements.filter_map(|element| element.downcast::<inference::Inference>().ok());

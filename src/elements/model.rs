@@ -100,8 +100,8 @@ impl Stream {
         is_live || self.policy().max_latency.is_some()
     }
 
-    /// Returns the error of a model that never runs. Called after a failed run: `None` if any run has succeeded, or a run on a black frame
-    /// succeeds. A flush or a stop releases the caller.
+    /// Returns the error of a model that never runs. The driver calls this after a failed run. Returns `None` if any run has succeeded, or
+    /// if a run on a black frame succeeds. A flush or a stop releases the caller.
     pub(super) fn never_runs(&self) -> Option<stages::Error> {
         let (work, loading) = {
             let state = self.lock();

@@ -41,21 +41,21 @@ pub(super) enum SchedulingPolicy {
 /// The reason why a frame was skipped or dropped. If a property is the reason, the reason has the property's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// Not selected by `inference-interval`.
+    /// `inference-interval` did not select the frame.
     Interval,
-    /// No motion since the last inferred frame.
+    /// There was no motion since the last inferred frame.
     Motion,
-    /// No free slot in the queue.
+    /// The in-flight queue had no free slot.
     Queue,
     /// The results would be, or were, too late.
     Latency,
     /// QoS events of the sink report that the frame is too late.
     Qos,
-    /// Flush, or end of the stream by a state change. Drops only.
+    /// A flush or a state change discarded the frame. This reason occurs only for dropped frames.
     Flush,
-    /// Downstream returned EOS or an error. Drops only.
+    /// Downstream returned EOS or an error. This reason occurs only for dropped frames.
     Downstream,
-    /// Too many failed frames in a row. Drops only.
+    /// Too many frames in a row failed. This reason occurs only for dropped frames.
     Failures,
 }
 

@@ -135,7 +135,7 @@ impl Drop for Held {
 }
 
 impl Share {
-    /// Holds a buffer. `leaves_one`: upstream must always find a free buffer.
+    /// Holds a buffer. If `leaves_one` is true, upstream must always find a free buffer.
     pub(super) fn take(&self, buffer: &gst::Buffer, leaves_one: bool) -> Result<Held, Full> {
         if self.max_held.is_some_and(|max_held| self.held.load(Ordering::Acquire) >= max_held) {
             return Err(Full::Element);

@@ -55,11 +55,11 @@ pub(super) fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
     put_held(buffer, Held::of(payload));
 }
 
-/// Reserves a range of object IDs that no other copy in the process uses. Called once, before the first frame.
+/// Reserves a range of object IDs that no other copy in the process uses. Call this once, before the first frame.
 pub(super) fn claim_ids() {
     let api = registered().api().into_glib();
     let registry = registry();
-    // Only one copy at a time holds this lock.
+    // The lock excludes other copies of the library in this process.
     let _guard = registry.object_lock();
     // SAFETY: the type is registered, the name is a static C string, and the data is a number that is never dereferenced.
     let n_before = unsafe {
@@ -253,7 +253,7 @@ fn registered() -> &'static Registered {
     static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
         const NAME: &std::ffi::CStr = c"RoiflowResultsMeta1";
         let registry = registry();
-        // Only one copy at a time holds this lock.
+        // The lock excludes other copies of the library in this process.
         let _guard = registry.object_lock();
         // SAFETY: names are C strings, the list of tags ends with null, and both are copied; size and functions belong to `Raw`, which
         // begins with a `GstMeta`.

@@ -172,7 +172,7 @@ impl ResultReuse {
         Self { settings: settings.clone(), max_in_background, state: Mutex::new(state), counts }
     }
 
-    /// Decides which objects of a frame are classified. Must be called in stream order.
+    /// Decides which objects of a frame are classified. The caller must pass frames in stream order.
     pub(super) fn plan<'a>(&self, results: &FrameResults, objects: impl Iterator<Item = &'a Detection>, crop: &Crop) -> FramePlan {
         let mut plan = FramePlan::default();
         if !self.settings.are_used() {
@@ -224,7 +224,7 @@ impl ResultReuse {
         }
     }
 
-    /// Like [`ResultReuse::record`], for background runs. `has_succeeded`: whether a run succeeded.
+    /// Like [`ResultReuse::record`], for background runs. `has_succeeded` is true if a run succeeded.
     pub(super) fn record_in_background(&self, pending: &PendingResults, classified: &StageResults, has_succeeded: bool) {
         let mut state = self.state.lock().unwrap();
         state.n_in_background -= 1;

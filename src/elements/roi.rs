@@ -131,7 +131,7 @@ impl Mark {
         Self { object: detection.id, id, kind, place, params: 0, has_track: false, n_classifications: 0, names: 0, is_complete: false }
     }
 
-    /// Takes a snapshot. `has_more`: the region contains results that the detection lacks.
+    /// Takes a snapshot. `has_more` is true if the region contains results that the detection lacks.
     fn of(roi: &RoiMeta, detection: &Detection, size: Size, has_more: bool) -> Self {
         let place = pixel_rect(roi);
         let (params, has_track) = (hash(roi.params().map(|structure| structure.name().as_str())), roi.param(OBJECT_ID).is_some());

@@ -1,4 +1,4 @@
-//! `roiflow-video-file`: sink of `roiflow run` for encoded video. Not part of the plugin.
+//! `roiflow-video-file`: sink of `roiflow run` for encoded video. The element is not part of the plugin.
 //!
 //! The element differs from `filesink` in three ways:
 //!

@@ -23,7 +23,7 @@ pub(super) trait Work: Send + Sync {
     /// Adds the results of an earlier frame to the results of a skipped frame.
     fn carry(&self, earlier: &FrameResults, results: &mut FrameResults);
 
-    /// Adds reused results of tracked objects. Called for every frame that leaves, in stream order.
+    /// Adds reused results of tracked objects. The driver calls this for every frame that leaves, in stream order.
     fn leave(&self, _results: &mut FrameResults) {}
 
     /// Discards results of earlier frames: the stream was flushed or has ended.

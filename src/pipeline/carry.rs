@@ -95,7 +95,8 @@ impl Carried {
         next
     }
 
-    /// Continues the numbers in the next pipeline, before it starts. `since_begin`: time since the first pipeline of the stream started.
+    /// Continues the numbers in the next pipeline, before it starts. `since_begin` is the time since the first pipeline of the stream
+    /// started.
     pub(super) fn continue_in(&self, pipeline: &gst::Pipeline, since_begin: Duration) {
         let is_first = self.n_frames == 0;
         let after_last = self.last_timestamp_ns.map_or(0, |last| last + 1);

@@ -19,7 +19,7 @@ use gst::prelude::*;
 use gstreamer as gst;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
-/// Plugins whose libraries were loaded. Locked while loading, so that other threads wait for it.
+/// Plugins whose libraries were loaded. The lock is held while libraries are loaded, so that other threads wait until they are loaded.
 static PREPARED: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
 
 /// Loads the libraries of the most likely decoder for these caps, unless they are loaded already.

@@ -9,7 +9,7 @@ pub enum ErrorKind {
     Usage,
     /// Failure, such as a missing file or a broken stream.
     Failed,
-    /// The reader of standard output has closed the pipe. Not a failure.
+    /// The reader of standard output has closed the pipe. This is not a failure.
     Closed,
 }
 

@@ -14,7 +14,7 @@ use super::{Ending, Error, Plan, Progress, Result};
 /// Maximum number of unread progress events; later progress events are left out.
 const MAX_UNREAD_PROGRESS: usize = 64;
 
-/// Runs any number of streams. Cheap to clone; dropping the last clone stops the streams.
+/// Runs any number of streams. A handle is cheap to clone. Dropping the last clone stops the streams.
 ///
 /// One thread of the process supervises all streams of all handles. Only [`PipelineHandle::wait`] and [`PipelineHandle::remove`] block.
 ///
@@ -262,7 +262,7 @@ impl Drop for Inner {
 #[derive(Debug)]
 pub(super) struct Board {
     entries: Mutex<BTreeMap<StreamId, Entry>>,
-    /// Notified when a stream ends or is removed.
+    /// Condition variable that is notified when a stream ends or is removed.
     changed: Condvar,
     events: crossbeam_channel::Sender<StreamEvent>,
 }
@@ -292,7 +292,7 @@ impl Board {
         }
     }
 
-    /// Records that a stream waits for its source. `past`: measurements of its pipelines so far.
+    /// Records that a stream waits for its source. `past` are the measurements of its pipelines so far.
     pub(super) fn wait_for_source(&self, stream: StreamId, past: &Stats) {
         self.set_pipeline(stream, Phase::Reconnecting, past, None);
     }

@@ -23,7 +23,7 @@ pub struct Models {
 pub struct Classifier {
     /// The model.
     pub model: PathBuf,
-    /// Labels of the objects to classify. Empty: every object is classified.
+    /// Labels of the objects to classify. If the list is empty, every object is classified.
     pub object_classes: Vec<String>,
 }
 

@@ -32,7 +32,7 @@ pub(super) fn is_in_source(object: &gst::Object) -> bool {
 /// The reason why a stream failed.
 pub(super) enum Reason {
     Known(Error),
-    /// An error message of an element. `has_played`: frames of the input have already arrived.
+    /// An error message of an element. `has_played` is true if frames of the input have already arrived.
     OfElement {
         message: gst::Message,
         has_played: bool,

@@ -82,8 +82,8 @@ pub(super) struct Fault {
 }
 
 impl Restart {
-    /// Whether a stream with this end is restarted. `is_live`: the address is that of a camera or another live source. `has_played`: the
-    /// source has delivered a frame before.
+    /// Whether a stream with this end is restarted. `is_live` is true if the address is that of a camera or another live source.
+    /// `has_played` is true if the source has delivered a frame before.
     pub(super) fn follows(&self, end: End, is_live: bool, has_played: bool) -> bool {
         match (self.policy, end) {
             (Some(RestartPolicy::Never), _) | (_, End::Final) => false,
@@ -103,7 +103,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the time of the next attempt. `frames`: first and last frame of the failed attempt. `random`: from 0 to 1.
+    /// Returns the time of the next attempt. `frames` are the times of the first and the last frame of the failed attempt. `random` is a
+    /// random number from 0 to 1.
     ///
     /// The delay is between half and all of a bound, so that cameras which failed together do not return together. The bound begins with
     /// twice the shortest delay and doubles with each failure.

@@ -40,12 +40,12 @@ use crate::frame::{Frame, FrameResults, Size};
 pub struct Stream {
     sink: gst_app::AppSink,
     events: Events,
-    /// Notified when there is a frame, and when the last sender is dropped.
+    /// Receives a message when there is a frame, and when the last sender is dropped.
     wake: Receiver<()>,
     entrance: Arc<Entrance>,
     senders: Mutex<Weak<Token>>,
     phase: Phase,
-    /// The stream ended because all senders were dropped.
+    /// Whether the stream ended because all senders were dropped.
     is_abandoned: bool,
     /// Stops the pipeline when the stream is dropped.
     _handle: PipelineHandle,
@@ -60,14 +60,14 @@ enum Phase {
     Done,
 }
 
-/// Pushes frames into a stream. Cheap to clone.
+/// Pushes frames into a stream. A sender is cheap to clone.
 ///
 /// Call [`Sender::end`] after the last frame. If all senders are dropped while the stream waits for frames, the stream ends with an
 /// error.
 #[derive(Debug, Clone)]
 pub struct Sender(Arc<Token>);
 
-/// Shared by a stream and its senders.
+/// The input of a pipeline, which a stream and its senders share.
 #[derive(Debug)]
 struct Entrance {
     source: gst_app::AppSrc,
@@ -76,7 +76,7 @@ struct Entrance {
     wake: crossbeam_channel::Sender<()>,
 }
 
-/// Shared by all senders: it exists while at least one sender exists.
+/// A value that all senders share. It exists while at least one sender exists.
 #[derive(Debug)]
 struct Token(Arc<Entrance>);
 

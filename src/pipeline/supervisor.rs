@@ -21,9 +21,9 @@ use super::{Ending, Error, Result};
 pub(super) enum Input {
     /// A stream to start.
     Add(Box<Life>),
-    /// A request of the application for a stream. Ignored after the stream has ended.
+    /// A request of the application for a stream. The loop ignores it after the stream has ended.
     Request(StreamId, Request),
-    /// A request of a session with this number for its stream. Ignored after the session has ended.
+    /// A request of a session with this number for its stream. The loop ignores it after the session has ended.
     OfSession(StreamId, u32, Request),
 }
 

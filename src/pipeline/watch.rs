@@ -172,7 +172,8 @@ impl Watch {
 
     /// Returns the error of an unexpected EOS: a camera has no end.
     ///
-    /// `reached` is the end of the last frame. `declares_duration`: the container declares its duration, which is checked elsewhere.
+    /// `reached` is the end of the last frame. `declares_duration` is true if the container declares its duration; `decoded` checks such
+    /// durations.
     pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>, declares_duration: bool) -> Option<Error> {
         let duration = self.duration();
         let origin = self.source.property::<Option<gst::Element>>("source");

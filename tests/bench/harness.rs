@@ -142,7 +142,7 @@ fn n_skipped(n: usize) -> usize {
     }
 }
 
-/// Checks the statistics against a table. Called before any measurement.
+/// Checks the statistics against a table. The benchmark calls this before any measurement.
 pub fn check() {
     // Number of excluded values at each end, from a table of the sign test at 5 %, two-sided.
     for (n, expected) in [(1, 0), (7, 0), (8, 0), (9, 1), (12, 2), (15, 3), (21, 5), (25, 7)] {

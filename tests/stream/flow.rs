@@ -618,7 +618,7 @@ fn concurrent_flushes_and_stops_do_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     let is_over = Arc::new(AtomicBool::new(false));
     let (source, over) = (rig.source.clone(), is_over.clone());
-    // Only flushes, because frames would reach a pad that was reactivated.
+    // This part sends only flushes, because frames would reach a pad that was reactivated.
     let flushing = std::thread::spawn(move || {
         while !over.load(Ordering::Acquire) {
             source.push_event(gst::event::FlushStart::new());

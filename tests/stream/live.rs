@@ -162,7 +162,7 @@ fn latency_is_raised_with_message_and_never_lowered() {
     device.hold();
     harness.push(black(0)).unwrap();
     device.wait_for(1);
-    // The run time grows by more than 20 %. Only the time in which a run is held makes the run slow.
+    // The run time grows by more than 20 %. A run is slow only because the test holds it.
     let begin = Instant::now();
     let of_element = Duration::from_nanos((first - upstream).nseconds());
     std::thread::sleep(of_element * 2 + Duration::from_millis(20));

@@ -72,7 +72,7 @@ pub(super) struct Queue {
     state: Mutex<State>,
     throttles: bool,
     throttle: Mutex<Throttle>,
-    /// Notified when all running jobs of a client are complete.
+    /// Condition variable that is notified when all running jobs of a client are complete.
     ended: Condvar,
     /// Wakes up the watcher thread.
     watched: Condvar,

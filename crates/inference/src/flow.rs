@@ -267,7 +267,7 @@ pub enum Action {
     RetryEvent,
     /// Return false to upstream.
     RefuseEvent,
-    /// Pause the task, and wait for the end of its turn. Not executed on the task's own thread.
+    /// Pause the task, and wait for the end of its turn. The driver does not execute this action on the task's own thread.
     AwaitPause,
     /// Stop the task, and wait for the end of its thread. Then handle [`Trigger::TaskStopped`]. The driver does not execute this action on
     /// the task's own thread.

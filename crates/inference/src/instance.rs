@@ -29,9 +29,10 @@ pub enum Sharing {
     /// The stage has its own compiled model.
     #[default]
     Exclusive,
-    /// Shared by all stages with the same model, device, requests and batch options.
+    /// All stages with the same model, device, requests and batch options share the compiled model.
     SameOptions,
-    /// Shared by all stages with this name. Options that a stage does not set are taken from the other stages with this name.
+    /// All stages with this name share the compiled model. Options that a stage does not set are taken from the other stages with this
+    /// name.
     Named(String),
 }
 

@@ -54,7 +54,7 @@ impl RunGuard {
         self.begin_by.is_some()
     }
 
-    /// Called before each run. Returns false if the run must not start.
+    /// Begins a run; the stage calls this before each run. Returns false if the run must not start.
     pub(super) fn begin(&self) -> bool {
         let is_first = self.state.load(Ordering::Acquire) == WAITING;
         let is_late = is_first && self.begin_by.is_some_and(|begin_by| Instant::now() > begin_by);

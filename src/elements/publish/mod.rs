@@ -114,7 +114,7 @@ pub enum WhenFull {
 }
 
 impl WhenFull {
-    /// Returns the policy for a full queue of this destination. `may_hang`: the destination may answer late or never.
+    /// Returns the policy for a full queue of this destination. `may_hang` is true if the destination may answer late or never.
     fn in_front_of(self, may_hang: bool) -> publish::WhenFull {
         match self {
             Self::Auto if may_hang => publish::WhenFull::DropOldest,

@@ -59,7 +59,7 @@ enum Kind {
     WriteThenRead,
 }
 
-/// Counts the current users: a writer excludes all others, and each reader counts one. Not controlled by the checker.
+/// Counts the current users: a writer excludes all others, and each reader counts one. The checker does not control this counter.
 #[derive(Default)]
 struct Inside(AtomicIsize);
 

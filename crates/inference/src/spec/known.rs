@@ -124,7 +124,8 @@ fn all() -> &'static [Known] {
     })
 }
 
-/// SHA-256 of a file. Also SHA-384 for OpenVINO IR (XML) files, which are small and listed by SHA-384.
+/// Returns the SHA-256 of a file. For OpenVINO IR (XML) files, also returns the SHA-384, because the Open Model Zoo lists these files by
+/// SHA-384.
 fn checksums(path: &Path) -> std::io::Result<(String, Option<String>)> {
     let mut file = files::open_regular(path, "model").map_err(std::io::Error::other)?;
     let mut sha384 = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(Sha384::new);
