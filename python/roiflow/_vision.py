@@ -649,7 +649,8 @@ def register_preprocess(name: str, function: Preprocess) -> None:
 
     The function gets the caller's array of uint8, and must not change it. It returns one of these:
 
-    - An image of uint8 with the same scene, of any size. It is then preprocessed as the description specifies. Boxes are mapped to the original image.
+    - An image of uint8 with the same scene, of any size. It is then preprocessed as the description specifies. Boxes
+      are mapped to the original image.
     - The input of the model: an array with four axes, cast to the element type of the model. Boxes are mapped to the
       image as if the image was stretched to the input.
     - A pair of the input and (scale x, scale y, offset x, offset y): a point of the image is the point of the input times scale

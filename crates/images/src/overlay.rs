@@ -7,7 +7,7 @@ use std::fmt::Write;
 use crate::draw::{Area, Canvas, Font, PALETTE, text_color};
 use crate::frame::{Classification, Detection, FrameResults, Outcome, Rect, ScoredLabel, Size};
 
-/// What is drawn, and in which size.
+/// Options of drawing: which results are drawn, and in which size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Whether labels and attributes are written above each box.
@@ -32,7 +32,8 @@ pub fn has_something_to_draw(results: &FrameResults, style: Style) -> bool {
         || (style.labels && results.classifications.iter().any(|classification| is_drawable(&classification.outcome)))
 }
 
-/// Draws boxes and keypoints first, then captions, so that no line crosses a text. Results of the whole frame are in its top-left corner.
+/// Draws boxes and keypoints first, then captions, so that no line crosses a text. Results of the whole frame are drawn in its top-left
+/// corner.
 ///
 /// `caption` is a buffer that can be reused for all frames.
 pub fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, style: Style, caption: &mut String) {
@@ -85,7 +86,7 @@ pub fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, sty
 /// captions is not readable.
 const MAX_COMPARED: usize = 200;
 
-/// A place for a caption near its box, where it covers as few pixels of earlier captions as possible.
+/// Returns an area for a caption near its box. The area covers as few pixels of earlier captions as possible.
 fn free_area(area: Area, size: Size, (width, height): (i64, i64), taken: &[Area]) -> Area {
     let first = caption_area(area, size, width, height);
     let in_frame = |x: i64, y: i64| {

@@ -60,7 +60,7 @@ impl LineFile {
         let shared = file.line_end()?;
         let mut line_end = lock(&shared, &self.deadline)?;
         if line_end.writer != self.id || line_end.rest.is_empty() {
-            // Another stream has completed the line.
+            // Another writer has completed the line.
             self.n_acknowledged = self.n_committed;
         }
         let (n_written, written) = write(file, &line_end.rest);
@@ -76,7 +76,7 @@ impl LineFile {
         if !is_between_lines {
             line_end.writer = self.id;
             if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
-                // The reader of the first part is gone. The next reader gets whole lines.
+                // The reader of the first part has closed the FIFO. The next reader gets only whole lines.
                 (line_end.rest, line_end.writer) = (b"\n".to_vec(), 0);
             } else {
                 line_end.rest = self.pending[n_written..self.ends[n_lines]].to_vec();
@@ -92,7 +92,7 @@ impl Destination for LineFile {
         self.deadline = deadline.clone();
         let file = self.file.get_or_insert_with(|| OutputFile::new(&self.path, self.if_exists, deadline.clone()));
         file.flush().map_err(|error| match error.kind() {
-            // A FIFO may get a reader later.
+            // This failure is temporary, because a FIFO may get a reader later.
             ErrorKind::TimedOut => Failure::retryable(error),
             _ => Failure::fatal(error),
         })

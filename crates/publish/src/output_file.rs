@@ -158,7 +158,7 @@ impl OutputFile {
 }
 
 impl Write for OutputFile {
-    /// Writes some bytes. Waits for a reader until the deadline.
+    /// Writes as many bytes as the file accepts. Waits for a reader until the deadline.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let deadline = self.deadline.clone();
         self.open()?.write(bytes, &deadline)

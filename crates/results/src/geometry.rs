@@ -85,7 +85,7 @@ impl RotatedRect {
         })
     }
 
-    /// The rectangle through the mapped midpoints of the sides. Exact if `to` preserves angles.
+    /// Returns the rectangle through the mapped midpoints of the sides. The result is exact if `to` preserves angles.
     fn map(&self, to: impl Fn(Point) -> Point) -> Self {
         let [top_left, top_right, bottom_right, bottom_left] = self.corners();
         let middle = |one: Point, other: Point| to(Point { x: (one.x + other.x) / 2.0, y: (one.y + other.y) / 2.0 });

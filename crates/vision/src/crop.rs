@@ -62,7 +62,7 @@ impl Crop {
         let grown = |extent: f64| extent * (1.0 + 2.0 * f64::from(self.margin));
         let (width, height) = (grown(width), grown(height));
         let (x, y) = (center_x - width / 2.0, center_y - height / 2.0);
-        // An invalid box stays invalid.
+        // A margin must not turn an invalid box into a valid box.
         let grown = Rect::from_corners(x as f32, y as f32, (x + width) as f32, (y + height) as f32);
         if rect.is_proper() { grown.to_pixels(frame) } else { None }
     }

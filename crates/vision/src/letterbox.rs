@@ -1,4 +1,5 @@
-//! The placement of an image in the input (stretched, letterboxed or cropped, and rotated), and its inverse transform. Geometry only.
+//! The placement of an image in the input (stretched, letterboxed or cropped, and rotated), and its inverse transform. This module computes
+//! only geometry.
 
 use std::ops::Range;
 
@@ -89,8 +90,8 @@ impl Placement {
     }
 }
 
-/// The inverse transform as in the reference postprocessing: subtracts the offset, then divides by the ideal ratio. The ratio of the
-/// rounded sizes would differ by less than a pixel at the far edge.
+/// Returns the inverse transform of the reference postprocessing, which subtracts the offset and then divides by the ideal ratio. The ratio
+/// of the rounded sizes would differ by less than a pixel at the far edge.
 fn undo(ratio: f64, offset: (i64, i64)) -> Transform {
     let scale = 1.0 / ratio;
     let back = |offset: i64| (-(offset as f64) * scale) as f32;

@@ -1,4 +1,4 @@
-//! Preprocessing and postprocessing: pixels to input tensors, output tensors to detections. Pure functions.
+//! Preprocessing converts pixels to input tensors; postprocessing converts output tensors to detections. All functions are pure.
 //!
 //! Two coordinate spaces: *frame* space has the pixels of a frame or region, *input* space the pixels of a model's input.
 //! [`Preprocess::fill`] writes the input tensor and returns the transform `frame_from_input`. A [`decode::Decoder`] turns the model's
@@ -17,7 +17,7 @@
 //! 4. Infrastructure: `bands` (threads), `simd`, `aligned` (buffers).
 //! 5. Postprocessing: [`decode`], [`nms`].
 //!
-//! This crate uses tensors and frames, but no requests, models, files, clocks or GStreamer. Starts threads only for large frames.
+//! This crate uses tensors and frames, but no requests, models, files, clocks or GStreamer. It starts threads only for large frames.
 
 #![deny(unsafe_code)]
 

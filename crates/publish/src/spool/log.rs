@@ -28,7 +28,7 @@ const EXTENSION: &str = "segment";
 pub struct Limits {
     /// Maximum size of the files; at least [`Limits::MIN_BYTES`].
     pub max_bytes: u64,
-    /// Older messages are dropped.
+    /// Maximum age of messages. Older messages are dropped.
     pub max_age: Option<Duration>,
 }
 
@@ -65,9 +65,9 @@ struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Appended {
     Stored,
-    /// The message was stored in place of older messages.
+    /// The message was stored, and older messages were dropped. Contains the reason.
     Replacing(String),
-    /// The message was dropped.
+    /// The message was dropped. Contains the reason.
     Dropped(String),
 }
 
@@ -75,24 +75,24 @@ pub(super) enum Appended {
 pub(super) struct Log {
     folder: PathBuf,
     limits: Limits,
-    /// Oldest first. The last one is written to.
+    /// Segments, oldest first. Records are appended to the last segment.
     segments: VecDeque<Segment>,
     writer: Arc<File>,
-    /// The file that was read last.
+    /// The segment file that was read last, with its number.
     reader: Option<(u64, File)>,
     cursor: Position,
     cursor_file: File,
     read: Position,
-    /// Ends of the messages in flight, with whether it is a message or a gap.
+    /// For each record in flight: its end position, and whether it is a message or a gap record.
     in_flight: VecDeque<(Position, bool)>,
     /// Dropped messages whose gap records are not written yet.
     pending: Gaps,
     /// Messages that are stored and not acknowledged, without gap records.
     n_waiting: u64,
     n_dropped: u64,
-    /// Numbers of stored and of acknowledged or dropped messages, to wait for a message.
+    /// Number of messages that were stored so far; see [`Log::progress`].
     n_stored: u64,
-    /// Held as long as the log is open.
+    /// File lock on the folder, held while the log is open.
     _lock: File,
 }
 
@@ -192,7 +192,7 @@ impl Log {
         (self.limits.max_bytes / 8).min(SEGMENT_BYTES_MAX)
     }
 
-    /// The file to sync.
+    /// The file that must be synchronized with the disk.
     pub(super) fn writer(&self) -> Arc<File> {
         self.writer.clone()
     }
@@ -300,7 +300,7 @@ impl Log {
 
     fn try_append(&mut self, record: &Record) -> Result<(), String> {
         let mut bytes = Vec::new();
-        // Gaps come first, at the place of the missing messages.
+        // Write the gap records first, at the position of the missing messages.
         let gaps = std::mem::take(&mut self.pending);
         let kept: Vec<Gap> = gaps.0.clone();
         gaps.into_records(record.time).for_each(|gap| gap.write(&mut bytes));
@@ -335,7 +335,7 @@ impl Log {
         }
         let Some(last) = self.segments.back_mut() else { return Err("the spool has no file".to_owned()) };
         if let Err(error) = self.writer.write_all_at(bytes, last.n_bytes) {
-            // Removes the part that was written.
+            // Remove the part of the record that was written.
             let _cut_when_read = self.writer.set_len(last.n_bytes);
             return Err(of_disk(error));
         }
@@ -362,7 +362,7 @@ impl Log {
         });
         let Some(mut idx) = found else { return false };
         let mut gaps = Gaps::default();
-        // Neighboring gaps become one.
+        // Merge the gap with a neighboring gap.
         let before = idx.checked_sub(1).filter(|before| self.segments[*before].has_only_gaps && is_free(&self.segments[*before]));
         let mut n_messages = 0;
         for idx in before.into_iter().chain([idx]) {

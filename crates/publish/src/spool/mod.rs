@@ -82,12 +82,12 @@ struct State {
     delivered: u64,
     rejected: u64,
     is_down: bool,
-    /// Whether dropped messages are reported.
+    /// Whether the current drop of messages has been reported.
     is_dropping: bool,
-    /// Whether waiting messages are reported.
+    /// Whether the number of waiting messages has been reported.
     reports_waiting: bool,
     is_closing: bool,
-    /// Ends the pause between two attempts.
+    /// Set to end the pause before the next attempt.
     retries_now: bool,
     synced_at: Instant,
 }
@@ -105,8 +105,9 @@ type Listener = Box<dyn FnMut(Event<'_>) + Send>;
 static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Spool>>>> = Mutex::new(None);
 
 impl Spool {
-    /// Opens the spool in `folder`, or returns the open one of this process, whose limits then stay. Starts to deliver stored messages. The
-    /// returned writer stores messages in the spool. `on_event` gets the events of the spool while this writer is the oldest one.
+    /// Opens the spool in `folder`, and starts to deliver stored messages. If this process has opened the spool before, returns the open
+    /// spool with its current limits. The returned writer stores messages in the spool. `on_event` gets the events of the spool while this
+    /// writer is the oldest writer.
     ///
     /// # Errors
     /// Returns `WouldBlock` if another process uses the folder. Returns another error if the folder cannot be read or written.
@@ -175,21 +176,22 @@ impl Spool {
         SpoolWriter { spool: self.clone(), listener, n_stored: 0 }
     }
 
-    /// The present state.
+    /// Returns the current state.
     pub fn status(&self) -> SpoolStatus {
         let state = self.shared.lock();
         let (waiting, bytes, dropped) = (state.log.n_waiting(), state.log.n_bytes(), state.log.n_dropped());
         SpoolStatus { delivered: state.delivered, waiting, bytes, dropped, rejected: state.rejected, is_down: state.is_down }
     }
 
-    /// Number of messages that wait, for the first stream that ends during an outage. Zero for the other streams.
+    /// Returns the number of waiting messages on the first call, and 0 on later calls. Streams that end during an outage call it, so that
+    /// only one of them reports the number.
     pub fn n_waiting_to_report(&self) -> u64 {
         let mut state = self.shared.lock();
         if std::mem::replace(&mut state.reports_waiting, true) { 0 } else { state.log.n_waiting() }
     }
 
     /// Blocks until the messages stored so far are delivered or dropped. Returns early if the destination acknowledges nothing for
-    /// `patience`, or if `is_over` returns true. Returns whether they are delivered. During an outage, the next attempt is made at once.
+    /// `patience`, or if `is_over` returns true. Returns false if messages are left. During an outage, the next attempt starts immediately.
     pub fn drain(&self, patience: Duration, is_over: impl Fn() -> bool) -> bool {
         let mut state = self.shared.lock();
         state.retries_now = true;
@@ -223,7 +225,7 @@ impl Drop for Spool {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
         let end = Instant::now() + CLOSE_PATIENCE;
         if let Some(sender) = sender.filter(|sender| sender.thread().id() != std::thread::current().id()) {
-            // A call of the operating system may hang; the thread then ends later.
+            // A system call of the thread may hang. The thread then ends later.
             while !sender.is_finished() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -251,7 +253,7 @@ impl Shared {
     }
 
     fn report(&self, event: Event<'_>) {
-        // Called without the lock of the list: the listener may wait for a thread that drops a writer.
+        // Call the listener without the lock of the list, because it may wait for a thread that drops a writer.
         let listener = self.listeners().all.first().map(|(_, listener)| listener.clone());
         if let Some(listener) = listener {
             (listener.lock().unwrap_or_else(PoisonError::into_inner))(event);
@@ -328,7 +330,7 @@ struct Sender {
     is_connected: bool,
     /// Last known position of the destination.
     acknowledged: u64,
-    /// Whether the destination rejected the next message. A gap takes its place.
+    /// Whether the destination rejected the next message. A gap record is sent instead.
     rejected: bool,
 }
 
@@ -391,7 +393,8 @@ impl Sender {
         }
     }
 
-    /// Waits for messages. Connects at once, so that an unreachable destination is reported at the start. Returns false at the end.
+    /// Waits for messages. Does not wait before the first connection, so that an unreachable destination is reported at the start. Returns
+    /// false at the end.
     fn wait_for_work(&mut self) -> bool {
         let mut state = self.shared.lock();
         let mut idle_since = Instant::now();
