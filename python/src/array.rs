@@ -22,7 +22,7 @@ struct NumpyMemory {
     is_writable: bool,
 }
 
-// SAFETY: the reference is only dropped, which PyO3 allows on any thread; the bytes are plain memory.
+// SAFETY: other threads only drop the reference, which PyO3 allows on any thread. The bytes are plain memory.
 unsafe impl Send for NumpyMemory {}
 // SAFETY: as above.
 unsafe impl Sync for NumpyMemory {}
@@ -158,7 +158,8 @@ pub fn element_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<ElementType> {
 
 /// Returns whether each byte of an array of booleans is 0 or 1. Engines rely on this.
 fn has_valid_bools(array: &Bound<'_, PyUntypedArray>) -> bool {
-    // SAFETY: a plain array of one-byte elements; other threads need the interpreter's lock to write it.
+    // SAFETY: the array is plain and has one-byte elements. Other threads cannot write it, because they need the interpreter's lock for
+    // this.
     let bytes = unsafe { std::slice::from_raw_parts(data(array), array.len()) };
     array.is_empty() || bytes.iter().all(|byte| *byte <= 1)
 }
@@ -195,7 +196,7 @@ fn as_bf16<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUnt
         return Ok(dense.call_method1("view", ("float16",))?.call_method0("copy")?.cast_into()?);
     }
     let floats = plain(&cast(array, ElementType::F32)?)?;
-    // SAFETY: a plain array of f32 that was just made.
+    // SAFETY: the array is plain, has elements of type f32, and no other code has a reference to it.
     let values = unsafe { std::slice::from_raw_parts(data(&floats).cast::<f32>(), floats.len()) };
     let bits = numpy::PyArray1::from_vec(py, crate::types::bf16_of(values));
     let shape = pyo3::types::PyTuple::new(py, floats.shape())?;

@@ -257,7 +257,7 @@ impl CompiledModel {
 impl Drop for CompiledModel {
     fn drop(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        // The last handle frees the engine's model, which may wait for its threads.
+        // Dropping the last reference frees the engine's model, which may wait for threads.
         drop_detached(shared);
     }
 }

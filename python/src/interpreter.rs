@@ -1,7 +1,7 @@
 //! Controls when threads leave and enter the Python interpreter, also at the end of the process.
 //!
 //! CPython ends a thread that takes the interpreter's lock while the interpreter is finalized. If the thread has Rust functions on its
-//! stack, this aborts the process. Therefore [`_end`], which is registered with `atexit`, closes a gate: it releases the lock, cancels all
+//! stack, this aborts the process. Therefore `_end`, which is registered with `atexit`, closes a gate: it releases the lock, cancels all
 //! runs, and waits for threads that run a callback or are about to take the lock. A thread that reaches the closed gate sleeps until the
 //! process ends. Only the main thread, which finalizes the interpreter, passes the gate.
 
@@ -21,7 +21,7 @@ const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 /// Interval at which a wait on the main thread handles signals.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether the process ends. [`_end`] sets it once.
+/// Whether the process ends. `_end` sets it once.
 static ENDS: AtomicBool = AtomicBool::new(false);
 /// Number of callbacks that run now.
 static CALLING: AtomicUsize = AtomicUsize::new(0);

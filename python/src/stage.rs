@@ -23,7 +23,7 @@ use crate::runtime;
 /// A model with its preprocessing and decoding.
 #[pyclass(frozen, name = "_Stage", module = "roiflow._roiflow")]
 pub struct PyStage {
-    /// `None` only while it is dropped.
+    /// `None` only while this object is dropped.
     stage: Option<Arc<Stage>>,
     /// Class numbers of the detections that are reported; `None`: all.
     classes: Option<Arc<[u32]>>,
@@ -264,7 +264,7 @@ impl State {
 pub struct PyRun {
     state: Arc<State>,
     guard: Arc<RunGuard>,
-    /// `None` only while it is dropped.
+    /// `None` only while this object is dropped.
     stage: Option<Arc<Stage>>,
 }
 
