@@ -1,4 +1,4 @@
-//! How a stream gets its inference stage, and when the stage is warmed up.
+//! Waits for the inference stage of a stream, installs the stage, and decides when it is warmed up.
 //!
 //! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs the stage waits for it. This is the streaming
 //! thread with its caps, or a thread that queries the latency of a live pipeline. A flush or a stop releases both threads.

@@ -1,4 +1,4 @@
-//! Accounting of upstream's buffer pool: a buffer in flight cannot be refilled by upstream.
+//! Counts the buffers of upstream's pool that are in flight, because upstream cannot refill a buffer in flight.
 //!
 //! The allocation query adds the queue's capacity to the number of buffers in the pool. If the pool has fewer, the queue shrinks. If the
 //! queue would then be too small for the inference requests, frames are copied. Several elements may hold buffers of one pool. After a

@@ -1,4 +1,4 @@
-//! Selects the objects on which an inference element runs its model: the properties for this selection, and the filter.
+//! Selects the objects on which an inference element runs its model. Contains the properties for this selection, and the filter.
 //!
 //! This module uses no pads. Of the crate `stages` it uses only the error types.
 

@@ -1,4 +1,4 @@
-//! Checks whether a media file has all bytes that its container declares. Reads only a few headers.
+//! Checks whether a media file has all bytes that its container declares. The check reads only a few headers.
 //!
 //! ISO base media (mp4, mov): a sequence of boxes with sizes. Matroska: an EBML header, then a segment with a size. AVI: RIFF chunks with
 //! sizes. Sources: ISO/IEC 14496-12, RFC 8794, RFC 9559, and Microsoft's RIFF specification.

@@ -1,4 +1,4 @@
-//! Tokenizes a gst-launch line with placeholders. Works on text only; does not use GStreamer.
+//! Tokenizes a gst-launch line with placeholders. This module works on text only and does not use GStreamer.
 //!
 //! There are two kinds of placeholders. `{source}`, `{json}` and `{video}` are replaced by elements of the program. `property={name}` is
 //! the value of a property. Values are never pasted into the line: they are set on the elements after parsing. So a path such as `a b"!

@@ -1,4 +1,4 @@
-//! A handle for streams that are added, monitored, drained, stopped and removed while other streams run.
+//! A handle adds, monitors, drains, stops and removes streams while other streams run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Parses `--input`.
+//! Parses the value of `--input`: a file, a folder, a pattern, an address, or a test pattern.
 
 use std::ffi::OsString;
 use std::fs;

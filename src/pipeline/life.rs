@@ -1,4 +1,4 @@
-//! The life of a stream: one session after another, with pauses while its source is lost.
+//! Runs a stream as a series of sessions, with pauses while its source is lost. A session is one pipeline of the stream.
 //!
 //! A restart is a new pipeline for the same stream. `restart` decides whether and when, `carry` hands over numbers and outputs. A stream
 //! that waits for its source needs no thread and no pipeline.

@@ -1,4 +1,4 @@
-//! From a pipeline description to a running pipeline.
+//! Reads pipeline descriptions, builds pipelines from them, and runs the pipelines.
 //!
 //! - Description: [`spec`] is the parsed file, [`graph`] its tokenized gst-launch line, and [`plan`] the resolved description with values
 //!   for all parameters. `parse` and `properties` check a line before GStreamer's parser reads it.

@@ -1,4 +1,4 @@
-//! When a stream is restarted: the policy, the back-off between attempts, and the time after which roiflow gives up.
+//! Decides when a stream is restarted, by the policy, the back-off between attempts, and the time after which roiflow gives up.
 //!
 //! This module reads no clock and no random numbers: the current time and the random number are arguments.
 

@@ -1,4 +1,4 @@
-//! A parsed pipeline description. Checks only the syntax; [`Plan`](super::Plan) checks the content.
+//! A parsed pipeline description. This module checks only the syntax; [`Plan`](super::Plan) checks the content.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Batches: each job preprocesses its image into its batch item of the input, and decodes its batch item of the outputs.
+//! Preprocesses and decodes a batch: each job writes its image into its batch item of the input, and decodes its batch item of the outputs.
 //!
 //! If a batch item cannot be preprocessed or decoded, only the job of that item fails. This module does not access the queue.
 

@@ -1,4 +1,4 @@
-//! Images as inputs of requests: frames, regions of frames, and tensors with an image.
+//! Makes frames, regions of frames, and tensors with an image usable as inputs of requests.
 
 use crate::frame::{Frame, Size};
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result};

@@ -1,4 +1,4 @@
-//! Jobs: frames or regions to run, and the collection of the results of a frame.
+//! A job is one frame or region to run. This module also collects the results of all jobs of a frame.
 //!
 //! This module uses no queue and no request.
 

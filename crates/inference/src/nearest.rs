@@ -1,4 +1,4 @@
-//! "Did you mean": suggestions for mistyped names.
+//! Suggests the nearest known name for a mistyped name ("did you mean ...?").
 
 /// Returns the known name that is most similar to `name`, ignoring case; `None` if no name is similar. Of equally similar names, the first.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -1,4 +1,4 @@
-//! Model descriptions (`model.toml`): parsed, completed, and checked against the model's ports.
+//! Parses and completes model descriptions (`model.toml`), and checks them against the model's ports.
 //!
 //! This module is the only reader of the format:
 //!

@@ -1,4 +1,4 @@
-//! Inference stages: a model with preprocessing and decoding. Takes frames and regions, returns results in frame coordinates.
+//! Inference stages: a model with preprocessing and decoding. A stage takes frames and regions, and returns results in frame coordinates.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

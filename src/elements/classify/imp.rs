@@ -1,4 +1,4 @@
-//! Properties of `roiclassify`, and loading of its stage. [`super::work`] handles frames, the parent class everything else.
+//! Properties of `roiclassify`, and loading of its stage. [`super::work`] handles frames. The parent class handles everything else.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};

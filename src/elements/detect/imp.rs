@@ -1,4 +1,4 @@
-//! Properties of `roidetect`, and loading of its stage. [`super::work`] handles frames, the parent class everything else.
+//! Properties of `roidetect`, and loading of its stage. [`super::work`] handles frames. The parent class handles everything else.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,4 +1,4 @@
-//! Sources of a model's description, in this order:
+//! Finds the description of a model. The sources are tried in this order:
 //!
 //! 1. a file that the user names,
 //! 2. a file next to the model,

@@ -1,4 +1,5 @@
-//! Draft of a description: known values, assumed values with reasons, and missing values. Formats these values as `model.toml`.
+//! A draft of a description consists of known values, assumed values with reasons, and missing values. This module formats a draft as
+//! `model.toml`.
 
 use std::fmt::Write as _;
 

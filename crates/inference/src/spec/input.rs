@@ -1,4 +1,4 @@
-//! The section `[input]` of a model description: preprocessing. This module parses the section and checks it against the model's port.
+//! Parses the section `[input]` of a model description, which defines the preprocessing, and checks it against the model's port.
 
 use serde::Deserialize;
 

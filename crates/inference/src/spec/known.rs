@@ -1,4 +1,4 @@
-//! Built-in descriptions of known models. They are found by the checksum or the name of the model file.
+//! Finds the built-in description of a known model by the checksum or the name of the model file.
 //!
 //! This module does not check ports. The caller checks whether a model with a known name has the expected ports.
 

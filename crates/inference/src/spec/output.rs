@@ -1,5 +1,5 @@
-//! The section `[output]` of a model description: decoders, the outputs they read, their options and labels. This module parses the section
-//! and checks it against the model's ports. Each decoder reads its own keys, see [`Section`].
+//! Parses the section `[output]` of a model description, and checks it against the model's ports. The section defines decoders, the outputs
+//! that they read, their options, and labels. Each decoder reads its own keys, see [`Section`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Files that a description names. Such files must be in the description's folder, unless the user allows other folders.
+//! Checks the files that a description names: they must be in the description's folder, unless the user allows other folders.
 //!
 //! A description may come from an untrusted source, but its files are read with the user's rights. For example, a labels file `/etc/shadow`
 //! would appear in every result. Files that the user names in a property or an option are not restricted.

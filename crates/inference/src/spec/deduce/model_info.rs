@@ -1,5 +1,5 @@
-//! Metadata `model_info` of OpenVINO Model API, Geti, the Training Extensions and Ultralytics. These metadata are in `rt_info` of an
-//! OpenVINO IR, or in the metadata of an ONNX file with keys such as `model_info labels`.
+//! Reads the metadata `model_info` of OpenVINO Model API, Geti, the Training Extensions and Ultralytics. These metadata are in `rt_info` of
+//! an OpenVINO IR, or in the metadata of an ONNX file with keys such as `model_info labels`.
 //!
 //! Keys have the meanings and defaults of the model wrappers in Model API, and of the same section in DL Streamer. List entries are
 //! separated by spaces.

@@ -1,4 +1,4 @@
-//! Detectors of TensorFlow's Object Detection API and TensorFlow Lite: recognized by the names of their outputs, because shapes are
+//! Recognizes detectors of TensorFlow's Object Detection API and TensorFlow Lite by the names of their outputs, because their shapes are
 //! dynamic.
 
 use super::super::draft::{Draft, Value};

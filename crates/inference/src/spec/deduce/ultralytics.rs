@@ -1,4 +1,4 @@
-//! Metadata that Ultralytics writes into ONNX files (YOLOv5 to YOLO26), and as `metadata.yaml` next to OpenVINO files.
+//! Reads the metadata that Ultralytics writes into ONNX files (YOLOv5 to YOLO26), and into `metadata.yaml` next to OpenVINO files.
 //!
 //! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, and `nms` in `args`. Exports of the YOLOv5 and YOLOv9
 //! repositories have only `stride` and `names`. Values are Python literals; in YAML files they are plain scalars. The metadata do not
