@@ -1,5 +1,5 @@
 //! Stores the sticky events that were in the in-flight queue when the queue was closed. Upstream sends each sticky event only once, so they
-//! are kept for the source pad.
+//! are stored for the source pad.
 
 use gstreamer as gst;
 
