@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use super::Deadline;
 use super::address::Address;
 
-/// Limit of name resolution, connecting and the TLS handshake.
+/// Maximum time for name resolution, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which a blocked call checks the deadline.
 const TICK: Duration = Duration::from_millis(100);
-/// Space for one read.
+/// Size of the buffer for one read.
 const READ_BYTES: usize = 16 * 1024;
 
 /// Address of a server, and TLS settings.
@@ -26,17 +26,17 @@ pub(crate) struct Endpoint {
     tls: Option<Tls>,
 }
 
-/// Settings of TLS.
+/// TLS settings of an endpoint.
 #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "an address with TLS is an error"))]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tls {
     /// File with the certificates that sign the server's certificate. If `None`, the certificates of the system are used.
     pub(crate) ca: Option<String>,
-    /// Certificate and key of the client.
+    /// Paths of the certificate and of the key of the client.
     pub(crate) client: Option<(String, String)>,
 }
 
-/// The options of TLS in an address.
+/// The TLS options of an address, for error messages.
 pub(crate) const TLS_OPTIONS: &str = "ca, cert, key";
 
 impl Tls {
@@ -109,7 +109,7 @@ impl Connection {
         Ok(Self { stream: Stream::Plain(stream), deadline: deadline.clone(), received: Vec::new() })
     }
 
-    /// Begins TLS if the endpoint requires it.
+    /// Starts TLS on the connection if the endpoint requires TLS.
     #[cfg(feature = "tls")]
     pub(crate) fn start_tls(&mut self, endpoint: &Endpoint) -> io::Result<()> {
         let (Some(tls), Stream::Plain(socket)) = (&endpoint.tls, &self.stream) else { return Ok(()) };
@@ -178,7 +178,7 @@ impl Connection {
         let _written = self.write(bytes);
     }
 
-    /// The bytes that were received and not consumed.
+    /// Returns the received bytes that are not consumed yet.
     pub(crate) fn received(&self) -> &[u8] {
         &self.received
     }
@@ -199,7 +199,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what has arrived, or waits for a moment. Returns whether something has arrived.
+    /// Reads the bytes that have arrived, or waits for at most [`TICK`]. Returns whether bytes have arrived.
     fn receive_some(&mut self) -> io::Result<bool> {
         let mut bytes = [0; READ_BYTES];
         let read = match &mut self.stream {
@@ -218,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has arrived, without waiting.
+    /// Reads the bytes that have arrived, without waiting.
     pub(crate) fn poll(&mut self) -> io::Result<()> {
         self.set_nonblocking(true)?;
         let mut received = Ok(true);
@@ -250,7 +250,7 @@ fn is_waiting(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Tries all addresses of the host.
+/// Connects to the first address of the host that accepts the connection.
 fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let end = Instant::now() + CONNECT_TIMEOUT;
     let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");

@@ -29,7 +29,7 @@ impl Deadline {
         self.0.changed.notify_all();
     }
 
-    /// The time that a caller may wait, at most `longest`.
+    /// Returns the time that a caller may wait: the time until the deadline, but at most `longest`.
     ///
     /// # Errors
     /// Returns `TimedOut` once the deadline has passed.

@@ -13,7 +13,7 @@ use super::address::Address;
 use super::connection::Tls;
 use super::{Deadline, Destination, Failure, Message};
 
-/// Limit of a request, with its answer.
+/// Maximum time for a request and its answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which a waiting call checks the deadline.
@@ -99,7 +99,7 @@ impl Http {
         })
     }
 
-    /// The body of a request with these messages.
+    /// Creates the body of a request with these messages.
     fn body(&self, messages: &[Vec<u8>]) -> Vec<u8> {
         if self.is_array {
             let mut body = vec![b'['];

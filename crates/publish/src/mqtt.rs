@@ -15,7 +15,7 @@ use super::address::{Address, Template};
 use super::connection::{Connection, Endpoint, TLS_OPTIONS};
 use super::{Deadline, Destination, Failure, Message};
 
-/// How long an acknowledgment may take.
+/// Maximum time until an acknowledgment.
 const ACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The broker publishes the last will after one and a half times this time without a packet. [`Destination::idle`] is called more often.
 const KEEP_ALIVE_SECONDS: u16 = 30;
@@ -46,11 +46,11 @@ pub(super) struct Mqtt {
     retain: bool,
     /// After this time a broker deletes messages for absent subscribers.
     expiry: Option<Duration>,
-    /// 5, or 4 for 3.1.1.
+    /// Protocol level: 5 for MQTT 5, 4 for MQTT 3.1.1.
     version: u8,
     connection: Option<Connection>,
     has_connected: bool,
-    /// Identifiers of unacknowledged packets, with whether they are acknowledged.
+    /// For each packet in flight: its identifier, and whether it is acknowledged.
     in_flight: VecDeque<(u16, bool)>,
     next_id: u16,
     n_acknowledged: u64,
@@ -59,13 +59,13 @@ pub(super) struct Mqtt {
 }
 
 impl Mqtt {
-    /// The destination of `mqtt://` and `mqtts://` addresses.
+    /// Creates the destination of an `mqtt://` or `mqtts://` address.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
         let has_tls = address.scheme == "mqtts";
         let endpoint = Endpoint::of(&mut address, (1883, 8883), has_tls)?;
         let status_topic = address.take("status-topic");
         let client_id = address.take("client-id").unwrap_or_else(|| {
-            // The hasher has random keys.
+            // `RandomState` has random keys, so the hash is a random number.
             format!("roiflow-{:012x}", RandomState::new().build_hasher().finish() >> 16)
         });
         let retain = address.take_switch("retain")?;
@@ -287,7 +287,7 @@ impl Mqtt {
         Ok(())
     }
 
-    /// After a failure nothing is in flight, as [`Destination`] requires.
+    /// Discards the messages in flight if `outcome` is a failure, as [`Destination`] requires.
     fn reset_on_failure<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if outcome.is_err() {
             self.connection = None;
@@ -374,14 +374,14 @@ fn unexpected(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("expected an MQTT broker, got {what}"))
 }
 
-/// A string with its length. Longer strings are cut.
+/// Appends a string with its length in two bytes. Strings that are too long are cut.
 fn text(bytes: &mut Vec<u8>, text: &str) {
     let n_bytes = text.floor_char_boundary(usize::from(u16::MAX));
     bytes.extend_from_slice(&(n_bytes as u16).to_be_bytes());
     bytes.extend_from_slice(&text.as_bytes()[..n_bytes]);
 }
 
-/// A length in groups of seven bits.
+/// Appends a length in groups of seven bits.
 fn length(bytes: &mut Vec<u8>, mut n: usize) {
     while n >= 0x80 {
         bytes.push((n & 0x7f) as u8 | 0x80);

@@ -17,7 +17,7 @@ use super::address::{Address, Template};
 use super::connection::{Connection, Endpoint, TLS_OPTIONS};
 use super::{Deadline, Destination, Failure, Message};
 
-/// How long an acknowledgment may take.
+/// Maximum time until an acknowledgment.
 const ACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of unacknowledged messages.
 const MAX_IN_FLIGHT: usize = 256;
@@ -39,13 +39,13 @@ pub(super) struct Nats {
     connection: Option<Connection>,
     has_connected: bool,
     max_payload: usize,
-    /// Numbers of unacknowledged messages, with whether they are acknowledged.
+    /// For each message in flight: its number, and whether it is acknowledged.
     in_flight: VecDeque<(u64, bool)>,
     next: u64,
     n_acknowledged: u64,
 }
 
-/// A message of the server.
+/// A message from the server.
 enum Received {
     Pong,
     Ping,
@@ -57,7 +57,7 @@ enum Received {
 }
 
 impl Nats {
-    /// The destination of `nats://` and `tls://` addresses.
+    /// Creates the destination of a `nats://` or `tls://` address.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
         let has_tls = address.scheme == "tls";
         let endpoint = Endpoint::of(&mut address, (4222, 4222), has_tls)?;
@@ -77,7 +77,7 @@ impl Nats {
             user: address.user,
             password: address.password,
             create,
-            // The hasher has random keys.
+            // `RandomState` has random keys, so the hash is a random number.
             inbox: format!("_INBOX.roiflow{:016x}", RandomState::new().build_hasher().finish()),
             connection: None,
             has_connected: false,
@@ -123,7 +123,7 @@ impl Nats {
                 options["user"] = user.as_str().into();
                 options["pass"] = password.as_str().into();
             }
-            // A single word is a token.
+            // A single word before the host is a token.
             (Some(token), None) | (None, Some(token)) => options["auth_token"] = token.as_str().into(),
             (None, None) => {}
         }

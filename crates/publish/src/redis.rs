@@ -11,7 +11,7 @@ use super::address::{Address, Template};
 use super::connection::{Connection, Endpoint, TLS_OPTIONS};
 use super::{Deadline, Destination, Failure, Message};
 
-/// How long an answer may take.
+/// Maximum time until an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of commands without an answer.
 const MAX_IN_FLIGHT: usize = 256;
@@ -34,7 +34,7 @@ pub(super) struct Redis {
 }
 
 impl Redis {
-    /// The destination of `redis://` and `rediss://` addresses.
+    /// Creates the destination of a `redis://` or `rediss://` address.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
         let has_tls = address.scheme == "rediss";
         let endpoint = Endpoint::of(&mut address, (6379, 6379), has_tls)?;
@@ -70,7 +70,7 @@ impl Redis {
         self.answer()
     }
 
-    /// Waits for an answer: its first line with the type.
+    /// Waits for an answer. Returns its first line, which begins with the type.
     fn answer(&mut self) -> Result<String, Failure> {
         let end = Instant::now() + ANSWER_TIMEOUT;
         let connection = self.connection()?;
@@ -168,7 +168,7 @@ impl Destination for Redis {
     }
 }
 
-/// A command as an array of strings.
+/// Encodes a command as an array of strings.
 fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -15,15 +15,16 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Attempts without limit, for destinations that are reached by a network.
+    /// Returns options for an unlimited number of attempts, for destinations on a network.
     pub fn unlimited() -> Self {
         Self { max_attempts: u32::MAX, ..Self::default() }
     }
 
-    /// Pause after this many attempts, with jitter: many senders do not return at the same time after an outage.
+    /// Returns the pause after `n_attempts` attempts. The pause has jitter, so that many senders do not reconnect at the same time after an
+    /// outage.
     pub(crate) fn pause(&self, n_attempts: u32) -> Duration {
         let pause = self.delay.saturating_mul(1 << n_attempts.saturating_sub(1).min(16)).min(self.max_delay);
-        // The hasher has random keys.
+        // `RandomState` has random keys, so the hash is a random number.
         let random = RandomState::new().build_hasher().finish() % 256;
         pause - pause.mul_f64(random as f64 / 1024.0)
     }

@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::connection::Tls;
 
-/// The client settings.
+/// Creates the TLS configuration of a client.
 pub(super) fn config(tls: &Tls) -> io::Result<Arc<ClientConfig>> {
     let roots = match &tls.ca {
         None => SYSTEM.clone(),
@@ -44,7 +44,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The client settings for the HTTP client.
+/// Creates the TLS configuration of the HTTP client.
 #[cfg(feature = "http")]
 pub(super) fn http_config(tls: &Tls) -> io::Result<ureq::tls::TlsConfig> {
     use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
@@ -64,7 +64,7 @@ pub(super) fn http_config(tls: &Tls) -> io::Result<ureq::tls::TlsConfig> {
     Ok(builder.unversioned_rustls_crypto_provider(provider()).build())
 }
 
-/// Certificate authorities of the system.
+/// The certificate authorities that the system trusts.
 static SYSTEM: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
