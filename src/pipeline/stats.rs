@@ -24,7 +24,7 @@ pub struct Stats {
     pub n_frames: u64,
     /// Objects of the detectors.
     pub n_objects: u64,
-    /// Time from the first to the last buffer.
+    /// Wall-clock time between two moments: the first frame arrives at the first inference element, and the last frame leaves the last one.
     pub duration: Duration,
     /// Latencies from arriving at the first inference element to leaving the last inference element, sorted. For long streams, an even
     /// sample.

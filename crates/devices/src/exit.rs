@@ -62,8 +62,8 @@ impl Calls {
 
     fn enter(&self) -> Option<Inside<'_>> {
         let inside = Inside(self);
-        // Either this call sees the flag, or `close` sees this call: this code counts before it checks, and `close` sets the flag before it
-        // checks.
+        // This code increments the counter and reads the flag in one step. `close` sets the flag and reads the counter in one step. So either
+        // this call sees the flag, or `close` sees this call.
         let before = self.0.fetch_add(1, Ordering::SeqCst);
         (before & Self::CLOSED == 0).then_some(inside)
     }

@@ -352,7 +352,7 @@ impl State {
             let task = seat.task.take().expect("a run that waits has its task here");
             return Some(Action::RunAlone { seat_idx, task });
         }
-        let call_idx = self.idle_calls.pop().expect("each call has an engine");
+        let call_idx = self.idle_calls.pop().expect("as many calls as engines are idle");
         let call = &mut self.calls[call_idx];
         call.is_on = true;
         call.seats.clear();

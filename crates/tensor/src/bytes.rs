@@ -265,7 +265,8 @@ impl BytesMut {
         let len = self.0.dense::<T>()?.len();
         let ptr = if len == 0 { NonNull::<T>::dangling().as_ptr() } else { self.0.ptr().as_ptr().cast::<T>() };
         debug_assert!(ptr.is_aligned());
-        // SAFETY: `dense` has checked the same elements. The elements are accessed through the exclusive borrow of the lease for writing.
+        // SAFETY: `dense` has checked that there are `len` elements of type `T` without gaps from the pointer on. The exclusive borrow of the
+        // lease for writing excludes all other accesses to these elements.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
     }
 

@@ -50,7 +50,7 @@ impl Pairs {
         true
     }
 
-    /// Interpolates row `y` into one row per color, in units of 1/[`FINE_STEPS`].
+    /// Interpolates row `y` into one row per color. The values of these rows are in units of 1/[`FINE_STEPS`].
     #[inline(never)]
     pub(super) fn interpolate(&mut self, source: Rows<'_>, y: u32, rows: [&mut [[f32; LANES]]; 3], simd: Simd) {
         let reach_bytes = if self.is_by_windows { self.windows.reach_bytes } else { self.pixels.reach_bytes };
