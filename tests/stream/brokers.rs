@@ -280,7 +280,10 @@ pub struct Request {
 /// An HTTP server that answers each request with a status that the test chooses.
 pub struct Webhook {
     pub port: u16,
+    /// Requests that were answered with status 200.
     pub requests: Receiver<Request>,
+    /// One item for each request that was answered with another status.
+    pub refusals: Receiver<()>,
     status: Arc<Mutex<u16>>,
 }
 
@@ -289,10 +292,10 @@ impl Webhook {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let status = Arc::new(Mutex::new(status));
-        let (of_thread, (sender, requests)) = (status.clone(), channel());
+        let (of_thread, (sender, requests), (refused, refusals)) = (status.clone(), channel(), channel());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (status, sender) = (of_thread.clone(), sender.clone());
+                let (status, sender, refused) = (of_thread.clone(), sender.clone(), refused.clone());
                 std::thread::spawn(move || {
                     let mut client = std::io::BufReader::new(client);
                     loop {
@@ -310,6 +313,8 @@ impl Webhook {
                         if status == 200 {
                             // Sending fails if the test has ended.
                             let _sent = sender.send(Request { headers, body });
+                        } else {
+                            let _sent = refused.send(());
                         }
                         let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 2\r\n\r\nno");
                         if client.get_mut().write_all(answer.as_bytes()).is_err() {
@@ -319,7 +324,7 @@ impl Webhook {
                 });
             }
         });
-        Self { port, requests, status }
+        Self { port, requests, refusals, status }
     }
 
     pub fn answer_with(&self, status: u16) {

@@ -394,6 +394,7 @@ fn webhook_gets_signed_batches_after_its_outage() {
     });
     let playing = std::thread::spawn(move || run(&pipeline));
     at.recv_timeout(LIMIT).unwrap();
+    webhook.refusals.recv_timeout(LIMIT).unwrap();
     webhook.answer_with(200);
     go.send(()).unwrap();
     let ending = playing.join().unwrap();
