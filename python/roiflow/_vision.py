@@ -573,7 +573,8 @@ def load(
 
     - `description`: how an image becomes the input, and what the outputs mean: a file, the name of a known model, or a
       dictionary with the tables of such a file. Default: the file next to the model, a built-in one, or the model's metadata.
-    - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on. `AUTO` selects the fastest device that can run the model.
+    - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on. `AUTO` selects the first of `OPENVINO.CPU`,
+      `ORT.CPU` and `CPU` that runs the model.
     - `confidence`: objects with a lower confidence are omitted; default: the threshold of the description.
     - `iou`: a box that overlaps a box with a higher confidence by more than this is suppressed.
     - `classes`: labels or numbers of the classes to report; default: all.

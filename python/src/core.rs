@@ -108,7 +108,8 @@ impl Core {
         read_model(py, model, weights).map(Model::new)
     }
 
-    /// Compiles a model, or the model of a file, for a device. Without a device name, the fastest device that can run the model is used.
+    /// Compiles a model, or the model of a file, for a device. Without a device name, the device is `AUTO`:
+    /// the first of `OPENVINO.CPU`, `ORT.CPU` and `CPU` that runs the model.
     ///
     /// Properties have names of OpenVINO (`PERFORMANCE_HINT`, ...) or names of roiflow. Raises RuntimeError if there is no such device or
     /// property, or if the device cannot run the model.

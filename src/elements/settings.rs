@@ -80,7 +80,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecString::builder("device")
                 .nick("Device")
-                .blurb("Device that runs the model; AUTO: the fastest available device that supports it; `roiflow devices` lists them")
+                .blurb("Device that runs the model; AUTO: the first of OPENVINO.CPU, ORT.CPU, CPU that runs it; `roiflow devices` lists all")
                 .default_value(Some(stages::spec::DEFAULT_DEVICE))
                 .mutable_ready()
                 .build(),

@@ -1,12 +1,12 @@
-//! The device `AUTO`: for each model, the fastest device that can compile it. `AUTO` has no engine of its own: compiled models and requests
-//! are those of the chosen device.
+//! The device `AUTO`: for each model, the first device of a list that runs the model. `AUTO` has no engine of its own: compiled models and
+//! requests are those of the chosen device.
 //!
-//! - It tries `OPENVINO.CPU`, `ORT.CPU` and `CPU` in this order. The variable `ROIFLOW_DEVICE` sets another device or a comma-separated
-//!   list.
-//! - It skips a device if the caller cannot use the ports that the device reports.
-//! - It skips a device that would change results ([`Device::inexact`]).
-//! - It logs the chosen device, and each skipped device with the reason, at info level. The search for libraries logs a warning for each
-//!   library that cannot be used, see `find`.
+//! - The list is `OPENVINO.CPU`, `ORT.CPU`, `CPU`: usually, the faster engines come first. `AUTO` measures no speed.
+//! - The environment variable `ROIFLOW_DEVICE` replaces the list by a device or a comma-separated list of devices.
+//! - `AUTO` skips a device that cannot compile the model, or whose output shapes the caller cannot use.
+//! - `AUTO` skips a device that would change results ([`Device::inexact`]), unless the list has only this device.
+//! - `AUTO` logs the chosen device, and each skipped device with the reason, at info level. The search for libraries (`find`) logs a
+//!   warning for each library that cannot be used.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -61,7 +61,7 @@ impl Device for AutoDevice {
 
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
-            description: "for each model the fastest device that runs it".to_owned(),
+            description: "for each model, the first device of the order that runs it".to_owned(),
             properties: vec![("order", self.order().join(", "))],
             missing: None,
         }
@@ -79,7 +79,7 @@ impl Device for AutoDevice {
         self.order().iter().any(|name| self.core.prepare(name))
     }
 
-    /// The value of the first device in the order.
+    /// Returns the value of the first device in the order, which is the device that `AUTO` tries first.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         self.core.copy_bytes(model, self.order().first()?)
     }
