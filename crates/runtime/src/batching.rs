@@ -5,7 +5,7 @@
 //! the model as the caller compiled it, for single runs. `together` has a dynamic first axis up to the batch size, for calls of several
 //! batch items. If the model already has such an axis, both are the same model. A run joins the [`collector`](super::collector), which
 //! decides whether the run is batched. A batched run copies its item out of the outputs of the call and skips the steps of the device. A
-//! single run executes these steps as without batching.
+//! single run executes the steps of the device, as it does without batching.
 //!
 //! When a call starts, the batch items are copied from the tensors of the requests in one pass. The tensors of the requests keep their
 //! values, for callbacks and steps, and for a single run if the call fails. A run cannot write its item into the tensor of the call
@@ -43,7 +43,7 @@ pub(super) fn gathering(
     config: &Config,
     executors: &Executors,
 ) -> Result<Arc<dyn DeviceModel>> {
-    // The requests for batched calls have no callbacks.
+    // The requests for batched calls have no callbacks, so they need no executor for callbacks.
     let of_calls = Config { callback_thread: false, callback_executor: None, ..config.clone() };
     let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
     let first = alone.steps().into_iter().next().ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
@@ -241,8 +241,8 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// The two steps before the steps of the device: `join` offers the inputs to the collector, `batch` takes the batch item of the
-    /// outputs.
+    /// The two steps before the steps of the device: `join` offers the inputs to the collector, `batch` takes the run's batch item out of
+    /// the outputs of the call.
     pub(super) fn steps(&self) -> [Step; 2] {
         let step = |name: &str, executor, task| Step { name: name.into(), executor, task, duration: Duration::ZERO };
         let waiting_room = self.collector.waiting_room(self.seat_idx);

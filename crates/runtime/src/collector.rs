@@ -24,7 +24,7 @@
 //! |---|---|
 //! | the run, on its executor | offers its inputs, waits, copies its batch item, leaves |
 //! | each thread that has changed the state | performs all actions that are due (`pump`): starts calls, continues single runs |
-//! | the watcher, one thread per model | sleeps until the time limit of the oldest waiting run, then does the same |
+//! | the watcher, one thread per model | sleeps until the time limit of the oldest waiting run, then performs all actions that are due |
 //! | the end of a call | changes the state of the seats in the call, and continues their runs |
 //!
 //! An action is due when an engine is free and one of these holds: the waiting runs fill a batch, all requests of the model wait, or the
@@ -34,12 +34,14 @@
 //! and runs that continue alone after a failed call or a cancel. Runs that are not counted wait at the executor as without batching.
 //!
 //! With a time limit of 0, the collector considers a new run only after the tasks that are already in the queue of the executor. On a CPU,
-//! these tasks need the same threads that the engine computes on. Without this delay, their runs would never be combined.
+//! these tasks need the same threads that the engine computes on. Without this delay, the first run would start to compute at once, and the
+//! runs of the queued tasks would always come too late for its call.
 //!
 //! # Why nothing is lost, and which sizes are bounded
 //!
-//! - All of this state is under one lock. `pump` follows each change that may make an action due. The watcher sleeps without a limit only
-//!   while no run waits for a time limit. The watcher sets `sleeps` under the lock, and `pump` wakes the watcher.
+//! - One lock protects the state of all seats, calls and engines. `pump` follows each change that may make an action due. The watcher
+//!   sleeps without a limit only while no run waits for a time limit. The watcher sets `sleeps` under the lock, and `pump` wakes the
+//!   watcher.
 //! - All time limits are equal, so the run that has waited longest reaches its limit first.
 //! - The lock is held only to read and change the state. The collector starts calls, continues runs, and drops tensors of the user without
 //!   the lock.
@@ -59,7 +61,7 @@ use super::{Error, ErrorKind, InferRequest, Input, NodeTime, PortKey, Result};
 use crate::sync::{Condvar, Deadline, Mutex, spawn};
 use crate::tensor::Tensor;
 
-/// Combines runs into batched calls; see the module documentation. Exists as long as the model or a seat.
+/// Combines runs into batched calls; see the module documentation. Exists until the model and all seats are dropped.
 pub(super) struct Collector {
     shared: Arc<Shared>,
 }

@@ -20,7 +20,8 @@ const CALLBACKS: &str = "roiflow-callbacks";
 #[derive(Clone)]
 pub struct CompiledModel {
     shared: Arc<CompiledShared>,
-    /// The requests for [`CompiledModel::infer`]. These requests hold `shared`, so they cannot be part of `shared`.
+    /// The requests for [`CompiledModel::infer`]. These requests hold `shared`. They are not part of `shared`, because such a reference
+    /// cycle would never be freed.
     direct: Arc<OnceLock<RequestPool>>,
 }
 
@@ -110,7 +111,7 @@ impl CompiledModel {
     /// does not report whether items are independent, test runs with random inputs check it.
     ///
     /// # Errors
-    /// Returns `Unsupported` if the items are not independent, with the reason; and the errors of the test runs.
+    /// Returns `Unsupported`, with the reason, if the items are not independent. Returns the errors of the test runs.
     pub fn check_rows(&self, max_rows: usize) -> Result<()> {
         if !self.shared.variables.is_empty() {
             return Err(Error::new(ErrorKind::Unsupported, "a request of a stateful model has one state, not one per batch item"));
@@ -151,7 +152,8 @@ impl CompiledModel {
         let first: Arc<dyn Executor> = match shared.steps.first() {
             // The step `fill` runs on the CPU pool. If the first step of the device also runs there, both run as one task.
             Some(step) if step.executor.is_inline() => Arc::new(Inline),
-            // On another executor, the `fill` of a later start could overtake the `fill` of this run.
+            // Exclusive runs must keep the order of their starts, so `fill` runs on the executor of the device's first step. On another
+            // executor, the `fill` of a later start could overtake the `fill` of this run.
             Some(step) if shared.config.exclusive_requests => step.executor.clone(),
             _ => shared.executors.for_steps(&shared.config)?,
         };

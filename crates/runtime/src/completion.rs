@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Two events happen in any order: the runtime hands over the run, and the engine completes its work. The later event queues the run on the
-//! executor of its next step. The engine's thread does nothing else, so [`Completion::complete`] may be called in a callback of the engine
-//! in which the engine's requests must not be freed.
+//! executor of its next step. The engine's thread does nothing else; in particular, it frees no request. So an engine's callback may call
+//! [`Completion::complete`] even if the engine forbids freeing its requests in callbacks.
 //!
 //! While work is pending, the engine uses the tensors of the run, so the run cannot end. A cancel or the drop of the request interrupts the
 //! engine ([`CancelToken::interrupt_with`](super::CancelToken::interrupt_with)) and leaves the run pending. A synchronous run waits on the

@@ -142,7 +142,8 @@ impl Config {
     }
 
     /// Number of concurrent engine calls, and threads per call, for this number of cores. Both numbers are at least 1. Their product
-    /// exceeds the number of cores only if the caller set the options so. Batched requests share a call.
+    /// exceeds the number of cores only if the caller set the options so. With batching, up to [`Config::batch_size`] requests share one
+    /// call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
         let one_request = match self.performance {
             Performance::Throughput => self.n_threads.unwrap_or(1),

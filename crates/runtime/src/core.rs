@@ -269,6 +269,8 @@ fn check_source(source: &ModelSource) -> Result<()> {
     }
 }
 
+/// Checks that no input of a model is larger than [`MAX_INPUT_BYTES`].
+///
 /// # Errors
 /// Returns `Model` if an input exceeds the maximum size.
 fn check_inputs(source: &ModelSource, info: &ModelInfo) -> Result<()> {

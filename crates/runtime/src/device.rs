@@ -131,7 +131,7 @@ pub trait DeviceFamily: Send + Sync {
     /// The part of the device names before the dot.
     fn prefix(&self) -> &str;
 
-    /// The devices of the engine on this machine. If the engine is not installed, its usual devices, marked as missing.
+    /// The devices of the engine on this machine. If the engine is not installed, returns its usual devices, marked as missing.
     fn devices(&self) -> Vec<Arc<dyn Device>>;
 
     /// The device with this full name, including the prefix. The device may be missing; its use then reports an error.

@@ -44,13 +44,14 @@ pub trait Executor: Send + Sync + fmt::Debug {
         false
     }
 
-    /// The executor that finally runs the tasks, if this executor only delays them. Steps on that executor are merged with such tasks.
+    /// The executor that finally runs the tasks, if this executor only delays them. After a delayed step, a run executes its following
+    /// steps on that executor in the same task.
     fn goes_on_at(&self) -> Option<Arc<dyn Executor>> {
         None
     }
 
-    /// Called when a run whose task waits here was canceled. An executor that holds tasks for a reason other than a busy thread must then
-    /// release the task.
+    /// Called when a run whose task waits in this executor was canceled. An executor that holds tasks for a reason other than a busy thread
+    /// must then release the task.
     fn recall(&self) {}
 
     /// The number of tasks that run concurrently on this executor. Devices derive the optimal number of requests from it. Default: the

@@ -1,7 +1,8 @@
-//! Reads whole files, only regular ones, up to a size limit.
+//! Reads regular files completely, up to a size limit.
 //!
-//! A path may name an endless device, a FIFO without a writer, or a file larger than memory. [`read_limited`] and [`read_text`] read a file
-//! into memory. [`open_regular`] opens a file that the caller reads in parts.
+//! A path may name an endless device, a FIFO without a writer, or a file larger than memory. Without a check, reading such a path would
+//! never end or would exhaust the memory. [`read_limited`] and [`read_text`] read a file into memory. [`open_regular`] opens a file that
+//! the caller reads in parts.
 
 use std::fmt;
 use std::fs::{File, FileType};

@@ -121,7 +121,8 @@ pub struct InferFuture(InferState);
 
 #[derive(Debug)]
 enum InferState {
-    /// When the run is complete, the request returns to the model. Field order matters: dropping the future first cancels the run.
+    /// When the run is complete, the request returns to the model. The field order matters: the future is dropped first, which cancels the
+    /// run before the request returns to the model.
     Running(RunFuture, PooledRequest),
     Failed(Option<Error>),
 }

@@ -161,7 +161,8 @@ impl<'a, T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> From<&'a
     }
 }
 
-/// The inputs that [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and the queue accept:
+/// The inputs that [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and
+/// [`AsyncInferQueue`](super::AsyncInferQueue) accept:
 ///
 /// - `()`: all inputs keep their tensors.
 /// - One value: for the only input. A [`Tensor`] is shared. An `ndarray` is copied. A `Vec`, slice or array of numbers is copied and takes
@@ -171,7 +172,7 @@ impl<'a, T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> From<&'a
 ///   and values.
 /// - The [`Results`] of another run: each output becomes the input of the same name.
 ///
-/// All values are checked before the first one is set. Inputs that are not named keep their tensors.
+/// All values are checked before the first one is set. Inputs for which no value is passed keep their tensors.
 pub trait Inputs {
     /// Calls `see` with each value and its key. May be called more than once.
     ///

@@ -57,8 +57,8 @@ pub(super) struct InputSlot {
     own: Tensor,
     source: Source,
     pub(super) lease: Option<InputLease>,
-    /// The leased memory and layout as a tensor, for devices that need a tensor. It can differ from the tensor that was set: an output that
-    /// grows moves to new memory, and its readers keep the old memory.
+    /// The leased memory and layout as a tensor, for devices that need a tensor. It can differ from the tensor that was set, if that tensor
+    /// is the output of another request. When such an output grows, it moves to new memory, and this run keeps the old memory.
     leased: OnceCell<Tensor>,
     /// The leases on tensors whose values are copied into `own`: slices of a batch, or indices in shared memory.
     slices: Vec<Bytes>,
@@ -200,7 +200,8 @@ impl InputSlot {
             }
         };
         self.is_given = true;
-        // Two lists alternate. The second list is allocated together with the first.
+        // Two lists alternate: one holds the batch, the other one is empty and kept for the next batch. The second list is allocated
+        // together with the first.
         let n_slices = if let Source::Batch(list) = &source { list.len() } else { 0 };
         self.list = match self.replace_source(source) {
             Source::Batch(mut list) => {

@@ -206,7 +206,7 @@ pub struct OrderedStream<'a, U, S: Stream, T> {
     pending: Pending<T>,
 }
 
-// The pinned field could only be `inputs`, and it is `Unpin`.
+// Moving this type is always sound: only `inputs` is polled through a `Pin`, and polling requires `S: Unpin`.
 impl<U, S: Stream, T> Unpin for OrderedStream<'_, U, S, T> {}
 
 impl<U: Send + 'static, S: Stream<Item: Inputs> + Unpin, T: Send + 'static> Stream for OrderedStream<'_, U, S, T> {

@@ -194,7 +194,8 @@ impl fmt::Display for PartialShape {
     }
 }
 
-/// The layout of a port: one letter for each axis, as in `NCHW`. `?` is an axis without a meaning, and `...` is any number of such axes.
+/// The layout of a port: one letter for each axis, as in `NCHW`. `?` stands for an axis without a declared meaning, and `...` for any
+/// number of such axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Axes(String);
 

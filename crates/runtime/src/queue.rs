@@ -432,7 +432,8 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         state.take_errors().map(|()| true)
     }
 
-    /// The requests of the queue, to read their ports, tensors and times. A running request fails with `Busy`.
+    /// The requests of the queue, to read their ports, tensors and times. Reading the tensors or times of a running request fails with
+    /// `Busy`.
     pub fn iter(&self) -> impl Iterator<Item = &InferRequest> {
         self.shared.requests.iter()
     }
@@ -575,7 +576,8 @@ impl<U> Shared<U> {
     fn put_back(&self, mut state: MutexGuard<'_, State<U>>, request_idx: usize) {
         let before = std::mem::replace(&mut state.slots[request_idx], Slot::Idle);
         state.idle.push(request_idx);
-        // Wakes all tasks: a single woken task may no longer need a request.
+        // Wake all tasks: if only one task were woken and it no longer needed a request, the other tasks would wait although a request is
+        // idle.
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         self.changed.notify_all();
@@ -726,7 +728,8 @@ impl<U> Drop for AsyncInferQueue<U> {
         drop((callback, jobs));
         self.shared.requests.iter().for_each(InferRequest::cancel);
         for request in &self.shared.requests {
-            // Inside its own callback the wait fails immediately. The request then stops when its last handle is dropped.
+            // If this drop runs inside the request's own callback, the wait fails immediately. The request then stops when its last handle
+            // is dropped.
             let _over = request.wait_for(request.model().config.drop_patience);
         }
     }

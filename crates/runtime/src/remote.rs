@@ -15,7 +15,7 @@
 //! on_device.roi(&[0, 2], &[1, 4])?.copy_to(&back)?;
 //! assert_eq!(back.view::<f32>()?.to_vec(), [3.0, 4.0]);
 //!
-//! // Memory that another process can map: an ordinary tensor here, and a descriptor for over there.
+//! // Memory that another process can map: an ordinary tensor in this process, and a descriptor for the other process.
 //! let shared = devices::core().create_context("CPU", &ContextParams::SharedMemory)?;
 //! let frame = shared.create_tensor(ElementType::U8, [480, 640, 3])?;
 //! frame.view_mut::<u8>()?.fill(128);

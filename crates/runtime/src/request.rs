@@ -139,7 +139,8 @@ impl InferRequest {
     /// Blocks until the latest run is complete and its callback has returned. Returns immediately if no run was started.
     ///
     /// # Errors
-    /// The error of the run, which every waiting thread gets; `WouldDeadlock` inside the request's own callback, steps and fillers.
+    /// Returns the error of the run to every waiting thread. Returns `WouldDeadlock` if it is called inside the request's own callback,
+    /// steps or fillers.
     pub fn wait(&self) -> Result<()> {
         self.shared().wait_until(None).map(|_in_time| ())
     }
@@ -167,8 +168,8 @@ impl InferRequest {
     }
 
     /// Sets whether asynchronous runs of this request have priority over other runs that wait for the same workers. Use it, for example,
-    /// for classifiers of detected objects. Workers run at most 16 urgent tasks before a task that is not urgent. The setting applies to
-    /// steps that are queued after this call.
+    /// for classifiers of detected objects. Workers run at most 16 urgent tasks in a row while a task that is not urgent waits. The setting
+    /// applies to steps that are queued after this call.
     pub fn set_urgent(&self, is_urgent: bool) {
         self.shared().set_urgent(is_urgent);
     }
@@ -186,7 +187,8 @@ impl InferRequest {
     /// # Errors
     /// Returns `Busy` while the request runs; `OwnedByQueue` for a request of a queue.
     pub fn set_callback(&self, callback: impl FnMut(&InferRequest, Result<()>) + Send + 'static) -> Result<()> {
-        // The lock is never contended. A run that ends while a callback is running leaves its own callback to the thread of that callback.
+        // The lock is never contended: if a run ends while the callback is running, the same thread calls the callback for that run
+        // afterwards.
         let callback = Mutex::new(callback);
         let callback = move |request: &InferRequest, result: Result<()>| {
             let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,8 +252,8 @@ impl InferRequest {
     /// The tensor of an input or output. Searches the inputs first. The values of the tensor change only during a run.
     ///
     /// # Errors
-    /// Returns `NotFound`; `Busy` while the request runs; `Tensor` if the input is set to a list of tensors, see
-    /// [`InferRequest::set_tensors`].
+    /// Returns `NotFound` if the model has no such port; `Busy` while the request runs; `Tensor` if the input is set to a list of tensors,
+    /// see [`InferRequest::set_tensors`].
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let key = key.into();
         self.input_tensor(key).or_else(|error| match error.kind() {
@@ -337,7 +339,7 @@ impl InferRequest {
     /// Same as [`InferRequest::results`], but returns only the outputs of `keys`, in that order.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::results`]; and `NotFound`.
+    /// The errors of [`InferRequest::results`]; and `NotFound` if the model has no such output.
     pub fn results_of<'a, K: Into<PortKey<'a>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Results> {
         let ports = &self.model().outputs;
         let found = keys.into_iter().map(|key| key.into().find("output", ports)).collect::<Result<Vec<usize>>>()?;
@@ -350,8 +352,8 @@ impl InferRequest {
     /// region of another tensor.
     ///
     /// # Errors
-    /// Returns `NotFound`; `Tensor` if element type or shape do not match the port; `Unsupported` if the device cannot use its memory;
-    /// `Busy` while the request runs.
+    /// Returns `NotFound` if the model has no such port; `Tensor` if element type or shape do not match the port; `Unsupported` if the
+    /// device cannot use its memory; `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let set = |body: &mut Body| {
@@ -361,7 +363,7 @@ impl InferRequest {
         };
         // A remote tensor is set without the lock, because the device inspects its memory.
         let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
-        drop(replaced); // Dropped outside the lock: memory and fillers may be the user's.
+        drop(replaced); // Dropped outside the lock: the memory or the filler may be the user's, whose drop may run any code.
         Ok(())
     }
 
@@ -663,7 +665,7 @@ impl InferRequest {
             body.n_prepended = steps.iter().take_while(|step| matches!(step.task, StepTask::Custom(_))).count();
             Ok(std::mem::replace(&mut body.steps, steps))
         })?;
-        drop(replaced); // Dropped outside the lock: the tasks may be the user's.
+        drop(replaced); // Dropped outside the lock: the tasks may be closures of the user, whose drop may run any code.
         Ok(())
     }
 
@@ -752,8 +754,8 @@ impl InferRequest {
         self.shared().id
     }
 
-    /// Sets the name of the request, for example a camera, a user or a shard. The name appears in traces, in `Debug`, and in errors of
-    /// starts.
+    /// Sets the name of the request, for example the name of a camera, a user or a shard. The name appears in traces, in `Debug`, and in
+    /// errors of starts.
     ///
     /// ```
     /// # use roiflow::{devices, tensor::{ElementType, Tensor}};
@@ -813,7 +815,7 @@ fn check_outputs(body: &Body, ports: &[Port], tensors: &[(usize, Tensor)]) -> Re
     })
 }
 
-/// The inputs among values for inputs and outputs.
+/// The values for inputs, from a list of values for inputs and outputs.
 struct OfInputs<'a, I> {
     tensors: &'a I,
     inputs: &'a [Port],

@@ -12,7 +12,7 @@ use crate::tensor::{Element, Tensor, View};
 /// The output tensors of one run.
 ///
 /// The results of [`InferRequest::results`](super::InferRequest::results) share the request's own tensors, without a copy. The next run
-/// writes into these tensors; while a view exists, starting it fails with `Busy`. The results of
+/// writes into these tensors. While a view of them exists, starting the next run fails with `Busy`. The results of
 /// [`CompiledModel::infer`](super::CompiledModel::infer) and of [`Results::to_owned`] are independent of later runs.
 #[derive(Clone)]
 pub struct Results {

@@ -32,8 +32,9 @@ pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 /// Called with the number of the latest run when the request has no run and no callback in progress.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// The part of a request that its runs use. A thread of an executor may hold it slightly longer than the last handle exists. So the only
-/// device resource in it between runs is the body, and dropping the last handle frees the body.
+/// The part of a request that its runs use. A thread of an executor may hold this part slightly longer than the last handle exists. Device
+/// resources must not live that long. So between runs the body is the only device resource in this part, and dropping the last handle frees
+/// the body.
 pub(super) struct Shared {
     pub(super) id: u64,
     pub(super) cancel: CancelToken,
@@ -379,7 +380,7 @@ impl Shared {
             Some(completion) => completion.queue(task, executor),
             None => task.queue_on(&*executor),
         }
-        // A cancel that came before the body was in `in_flight` did not find it.
+        // A cancel that came before the body was in `in_flight` did not find the body, so complete that cancel now.
         if self.cancel.is_canceled() {
             self.end_canceled(run);
         }
@@ -498,7 +499,7 @@ impl Shared {
                 match guarded.state.end_callback() {
                     EndOfCallback::Finished => break,
                     EndOfCallback::CallBackAgain => {
-                        // Notify before the next callback: each callback may start another run, so this loop may never end.
+                        // Notify before the next callback, not after the loop: each callback may start a run, so the loop may never end.
                         self.finished.notify_all();
                         guarded = self.wake(guarded);
                         guarded.state.begin_callback(here);
@@ -509,8 +510,8 @@ impl Shared {
         self.finished.notify_all();
         guarded = self.wake(guarded);
         let latest_run = guarded.state.latest_run();
-        // Also called after a synchronous run and during an edit. The owner of an `IdleRequest` may have returned it meanwhile, and the
-        // queue relies on this call.
+        // `on_quiet` is also called after a synchronous run and during an edit. The owner of an `IdleRequest` may have returned the request
+        // meanwhile, and the queue then waits for this call to make the request idle.
         let on_quiet = if guarded.state.is_finished(latest_run) { guarded.on_quiet.clone() } else { None };
         drop(guarded);
         drop(before);
@@ -810,7 +811,8 @@ impl Drop for Handle {
                 };
             }
         }
-        // Frees the body and the model now. A worker may drop its task later, when the caller may have unloaded the library or exited.
+        // Free the body and the model now, not with the task of the run. A worker may drop that task later, when the caller may have
+        // unloaded the library or exited.
         let body = shared.guarded.lock().unwrap().body.take();
         let waits_at = shared.in_flight.lock().unwrap().as_ref().map(|body| body.next_executor().clone());
         if let Some(executor) = waits_at {

@@ -65,7 +65,7 @@ impl ModelBytes {
     }
 }
 
-/// Prints no bytes.
+/// Prints the name or the number of bytes, but not the bytes.
 impl fmt::Debug for ModelBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ModelBytes({self})")

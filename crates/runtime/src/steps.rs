@@ -23,7 +23,7 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, this_thread};
 /// Stops an engine during a run.
 pub trait Interrupt: Send + Sync {
     /// Requests the engine to stop. Must not block. May be called from any thread, once per run, while no lock is held. The run does not
-    /// end before this call returns, so waiting for the run here fails with `WouldDeadlock`.
+    /// end before this call returns, so a wait for the run inside this call fails with `WouldDeadlock`.
     fn interrupt(&self);
 }
 
@@ -83,8 +83,8 @@ impl CancelToken {
             engine.running.replace(interrupt.clone())
         };
         drop(before);
-        // A cancel writes the flag before it reads the engine. So either this thread sees the flag, or the canceling thread sees the
-        // engine.
+        // A cancel writes the flag before it reads the engine, and this thread has stored the engine before it reads the flag. So either
+        // this thread sees the flag, or the canceling thread sees the engine.
         self.tell_engine();
     }
 

@@ -26,7 +26,7 @@ struct Here {
     worker: RefCell<Option<(Arc<Workers>, usize)>>,
     /// Whether a wait of this thread is already reported to the pool.
     is_waiting: Cell<bool>,
-    /// Number of nested callbacks, steps, fillers and interrupts in which the thread is.
+    /// The nesting depth of callbacks, steps, fillers and interrupts on this thread; 0 outside of them.
     depth: Cell<usize>,
 }
 
@@ -72,7 +72,8 @@ pub(super) fn must_report() -> bool {
     with_here(|here| here.depth.get() > 0 || here.worker.borrow().is_some()).unwrap_or(false)
 }
 
-/// Runs `action`, which blocks, and reports it to the pool. For waits that the runtime does not detect: locks, channels, futures, files.
+/// Runs `action`, which blocks, and reports this wait to the thread pool. For waits that the runtime does not detect: locks, channels,
+/// futures, files.
 ///
 /// Use this function in callbacks and steps, around code that waits for other requests or blocks for long. If the current thread is a
 /// worker of a [`Pool`](super::executor::Pool), another worker runs the tasks of the pool meanwhile. On other threads this function only
@@ -216,8 +217,8 @@ impl Registry {
     }
 }
 
-/// The threads whose waits can never end. First assumes that every wait is stuck, then removes waits for requests that can still complete,
-/// until nothing changes.
+/// Returns the threads whose waits can never end. First assumes that every wait is stuck, then removes waits for requests that can still
+/// complete, until nothing changes.
 fn stuck_threads(waiting: &[Waiting]) -> Vec<u64> {
     let mut stuck: Vec<&Waiting> = waiting.iter().collect();
     loop {
