@@ -61,18 +61,19 @@ impl Leased {
 
     fn extent(&self) -> &[u8] {
         let len = self.extent_bytes();
-        // SAFETY: `extent_bytes` has checked that the lease covers these initialized bytes. The memory lives as long as the lease.
+        // SAFETY: `extent_bytes` has checked that the lease covers these bytes, so no other thread writes them. They are initialized, and
+        // the memory lives as long as the lease.
         unsafe { std::slice::from_raw_parts(self.ptr().as_ptr(), len) }
     }
 
-    /// Whether the bytes are valid values of `T`. Called for a guard of the elements.
+    /// Whether the bytes are valid values of `T`. The lease must cover the elements.
     pub(super) fn check_values<T: Element>(&self) -> Result<()> {
         if T::TYPE != ElementType::Bool {
             return Ok(()); // Every bit pattern is a value.
         }
         let mut is_valid = true;
         for_each_run(&self.layout, None, |offset_bytes, _, run_bytes| {
-            // SAFETY: these bytes are elements, which the lease covers.
+            // SAFETY: these bytes are initialized elements. The lease covers them, so no other thread writes them while the slice exists.
             let run = unsafe { std::slice::from_raw_parts(self.ptr().as_ptr().add(offset_bytes), run_bytes) };
             is_valid &= T::is_valid(run);
         });
@@ -97,8 +98,8 @@ impl Leased {
         }
         let ptr = extent.as_ptr().cast::<T>();
         debug_assert!(ptr.is_aligned());
-        // SAFETY: the extent of a dense layout consists of its elements. The constructor has checked that they are aligned, and the lines
-        // above that they are valid.
+        // SAFETY: the lease covers all elements, and in a dense layout they are adjacent. The constructor has checked that they are
+        // aligned, and the lines above that they are valid values of `T`.
         Ok(unsafe { std::slice::from_raw_parts(ptr, layout.n_elements()) })
     }
 }
@@ -150,7 +151,7 @@ impl Bytes {
     /// Copies all elements. Copies whole rows where both layouts are dense.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ.
+    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if the element types or shapes differ.
     pub fn copy_to(&self, target: &mut BytesMut) -> Result<()> {
         let (from, to) = (self.0.layout, target.0.layout);
         if from.element() != to.element() {
@@ -160,8 +161,8 @@ impl Bytes {
         if from.shape() != to.shape() {
             return Err(Error::new(ErrorKind::Shape, format!("copy: expected {}, as in the target, got {}", to.shape(), from.shape())));
         }
-        // SAFETY: both guards cover the elements of their layouts. The lease for writing excludes all other leases, so the two guards have
-        // no byte in common.
+        // SAFETY: both guards cover the elements of their layouts, which have the same element type and shape (checked above). The lease
+        // for writing excludes all other leases, so the two guards have no byte in common.
         unsafe { copy_strided(self.0.ptr().as_ptr(), &from, target.0.ptr().as_ptr(), &to) };
         Ok(())
     }
@@ -322,7 +323,7 @@ impl RowMut<'_> {
     /// Copies the elements of a tensor into the batch item.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ.
+    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if the element types or shapes differ.
     pub fn copy_from(&mut self, source: &Bytes) -> Result<()> {
         let from = source.layout();
         if (from.element(), from.shape()) != (self.layout.element(), self.layout.shape()) {
@@ -368,11 +369,12 @@ fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
 /// Copies between two layouts of the same shape and element type.
 ///
 /// # Safety
-/// The elements of `from_layout` at `from` must be readable. The elements of `to_layout` at `to` must be writable. The two must have no
-/// byte in common.
+/// The two layouts must have the same element type and shape. The elements of `from_layout` at `from` must be readable. The elements of
+/// `to_layout` at `to` must be writable. The two must have no byte in common.
 unsafe fn copy_strided(from: *const u8, from_layout: &Layout, to: *mut u8, to_layout: &Layout) {
     for_each_run(from_layout, Some(to_layout), |from_offset, to_offset, run_bytes| {
-        // SAFETY: the caller guarantees that both pointers refer to elements.
+        // SAFETY: both runs consist of elements. The caller guarantees that the first run is readable, that the second run is writable, and
+        // that they have no byte in common.
         unsafe { ptr::copy_nonoverlapping(from.add(from_offset), to.add(to_offset), run_bytes) };
     });
 }

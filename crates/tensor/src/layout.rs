@@ -109,8 +109,8 @@ impl Layout {
     /// Creates a layout with these strides in bytes.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Shape`] unless there is one stride per axis. Each stride must be a multiple of the element size, and at least
-    /// the extent of the axes inside it: rows may have padding but must not overlap.
+    /// Returns [`ErrorKind::Shape`] unless there is one stride per axis, and each stride is a multiple of the element size and at least the
+    /// size in bytes of the axes inside it. So rows may have padding but do not overlap.
     pub fn strided(element: ElementType, shape: impl Into<Shape>, stride_bytes: &[usize]) -> Result<Self> {
         let shape = shape.into();
         let fail = |what: String| Err(Error::new(ErrorKind::Shape, what));
@@ -208,7 +208,8 @@ impl Layout {
             if begin > end || end > extent {
                 return fail();
             }
-            // Windows without elements, and axes with one element, have arbitrary strides. In these cases the sum is unused or zero.
+            // Axes with one element, and layouts without elements, may have strides for which this product overflows. Then the offset is
+            // not used, because the window is empty, or `begin` is 0.
             offset_bytes = offset_bytes.wrapping_add(begin.wrapping_mul(*stride_bytes));
             is_empty |= begin == end;
         }

@@ -26,8 +26,8 @@ struct Axis {
     n: usize,
 }
 
-/// Sufficient for every region of a tensor with four axes. A region with more axes, if they cannot be joined, gets a span with additional
-/// bytes.
+/// Maximum number of axes of a span. Sufficient for every region of a tensor with four axes. If a region has more axes and they cannot be
+/// joined, its span covers additional bytes.
 const MAX_AXES: usize = 3;
 
 impl Span {
@@ -93,11 +93,13 @@ impl Span {
         if self.begin >= other_end || other.begin >= end {
             return false;
         }
-        // The second condition ensures that the differences below do not overflow.
+        // Two spans without axes are ranges, and these ranges overlap. The second condition excludes offsets for which the differences
+        // below would overflow.
         if (self.n_axes, other.n_axes) == (0, 0) || end.max(other_end) > isize::MAX as usize / 4 {
             return true;
         }
-        // Collect the axes of both spans, the largest stride first. A span has one repetition along an axis that only the other span has.
+        // Collect the axes of both spans, the largest stride first. If only one span has an axis, the other span counts as length 1 along
+        // that axis.
         let mut axes = [Common { stride: 1, n: 1, n_other: 1 }; 2 * MAX_AXES];
         let mut n_axes = 0;
         let (mut own, mut others) = (self.axes().iter().peekable(), other.axes().iter().peekable());
@@ -216,7 +218,7 @@ impl Leases {
     /// Takes a lease on all bytes of `span`.
     ///
     /// # Errors
-    /// The kind of lease that excludes the new lease.
+    /// Returns the kind of lease that excludes the new lease.
     #[inline]
     pub fn take(&self, span: Option<Span>, writes: bool) -> Result<Held, Conflict> {
         match span {
@@ -230,7 +232,7 @@ impl Leases {
     /// Takes a lease for reading on the whole memory.
     ///
     /// # Errors
-    /// The kind of lease that excludes the new lease.
+    /// Returns the kind of lease that excludes the new lease.
     #[inline]
     pub fn take_whole_to_read(&self) -> Result<Held, Conflict> {
         let count = |state: usize| if state & (WRITER | PARTS) == 0 { Some(state + 1) } else { None };

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Identifies the process that created the token. A forked process has none of the threads of its parent.
 ///
-/// Forks through the C library, such as Python's `os.fork`, are detected. The first token registers a handler for them, and comparing
-/// tokens reads one atomic. If the handler cannot be registered, the process ID is compared instead.
+/// Forks through the C library, such as Python's `os.fork`, are detected. The first token registers a handler for such forks, which counts
+/// them. Comparing tokens then reads one atomic. If the handler cannot be registered, the process ID is compared instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessToken(u64);
 

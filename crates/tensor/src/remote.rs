@@ -26,7 +26,8 @@ pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
     }
 
     /// Copies the elements of `layout` to `target` without gaps. The first element is at `offset_bytes`. Returns when the copy is complete.
-    /// The caller holds a lease. The caller has also checked that the elements are inside the block and that `target` has their total size.
+    /// The caller holds a lease on the elements. The caller has also checked that the elements are inside the block and that `target` has
+    /// their total size.
     ///
     /// # Errors
     /// Any error of the device.
@@ -101,10 +102,10 @@ impl Tensor {
         remote.is::<T>().then(|| InRemote { memory: Arc::clone(&memory), layout, offset_bytes, kind: PhantomData })
     }
 
-    /// Takes a lease for an access by a device or another process, which uses no host addresses.
+    /// Takes a lease for an access by a device or another process. Such an access uses no host addresses.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Busy`] and [`ErrorKind::Access`], as for views.
+    /// Returns [`ErrorKind::Busy`] or [`ErrorKind::Access`] in the same cases as [`Tensor::view`] and [`Tensor::view_mut`].
     pub fn lease_for_device(&self, writes: bool) -> Result<DeviceLease> {
         Ok(self.lease_placed(writes)?.0)
     }

@@ -73,7 +73,7 @@ impl Tensor {
                     Some(held) => check_is_of(held.memory(), &placed).map(|()| None)?,
                     None => match new.memory.lease(new.whole_span(), true) {
                         Ok(write) => Some(write).filter(|_| fits),
-                        // The readers may have ended meanwhile.
+                        // Readers held the present memory, so the tensor gets new memory, even if they have ended meanwhile.
                         Err(error) if error.kind() == ErrorKind::Busy && !placed.memory.is_written() => None,
                         Err(error) => return Err(error),
                     },

@@ -115,7 +115,7 @@ impl SharedTensor {
     /// # Errors
     /// The errors of [`SharedTensor::read_to`]; and [`ErrorKind::OutOfMemory`] if no memory is left.
     pub fn import(&self) -> Result<Tensor> {
-        // Check before allocating, because the other process chooses the shape.
+        // Check before allocating, because the other process chooses the shape, which may be huge.
         self.check("import")?;
         let tensor = Tensor::new(self.layout.element(), *self.layout.shape())?;
         self.read_to(&tensor)?;
@@ -246,7 +246,8 @@ impl SharedTensor {
                 ),
             ));
         }
-        // An access to memory with huge pages can fail if no page is left, which also kills the process.
+        // Like an access beyond the end of a file, an access to memory with huge pages can kill the process: it fails if no page is left.
+        // So only files in ordinary memory are accepted.
         let kind = rustix::fs::fstatfs(&self.descriptor).map_err(|errno| system(&format!("{operation}: the file's kind"), errno))?.f_type;
         if kind != TMPFS {
             let message = format!("{operation}: expected a file in ordinary memory (memfd without MFD_HUGETLB), got one of kind {kind:#x}");
@@ -350,7 +351,7 @@ fn read_exactly(file: &OwnedFd, target: &mut [u8], offset_bytes: usize) -> Resul
     let mut n_read = 0;
     while n_read < target.len() {
         match rustix::io::pread(file, &mut target[n_read..], (offset_bytes + n_read) as u64) {
-            // The seal against shrinking prevents an early end of the file.
+            // The seal against shrinking prevents an early end of the file, so this error is not expected.
             Ok(0) => return Err(Error::new(ErrorKind::Io, "import: the file ended early")),
             Ok(n) => n_read += n,
             Err(Errno::INTR) => {}
@@ -438,7 +439,7 @@ struct FileLeases {
 /// Device and inode number.
 type FileKey = (u64, u64);
 
-/// The files in use. Model checks use the standard library's lock here as well, because no checked operation happens under it.
+/// The files in use. Model checks also use the standard library's lock for this list, because no checked operation happens under it.
 static FILES: Mutex<BTreeMap<FileKey, Weak<FileLeases>>> = Mutex::new(BTreeMap::new());
 
 impl FileLeases {
@@ -488,7 +489,8 @@ impl SharedMapping {
         let (protection, flags) = match access {
             Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             Access::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
-            // Older kernels do not allow a shared mapping of a file that is sealed against writing. A private mapping is equivalent.
+            // Older kernels do not allow a shared mapping of a file that is sealed against writing. A private mapping is equivalent,
+            // because no process can change the file.
             Access::Constant => (ProtFlags::READ, MapFlags::PRIVATE),
         };
         // SAFETY: the system chooses the address of the new mapping, so the mapping does not replace another one.

@@ -148,7 +148,7 @@ impl Memory {
         }
     }
 
-    /// The device memory, if the memory is of this kind.
+    /// The owner of the block, if the block is device memory.
     pub fn as_remote(&self) -> Option<&dyn RemoteMemory> {
         match &self.owner {
             Owner::Remote(owner) => Some(&**owner),
@@ -164,8 +164,8 @@ impl Memory {
         }
     }
 
-    /// Whether a tensor over the whole block may move to newly allocated memory. Not possible for shared memory, because other processes
-    /// map it, or for device memory.
+    /// Whether a tensor over the whole block may move to newly allocated memory. False for device memory, and for shared memory, because
+    /// other processes map it.
     pub(super) fn may_move(&self) -> bool {
         match &self.owner {
             Owner::Own(_) | Owner::Pooled(..) => true,
@@ -200,10 +200,10 @@ impl Memory {
         Ok(WriteLease(self.lease(self.whole(), true)?))
     }
 
-    /// Takes a lease on all bytes for an access by a device or another process, which uses no host addresses.
+    /// Takes a lease on all bytes for an access by a device or another process. Such an access uses no host addresses.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Busy`] and [`ErrorKind::Access`], as for [`Memory::lease_read`] and [`Memory::lease_write`].
+    /// Returns [`ErrorKind::Busy`] or [`ErrorKind::Access`] in the same cases as [`Memory::lease_read`] and [`Memory::lease_write`].
     pub fn lease_for_device(self: &Arc<Self>, writes: bool) -> Result<DeviceLease> {
         Ok(DeviceLease { lease: self.lease(self.whole(), writes)?, writes })
     }
@@ -247,6 +247,8 @@ impl Memory {
         }
     }
 
+    /// Checks that the host can access the bytes.
+    ///
     /// # Errors
     /// Returns [`ErrorKind::Remote`] for device memory.
     #[inline]
@@ -418,21 +420,23 @@ pub(super) struct AlignedBytes {
     pub(super) len: usize,
 }
 
-// SAFETY: plain bytes with one owner.
+// SAFETY: this value is the only owner of the bytes, and any thread may access and free them.
 unsafe impl Send for AlignedBytes {}
 
 impl AlignedBytes {
+    /// Allocates `len` zeroed bytes.
+    ///
     /// # Errors
     /// Returns [`ErrorKind::OutOfMemory`] if no memory is left.
     pub(super) fn zeroed(len: usize) -> Result<Self> {
         let out_of_memory = || Error::new(ErrorKind::OutOfMemory, format!("no memory for a tensor of {len} bytes; use a smaller shape"));
         let layout = Self::alloc_layout(len).ok_or_else(out_of_memory)?;
-        // SAFETY: the size of the layout is at least one.
+        // SAFETY: the size of the layout is at least one, and `alloc_zeroed` requires a size that is not zero.
         let ptr = unsafe { alloc::alloc_zeroed(layout) };
         NonNull::new(ptr).map(|ptr| Self { ptr, len }).ok_or_else(out_of_memory)
     }
 
-    /// `None` if the size is not representable.
+    /// The layout for the allocator; `None` if the size is not representable.
     fn alloc_layout(len: usize) -> Option<AllocLayout> {
         AllocLayout::from_size_align(len.max(1), ALIGN_BYTES).ok()
     }
@@ -441,7 +445,7 @@ impl AlignedBytes {
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         let layout = Self::alloc_layout(self.len).expect("it was allocated with this layout");
-        // SAFETY: `zeroed` allocated the memory with the same layout.
+        // SAFETY: `zeroed` allocated the memory with the same allocator and layout, and this value is its only owner.
         unsafe { alloc::dealloc(self.ptr.as_ptr(), layout) }
     }
 }

@@ -299,8 +299,9 @@ impl Tensor {
     /// Copies all elements to `target`. Both tensors may have any strides, and either may be in device memory. The shapes must be equal.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if they differ; [`ErrorKind::Busy`] and [`ErrorKind::Access`] as for
-    /// views; [`ErrorKind::Busy`] also if source and target have an element in common; the device's error if the device fails.
+    /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if the element types or shapes differ. Returns [`ErrorKind::Busy`] or
+    /// [`ErrorKind::Access`] in the same cases as [`Tensor::view`] and [`Tensor::view_mut`]; [`ErrorKind::Busy`] also if source and target
+    /// have an element in common. Returns the device's error if the device fails.
     pub fn copy_to(&self, target: &Tensor) -> Result<()> {
         if self.is_remote() || target.is_remote() {
             return super::remote::copy(self, target);

@@ -28,8 +28,8 @@ pub trait Values {
     /// Returns [`ErrorKind::Shape`] if the shapes differ, or if `target` has gaps.
     fn copy_to(&self, target: &mut BytesMut) -> Result<()>;
 
-    /// Whether [`Values::copy_to`] never fails for a target of the same shape without gaps. Other values are first copied into new memory,
-    /// so that a failure leaves the input unchanged.
+    /// Whether [`Values::copy_to`] never fails for a target of the same shape without gaps. If this method returns false, the runtime first
+    /// copies the values into new memory, so that a failure leaves the input unchanged.
     fn copies_always(&self) -> bool {
         false
     }

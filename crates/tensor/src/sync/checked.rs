@@ -2,7 +2,7 @@
 //!
 //! The clock does not advance until a check calls [`pass_time`]. The condition variable of the checker has no timeout, so this file
 //! implements one. A waiter is a channel. The channel is added to the list of waiters in the same step that releases the lock. A
-//! notification before that step does not reach it, as with a real condition variable.
+//! notification before that step does not reach the waiter, as with a real condition variable.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -127,8 +127,8 @@ impl Condvar {
         let mutex = guard.mutex;
         let (wake, woken) = channel();
         drop(guard);
-        // The checker switches threads only at operations of its own types. So no other thread runs between the release of the lock and the
-        // registration.
+        // The checker switches threads only at operations of its own types, and `drop(guard)` switches before it releases the lock. So no
+        // other thread runs between the release of the lock and the registration.
         let id = {
             let mut waiters = self.waiters.lock().unwrap();
             waiters.next_id += 1;
@@ -146,7 +146,7 @@ impl Condvar {
         self.point.load(Ordering::SeqCst);
         let waiting = std::mem::take(&mut self.waiters.lock().unwrap().waiting);
         for (_, wake) in waiting {
-            // A waiter whose deadline has passed has dropped its receiver.
+            // A waiter whose deadline has passed has dropped its receiver, so `send` may fail.
             let _heard = wake.send(());
         }
     }
