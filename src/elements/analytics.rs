@@ -1,18 +1,19 @@
 //! `GstAnalyticsRelationMeta`: detections and classifications in the layout of GStreamer's own analytics elements.
 //!
 //! GStreamer 1.24 introduced this meta in a separate library. If the process has GStreamer 1.24 or newer, this module loads the library at
-//! run time, so one plugin file also works on older systems. Without the library, all functions here have no effect.
+//! run time, so one plugin file also works on older systems. Without the library, all functions of this module have no effect.
 //!
-//! [`write`] adds our results to the meta; [`read`] reads results of other elements. [`Written`], stored in our own meta, identifies our
-//! entries. IDs in a relation meta are indices in an append-only list, and copies and scalers keep them.
+//! [`write`] adds our results to the meta; [`read`] reads results of other elements. [`Written`], which is stored in our own meta, has the
+//! IDs of our entries. These IDs stay valid: they are indices in an append-only list, and copies of the buffer and scalers keep that list.
 //!
-//! The relations between entries follow GStreamer's elements and DL Streamer. A detection contains its classifications and its children,
-//! and these are parts of it. A tracked detection relates to a tracking entry with its track ID; the first-seen time is left unknown. A
-//! classification entry has no field for the attribute name or for a number such as an age. Our own meta and the parameters of the ROI
-//! metas contain both.
+//! The relations between entries are those that the elements of GStreamer and DL Streamer use. A detection contains its classifications and
+//! its child detections, and each of them is part of the detection. A tracked detection relates to a tracking entry with its track ID; the
+//! first-seen time of that entry is set to unknown. A classification entry has no field for the attribute name or for a number such as an
+//! age. Our own meta and the parameters of the ROI metas contain both.
 //!
 //! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
-//! Detections and classifications relate to it. A class descriptor is not a result: it maps a label ID, which is an index, to the label.
+//! Detections and classifications relate to this descriptor. A class descriptor is not a result: it maps a label ID, which is an index, to
+//! the label.
 //!
 //! This module uses neither our own meta nor ROI metas. [`super::meta`] combines the three kinds of meta.
 
@@ -35,13 +36,13 @@ use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, P
 const LIBRARY: &str = "libgstanalytics-1.0.so.0";
 /// Type of an object without a label.
 const UNLABELED: &str = "object";
-/// Attribute name of classifications from other elements, because the meta does not store it.
+/// Attribute name given to classifications of other elements, because the relation meta stores no attribute name.
 const FOREIGN_NAME: &str = "classification";
-/// Model name of classifications from other elements, because the meta does not store it.
+/// Model name given to classifications of other elements, because the relation meta stores no model name.
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
 
-/// Maximum number of entries in a relation meta. The meta stores one byte per pair of entries, so this limits its memory to 4 MB.
-/// Further objects, which are the least confident, are only in our own meta and in the ROI metas.
+/// Maximum number of entries in a relation meta. The meta stores one byte per pair of entries, so this limits its memory to 4 MB. The
+/// objects beyond this limit are the least confident ones. They are only in our own meta and in the ROI metas.
 const MAX_ENTRIES: usize = 2048;
 
 /// The first entry is part of the second.
@@ -67,7 +68,7 @@ pub(super) type WrittenEntry = (i32, c_uint, GQuark, Vec<c_uint>, usize, Option<
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     object: ObjectId,
-    /// The entry of the detection, and its type, which identifies it.
+    /// The ID of the detection's entry. The object type in `label` shows whether the entry with this ID is still ours.
     id: c_uint,
     label: GQuark,
     /// The entries of its classifications.
@@ -84,14 +85,15 @@ impl Entry {
         1 + self.classes.len() + usize::from(self.track.is_some())
     }
 
-    /// Returns the entry's ID as a region ID. Entry IDs are list indices, far below the type's maximum.
+    /// Returns the entry's ID as a region ID. Entry IDs are list indices, far below the maximum of an `i32`.
     fn region_id(&self) -> i32 {
         i32::try_from(self.id).unwrap_or(i32::MAX)
     }
 }
 
 impl Written {
-    /// Returns the ID of the detection's region meta: its entry, as DL Streamer's elements expect, or else the detection's ID.
+    /// Returns the ID of the detection's region meta. This is the ID of the detection's entry, as DL Streamer's elements expect, or the
+    /// detection's own ID if it has no entry.
     pub(super) fn region_id(&self, object: ObjectId) -> i32 {
         self.0.binary_search_by_key(&object, |entry| entry.object).map_or(object.0, |idx| self.0[idx].region_id())
     }
@@ -318,7 +320,7 @@ fn take(n_free: &mut usize) -> Option<()> {
 }
 
 fn remove(buffer: &mut gst::BufferRef, api: &Api) {
-    // SAFETY: the function only registers the type, once, and returns it.
+    // SAFETY: the function has no preconditions. It registers the type on the first call, and returns it.
     let relation_meta = unsafe { glib::Type::from_glib((api.gst_analytics_relation_meta_api_get_type)()) };
     buffer.foreach_meta_mut(|meta| {
         let is_it = meta.api() == relation_meta;
@@ -378,7 +380,7 @@ impl<'a> Relations<'a> {
         ids
     }
 
-    /// Entries of a type that this entry is related to by one of `relations`.
+    /// Returns the entries of the type `to_type` to which the entry `id` has one of these relations.
     fn related(&self, id: c_uint, relations: c_int, to_type: usize) -> Vec<c_uint> {
         let (mut ids, mut state, mut found) = (Vec::new(), ptr::null_mut(), Mtd::NONE);
         let next = self.api.gst_analytics_relation_meta_get_direct_related;
@@ -389,13 +391,14 @@ impl<'a> Relations<'a> {
         ids
     }
 
-    /// Our entries that still exist: an element may have replaced the meta. `ids` are all detections in the current meta.
+    /// Returns those of our entries that are in the current meta, because another element may have replaced the meta. `ids` are all
+    /// detections in the current meta.
     fn still_there<'w>(&self, ids: &[c_uint], written: &'w Written) -> impl Iterator<Item = &'w Entry> {
         let ids: HashSet<c_uint> = ids.iter().copied().collect();
         written.0.iter().filter(move |entry| ids.contains(&entry.id) && self.label(entry.id) == entry.label)
     }
 
-    /// Returns the type of a detection; 0 = none.
+    /// Returns the object type of a detection; 0 = none.
     fn label(&self, id: c_uint) -> GQuark {
         let mut object = self.mtd(id);
         // SAFETY: the meta is valid, and `id` is one of its detections.
@@ -452,7 +455,7 @@ impl<'a> Relations<'a> {
         let (class_idx, confidence) = best?;
         // SAFETY: as above.
         let label = unsafe { (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx) };
-        // A single class is looked up in the class descriptor, if there is one.
+        // An entry with a single class does not contain the label ID of that class. The class descriptor, if there is one, contains it.
         let label_id = Some(id).filter(|_| n_classes == 1).and_then(|id| self.class_index(id, label)).unwrap_or(class_idx as u32);
         let outcome = Outcome::Label { label_id, label: text_of(label), confidence };
         Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
@@ -476,7 +479,7 @@ impl<'a> Relations<'a> {
                 (level, (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx))
             };
             if level > 0.0 {
-                return None; // This is a result, not a descriptor.
+                return None; // The entry is a result, because a descriptor has only confidences of 0.
             }
             if quark == label && index.is_none() {
                 index = Some(class_idx as u32);
@@ -485,7 +488,7 @@ impl<'a> Relations<'a> {
         index
     }
 
-    /// Returns the track ID of a detection, if it fits our type.
+    /// Returns the track ID of a detection; `None` if the detection has none, or if the ID is not a positive `i32`.
     fn track_of(&self, id: c_uint) -> Option<ObjectId> {
         // SAFETY: the function has no preconditions.
         let tracking_type = unsafe { (self.api.gst_analytics_tracking_mtd_get_mtd_type)() };
@@ -552,13 +555,13 @@ impl<'a> RelationsMut<'a> {
     }
 }
 
-/// The meta, opaque to us.
+/// The C library's relation meta, an opaque struct.
 #[repr(C)]
 struct RelationMeta {
     _opaque: [u8; 0],
 }
 
-/// A handle of an entry.
+/// The C library's handle of an entry.
 #[repr(C)]
 struct Mtd {
     id: c_uint,
@@ -575,7 +578,7 @@ struct InitParams {
     initial_buf_size: usize,
 }
 
-/// Functions of the library with the types of `gst/analytics/*.h`, which are equal in 1.24, 1.26 and 1.28.
+/// Functions of the library with their types in the headers `gst/analytics/*.h`. GStreamer 1.24, 1.26 and 1.28 declare the same types.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $answer:ty;)*) => {
         struct Api {
@@ -622,7 +625,8 @@ fn api() -> Option<&'static Api> {
             gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas; they need 1.24");
             return None;
         }
-        // SAFETY: this is GStreamer's own library. Its initializers have no side effects.
+        // SAFETY: loading runs the initializers of the library. The library is part of GStreamer, and its initializers have no side
+        // effects.
         let loaded = unsafe { libloading::Library::new(LIBRARY) }.and_then(|library| {
             let api = Api::of(&library)?;
             // Never unload the library: metas on buffers refer to its functions until the process ends.

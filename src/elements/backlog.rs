@@ -1,8 +1,8 @@
 //! Detects whether a live stream keeps up with its source, from the lateness of its frames. This module uses no clocks, pads or queue.
 //!
 //! If the in-flight queue is full, a frame may wait for a slot while the stream is behind by less than the duration of one inference run.
-//! Lateness is arrival time minus running time. The delay is this frame's lateness minus the lateness of the last frame that found a free
-//! slot at once.
+//! The delay of a frame tells how far the stream is behind. Lateness is arrival time minus running time. The delay of a frame is its
+//! lateness minus the lateness of the last frame that found a free slot at once.
 //!
 //! A burst of late frames, as after loading a model, is processed without skipping: each frame is less late than its predecessor. With an
 //! engine that is too slow, each frame is later than the frame before. Once the stream is behind by the duration of one run, frames are
@@ -17,7 +17,7 @@ const WAKE_UP: Duration = Duration::from_millis(10);
 /// How long frames wait for the first run.
 const START: Duration = Duration::from_secs(2);
 
-/// State of the detection. See the module.
+/// Whether the stream keeps up with its source. See the module.
 #[derive(Debug, Default)]
 pub(super) enum Backlog {
     /// No run has ended.
@@ -108,8 +108,8 @@ mod tests {
         assert_eq!([500, 510, 520].map(|lateness| backlog.allowed_wait(late(lateness), RUN).as_millis()), [20, 10, 0]);
     }
 
-    /// Simulates a stream with times in milliseconds: one frame per `interval`, frames before `begin` all at `begin`, and `run` per
-    /// inference. Returns how many of 100 frames timed out, and the lateness of the last frame.
+    /// Simulates a stream; all times are in milliseconds. One frame is due per `interval`, but the frames that are due before `begin` all
+    /// arrive at `begin`. One inference takes `run`. Returns how many of 100 frames timed out, and the lateness of the last frame.
     fn simulate(begin: u64, interval: u64, run: u64) -> (usize, u64) {
         const N_SLOTS: usize = 3;
         let run_time = Duration::from_millis(run);

@@ -1,5 +1,5 @@
 //! Converts a media buffer to a frame: the planes are tensors over the mapped memory, without a copy. Also converts a shared tensor to a
-//! media buffer over its file descriptor.
+//! media buffer over the tensor's file descriptor.
 //!
 //! The mapping and a reference to the buffer live as long as any tensor over the buffer. To write the buffer later, drop the frame first.
 
@@ -23,7 +23,7 @@ use crate::tensor::{Bytes, Error, ErrorKind, ForeignMemory, Result, SharedTensor
 /// Maps the buffer as a frame with the format of `info`.
 ///
 /// # Errors
-/// Returns an error if the format is not supported, the buffer cannot be mapped for reading, or it is too short for its caps.
+/// Returns an error if the format is not supported, the buffer cannot be mapped for reading, or the buffer is too short for its caps.
 pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame> {
     let format = caps::pixel_format(info).ok_or_else(|| unsupported(info))?;
     let size = Size::new(info.width(), info.height());
@@ -42,7 +42,7 @@ pub fn frame(buffer: &gst::Buffer, info: &gst_video::VideoInfo) -> Result<Frame>
     Frame::from_planes(format, size, &tensors, caps::colorimetry(info))
 }
 
-/// Returns the identity of the buffer's pool; 0 = none.
+/// Returns the address of the buffer's pool, which identifies the pool; 0 if the buffer has no pool.
 pub(super) fn pool_address(buffer: &gst::BufferRef) -> usize {
     // SAFETY: a `&BufferRef` is a valid buffer, and the field is written only while the buffer has a single owner.
     unsafe { (*buffer.as_ptr()).pool as usize }
@@ -66,7 +66,7 @@ pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
 }
 
 /// Creates a buffer over the memory of a shared tensor, including gaps between rows, without a copy. Other elements can pass on the file
-/// descriptor, or map it. If rows have gaps, add a video meta.
+/// descriptor, or map it. If rows have gaps, the caller must add a video meta with the strides.
 ///
 /// The buffer borrows the tensor for reading until the buffer is freed. An element that writes the buffer must copy it.
 ///
@@ -84,7 +84,7 @@ pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     // The memory owns and closes the descriptor from here on.
     let _raw = descriptor.into_raw_fd();
     memory.get_mut().ok_or_else(|| failed("the new memory has another owner"))?.resize(offset_bytes..offset_bytes + len);
-    // SAFETY: the memory has no other owner yet.
+    // SAFETY: the pointer is valid while `memory` lives. The memory has no other owner yet, so nothing else reads or writes its flags.
     unsafe { (*memory.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY };
     let mut buffer = gst::Buffer::new();
     let writable = buffer.get_mut().ok_or_else(|| failed("the new buffer has another owner"))?;
@@ -93,7 +93,7 @@ pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     Ok(buffer)
 }
 
-/// A tensor that stays borrowed for reading while a buffer lives.
+/// A tensor that stays borrowed for reading while a buffer over its memory lives.
 struct Leased(Bytes);
 
 impl AsRef<[u8]> for Leased {
@@ -206,7 +206,7 @@ mod tests {
                 let error = frame(&buffer, &info).unwrap_err().to_string();
                 assert!(error.contains(&format!("{n_bytes} bytes")) && error.contains(&info.size().to_string()), "{error}");
             }
-            // Truncating the buffer makes its video meta wrong.
+            // The buffer is truncated after its video meta is added, so the meta describes more bytes than the buffer has.
             let mut buffer = gst::Buffer::with_size(info.size()).unwrap();
             let writable = buffer.get_mut().unwrap();
             gst_video::VideoMeta::add(writable, gst_video::VideoFrameFlags::empty(), info.format(), SIZE.width, SIZE.height).unwrap();

@@ -107,11 +107,11 @@ pub extern "C" fn roiflow_abi_version() -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn roiflow_results_from_buffer(buffer: *mut gst::ffi::GstBuffer, width: u32, height: u32) -> *mut RoiflowResults {
     guarded(ptr::null_mut(), || {
-        // SAFETY: the caller guarantees it, see `# Safety`; every mini object begins with its type.
+        // SAFETY: the caller guarantees that a pointer that is not null refers to a buffer. Every mini object begins with its type.
         if buffer.is_null() || unsafe { (*buffer).mini_object.type_ } != gst::Buffer::static_type().into_glib() {
             return ptr::null_mut();
         }
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller holds a reference to the buffer, and guarantees that no other thread changes it during the call.
         let buffer = unsafe { gst::BufferRef::from_ptr(buffer) };
         RoiflowResults::of(buffer, Size::new(width, height)).map_or(ptr::null_mut(), |results| Box::into_raw(Box::new(results)))
     })
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn roiflow_results_from_buffer(buffer: *mut gst::ffi::GstB
 pub unsafe extern "C" fn roiflow_results_free(results: *mut RoiflowResults) {
     guarded((), || {
         if !results.is_null() {
-            // SAFETY: the caller guarantees it, see `# Safety`.
+            // SAFETY: the pointer comes from `Box::into_raw` above, and the caller guarantees that it is not used afterwards.
             drop(unsafe { Box::from_raw(results) });
         }
     });
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn roiflow_results_free(results: *mut RoiflowResults) {
 /// `results` is null, or comes from [`roiflow_results_from_buffer`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn roiflow_results_n_objects(results: *const RoiflowResults) -> usize {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that `results` is null or comes from `roiflow_results_from_buffer`.
     guarded(0, || unsafe { results.as_ref() }.map_or(0, |results| results.objects.len()))
 }
 
@@ -152,9 +152,9 @@ pub unsafe extern "C" fn roiflow_results_get_object(
     object: *mut RoiflowObject,
 ) -> c_int {
     guarded(0, || {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees that `results` is null or comes from `roiflow_results_from_buffer`.
         let found = unsafe { results.as_ref() }.and_then(|results| results.object(object_idx));
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees that `object` is null or may be written.
         unsafe { write(object, found) }
     })
 }
@@ -171,9 +171,9 @@ pub unsafe extern "C" fn roiflow_results_get_attribute(
     attribute: *mut RoiflowAttribute,
 ) -> c_int {
     guarded(0, || {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees that `results` is null or comes from `roiflow_results_from_buffer`.
         let found = unsafe { results.as_ref() }.and_then(|results| results.attribute(object_idx, attribute_idx));
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees that `attribute` is null or may be written.
         unsafe { write(attribute, found) }
     })
 }
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn roiflow_results_get_attribute(
 /// `results` is null, or comes from [`roiflow_results_from_buffer`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn roiflow_results_json(results: *const RoiflowResults) -> *const c_char {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that `results` is null or comes from `roiflow_results_from_buffer`.
     guarded(ptr::null(), || unsafe { results.as_ref() }.map_or(ptr::null(), |results| results.json().as_ptr()))
 }
 
@@ -201,7 +201,7 @@ fn guarded<T>(otherwise: T, act: impl FnOnce() -> T) -> T {
 /// `target` is null, or may be written.
 unsafe fn write<T>(target: *mut T, found: Option<T>) -> c_int {
     let Some(found) = found.filter(|_| !target.is_null()) else { return 0 };
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: `target` is not null, so the caller guarantees that it may be written.
     unsafe { target.write(found) };
     1
 }

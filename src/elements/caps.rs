@@ -1,6 +1,6 @@
 //! Reads format, size and colorimetry of a frame from caps.
 //!
-//! Converts between GStreamer's names and ours. This module does not access buffers.
+//! Converts the values in caps to the types of this library. This module does not access buffers.
 
 use gstreamer as gst;
 use gstreamer_video as gst_video;
@@ -36,15 +36,15 @@ pub fn size(info: &gst_video::VideoInfo) -> Size {
     Size::new(info.width(), info.height())
 }
 
-/// Returns the width and height of caps with these fields, including encoded video.
+/// Returns the width and height in the caps, also of encoded video; `None` if the caps lack one of them.
 pub fn size_in_caps(caps: &gst::CapsRef) -> Option<Size> {
     let structure = caps.structure(0)?;
     let extent = |name: &str| structure.get::<i32>(name).ok().and_then(|value| u32::try_from(value).ok()).filter(|value| *value > 0);
     Some(Size::new(extent("width")?, extent("height")?))
 }
 
-/// Returns the colorimetry of the frames. Unspecified means BT.601, limited range for Y'CbCr and full range for gray, as GStreamer's
-/// defaults.
+/// Returns the colorimetry of the frames. Unspecified values become GStreamer's defaults: BT.601, limited range for Y'CbCr, and full range
+/// for gray.
 pub fn colorimetry(info: &gst_video::VideoInfo) -> Colorimetry {
     let colorimetry = info.colorimetry();
     let matrix = match colorimetry.matrix() {

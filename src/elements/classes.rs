@@ -98,7 +98,7 @@ fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
         let peer = pad.peer();
         seen.push(pad);
         let Some(mut peer) = peer else { continue };
-        // A ghost pad stands for a pad of an element in the bin.
+        // A ghost pad stands for a pad of an element in the bin: continue with that pad.
         while let Some(target) = peer.downcast_ref::<gst::GhostPad>().and_then(|ghost| ghost.target()) {
             peer = target;
         }

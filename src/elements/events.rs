@@ -1,5 +1,5 @@
-//! Stores the sticky events that were in the in-flight queue when the queue was closed. Upstream sends each sticky event only once, so they
-//! are stored for the source pad.
+//! Stores the sticky events that were in the in-flight queue when the queue was closed. Upstream sends each sticky event only once. So
+//! these events are stored until they can be put on the source pad.
 
 use gstreamer as gst;
 
@@ -37,7 +37,7 @@ impl StoredEvents {
     }
 }
 
-/// Whether the event must be stored when the frames around it are discarded.
+/// Whether the event must be stored when the queue's frames are discarded.
 pub(super) fn is_storable(event: &gst::Event) -> bool {
     event.is_sticky() && event.type_() != gst::EventType::Eos
 }

@@ -68,7 +68,7 @@ pub(super) struct Leaving {
     held: Option<Held>,
 }
 
-/// Outcome that was counted.
+/// How a frame left the element, as counted in the statistics.
 pub(super) enum Departure {
     Inferred,
     Skipped,
@@ -94,7 +94,7 @@ impl Stream {
         let trace = FrameTrace::begin(element);
         let policy = self.policy();
         let queue = policy.queue(policy.queue == QueuePolicy::Auto && self.is_live(element));
-        // The frame does not wait if the user set a policy or a latency limit.
+        // A frame of a live source may wait for a slot if the user has set neither a queue policy nor a latency limit.
         let waits_for_slot = policy.queue == QueuePolicy::Auto && queue == QueuePolicy::DropOldest && policy.max_latency.is_none();
         let lateness = if waits_for_slot { self.lateness(element, &buffer) } else { None };
         let (number, reason) = self.number(&buffer, &policy);
@@ -234,7 +234,7 @@ impl Stream {
         (queue, lateness): (QueuePolicy, Option<i64>),
     ) -> Result<(), gst::FlowError> {
         let (buffer, guard, span) = (frame.buffer.clone(), frame.guard.clone(), frame.trace.frame.clone());
-        // The queue needs a copy only if the frame may leave without its results.
+        // The frame in the queue needs a copy of the earlier results only if it may leave before its runs end.
         let mut results = if frame.deadline.is_some() { frame.results.clone() } else { std::mem::take(&mut frame.results) };
         self.limit_in_flight(work.stage(), queue);
         // Read the epoch before admission. If a flush occurs before the admission, these runs must count as outdated.
@@ -251,7 +251,8 @@ impl Stream {
                 Err(Refused::Full(item)) => item,
             };
             if queue == QueuePolicy::DropOldest && !policy.drops(Reason::Queue) && !has_waited {
-                // The displaced frame waits among the skipped frames, whose number is limited.
+                // A displaced frame stays in the queue as a skipped frame until its turn. The number of skipped frames is limited, so first
+                // wait until one more fits.
                 if self.queue.wait_to_skip().is_err() {
                     return Err(self.refused(item));
                 }
@@ -265,8 +266,8 @@ impl Stream {
                 self.reset_motion();
                 return self.pass(*frame, Reason::Queue, policy);
             }
-            // The displaced frame's slot becomes free soon: a worker that was about to run it may still have to release it. Displacing
-            // another frame could leave the engine idle.
+            // Wait for the slot of the displaced frame instead of displacing another frame, which could leave the engine idle. The wait is
+            // short: at most, a worker that was about to run the displaced frame must still release it.
             break self.queue.admit(item).map_err(|item| self.refused(item))?;
         };
         if guard.has_deadline() {
@@ -286,7 +287,8 @@ impl Stream {
         };
         let done = move |results| runs.end(results);
         let mapped = buffer::frame(&buffer, info);
-        // From here on, only the mapping and the queue hold the buffer, so it is writable when the results are attached.
+        // From here on, only the mapping and the queue hold the buffer. The mapping ends before the results are attached, so the buffer is
+        // writable then.
         drop(buffer);
         if !span.is_disabled() {
             self.queue.update(ticket, |item| {
@@ -346,7 +348,7 @@ impl Stream {
     fn limit_in_flight(&self, stage: &Stage, queue: QueuePolicy) {
         let n_at_once = stage.n_frames_at_once();
         let (n_fewer, most_in_flight) = match queue {
-            // A batch fills sooner if some frames already wait.
+            // The number of frames that wait for a run is not limited, because a batch fills sooner if some frames already wait.
             QueuePolicy::Wait if stage.gathers_frames() => (stage.n_frames_to_remove(), usize::MAX),
             QueuePolicy::Wait => (stage.n_frames_to_remove(), n_at_once),
             _ => (0, usize::MAX),
@@ -503,7 +505,8 @@ impl Stream {
         match outcome {
             Outcome::Inferred => *last_results = Some((number, work.own_results(results, n_before))),
             Outcome::Skipped(_) => {
-                // Without motion, the stored results are valid only if they come from the compared frame, which may not have been inferred.
+                // If a frame is skipped because nothing has moved, the stored results are valid only if they are those of the frame with
+                // which it was compared. The inference of that frame may have failed or been skipped.
                 let holds = |frame_number: u64| policy.carry_results || looks_like == Some(frame_number);
                 if let Some((_, earlier)) = last_results.as_ref().filter(|(frame_number, _)| holds(*frame_number)) {
                     work.carry(earlier, results);
@@ -541,7 +544,7 @@ mod tests {
     static CAT: LazyLock<gst::DebugCategory> =
         LazyLock::new(|| gst::DebugCategory::new("roitest", gst::DebugColorFlags::empty(), Some("of a test")));
 
-    /// A stage whose results are lost in a panic.
+    /// Work whose results are lost, as in a panic.
     struct LosesResults(Stage);
 
     impl Work for LosesResults {

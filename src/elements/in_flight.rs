@@ -11,7 +11,7 @@ use super::pool::Held;
 use crate::frame::{FrameResults, InferenceStatus};
 use crate::stages::RunGuard;
 
-/// An item of the queue.
+/// An item of the in-flight queue.
 pub(super) enum Item {
     Frame(Box<InFlight>),
     Event(gst::Event),
@@ -27,7 +27,7 @@ impl Item {
     }
 }
 
-/// A frame in the queue.
+/// A frame in the in-flight queue.
 pub(super) struct InFlight {
     pub(super) buffer: gst::Buffer,
     /// Number of the frame in this element's stream.

@@ -100,7 +100,7 @@ impl Driver {
         self.stream.begin(loading);
     }
 
-    /// Makes threads return that wait for the stage or for a slot. The element calls this before it stops.
+    /// Wakes up the threads that wait for the stage or for a slot, so that they return. The element calls this before it stops.
     pub(super) fn stop_waiting(&self) {
         let _stopped = self.stream.handle(Trigger::Deactivate);
         let loading = self.stream.lock().model.loading.take();
@@ -133,10 +133,11 @@ impl Driver {
         let known = self.stream.policy.lock().unwrap().set(name, value);
         if known {
             if name == policy::MOTION_THRESHOLD {
-                // Earlier frames may have been inferred without a motion comparison.
+                // While the threshold was 0, frames were inferred without a motion comparison. So the frame that the motion gate holds may
+                // be outdated.
                 self.stream.reset_motion();
             }
-            // The task reads the interval of the statistics.
+            // Wake the task, because the interval of the statistics may have changed.
             self.stream.queue.wake();
         }
         known
@@ -190,8 +191,8 @@ impl Driver {
                 self.open(element, srcpad) && pushed
             }
             gst::EventView::Caps(caps) => {
-                // If the stream stops or is flushed, this is not an error. The next buffer gets the flow return, or waits again after a
-                // flush.
+                // If the stream stops or is flushed while this thread waits for the stage, the caps event does not fail. The next buffer
+                // then gets the flow return, or waits again after a flush.
                 let stream = &self.stream;
                 if stream.warm_stage(element, stream.is_live(element)).is_none() && stream.no_stage() != gst::FlowError::Flushing {
                     return false;
@@ -212,7 +213,7 @@ impl Driver {
                 }
                 let _skipped = self.stream.handle_and(Trigger::BeginStream, |state, _| {
                     (state.input.segment, state.input.earliest, state.input.is_live) = (segment, None, None);
-                    // The running time may start again at 0.
+                    // In a new segment, the running time may start again at 0, so the lateness of earlier frames does not count.
                     state.backlog = Backlog::default();
                 });
                 true
@@ -348,7 +349,7 @@ impl Driver {
         let serialized = query.is_serialized();
         match query.view_mut() {
             gst::QueryViewMut::AcceptCaps(accept) => {
-                // The caps event refuses unsupported caps, with a helpful error.
+                // The query accepts all caps. The caps event refuses unsupported caps, with an error that says what to do.
                 accept.set_result(true);
                 true
             }
@@ -380,7 +381,7 @@ impl Driver {
         }
     }
 
-    /// Adds the queue's capacity to the number of buffers in each proposed pool.
+    /// Adds the capacity of the in-flight queue to the number of buffers in each pool that downstream proposed.
     fn propose_allocation(&self, allocation: &mut gst::query::Allocation<gst::QueryRef>) {
         let n_held = self.capacity() as u32;
         let pools: Vec<_> =
@@ -408,7 +409,7 @@ impl Driver {
             return false;
         }
         let (live, min, max) = upstream.result();
-        // Without a live source, the reported latency is not used.
+        // Only a pipeline with a live source uses the reported latency. So only then does the query wait for the warm-up that measures it.
         if live && self.stream.warm_stage(element, live).is_none() {
             return false;
         }
@@ -439,7 +440,8 @@ impl Driver {
             }
         } else {
             self.handle(Trigger::Deactivate, element, pad);
-            // A thread that has just opened the queue starts the task first.
+            // Wait until a thread that has just opened the queue has also started the task. Otherwise that thread would start the task
+            // after the stop.
             let _control = self.task_control();
             pad.stop_task().map_err(|_| gst::loggable_error!(self.cat, "cannot stop the source pad's task"))?;
         }
@@ -447,7 +449,8 @@ impl Driver {
     }
 
     pub(super) fn sink_activate(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, active: bool, srcpad: &gst::Pad) {
-        // The source pad is activated before the sink pad.
+        // The source pad is already active, because GStreamer activates it before the sink pad. So the queue can be opened again if a flush
+        // has closed it.
         if active {
             self.handle(Trigger::SinkActivated { sink_is_flushing: is_flushing(pad) }, element, srcpad);
         }
@@ -553,7 +556,7 @@ impl Driver {
         let (buffer, held) = self.stream.attach(leaving);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         let pushed = pad.push(buffer);
-        // If a downstream element holds the buffer, that element has counted the buffer by now.
+        // If a downstream element holds the buffer, that element has counted the buffer by now. So this element ends its own count.
         drop(held);
         runs?;
         let pushed = pushed?;
@@ -579,7 +582,7 @@ impl Driver {
     fn count_failure(&self, element: &gst::Element, frame: &Leaving, reason: &str, n_failed: u64) -> Option<String> {
         let n_in_a_row = {
             let frames = &mut self.stream.lock().frames;
-            // A region of the frame may have succeeded.
+            // The count starts again if the run of any region of this frame succeeded.
             frames.n_failed_in_a_row = if frame.guard.has_succeeded() { 0 } else { frames.n_failed_in_a_row + 1 };
             frames.n_failed_in_a_row
         };
@@ -598,9 +601,9 @@ impl Driver {
         let max_failures = self.stream.policy().max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
         let device = self.device();
         Some(format!(
-            "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} failed in all, the last \
-             one, frame {frame_number}, because: {reason}; check the model with `roiflow bench MODEL --device {device}`, use another \
-             device, or set max-failures=-1 to continue without results"
+            "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} frames \
+             failed in total. Last error, frame {frame_number}: {reason}. Check the model with `roiflow bench MODEL --device {device}`, \
+             use another device, or set max-failures=-1 to continue without results"
         ))
     }
 
@@ -626,7 +629,7 @@ impl Driver {
         Err(gst::FlowError::Error)
     }
 
-    /// Posts the statistics if they are due. Returns the next time.
+    /// Posts the statistics if they are due. Returns the time at which they are due next.
     fn stats_due(&self, element: &gst::Element) -> Option<Instant> {
         let (is_due, next) = self.stream.counts.due(self.stream.policy().stats_interval);
         if is_due {

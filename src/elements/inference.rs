@@ -75,7 +75,8 @@ unsafe impl ClassStruct for InferenceClass {
     type Type = imp::Inference;
 }
 
-// SAFETY: it runs `class_init` of the parent class first. `OfSubclass` is plain data, and all zeros, which GObject gives, are `None`.
+// SAFETY: `class_init` first calls that of the parent class. The field `of_subclass` is plain data without a destructor. GObject zeroes a
+// class struct, and all zeros are a valid `of_subclass`: `None`.
 unsafe impl<T: InferenceImpl> IsSubclassable<T> for Inference {
     fn class_init(class: &mut glib::Class<Self>) {
         Self::parent_class_init::<T>(class);

@@ -45,8 +45,8 @@ impl<S: Settings> CachedStage<S> {
         self.0.lock().unwrap().as_ref().map(|cached| cached.loading.clone())
     }
 
-    /// Runs the element's part of a state change before and after the parent class's. `load` loads a stage; its error is posted on the
-    /// bus.
+    /// Runs the element's part of a state change, before and after the part of the parent class. `load` loads a stage; its error is posted
+    /// on the bus.
     ///
     /// Loading starts on the way to READY, on a separate thread. All elements of a pipeline reach READY before the first goes on, so
     /// their models are compiled in parallel.
@@ -133,8 +133,8 @@ impl<S: Settings> Cached<S> {
 
 impl<S> Drop for Cached<S> {
     fn drop(&mut self) {
-        // The loading thread references the element and uses memory. Unless an engine hangs, the thread must end before the element is in
-        // NULL.
+        // Wait for the loading thread, because it references the element and uses memory. Unless an engine hangs, the thread must end
+        // before the element is in NULL.
         self.loading.wait_for_threads();
     }
 }

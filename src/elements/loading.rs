@@ -138,7 +138,8 @@ impl Loading {
     /// Waits for the stage. `None` if loading failed (already reported), or `is_canceled` returns true.
     pub(super) fn wait(&self, is_canceled: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
         let here = thread::current().id();
-        // The load error must be on the bus before errors that it causes. A handler of this message may call `wait` on the posting thread.
+        // Wait until a load error is on the bus, because it must be there before the errors that it causes. The posting thread itself does
+        // not wait: a handler of the message may call `wait` on that thread.
         let waits =
             |state: &mut State| (state.outcome.is_none() || state.reporting.is_some_and(|reporting| reporting != here)) && !is_canceled();
         let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();
@@ -165,7 +166,7 @@ impl Loading {
         let mut before = None;
         self.report(|state| before = state.outcome.replace(outcome));
         self.wake();
-        // Dropping the last reference to a stage waits for its runs.
+        // Drop outside the lock, because dropping the last reference to a stage waits for its runs.
         drop(before);
     }
 

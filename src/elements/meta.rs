@@ -2,9 +2,10 @@
 //! Only this module uses all of these metas.
 //!
 //! Our meta contains the complete [`FrameResults`]. Our meta has no tags, so converters, scalers and encoders keep the meta. Copies of a
-//! buffer share its content. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer provides it,
-//! each detection also gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is that of its analytics entry, as
-//! DL Streamer's elements expect, or else the detection's ID. Our meta stores the entry of each detection.
+//! buffer share the content of this meta. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer
+//! provides it, each detection also gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is the ID of its
+//! detection's analytics entry, as DL Streamer's elements expect. Without such an entry, it is the detection's ID. Our meta stores the
+//! entry of each detection.
 //!
 //! # Precedence of the metas
 //!
@@ -23,10 +24,11 @@
 //! | classifications and track IDs that other elements added to our region or entry | added, unless ours has the same name |
 //! | regions and entries of other elements | added as detections; equal detections once |
 //!
-//! An element that adds results takes ours out of the meta ([`take`]) if it is the only owner of the buffer. So nothing is copied.
-//! Unchanged regions get only the new structures.
+//! An element that adds results moves the earlier results out of our meta ([`take`]) if it is the only owner of the buffer, so they are not
+//! copied. To regions that are unchanged, it adds only the new structures.
 //!
-//! If an element drops the ROI metas, as videocrop does, only our rectangles are left: see [`has_lost_rois`].
+//! If an element drops the ROI metas, as videocrop does, only the rectangles in our meta are left, which may be wrong: see
+//! [`has_lost_rois`].
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -187,7 +189,7 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
     if lost.peek().is_none() {
         return false;
     }
-    // The analytics meta also has their rectangles.
+    // A detection whose rectangle is in the analytics meta has lost nothing.
     let placed = analytics::read(buffer, &own.written).ours;
     lost.any(|id| !placed.contains_key(&id))
 }
@@ -261,7 +263,8 @@ fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Wr
     }
 }
 
-/// Adds a classification from the analytics meta unless an equal one exists: that meta stores neither attribute name nor model.
+/// Adds a classification from the analytics meta, unless one with the same label and confidence exists. Attribute name and model are not
+/// compared, because the analytics meta stores neither.
 fn add_once(classifications: &mut Vec<Classification>, classification: Classification) {
     let is_same = |known: &Classification| analytics::is_same_label(known, &classification);
     if !classifications.iter().any(is_same) {
@@ -335,13 +338,13 @@ fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> V
     plans
 }
 
-/// Like [`plan`], if every ROI meta is unchanged.
+/// Returns the result of [`plan`] for the case that no ROI meta has changed since `marks` were taken. The caller checks that.
 fn plan_for(marks: &[Mark], results: &FrameResults) -> Vec<Plan> {
     let detections = &results.detections;
     let mut index_of: Option<HashMap<ObjectId, usize>> = None;
     let mut next = 0;
     let plan = |mark: &Mark| {
-        // In most frames, the order is the same.
+        // In most frames, marks and detections have the same order, so no map is needed.
         if detections.get(next).is_none_or(|detection| detection.id != mark.object) {
             let index_of = index_of.get_or_insert_with(|| detections.iter().map(|detection| detection.id).zip(0..).collect());
             let Some(idx) = index_of.get(&mark.object) else { return Plan::Remove };
@@ -366,7 +369,7 @@ fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
 
 /// Updates the ROI metas that stay. Returns which detections have a ROI meta, and the new snapshots.
 ///
-/// `left` are the snapshots of all ROI metas, in order, if they are unchanged.
+/// `left` are the snapshots of all ROI metas, in order, if all ROI metas are unchanged.
 fn update_rois(
     buffer: &mut gst::BufferRef,
     results: &FrameResults,

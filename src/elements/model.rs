@@ -1,7 +1,8 @@
 //! Waits for the inference stage of a stream, installs the stage, and decides when it is warmed up.
 //!
-//! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs the stage waits for it. This is the streaming
-//! thread with its caps, or a thread that queries the latency of a live pipeline. A flush or a stop releases both threads.
+//! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs the stage waits for it. That thread is the
+//! streaming thread, when it handles caps or a frame, or a thread that queries the latency of a live pipeline. A flush or a stop releases
+//! both.
 //!
 //! # Warm-up
 //!
@@ -13,7 +14,8 @@
 //! A failed warm-up is an error of the element. A model that never runs must be an error too, not a warning for each frame. So after a
 //! failed run, if no run has succeeded yet, the stage runs on a black frame. If this run succeeds, the frame has caused the failure.
 //!
-//! A waiting thread stores the epoch in which it began to wait. The result of the wait has no effect after the element was restarted.
+//! A waiting thread stores the epoch in which it began to wait. So it notices a restart of the element during the wait, and then ignores
+//! the result of the wait.
 //!
 //! This module uses `stream`, `loading`, `pool` and `work`.
 
@@ -36,7 +38,8 @@ impl Stream {
             let mut state = self.lock();
             let _same_state = state.flow.handle(Trigger::Start);
             let flow = state.flow.clone();
-            // Install the cached stage again, because the policy may have changed.
+            // Without `work`, the stage is installed again, even a cached one: this sets the capacity and the limits of the queue, and
+            // `max-latency` may require a warm-up now.
             let model = Model { loading: Some(loading), work: None };
             std::mem::replace(&mut *state, StreamState { flow, model, ..StreamState::default() })
         };

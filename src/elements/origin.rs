@@ -41,7 +41,7 @@ pub fn read(buffer: &gst::BufferRef) -> Option<Origin> {
 
 fn register() {
     static REGISTERED: LazyLock<()> = LazyLock::new(|| {
-        // The plugin and the program may be in one process.
+        // The plugin and a program that links this library may be in one process, and both register the meta.
         if !CustomMeta::is_registered(NAME) {
             CustomMeta::register(NAME, &[]);
         }

@@ -162,7 +162,7 @@ struct Scored {
     confidence: Bits,
 }
 
-/// A [`Grid`].
+/// A [`Grid`] in the encoding.
 #[derive(Serialize, Deserialize)]
 struct Cells<T> {
     columns: usize,

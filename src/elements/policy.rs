@@ -271,12 +271,12 @@ impl Policy {
     }
 }
 
-/// -1 = no limit.
+/// Returns the limit as a property value; -1 = no limit.
 fn as_int(limit: Option<u32>) -> i32 {
     limit.map_or(-1, |limit| i32::try_from(limit).unwrap_or(i32::MAX))
 }
 
-/// 0 = no limit.
+/// Returns the limit as a property value in milliseconds; 0 = no limit.
 fn as_milliseconds(limit: Option<Duration>) -> u32 {
     limit.map_or(0, |limit| limit.as_millis() as u32)
 }

@@ -1,12 +1,12 @@
 //! Counts the buffers of upstream's pool that are in flight, because upstream cannot refill a buffer in flight.
 //!
-//! The allocation query adds the queue's capacity to the number of buffers in the pool. If the pool has fewer, the queue shrinks. If the
-//! queue would then be too small for the inference requests, frames are copied. Several elements may hold buffers of one pool. After a
-//! `tee`, they may hold the same buffer.
+//! In its answer to the allocation query, the element requests additional buffers, as many as its in-flight queue can hold. If upstream's
+//! pool still has fewer buffers, the queue shrinks. If the queue would then be too small for the inference requests, frames are copied.
+//! Several elements may hold buffers of one pool. After a `tee`, they may hold the same buffer.
 //!
-//! A non-live upstream waits for a slot, and also for its buffers. A camera without a free buffer loses frames that are not counted. So
-//! behind a live source, frames are copied while all elements together hold all buffers but one. Buffers that other elements hold, such as
-//! `queue` or a sink that keeps its last frame, cannot be counted.
+//! A non-live upstream waits for a slot in the queue, and also for a free buffer in its pool. A camera does not wait: without a free
+//! buffer, it loses frames that no statistics count. So behind a live source, frames are copied while all elements together hold all
+//! buffers but one. Buffers that other elements hold, such as `queue` or a sink that keeps its last frame, cannot be counted.
 //!
 //! This module uses no stream and no pads.
 
@@ -38,13 +38,13 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Returns the number of frames that keep a stage busy.
+    /// Returns the numbers of frames in flight that keep a stage busy.
     pub(super) fn of(stage: &Stage) -> Self {
         let n_at_once = stage.n_frames_at_once();
         let wanted = match stage.scheduling() {
             Scheduling::Throughput => {
                 n_at_once // one running on each request, or a full batch
-                    + 1    // one waiting for a request; if upstream waits for a slot, one completed after a running one
+                    + 1    // one waiting for a request, or one that is complete but must leave after a frame that still runs
                     + 1 // one finished, on its way downstream
             }
             Scheduling::Latency => n_at_once,
@@ -57,15 +57,16 @@ impl Slots {
 #[derive(Default)]
 pub(super) struct Pool {
     share: Share,
-    /// Whether each message was posted: the pool is small; frames are copied because other elements hold buffers.
+    /// Whether the message that the pool is small was posted.
     is_reported: bool,
+    /// Whether the message that frames are copied, because other elements hold buffers, was posted.
     is_copying_reported: bool,
 }
 
 /// The share of a pool that this element may hold.
 #[derive(Default, Clone)]
 pub(super) struct Share {
-    /// Identity of the pool; 0 = none.
+    /// Address of the pool, which identifies it; 0 = no pool.
     address: usize,
     /// Maximum number of buffers held by all elements, so that upstream can fill one. `None` = the pool is unbounded.
     most: Option<usize>,
@@ -135,7 +136,8 @@ impl Drop for Held {
 }
 
 impl Share {
-    /// Holds a buffer. If `leaves_one` is true, upstream must always find a free buffer.
+    /// Holds a buffer, or returns the reason why it must be copied. If `leaves_one` is true, a buffer is refused if upstream would then
+    /// have no free buffer.
     pub(super) fn take(&self, buffer: &gst::Buffer, leaves_one: bool) -> Result<Held, Full> {
         if self.max_held.is_some_and(|max_held| self.held.load(Ordering::Acquire) >= max_held) {
             return Err(Full::Element);

@@ -73,7 +73,7 @@ pub(super) fn claim_ids() {
 
 /// Returns an object that all copies share. The object is valid even while GStreamer scans plugins during initialization.
 fn registry() -> gst::Registry {
-    // SAFETY: GStreamer creates its registry first, and the pointer is valid.
+    // SAFETY: the function returns a valid pointer, because GStreamer creates its registry before it scans plugins.
     unsafe { from_glib_none(gst::ffi::gst_registry_get()) }
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Raw {
     held: Held,
 }
 
-/// A payload, and the functions of its copy. Both pointers are null if a meta was added without a payload.
+/// A payload, and the functions of the library copy that wrote it. Both pointers are null if a meta was added without a payload.
 #[repr(C)]
 struct Held {
     functions: *const Functions,
@@ -126,23 +126,23 @@ static FUNCTIONS: Functions = Functions { retain, release, encode };
 /// # Safety
 /// `payload` belongs to this copy.
 unsafe extern "C" fn retain(payload: *const c_void) {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that the payload belongs to this copy, so it comes from `Held::of`.
     unsafe { Arc::increment_strong_count(payload.cast::<Payload>()) }
 }
 
 /// # Safety
 /// `payload` belongs to this copy, and the caller owns a reference to it.
 unsafe extern "C" fn release(payload: *const c_void) {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that the payload belongs to this copy, and passes its reference to this function.
     unsafe { Arc::decrement_strong_count(payload.cast::<Payload>()) }
 }
 
 /// # Safety
 /// `payload` belongs to this copy, and `sink` may be called with `context`.
 unsafe extern "C" fn encode(payload: *const c_void, sink: Sink, context: *mut c_void) {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that the payload belongs to this copy, so it is a valid `Payload`.
     let bytes = unsafe { &*payload.cast::<Payload>() }.encode();
-    // SAFETY: the caller guarantees it, see `# Safety`; the bytes are valid during the call.
+    // SAFETY: the caller guarantees that `sink` may be called with `context`; the bytes are valid during the call.
     unsafe { sink(context, bytes.as_ptr(), bytes.len()) }
 }
 
@@ -153,7 +153,7 @@ impl Held {
 
     /// Returns the functions; `None` without a payload.
     fn functions(&self) -> Option<&Functions> {
-        // SAFETY: null, or the functions of a copy, which are valid until the process ends.
+        // SAFETY: the pointer is null, or refers to the functions of a copy, which are valid until the process ends.
         unsafe { self.functions.as_ref() }
     }
 
@@ -189,7 +189,7 @@ impl Held {
 /// # Safety
 /// `context` is a `Vec<u8>` that nothing else uses; there are `len` bytes.
 unsafe extern "C" fn collect(context: *mut c_void, bytes: *const u8, len: usize) {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that `context` is a `Vec<u8>` that nothing else uses, and that there are `len` bytes.
     unsafe { (*context.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) }
 }
 
@@ -206,7 +206,7 @@ impl Clone for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(functions) = self.functions() {
-            // SAFETY: as above, and the reference is not used afterwards.
+            // SAFETY: `self` owns a reference to the payload, which is not used afterwards, and these are its copy's functions.
             unsafe { (functions.release)(self.payload) };
         }
     }
@@ -280,11 +280,11 @@ unsafe extern "C" fn init(
     held: glib::ffi::gpointer,
     _buffer: *mut gst::ffi::GstBuffer,
 ) -> glib::ffi::gboolean {
-    // SAFETY: the caller guarantees it, see `# Safety`; only `put_held` passes parameters.
+    // SAFETY: the caller guarantees that `held` is null or a `Held` of any copy, which only `put_held` passes.
     let held = unsafe { held.cast::<Held>().as_mut() };
     let none = || Held { functions: ptr::null(), payload: ptr::null() };
     let held = held.map_or_else(none, |held| std::mem::replace(held, none()));
-    // SAFETY: the caller guarantees it, see `# Safety`; the field is uninitialized, so it is written without dropping.
+    // SAFETY: the caller guarantees that `meta` has the size of `Raw`. The field is uninitialized, so it is written without dropping.
     unsafe { ptr::write(&raw mut (*meta.cast::<Raw>()).held, held) };
     glib::ffi::GTRUE
 }
@@ -292,7 +292,7 @@ unsafe extern "C" fn init(
 /// # Safety
 /// `meta` was initialized by [`init`] and is not used afterwards.
 unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {
-    // SAFETY: the caller guarantees it, see `# Safety`; GStreamer frees the header.
+    // SAFETY: the caller guarantees that `init` initialized `meta`, which is not used afterwards. GStreamer frees the header.
     unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<Raw>()).held) };
 }
 
@@ -307,9 +307,9 @@ unsafe extern "C" fn transform(
     _transform_type: glib::ffi::GQuark,
     _data: glib::ffi::gpointer,
 ) -> glib::ffi::gboolean {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that `init` initialized `meta`.
     let held = unsafe { (*meta.cast::<Raw>()).held.clone() };
-    // SAFETY: the caller guarantees it, see `# Safety`; nothing else refers to `dest` during the call.
+    // SAFETY: the caller guarantees that `dest` is a writable buffer. Nothing else refers to it during the call.
     put_held(unsafe { gst::BufferRef::from_mut_ptr(dest) }, held);
     glib::ffi::GTRUE
 }

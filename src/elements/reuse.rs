@@ -293,13 +293,14 @@ impl ReuseCounts {
 impl State {
     fn record(&mut self, pending: &PendingResults, classified: &StageResults) {
         if pending.n_resets != self.n_resets {
-            return; // These results belong to a run that began before the last reset.
+            return; // These results are outdated: their runs began before the last reset.
         }
         let PendingResults { frame_number, objects, .. } = pending;
         for &(id, name) in objects {
             let mut results = classified.of_regions.iter().filter(|(of, _)| *of == id).peekable();
             if results.peek().is_none() && classified.failed.is_some() {
-                // The object's own run may have succeeded with a result below the threshold. The object is classified again in both cases.
+                // A run of this frame failed. The object without a result had the failed run, or its run succeeded with a result below the
+                // threshold. It is classified again in both cases.
                 self.cache.cancel_attempt(*frame_number, name);
             }
             results.for_each(|(_, result)| self.cache.insert(*frame_number, name, result));

@@ -1,8 +1,8 @@
 //! Content of a `GstVideoRegionOfInterestMeta`, in the layout that DL Streamer's elements write and read.
 //!
-//! A region has a structure per result. `detection` has the box relative to the frame (0 to 1), `confidence` and `label_id`. `object_id`
-//! has the track ID. All other structures are classifications: `label`, `label_id`, `confidence`, `model_name`, and `attribute_name` if
-//! it differs from the structure's name. The field `type` distinguishes classifications from tensors and keypoints, which are not read.
+//! A region has one structure per result. `detection` has the box relative to the frame (0 to 1), `confidence` and `label_id`. `object_id`
+//! has the track ID. All other structures are classifications: `label`, `label_id`, `confidence`, `model_name`, and `attribute_name` if it
+//! differs from the structure's name. The field `type` distinguishes classifications from tensors and keypoints, which are not read.
 //!
 //! This module handles one region, and detects changes by other elements ([`Mark`]). [`super::meta`] matches regions with detections.
 
@@ -113,7 +113,7 @@ pub(super) struct Mark {
     /// The region type, a quark string.
     kind: &'static str,
     place: PixelRect,
-    /// Hash of the names of its structures.
+    /// Hash of the names of the region's structures.
     params: u64,
     has_track: bool,
     /// Number of the detection's classifications, and hash of their names.
@@ -124,7 +124,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Returns a snapshot for a region that another copy of the library wrote: recognizes it by ID and type only.
+    /// Returns a snapshot for a region that another copy of the library wrote. This snapshot recognizes the region by ID and type only.
     pub(super) fn unseen(detection: &Detection, id: i32) -> Self {
         let kind = glib::Quark::from_str(&*type_of(detection)).as_str();
         let place = PixelRect { x: 0, y: 0, width: 0, height: 0 };

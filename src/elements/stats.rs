@@ -123,7 +123,8 @@ impl Counts {
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.skipped) {
             structure.set(format!("skipped-{}", reason.name()), count(counter));
         }
-        // Skip reasons that the user has chosen never drop frames.
+        // Frames that are skipped because the user has chosen it (interval, motion) are never dropped. So these reasons have no counter
+        // here.
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.dropped).skip(Reason::N_OF_CHOICES) {
             structure.set(format!("dropped-{}", reason.name()), count(counter));
         }
@@ -185,7 +186,7 @@ struct Histogram {
 }
 
 impl Histogram {
-    /// Values below this have a bucket each.
+    /// Each value below this number has its own bucket.
     const N_EXACT: u64 = 64;
     const N_PER_DOUBLING: u64 = Self::N_EXACT / 2;
 

@@ -146,7 +146,7 @@ impl Stream {
         self.lock().flow.is_flushing()
     }
 
-    /// Like [`Stream::handle_and`], for a trigger without an event or a task.
+    /// Like [`Stream::handle_and`], for a trigger whose actions concern neither events nor the task.
     pub(super) fn handle(&self, trigger: Trigger<gst::FlowError>) -> Transition<gst::FlowError> {
         self.handle_and(trigger, |_, _| {})
     }
@@ -204,7 +204,8 @@ impl Stream {
         transition
     }
 
-    /// Continues a restart after the task was stopped. `events` receives events to be stored on the source pad first.
+    /// Continues a restart after the task was stopped. `events` receives the events that the caller stores on the source pad before it
+    /// continues.
     pub(super) fn task_stopped(&self, epoch: Epoch, events: &mut Vec<gst::Event>) -> Transition<gst::FlowError> {
         let state = self.lock();
         let has_events = !state.stored.is_empty();
@@ -263,7 +264,7 @@ impl Stream {
         }
     }
 
-    /// Resets the motion gate, so that the next frame is inferred: the last compared frame was not inferred.
+    /// Resets the motion gate, so that the next frame is inferred. Called when the frame that the gate holds was not inferred.
     pub(super) fn reset_motion(&self) {
         self.motion.lock().unwrap().0.reset();
     }

@@ -2,8 +2,8 @@
 //!
 //! The element differs from `filesink` in three ways:
 //!
-//! - The file is opened, and an existing file replaced, when the first bytes arrive. With `hold-until-moov`, this happens when the video
-//!   can be played.
+//! - The file is opened, and an existing file replaced, when the first bytes arrive. With `hold-until-moov`, the file is opened only once
+//!   the video can be played.
 //! - FIFOs and standard output without a reader block neither start nor stop.
 //! - Errors describe what failed and whether the file can be played.
 
@@ -34,7 +34,7 @@ glib::wrapper! {
 }
 
 impl VideoFile {
-    /// Sets the time until which bytes may wait for a reader of the destination. Later bytes are an error.
+    /// Sets the time until which a write may wait for a reader of the destination. A write that still waits at that time is an error.
     pub fn write_until(&self, deadline: Instant) {
         self.imp().deadline.set(deadline);
     }
@@ -80,7 +80,7 @@ mod imp {
     #[glib::object_subclass]
     impl ObjectSubclass for VideoFile {
         const NAME: &'static str = "RoiflowVideoFile";
-        /// Two copies of the library in one process register this type name, so a name conflict is not an error.
+        /// If two copies of the library are in one process, both register this type name. So a name conflict is not an error.
         const ALLOW_NAME_CONFLICT: bool = true;
         type Type = super::VideoFile;
         type ParentType = gst_base::BaseSink;

@@ -23,7 +23,7 @@ pub struct RoiClassify;
 #[glib::object_subclass]
 impl ObjectSubclass for RoiClassify {
     const NAME: &'static str = "RoiClassify";
-    /// Two copies of the library in one process register this type name, so a name conflict is not an error.
+    /// If two copies of the library are in one process, both register this type name. So a name conflict is not an error.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiClassify;
     type ParentType = Inference;

@@ -1,4 +1,4 @@
-//! `roiclassify`: classifies each region of interest of a frame, over the same memory, and attaches the result to its object.
+//! `roiclassify`: classifies each region of interest of a frame without copying the region, and attaches the result to the region's object.
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
@@ -6,8 +6,8 @@
 //!     ! roipublish ! fakesink
 //! ```
 //!
-//! `roiclassify` works on the objects of `roidetect`, and on the ROI metas of other detectors. A region is a view of the frame:
-//! preprocessing reads it directly. Frames without regions pass immediately, in order.
+//! `roiclassify` works on the objects of `roidetect`, and on the ROI metas of other detectors. A region is a view of the frame's memory,
+//! which preprocessing reads directly. Frames without regions pass immediately, in order.
 //!
 //! With `inference-region=full-frame`, the whole frame is classified, for example the scene or the weather. The result is in
 //! `classifications` of the JSON:
@@ -20,8 +20,9 @@
 //! If the run of a region fails, the frame passes without the result of that region and is marked `failed`. The stream ends with an error
 //! after more than `max-failures` frames in a row in which all regions failed. Frames without regions are not counted.
 //!
-//! Tracked objects need not be classified in every frame. Here an object is classified when it is new, every ten frames, and when its box
-//! has grown by a fifth. Its label is a vote of the last five results, its age their mean:
+//! Tracked objects need not be classified in every frame. In the following pipeline, an object is classified when it is new, every ten
+//! frames, and when its box has grown by a fifth. Its label is a vote of the last five results, and its age is the mean of the last five
+//! results:
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
@@ -31,19 +32,22 @@
 //!     ! roipublish ! fakesink
 //! ```
 //!
-//! - `reclassify-interval`: frames between two classifications; 1: every frame, 0: only once. `reclassify-growth`: also when the box area
-//!   has grown by more than this fraction. `reclassify-movement`: when the interval expires, only if the box moved by more than this
-//!   fraction of its width or height. In between, the object carries its last results, also on frames without inference.
-//! - `consensus`: number of results that vote; until then, the object is classified in every frame. The most frequent label wins; ties are
-//!   decided by the sum of confidences, then by the newest result. Its confidence is the mean of the winning results. Numbers are averaged.
-//!   A result below `threshold` is an attempt without a vote; a failed run is no attempt.
+//! - `reclassify-interval`: an object is classified again after this number of frames; 1: in every frame, 0: only once. In between, the
+//!   object carries its last results, also on frames without inference.
+//! - `reclassify-growth`: an object is also classified again when its box area has grown by more than this fraction.
+//! - `reclassify-movement`: when the interval expires, an object is classified again only if its box moved by more than this fraction of
+//!   the box's width or height.
+//! - `consensus`: number of results that vote. Until an object was classified this many times, it is classified in every frame. The most
+//!   frequent label wins; ties are decided by the sum of confidences, then by the newest result. The reported confidence is the mean over
+//!   the results with the winning label. Numbers, such as an age, are averaged. A result below `threshold` has no vote, but counts as a
+//!   classification. A failed run does not count.
 //! - `classifier-async-mode`: frames do not wait; results appear on later frames, and failures are reported with the next frame. While a
-//!   background run holds a buffer, downstream elements that draw on it must copy it.
+//!   background run holds a buffer, a downstream element that draws on the buffer must copy it.
 //! - `min-object-width`, `-height`, `max-object-width`, `-height`: only objects of this size, in pixels of the frame, are classified. An
 //!   object that becomes too small keeps its earlier results.
 //!
 //! All these properties except the size limits need track IDs. Objects without a track ID are classified in every frame, their frames wait
-//! for the results, and one warning is posted. A flush and a stop discard all results. Results of at most 1024 objects are stored.
+//! for the results, and one warning is posted. Results of at most 1024 objects are stored. A flush and a stop discard all stored results.
 //!
 //! `stats` counts `objects-classified`, `objects-recalled`, `objects-nameless`, `objects-passed-over` and `objects-unaligned`.
 

@@ -1,4 +1,4 @@
-//! Work of the classifier: the regions of a frame to classify, or the frame itself, and the handling of the results.
+//! Work of the classifier on a frame: selects the regions to classify, or the whole frame, and handles the results.
 //!
 //! This module uses no pads and no properties.
 
@@ -97,8 +97,8 @@ impl Work for ClassifyWork {
         self.reuse.reset();
     }
 
-    /// Returns the results of this classifier: of the frame, or of objects with a track ID. A tracker, or a detector with `carry-results`,
-    /// sets the track IDs.
+    /// Returns the results of this classifier for the whole frame, or for the objects that have a track ID. A tracker, or a detector with
+    /// `carry-results`, sets the track IDs.
     fn own_results(&self, results: &FrameResults, _n_before: usize) -> FrameResults {
         let spec = self.classifier.spec();
         if self.objects.is_none() {

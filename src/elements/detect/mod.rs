@@ -8,8 +8,8 @@
 //! The model's description is found automatically, or set with `description=`. Frames leave in order. Several are in flight at once, so no
 //! `queue` is needed around the element. Other elements find the boxes as `GstVideoRegionOfInterestMeta`.
 //!
-//! A detector can run on the objects of another detector, here to find the plates of cars and trucks. The `parent_id` of a plate is the ID
-//! of the vehicle:
+//! A detector can run on the objects of another detector. The following pipeline finds the plates of cars and trucks; the `parent_id` of a
+//! plate is the ID of the vehicle:
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
@@ -17,16 +17,16 @@
 //!     ! roiclassify model=color.onnx object-class=car,truck ! roipublish address=plates.jsonl ! fakesink
 //! ```
 //!
-//! If a camera is faster than the machine, the frame that has waited longest is skipped. Here, frames whose results would be older than 200
-//! ms are skipped as well, and counters are posted on the bus once per second:
+//! If a camera is faster than the machine, the frame that has waited longest is skipped. In the following pipeline, frames whose results
+//! would be older than 200 ms are skipped as well, and counters are posted on the bus once per second:
 //!
 //! ```text
 //! gst-launch-1.0 -m v4l2src ! videoconvert ! roidetect model=face.onnx max-latency=200 stats-interval=1000
 //!     ! roipublish address=faces.jsonl ! fakesink
 //! ```
 //!
-//! A frame whose run fails passes without results. More than `max-failures` failed frames in a row end the stream with an error; here the
-//! first failure does:
+//! A frame whose run fails passes without results. More than `max-failures` failed frames in a row end the stream with an error. In the
+//! following pipeline, the first failed frame ends the stream:
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert ! roidetect model=face.onnx max-failures=0
@@ -41,9 +41,9 @@
 //!     ! roitrack ! roipublish address=people.jsonl ! fakesink
 //! ```
 //!
-//! `motion-threshold` compares samples of luma, in every format, with the last frame whose inference succeeded. `class-thresholds` sets
-//! thresholds by label. With `inference-region=roi-list`, `min-object-width`, `-height`, `max-object-width` and `-height` limit the size of
-//! the parent objects, in pixels of the frame.
+//! For `motion-threshold`, luma samples of the frame are compared with those of the last frame whose inference succeeded, in every pixel
+//! format. `class-thresholds` sets thresholds by label. With `inference-region=roi-list`, `min-object-width`, `-height`, `max-object-width`
+//! and `-height` limit the size of the parent objects, in pixels of the frame.
 
 mod imp;
 mod work;

@@ -1,4 +1,4 @@
-//! Work of the detector: the regions to run on, and the results that skipped frames carry.
+//! Work of the detector on a frame: selects the regions to run on, and adds earlier results to skipped frames.
 //!
 //! This module uses no pads and no properties.
 
@@ -50,7 +50,8 @@ impl Work for DetectWork {
         }
     }
 
-    /// Includes the parent objects of the detections: their earlier boxes are needed to move the children with them.
+    /// The returned results include the parent objects of the detections, because `carry` compares a parent's earlier box with its current
+    /// box to move its children.
     fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults {
         let (before, found) = results.detections.split_at(n_before.min(results.detections.len()));
         let is_parent = |earlier: &&Detection| self.parents.is_some() && found.iter().any(|found| found.parent == Some(earlier.id));
@@ -68,7 +69,7 @@ impl Work for DetectWork {
         results.detections.len().saturating_sub(n_before)
     }
 
-    /// Detections in an object move with that object. If the object is gone, its detections are dropped.
+    /// Detections inside a parent object move with that object. If the object is gone, the detections inside it are dropped.
     fn carry(&self, earlier: &FrameResults, results: &mut FrameResults) {
         let size = results.size;
         let moved = |object: &Detection, rect: Rect| {

@@ -56,7 +56,7 @@ pub struct RoiOverlay {
 #[glib::object_subclass]
 impl ObjectSubclass for RoiOverlay {
     const NAME: &'static str = "RoiOverlay";
-    /// Two copies of the library in one process register this type name, so a name conflict is not an error.
+    /// If two copies of the library are in one process, both register this type name. So a name conflict is not an error.
     const ALLOW_NAME_CONFLICT: bool = true;
     type Type = super::RoiOverlay;
     type ParentType = gst_base::BaseTransform;
