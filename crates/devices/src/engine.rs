@@ -18,7 +18,7 @@ pub type EngineResult<T> = Result<T, String>;
 /// Converts text to a C string for an engine.
 ///
 /// # Errors
-/// If the text contains a zero byte.
+/// Returns an error if the text contains a zero byte.
 pub fn c_string(text: &str) -> EngineResult<CString> {
     CString::new(text).map_err(|_| format!("`{}` holds a zero byte", text.escape_debug()))
 }
@@ -60,7 +60,7 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
         }
         ModelSource::Bytes(bytes) => {
             let bytes = bytes.model().trim_ascii_start();
-            // The text may begin with a byte order mark.
+            // XML text may begin with a byte order mark.
             let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
             match bytes.get(4..8) {
                 _ if text.starts_with(b"<") => Some(IR),
@@ -80,7 +80,7 @@ pub const IR: &str = "xml";
 /// Checks that the file still has as many inputs as when the caller read it.
 ///
 /// # Errors
-/// If the number of inputs has changed.
+/// Returns an error if the number of inputs has changed.
 pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> EngineResult<()> {
     let (got, expected) = (file.inputs.len(), read.inputs.len());
     if got == expected {
@@ -100,7 +100,7 @@ pub trait EngineModel: Send + Sync + 'static {
     /// Creates an inference request of the engine.
     ///
     /// # Errors
-    /// The engine's message.
+    /// Returns the engine's message.
     fn create_request(self: Arc<Self>) -> EngineResult<Box<dyn DeviceRequest>>;
 }
 
@@ -146,7 +146,7 @@ impl<M: EngineModel> DeviceModel for Compiled<M> {
 /// Checks that the caller set each input of dynamic shape. An empty tensor that the caller set is accepted.
 ///
 /// # Errors
-/// `Tensor` if an input is empty because it was never set.
+/// Returns `Tensor` if an input is empty because it was never set.
 pub fn check_inputs(info: &ModelInfo, io: &DeviceIo<'_>) -> Result<()> {
     for (input_idx, port) in info.inputs.iter().enumerate() {
         let shape = io.input(input_idx).layout().shape();
@@ -194,7 +194,7 @@ impl<V> BoundValue<V> {
     /// run ends. The engine must only read it, although the engines' functions take mutable pointers.
     ///
     /// # Errors
-    /// The error of `make`; an error of the tensor, if a dense copy cannot be allocated.
+    /// Returns the error of `make`, or the tensor's error if a dense copy cannot be allocated.
     pub fn input(&mut self, io: &DeviceIo<'_>, input_idx: usize, make: impl FnOnce(&Extent) -> Result<V>) -> Result<&V> {
         let bytes = io.input(input_idx);
         let (element, shape) = (bytes.layout().element(), *bytes.layout().shape());
@@ -213,7 +213,7 @@ impl<V> BoundValue<V> {
     /// The engine's value for an output of this shape; see [`BoundValue::input`]. [`BoundValue::finish`] must be called after the run.
     ///
     /// # Errors
-    /// As [`BoundValue::input`] and [`DeviceIo::output`].
+    /// The errors of [`BoundValue::input`] and [`DeviceIo::output`].
     pub fn output(
         &mut self,
         io: &mut DeviceIo<'_>,
@@ -235,10 +235,10 @@ impl<V> BoundValue<V> {
         self.over(&extent, make)
     }
 
-    /// If the output's tensor has gaps, copies the output from the dense copy into the tensor.
+    /// If the output's tensor has gaps, the engine wrote to a dense buffer: copies the output from that buffer into the tensor.
     ///
     /// # Errors
-    /// As [`DeviceIo::output`].
+    /// The errors of [`DeviceIo::output`].
     pub fn finish(&self, io: &mut DeviceIo<'_>, output_idx: usize) -> Result<()> {
         if let Some(dense) = &self.dense {
             io.output(output_idx, &dense.shape())?.copy_all_from_dense(dense.bytes()?.extent())?;

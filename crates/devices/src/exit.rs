@@ -14,7 +14,8 @@ use crate::runtime::{Error, ErrorKind, Result};
 static CALLS: Calls = Calls::new();
 /// Maximum time for which an exit waits. It equals the time that dropping a request waits for its run.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum number of registered exit handlers. Each handler takes some bytes, and a process may load any number of models.
+/// Maximum number of registered exit handlers. Each loaded model may register a handler, which takes a few bytes, so the limit bounds this
+/// memory.
 const MAX_HANDLERS: usize = 1000;
 
 /// A guard for a call into an engine. While it exists, the exit of the process waits.
@@ -29,7 +30,7 @@ pub fn enter() -> Option<Inside<'static>> {
 /// Like [`enter`], but returns an error once the process is exiting.
 ///
 /// # Errors
-/// `Stopped` once the process is exiting.
+/// Returns `Stopped` once the process is exiting.
 pub fn try_enter() -> Result<Inside<'static>> {
     enter().ok_or_else(|| Error::new(ErrorKind::Stopped, "the process is exiting; no more calls into engines are possible"))
 }
@@ -53,7 +54,7 @@ extern "C" fn close() {
 struct Calls(AtomicUsize);
 
 impl Calls {
-    /// A flag in the call counter: no further calls are permitted.
+    /// A flag in the call counter. If it is set, no further calls are permitted.
     const CLOSED: usize = 1 << (usize::BITS - 1);
 
     const fn new() -> Self {

@@ -2,16 +2,16 @@
 //!
 //! A device describes its library as [`Wanted`]. All libraries are searched for in the same places, in this order:
 //!
-//! 1. the engine's own variable;
-//! 2. the folders that other variables of the engine name;
+//! 1. the path in the engine's own environment variable;
+//! 2. the folders that other environment variables of the engine name;
 //! 3. the loader's path and the system's folders;
 //! 4. the packages of a `python3` program;
 //! 5. the folder `engines` of roiflow's data, which `scripts/fetch-engines` fills;
 //! 6. the packages of a `python3` that is a script of a version manager. Such a script must be run to find its packages, which can take
 //!    longer than loading an engine, so it is last.
 //!
-//! A library that cannot be used is logged as a warning, and the search continues. But if the engine's own variable is set, only that
-//! library is tried.
+//! A library that cannot be used is logged as a warning, and the search continues. But if the engine's own variable is set, only the
+//! library that it names is tried.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -52,7 +52,7 @@ impl Wanted {
     /// Returns the first library that `open` accepts, and its path.
     ///
     /// # Errors
-    /// The libraries that cannot be used, with the reasons; or where the search looked if it found no library.
+    /// Returns the reasons why the found libraries cannot be used. If no library was found, returns the places that were searched.
     pub fn find<T>(&self, open: impl Fn(&Path) -> Result<T, String>) -> Result<(T, PathBuf), Missing> {
         let missing = |reason: String| Missing { reason, install: Some(self.install) };
         let try_open =
@@ -99,7 +99,7 @@ impl Wanted {
                 looked_in.push(folder);
             }
             if place == "the system's folders" {
-                // By its name alone the library may be in the loader's cache.
+                // The loader's cache may know the library although no searched folder contains it, so pass the loader the file name alone.
                 let name = Path::new(self.file);
                 if let Ok(opened) = open(name) {
                     return Ok((opened, loaded_path(self.file).unwrap_or_else(|| name.to_owned())));
@@ -123,12 +123,12 @@ impl Wanted {
 /// code.
 ///
 /// # Errors
-/// The message of the dynamic loader.
+/// Returns the message of the dynamic loader.
 ///
 /// # Safety
 /// The initializers of the library and of its dependencies must be safe to run in this process.
 pub unsafe fn load(path: &Path) -> Result<&'static Library, String> {
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: the caller guarantees that the initializers are safe to run. The library is never unloaded, so its code stays valid.
     let library = unsafe { Library::new(path) }.map_err(|error| innermost(&error))?;
     Ok(Box::leak(Box::new(library)))
 }
@@ -236,7 +236,8 @@ fn packages_under(prefix: &Path) -> Vec<PathBuf> {
             );
         }
     }
-    // The newest Python is first. The engines' libraries work without a particular Python version.
+    // The newest Python is first. The packages of any version can be used, because the engines' libraries do not depend on a Python
+    // version.
     folders.sort_by(|a, b| b.cmp(a));
     folders
 }
@@ -250,7 +251,7 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     while let Ok(None) = asked.try_wait() {
         if Instant::now() > deadline {
             tracing::warn!("`{}` does not print where its packages are", python.display());
-            // An error means that the process has already ended.
+            // If `kill` fails, the process has already ended.
             let _killed = asked.kill();
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -275,7 +276,7 @@ fn loaded_path(name: &str) -> Option<PathBuf> {
 /// Checks that the loader can map the file. The loader would read past the end of a truncated file, and this ends the process.
 ///
 /// # Errors
-/// The reason why the file cannot be loaded.
+/// Returns the reason why the file cannot be loaded.
 pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -291,7 +292,7 @@ pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let own = match std::env::consts::ARCH {
         "x86_64" => Some((EM_X86_64, Class::ELF64)),
         "aarch64" => Some((EM_AARCH64, Class::ELF64)),
-        // The loader reports all other errors.
+        // For other architectures, only the loader checks the machine.
         _ => None,
     };
     let (machine, class) = (library.ehdr.e_machine, library.ehdr.class);

@@ -1,22 +1,22 @@
 //! Sets the floating-point control of a thread (MXCSR) around calls of foreign engines. Implemented only on x86-64 with the System V
 //! calling convention. Elsewhere the engines are called without a change of the control.
 //!
-//! A processor computes denormal numbers (below 1.2e-38 in `f32`) in microcode, some hundred times slower than others. Trained weights and
-//! activations that have decayed contain many of them: one age classifier takes 6.9 ms with them and 2.0 ms without. No decoder depends on
-//! such values. ONNX Runtime flushes them to zero on its own threads, but not on the thread that calls it.
+//! A processor computes denormal numbers (below 1.2e-38 in `f32`) in microcode, some hundred times slower than other numbers. Trained
+//! weights and activations that have decayed contain many of them: one age classifier takes 6.9 ms with them and 2.0 ms without. No decoder
+//! depends on such values. ONNX Runtime flushes them to zero on its own threads, but not on the thread that calls it.
 //!
 //! Rust code must not run while the control differs from its default, because the compiler assumes the default. So each change happens
-//! within one assembly block, which sets the control, calls the foreign function, and restores the control. To the compiler the control
-//! never changes. An engine's callbacks run with the engine's control. [`entered_with_default_control!`] defines such callbacks: it sets
-//! the default control before the first instruction of Rust code, and restores the engine's control after the last one.
+//! within one assembly block, which sets the control, calls the foreign function, and restores the control. So from the compiler's view the
+//! control never changes. An engine's callbacks run with the engine's control. [`entered_with_default_control!`] defines such callbacks: it
+//! sets the default control before the first instruction of Rust code, and restores the engine's control after the last one.
 
 /// Calls `function` with `arguments`, with denormal operands and results taken for zero. Afterwards restores the control of the thread,
 /// even if the function changed it.
 ///
 /// # Safety
-/// `function` is a foreign function with the C calling convention that takes at most eight arguments, all of them pointers or integers of
-/// up to 64 bits, and returns a pointer. It does not unwind. Surplus arguments are not read.
-/// The requirements of `function` itself hold.
+/// `function` must be a foreign function with the C calling convention that takes at most eight arguments, all of them pointers or integers
+/// of up to 64 bits, and returns a pointer. It must not unwind. It does not read arguments beyond those that it takes. The requirements of
+/// `function` itself must hold.
 #[cfg(all(target_arch = "x86_64", unix))]
 #[cfg_attr(not(feature = "onnxruntime"), allow(dead_code, reason = "for ONNX Runtime only"))]
 pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const (); 8]) -> *mut () {
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn denormals_are_zero_in_the_foreign_function_alone() {
         assert!(half(f32::MIN_POSITIVE) > 0.0);
-        // SAFETY: a function of the C convention that takes eight integers.
+        // SAFETY: the function has the C calling convention, takes eight integers, returns a pointer and does not unwind.
         let result = unsafe { flushing_denormals(half_of_the_smallest as *const (), numbers()) };
         assert_eq!(result.addr(), 1, "0: an argument did not arrive; more: a denormal was computed");
         assert!(half(f32::MIN_POSITIVE) > 0.0);
@@ -151,7 +151,7 @@ mod tests {
         let mut number = f32::MIN_POSITIVE;
         let arguments = [ptr::from_mut(&mut number).cast_const().cast(), ptr::null(), ptr::null(), ptr::null(), ptr::null(), ptr::null()];
         let [a, b, c, d, e, f] = arguments;
-        // SAFETY: a function of the C convention with one argument.
+        // SAFETY: the function has the C calling convention, takes one pointer, which is valid, and does not unwind.
         unsafe { flushing_denormals(halve_entered as *const (), [a, b, c, d, e, f, ptr::null(), ptr::null()]) };
         assert!(number > 0.0 && number < f32::MIN_POSITIVE);
     }

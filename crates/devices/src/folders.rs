@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 /// The folders of roiflow's data, in search order. Folders in the list need not exist.
 ///
-/// If `ROIFLOW_DATA_DIR` is set, only that folder. Otherwise `roiflow` in the user's data folder (`XDG_DATA_HOME`, `~/.local/share`), in
-/// the `share` folder next to the running program, and in the system's data folders (`XDG_DATA_DIRS`, `/usr/local/share`, `/usr/share`).
+/// If `ROIFLOW_DATA_DIR` is set, the list contains only the folder that it names. Otherwise it contains the folder `roiflow` in the user's
+/// data folder (`XDG_DATA_HOME`, `~/.local/share`), in the `share` folder next to the running program, and in the system's data folders
+/// (`XDG_DATA_DIRS`, `/usr/local/share`, `/usr/share`).
 pub fn data() -> Vec<PathBuf> {
     if let Some(folder) = named("ROIFLOW_DATA_DIR") {
         return vec![folder];

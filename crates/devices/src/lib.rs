@@ -1,4 +1,4 @@
-//! The built-in devices. This is the only list of them. Each device has its own folder with the same file names: `mod.rs` (the device),
+//! The built-in devices. No other module lists them. Each device has its own folder with the same file names: `mod.rs` (the device),
 //! `model.rs` (a compiled model), `request.rs` (one inference request).
 //!
 //! A device uses `runtime` and `tensor`, and no other device. The devices share these modules:

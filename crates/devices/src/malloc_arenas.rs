@@ -8,7 +8,8 @@
 use std::ffi::{OsStr, c_int};
 
 /// Makes threads share arenas, unless the environment sets the number of arenas (`MALLOC_ARENA_MAX` or `GLIBC_TUNABLES`). A program must
-/// call it before it starts threads, because existing arenas stay. A library does not call it, because this is the application's decision.
+/// call it before it starts threads, because existing arenas stay. A library does not call it, because the number of arenas is the
+/// application's decision.
 pub fn share() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if !is_decided(|name| std::env::var_os(name)) {

@@ -1,4 +1,4 @@
-//! A folder as cache of compiled models, and the removal of old entries.
+//! A cache of compiled models in a folder, and the removal of old entries.
 //!
 //! - An entry is a folder. Its name is a hash of everything on which the compiled model depends. A changed model has another name, so an
 //!   entry never becomes outdated.
@@ -42,7 +42,7 @@ impl CacheEntry {
     /// The entry in `folder` for a model that depends only on `made_from`. Creates the folder. `kind` must be one of [`KINDS`].
     ///
     /// # Errors
-    /// The system's error, if the folder cannot be created.
+    /// Returns the system's error if the folder cannot be created.
     pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
         debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
         create_private(folder, true)?;
@@ -102,7 +102,7 @@ impl CacheEntry {
     /// Creates a draft of the entry: a folder that no other process writes to or removes.
     ///
     /// # Errors
-    /// The system's error, if the cache folder cannot be written or the disk is full.
+    /// Returns the system's error if the cache folder cannot be written or the disk is full.
     pub fn draft(&self) -> io::Result<Draft<'_>> {
         loop {
             let path = self.draft_path();
@@ -137,10 +137,10 @@ impl Draft<'_> {
         &self.path
     }
 
-    /// Links the files of an entry into the draft. This is for an engine that writes to the folder from which it reads.
+    /// Links the files of an entry into the draft. This method is for an engine that writes to the folder from which it reads.
     ///
     /// # Errors
-    /// The system's error.
+    /// Returns the system's error if a file cannot be linked.
     #[cfg_attr(not(feature = "openvino"), allow(dead_code, reason = "for OpenVINO only"))]
     pub fn link(&self, entry: &Path) -> io::Result<()> {
         for file in fs::read_dir(entry)? {
@@ -160,7 +160,8 @@ impl Draft<'_> {
             if sums.is_empty() {
                 return Ok(());
             }
-            // On a full disk an engine may write a truncated file without reporting an error. Then this file cannot be written either.
+            // On a full disk an engine may write a truncated file without reporting an error. Then the checksum file cannot be written
+            // either, and its error is reported.
             let mut file = File::create_new(path.join(SUMS))?;
             io::Write::write_all(&mut file, sums.as_bytes())?;
             match fs::rename(path, entry.path()) {
@@ -283,7 +284,7 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => (text, 0),
     };
     let number = number.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
-    // The conversion saturates.
+    // The conversion saturates, so a size that is too large becomes the largest number.
     Some((number * (1_u64 << shift) as f64) as u64)
 }
 
@@ -334,7 +335,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
             None => {}
         }
     }
-    // The entry that was just used is first. The others follow by the time of their last use.
+    // The entry that was just used is first. The other entries follow, the most recently used first.
     entries.sort_by_key(|(age, is_other, _)| (*is_other, *age));
     let mut n_bytes = 0_u64;
     for (age, is_other, path) in entries {
@@ -347,7 +348,8 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     }
 }
 
-/// Removes a draft whose writer process has ended. It holds the draft's lock during the removal, so that no other process uses the draft.
+/// Removes a draft whose writer process has ended. It holds the draft's lock during the removal, so that no other process uses the draft
+/// meanwhile.
 fn remove_if_left_behind(draft: &Path, age: &impl Fn(SystemTime) -> Duration) {
     let Ok(lock) = File::open(draft) else { return };
     let is_left_behind = match lock.try_lock() {

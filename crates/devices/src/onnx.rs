@@ -1,8 +1,8 @@
-//! Reads and changes the bytes of an ONNX file before an engine reads them. It changes the input shapes, because some engines cannot do
-//! that.
+//! Reads and changes the bytes of an ONNX file before an engine reads them. It changes the input shapes for engines that cannot do that
+//! themselves.
 //!
-//! This module knows the wire format of protocol buffers and the numbers of some fields. Weights are nearly all of a file; they are skipped
-//! or copied unchanged. Any bytes are accepted as input: bytes that are not a valid message return an error.
+//! This module knows the wire format of protocol buffers and the numbers of some fields. Weights make up nearly all of a file; they are
+//! skipped or copied unchanged. Any bytes are accepted as input: bytes that are not a valid message return an error.
 
 use std::io::{self, BufReader, Read, Seek};
 
@@ -33,11 +33,11 @@ const TENSOR_OTHER_FILE: u64 = 13;
 // Field numbers of `TensorProto` that hold the values of the tensor, as numbers of one type or as bytes.
 const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
-/// The model with these input shapes, or `None` if it already has them. The shapes of outputs and inner values in the file are valid only
-/// for the old input shapes. They become dynamic, and the engine infers them again.
+/// The model with these input shapes, or `None` if it already has them. The file also has shapes of outputs and inner values, which are
+/// valid only for the old input shapes. These shapes become dynamic, and the engine infers them again.
 ///
 /// # Errors
-/// If the bytes are not a valid message.
+/// Returns an error if the bytes are not a valid message.
 pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u8>>> {
     let mut differs = false;
     for graph in messages(model, MODEL_GRAPH)? {
@@ -63,7 +63,7 @@ pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> EngineResult<Option<V
 /// Names and operators of the graph's nodes, except constants.
 ///
 /// # Errors
-/// If the bytes are not a valid message.
+/// Returns an error if the bytes are not a valid message.
 pub fn nodes(model: &[u8]) -> EngineResult<Vec<(String, String)>> {
     let mut nodes = Vec::new();
     for graph in messages(model, MODEL_GRAPH)? {
@@ -80,7 +80,7 @@ pub fn nodes(model: &[u8]) -> EngineResult<Vec<(String, String)>> {
 /// Checks that the bytes contain the whole model.
 ///
 /// # Errors
-/// If its tensors are in external files.
+/// Returns an error if tensors of the model are in external files.
 pub fn check_whole(model: &[u8]) -> EngineResult<()> {
     // If the bytes are not a valid message, the engine reports that.
     let has_other_files = may_have_other_files(model).unwrap_or(true)
@@ -107,8 +107,8 @@ fn has_other_files(graph: &[u8], depth: usize) -> bool {
     depth == MAX_DEPTH || each(graph, &[GRAPH_INITIALIZER]).iter().any(is_elsewhere) || attributes.any(of_attribute)
 }
 
-/// Whether weights may be in external files. This searches the whole model for the key of a tensor's file name. A false positive is
-/// harmless.
+/// Whether weights may be in external files. Searches the whole model for the key of a tensor's file name. The key can also occur by
+/// chance. Such a false positive is harmless: callers search again more precisely, or treat the model as one with external weights.
 pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     const KEY: &[u8] = b"\x0a\x08location";
     let mut window = vec![0; 64 << 10];
@@ -127,10 +127,10 @@ pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     }
 }
 
-/// The model without the values of its weights. The values are nearly all of a file; they are not read.
+/// The model without the values of its weights. The values make up nearly all of a file; they are not read.
 ///
 /// # Errors
-/// If the file cannot be read, or is not a valid message.
+/// Returns an error if the file cannot be read, or is not a valid message.
 pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
     let mut file = BufReader::new(file);
     let len = file.seek(io::SeekFrom::End(0))?;
@@ -148,7 +148,7 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
         let len = match key & 7 {
             0 => {
                 let value = next_varint(file, &mut left)?;
-                // Values that are not packed are separate fields.
+                // Values that are not packed are separate number fields, and are omitted as well.
                 if !(path.is_empty() && TENSOR_VALUES.contains(&number)) {
                     write_varint(key, &mut bytes);
                     write_varint(value, &mut bytes);

@@ -8,14 +8,14 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// `Some` while this thread is inside an engine. Then it holds the source location of the latest panic.
+    /// `Some` while this thread is inside an engine. Contains the source location of the latest panic, or an empty text if there was none.
     static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Runs code of an engine on this thread, and catches panics.
 ///
 /// # Errors
-/// The message and the source location of the panic.
+/// Returns the message and the source location of the panic.
 pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

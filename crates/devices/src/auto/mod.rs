@@ -98,7 +98,8 @@ impl Device for AutoDevice {
         let order = self.order();
         let mut refused: Vec<Error> = Vec::new();
         let mut skipped: Vec<String> = Vec::new();
-        // Why the caller cannot use the ports that the first such device reported. This error is more specific than later ones.
+        // The reason why the caller cannot use the ports of the first device whose ports it refused. This error is more specific than later
+        // ones.
         let mut unusable: Option<Error> = None;
         for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
             // If the list has only one device, the user chose it explicitly, so it is used even if results may change.

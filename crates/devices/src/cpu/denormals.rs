@@ -14,7 +14,7 @@ use tract_onnx::tract_core::ops::konst::Const;
 /// Sets the denormal values of all constants to zero.
 ///
 /// # Errors
-/// Those of the engine.
+/// Returns the errors of the engine.
 pub(super) fn flush_weights(model: &mut TypedModel) -> TractResult<()> {
     for node in &mut model.nodes {
         let Some(weights) = node.op_as::<Const>().filter(|weights| weights.exotic_fact().is_none()).map(Const::val) else { continue };

@@ -6,10 +6,10 @@
 //! - The first batch of more than one item runs both one by one and as a whole, to test whether the items are independent. If the results
 //!   differ, the items depend on each other, and each batch size gets its own plan.
 //! - A run whose input has an axis of length 0 returns an error.
-//! - An input that the request allocated is memory of the engine and is not copied. A tensor that the caller set, and each batch item, is
-//!   copied once. The engine allocates its outputs, so each output is copied once into the tensor of the request.
+//! - An input that the request allocated is memory of the engine and is not copied. A tensor that the caller set is copied once, and so is
+//!   each batch item. The engine allocates its outputs, so each output is copied once into the tensor of the request.
 //! - Denormal weights are set to zero when a model is compiled, because models with many of them run slowly; see `denormals`.
-//! - Cancellation is checked between nodes. With `Config::profiling`, node times are measured there too.
+//! - Cancellation is checked between nodes. With `Config::profiling`, the time of each node is measured.
 
 mod denormals;
 mod model;

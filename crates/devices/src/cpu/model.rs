@@ -17,7 +17,8 @@ use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSou
 use crate::tensor::{ElementType, Shape};
 use crate::{engine, onnx, panics};
 
-/// Number of cached plans per model. Streams that alternate between shapes reuse their plans, and new shapes do not use up the memory.
+/// Number of cached plans per model. The cache lets streams that alternate between shapes reuse their plans. The limit bounds the memory if
+/// a stream keeps changing its shape.
 const MAX_PLANS: usize = 8;
 
 pub(super) type Plan = Arc<TypedSimplePlan>;
@@ -218,7 +219,7 @@ pub(super) struct CpuModel {
 pub(super) struct Plans {
     file: OnnxFile,
     parsed: InferenceModel,
-    /// Ordered from the oldest plan to the newest.
+    /// Ordered from the oldest to the newest plan, which is the order of removal.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
     /// Set after the first batch of more than one item has run.
     pub(super) rows: OnceLock<Rows>,
@@ -295,7 +296,7 @@ impl Plans {
         if let Some((_, plan)) = by_shapes.iter().find(|(known, _)| known == shapes) {
             return Ok(plan.clone());
         }
-        // The lock stays held during compilation, or other requests would compile the same plan.
+        // The lock stays held during compilation. Otherwise other requests would compile the same plan at the same time.
         let plan = without_panics(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
         if by_shapes.len() == MAX_PLANS {
             by_shapes.remove(0);

@@ -79,10 +79,11 @@ impl CpuRequest {
         self.inputs.iter().zip(shapes).map(of_row).collect()
     }
 
-    /// The engine's tensor for one input, or for one batch item of it. It is used in place if possible, and otherwise copied.
+    /// The engine's tensor for one input, or for one batch item of it. The input is used in place if possible, and otherwise copied.
     fn turn_input(&mut self, input_idx: usize, shape: &Shape, row_idx: Option<usize>, io: &DeviceIo<'_>) -> Result<TValue> {
         let bytes = io.input(input_idx);
-        // The caller may have set another shape, or a region of the memory, since the memory was allocated.
+        // Since the memory was allocated, the caller may have set another shape, or a region of the memory. Then the memory cannot be used
+        // in place.
         if let Some(own) = &self.own_inputs[input_idx]
             && own.shape() == &**shape
             && bytes.layout().shape() == shape
@@ -200,7 +201,8 @@ impl CpuRequest {
                 _ => return write_whole(&whole, io).map(|()| Rows::Mixed),
             }
         }
-        // Both ways sum in different order, so their last bits may differ. Use the results of single items, as all later batches do.
+        // A whole batch and single items may sum in different orders, so the last bits of their results may differ. Use the results of
+        // single items, because all later batches run item by item.
         rows.iter().enumerate().try_for_each(|(row_idx, row)| write_row(row, row_idx, n_rows, io))?;
         Ok(Rows::Independent)
     }
@@ -223,7 +225,7 @@ impl CpuRequest {
         }
         let check_cancel = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
         let mut session = None;
-        // Two closures, so that runs without profiling do not check for profiling at each node.
+        // There are two closures, so that runs without profiling do not check for profiling at each node.
         let ran = panics::catch(|| match &mut self.profile {
             None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                 check_cancel()?;
@@ -291,7 +293,7 @@ fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usiz
 /// process if it cannot.
 fn zeros(element: ElementType, shape: &Shape) -> Result<EngineTensor> {
     let n_bytes = Layout::dense(element, *shape)?.dense_bytes();
-    // Reserves additional bytes for the alignment of the engine's tensor.
+    // The additional bytes are for the alignment of the engine's tensor.
     if Vec::<u8>::new().try_reserve_exact(n_bytes.saturating_add(1024)).is_err() {
         let message = format!("device CPU: no memory for a tensor of {n_bytes} bytes, {shape} {element}; use a smaller shape");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
@@ -326,7 +328,7 @@ unsafe impl ForeignMemory for EngineMemory {
     }
 }
 
-// SAFETY: plain bytes; leases order all accesses, see above.
+// SAFETY: the value owns plain bytes, which no thread accesses without a lease. Leases order all accesses.
 unsafe impl Send for EngineMemory {}
 // SAFETY: as above.
 unsafe impl Sync for EngineMemory {}
@@ -334,7 +336,8 @@ unsafe impl Sync for EngineMemory {}
 impl EngineMemory {
     fn new(element: ElementType, shape: &Shape) -> Result<(Self, Arc<EngineTensor>)> {
         let mut tensor = zeros(element, shape)?;
-        // The pointer is taken while the tensor has only one owner, so that later writes through it are allowed.
+        // Take the pointer from a mutable borrow, while the tensor has only one owner. Writes through a pointer that came from a shared
+        // borrow would be undefined behavior.
         let bytes = tensor.as_bytes_mut();
         let (ptr, len) = (NonNull::from(&mut *bytes).cast::<u8>(), bytes.len());
         let owner = Arc::new(tensor);

@@ -32,7 +32,8 @@ impl Life {
             if ran.iter().any(|known| known.session == session) {
                 return;
             }
-            // Plans without a matrix product have no such buffers. Any one matrix product can free all buffers of a session.
+            // Plans without a matrix product have no such buffers. Any matrix product of the plan can free all buffers of a session, so the
+            // first one is enough.
             let Some((node_id, product)) = plan.model().nodes().iter().find_map(|node| Some((node.id, node.op_as::<OptMatMul>()?))) else {
                 return;
             };

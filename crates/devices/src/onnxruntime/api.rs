@@ -56,16 +56,16 @@ impl Api {
     /// # Safety
     /// The library's initializers must be safe to run in this process.
     pub(super) unsafe fn open(path: &Path) -> EngineResult<Self> {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees that the library's initializers are safe to run.
         let library = unsafe { find::load(path) }?;
         // SAFETY: the C API has had this function with this signature since version 1.
         let base = unsafe { library.get::<unsafe extern "system" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };
         let base = base.map_err(|_| "it has no function `OrtGetApiBase`, so it is not ONNX Runtime".to_owned())?;
-        // SAFETY: takes no arguments, and returns a static table or null.
+        // SAFETY: the function takes no arguments, and returns a static table or null.
         let base = unsafe { base().as_ref() }.ok_or("`OrtGetApiBase` returned null")?;
-        // SAFETY: returns a static string.
+        // SAFETY: the function takes no arguments, and returns a static C string.
         let version = unsafe { text((base.GetVersionString)()) };
-        // SAFETY: returns a static table with at least the functions of this version, or null if the library is older.
+        // SAFETY: the function returns a static table with at least the functions of this version, or null if the library is older.
         let table = unsafe { (base.GetApi)(ORT_API_VERSION).as_ref() };
         let table = table.ok_or_else(|| format!("it is ONNX Runtime {version}: expected 1.{ORT_API_VERSION} or newer"))?;
         let mut env = ptr::null_mut();
@@ -81,7 +81,7 @@ impl Api {
         };
         check(table, status)?;
         let mut cpu_memory = ptr::null_mut();
-        // SAFETY: plain values, and a pointer to a local variable for the result.
+        // SAFETY: the arguments are plain values and a valid result pointer.
         let status = unsafe {
             (table.CreateCpuMemoryInfo)(ffi::OrtAllocatorType::OrtDeviceAllocator, ffi::OrtMemType::OrtMemTypeDefault, &raw mut cpu_memory)
         };
@@ -91,7 +91,8 @@ impl Api {
         };
         // Request the newer table only if the library has it, because older libraries print an error.
         let has_25 = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor >= PROFILES_RUNS);
-        // SAFETY: returns a static table with at least the functions of that version, or null.
+        // SAFETY: the function returns a static table with at least the functions of that version, or null. `ApiOf25` has the layout of
+        // that table.
         let newer = if has_25 { unsafe { (base.GetApi)(PROFILES_RUNS).cast::<ApiOf25>().as_ref() } } else { None };
         let enable_profiling = newer.map(|newer| newer.run_options_enable_profiling);
         Ok(Self { table, enable_profiling, env, cpu_memory, version, providers: providers(table)?, path: path.to_owned() })
@@ -122,8 +123,8 @@ impl Api {
             *dim = extent as i64;
         }
         let mut value = ptr::null_mut();
-        // SAFETY: pointer and length describe memory of the caller, which is only looked at when the value is used; `dims` has at
-        // least `shape.len()` entries.
+        // SAFETY: pointer and length describe memory of the caller, which is accessed only when the value is used; `dims` has at least
+        // `shape.len()` entries.
         let status = unsafe {
             (self.table.CreateTensorWithDataAsOrtValue)(
                 self.cpu_memory.as_ptr(),
@@ -156,7 +157,7 @@ impl Api {
         // SAFETY: `tensor` is part of the description; the library stores the type as a 32-bit enumeration.
         let status = unsafe { (self.table.GetTensorElementType)(tensor, (&raw mut code).cast()) };
         self.check(status)?;
-        // SAFETY: as above.
+        // SAFETY: `tensor` is part of the description, and the result pointer is valid.
         let status = unsafe { (self.table.GetDimensionsCount)(tensor, &raw mut rank) };
         self.check(status)?;
         let mut dims = vec![0; rank];
@@ -171,14 +172,14 @@ impl Api {
     /// Copies a string that the library allocated, and frees it.
     ///
     /// # Safety
-    /// `string` must come from this library's default allocator, and must not be used after this call.
+    /// `string` must be a C string from this library's default allocator, and must not be used after this call.
     pub(super) unsafe fn take_string(&self, string: *mut c_char) -> String {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees that `string` is a C string.
         let copy = unsafe { text(string) };
         if let Ok(allocator) = self.allocator() {
             // SAFETY: the caller guarantees that this allocator allocated the string and that no other code frees it.
             let status = unsafe { (self.table.AllocatorFree)(allocator, string.cast()) };
-            // If freeing fails, the string leaks, which is harmless.
+            // If freeing fails, the string leaks. A leak of a few bytes is harmless.
             let _freed = self.check(status);
         }
         copy
@@ -186,7 +187,7 @@ impl Api {
 
     pub(super) fn allocator(&self) -> EngineResult<*mut ffi::OrtAllocator> {
         let mut allocator = ptr::null_mut();
-        // SAFETY: returns the library's own allocator, which is never freed.
+        // SAFETY: the result pointer is valid. The function returns the library's own allocator, which is never freed.
         let status = unsafe { (self.table.GetAllocatorWithDefaultOptions)(&raw mut allocator) };
         self.check(status).map(|()| allocator)
     }
@@ -196,7 +197,7 @@ fn check(table: &OrtApi, status: OrtStatusPtr) -> EngineResult<()> {
     let Some(status) = NonNull::new(status.0) else { return Ok(()) };
     // SAFETY: this code owns a status that is not null. It is read here and released once below.
     let said = unsafe { text((table.GetErrorMessage)(status.as_ptr())) };
-    // SAFETY: as above.
+    // SAFETY: this code owns the status, releases it once, and does not use it afterwards.
     unsafe { (table.ReleaseStatus)(status.as_ptr()) };
     Err(one_line(&said))
 }
@@ -206,7 +207,7 @@ fn providers(table: &OrtApi) -> EngineResult<Vec<String>> {
     // SAFETY: the result pointers are valid.
     check(table, unsafe { (table.GetAvailableProviders)(&raw mut names, &raw mut n_names) })?;
     let mut found: Vec<String> = (0..usize::try_from(n_names).unwrap_or(0))
-        // SAFETY: the list has `n_names` C strings.
+        // SAFETY: the list has `n_names` C strings, and is released below.
         .map(|name_idx| unsafe { text(*names.add(name_idx)) }.trim_end_matches("ExecutionProvider").to_owned())
         .collect();
     // SAFETY: this is the only call that releases the list, and it passes the length that the library returned.
@@ -217,13 +218,15 @@ fn providers(table: &OrtApi) -> EngineResult<Vec<String>> {
     Ok(found)
 }
 
+/// Copies a C string. Returns an empty text for null.
+///
 /// # Safety
 /// `string` must be null or a C string.
 unsafe fn text(string: *const c_char) -> String {
     if string.is_null() {
         return String::new();
     }
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: `string` is not null, so the caller guarantees that it is a C string.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
@@ -247,7 +250,7 @@ unsafe extern "C" fn log(
     code_location: *const c_char,
     message: *const c_char,
 ) {
-    // SAFETY: the library passes C strings.
+    // SAFETY: the library passes C strings that are valid during this call.
     let (place, message) = unsafe { (text(code_location), text(message)) };
     tracing::debug!(place, "ONNX Runtime ({severity:?}): {message}");
 }
@@ -262,6 +265,8 @@ pub(super) struct Value {
 unsafe impl Send for Value {}
 
 impl Value {
+    /// Takes over a value of the library, which the drop of the result releases.
+    ///
     /// # Safety
     /// `ptr` must be a value that is not released yet, and that no other owner releases.
     pub(super) unsafe fn owned(api: &Api, ptr: NonNull<OrtValue>) -> Self {
@@ -280,7 +285,7 @@ impl Value {
         let type_info = NonNull::new(type_info).ok_or("ONNX Runtime returned no type")?;
         // SAFETY: the library just returned this type information; it is released below.
         let described = unsafe { api.port_type(type_info) };
-        // SAFETY: this is the only call that releases it.
+        // SAFETY: this is the only call that releases the type information, and nothing uses it afterwards.
         unsafe { (self.table.ReleaseTypeInfo)(type_info.as_ptr()) };
         described
     }
@@ -362,7 +367,7 @@ impl RunOptions {
 impl Interrupt for RunOptions {
     fn interrupt(&self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: sets a flag that the run checks between nodes.
+        // SAFETY: the options are not released. The function only sets a flag, and ONNX Runtime permits this during a run.
         let status = unsafe { (self.table.RunOptionsSetTerminate)(self.ptr.as_ptr()) };
         if let Err(error) = check(self.table, status) {
             tracing::warn!("ONNX Runtime could not cancel a run: {error}");

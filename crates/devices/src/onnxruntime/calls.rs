@@ -1,6 +1,6 @@
 //! The two kinds of calls in which ONNX Runtime computes on the caller's thread: creating a session, and running one. During these calls
 //! the processor takes denormal numbers for zero. Afterwards the thread has its earlier floating-point control again. ONNX Runtime's own
-//! option would change the control of one calling thread permanently, and that of all other calling threads not at all.
+//! option does not replace this: it changes the control of one calling thread permanently, and has no effect on other calling threads.
 
 use std::ffi::c_char;
 
@@ -11,7 +11,8 @@ macro_rules! call {
     ($function:expr, $($argument:expr),+) => {{
         let given = [$(Argument::pointer($argument)),+];
         let arguments = std::array::from_fn(|idx| given.get(idx).copied().unwrap_or(std::ptr::null()));
-        // SAFETY: a function of the library's C interface with these arguments, all of them pointers and sizes; the caller's promise.
+        // SAFETY: `$function` is a function of the library's C interface. It takes these arguments, at most eight pointers and sizes,
+        // returns a pointer, and does not unwind. The caller guarantees its other requirements.
         let status = unsafe { crate::float_control::flushing_denormals($function as *const (), arguments) };
         OrtStatusPtr(status.cast())
     }};
@@ -20,7 +21,7 @@ macro_rules! call {
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 macro_rules! call {
     ($function:expr, $($argument:expr),+) => {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees the requirements of the library's function.
         unsafe { $function($($argument),+) }
     };
 }
@@ -55,7 +56,7 @@ impl Argument for usize {
 /// `CreateSession`.
 ///
 /// # Safety
-/// As the library's function.
+/// The requirements of the library's function must hold: the objects are not released, and the other pointers are valid for the call.
 pub(super) unsafe fn create_session(
     table: &OrtApi,
     env: *const OrtEnv,
@@ -69,7 +70,7 @@ pub(super) unsafe fn create_session(
 /// `CreateSessionFromArray`.
 ///
 /// # Safety
-/// As the library's function.
+/// The requirements of the library's function must hold: the objects are not released, and the other pointers are valid for the call.
 pub(super) unsafe fn create_session_from_array(
     table: &OrtApi,
     env: *const OrtEnv,
@@ -83,7 +84,7 @@ pub(super) unsafe fn create_session_from_array(
 /// `Run`.
 ///
 /// # Safety
-/// As the library's function.
+/// The requirements of the library's function must hold: the objects are not released, and the other pointers are valid for the call.
 #[allow(clippy::too_many_arguments, reason = "the library's function")]
 pub(super) unsafe fn run(
     table: &OrtApi,

@@ -167,7 +167,7 @@ impl Prepared {
                 draft.keep();
                 Ok(session)
             }
-            // Either the model or the cache folder may be the cause. Compiling without the cache tells which.
+            // Either the model or the cache folder may be the cause. Compiling without the cache shows which of the two it is.
             Err(why) => {
                 let session = compile(options()?)?;
                 tracing::info!("the compiled model of `{source}` is not cached: {why}");
@@ -282,12 +282,12 @@ impl Session {
                     // SAFETY: that allocator just returned this string, and no other code uses it.
                     let name = unsafe { api.take_string(text) };
                     let mut described = ptr::null_mut();
-                    // SAFETY: as above.
+                    // SAFETY: the session is not released, the index is in range, and the result pointer is valid.
                     api.check(unsafe { type_info(self.ptr.as_ptr(), port_idx, &raw mut described) })?;
                     let described = NonNull::new(described).ok_or("ONNX Runtime returned no type")?;
                     // SAFETY: the library just returned this type information; it is released in the next statement.
                     let port_type = unsafe { api.port_type(described) };
-                    // SAFETY: this is the only call that releases it.
+                    // SAFETY: this is the only call that releases the type information, and nothing uses it afterwards.
                     unsafe { (table.ReleaseTypeInfo)(described.as_ptr()) };
                     let (element, shape) = port_type.map_err(|why| format!("{kind} `{name}`: {why}"))?;
                     Ok(Port::new(&name, element, shape))
@@ -295,9 +295,9 @@ impl Session {
                 .collect::<EngineResult<Vec<_>>>()
         };
         let (mut n_inputs, mut n_outputs) = (0, 0);
-        // SAFETY: the session is not freed.
+        // SAFETY: the session is not released, and the result pointer is valid.
         api.check(unsafe { (table.SessionGetInputCount)(self.ptr.as_ptr(), &raw mut n_inputs) })?;
-        // SAFETY: as above.
+        // SAFETY: the session is not released, and the result pointer is valid.
         api.check(unsafe { (table.SessionGetOutputCount)(self.ptr.as_ptr(), &raw mut n_outputs) })?;
         Ok(ModelInfo {
             inputs: ports("input", n_inputs, true)?,
@@ -313,16 +313,17 @@ impl Session {
         // SAFETY: the session is not released; the metadata is released below.
         api.check(unsafe { (table.SessionGetModelMetadata)(self.ptr.as_ptr(), &raw mut metadata) })?;
         let (mut keys, mut n_keys) = (ptr::null_mut(), 0);
-        // SAFETY: as above; the list and its strings are freed below.
+        // SAFETY: the metadata is not released, and the result pointers are valid. The list and its strings are freed below.
         let listed =
             api.check(unsafe { (table.ModelMetadataGetCustomMetadataMapKeys)(metadata, allocator, &raw mut keys, &raw mut n_keys) });
         let mut found = BTreeMap::new();
         for key_idx in 0..usize::try_from(n_keys).unwrap_or(0) {
-            // SAFETY: the list has `n_keys` strings of the allocator.
+            // SAFETY: the list has `n_keys` C strings of the allocator, and each is taken once.
             let key = unsafe { api.take_string(*keys.add(key_idx)) };
             let mut value = ptr::null_mut();
             let Ok(name) = c_string(&key) else { continue };
-            // SAFETY: the metadata is not released; the allocator owns the returned string.
+            // SAFETY: the metadata is not released, and the result pointer is valid. The returned string comes from the allocator and is
+            // freed below.
             let looked_up = unsafe { (table.ModelMetadataLookupCustomMetadataMap)(metadata, allocator, name.as_ptr(), &raw mut value) };
             if api.check(looked_up).is_ok() && !value.is_null() {
                 // SAFETY: that allocator just returned this string, and no other code uses it.
@@ -330,10 +331,10 @@ impl Session {
             }
         }
         if !keys.is_null() {
-            // SAFETY: the list itself came from the same allocator.
+            // SAFETY: the list itself came from the same allocator, and nothing uses it afterwards.
             let _freed = api.check(unsafe { (table.AllocatorFree)(allocator, keys.cast()) });
         }
-        // SAFETY: this is the only call that releases it.
+        // SAFETY: this is the only call that releases the metadata, and nothing uses it afterwards.
         unsafe { (table.ReleaseModelMetadata)(metadata) };
         listed.map(|()| found)
     }

@@ -32,7 +32,7 @@ impl<'a> Options<'a> {
         let n_threads = i32::try_from(n_threads).unwrap_or(i32::MAX);
         // SAFETY: the options are not released.
         self.set(|table, options| unsafe { (table.SetIntraOpNumThreads)(options, n_threads) })?;
-        // SAFETY: as above.
+        // SAFETY: the options are not released.
         self.set(|table, options| unsafe { (table.SetInterOpNumThreads)(options, 1) })
     }
 
@@ -51,7 +51,7 @@ impl<'a> Options<'a> {
                 self.api.check(unsafe { (table.CreateCUDAProviderOptions)(&raw mut cuda) })?;
                 // SAFETY: both objects are not released; the library copies what it needs.
                 let set = self.set(|table, options| unsafe { (table.SessionOptionsAppendExecutionProvider_CUDA_V2)(options, cuda) });
-                // SAFETY: this is the only call that releases it.
+                // SAFETY: this is the only call that releases the CUDA options, and nothing uses them afterwards.
                 unsafe { (table.ReleaseCUDAProviderOptions)(cuda) };
                 set
             }
@@ -63,7 +63,7 @@ impl<'a> Options<'a> {
                 // SAFETY: both objects are not released; the library copies what it needs.
                 let set =
                     self.set(|table, options| unsafe { (table.SessionOptionsAppendExecutionProvider_TensorRT_V2)(options, tensorrt) });
-                // SAFETY: this is the only call that releases it.
+                // SAFETY: this is the only call that releases the TensorRT options, and nothing uses them afterwards.
                 unsafe { (table.ReleaseTensorRTProviderOptions)(tensorrt) };
                 set
             }

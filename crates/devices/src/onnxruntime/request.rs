@@ -25,7 +25,7 @@ pub(super) struct OrtRequest {
     output_names: Pointers<*const c_char>,
     inputs: Vec<BoundValue<Value>>,
     outputs: Vec<BoundValue<Value>>,
-    /// The argument list of a run. It is written again for every run.
+    /// The addresses of the input values, in the order of `input_names`. They are written again before every run.
     input_values: Pointers<*const OrtValue>,
     output_values: Pointers<*mut OrtValue>,
     /// Present with `Config::profiling`, if the library reports node times.

@@ -1,7 +1,8 @@
 //! Bindings to the functions of OpenVINO's C interface that roiflow uses, and types that own the library's objects.
 //!
-//! roiflow declares these functions itself. The bindings crates for OpenVINO keep the first library that they open, whichever it is. They
-//! panic if a function is missing, and they cannot pass properties, because OpenVINO takes those as variadic arguments.
+//! roiflow declares these functions itself. The existing crates with bindings for OpenVINO are not suitable: they keep the first library
+//! that they open, even if it is unusable. They panic if a function is missing. They cannot pass properties, because OpenVINO takes
+//! properties as variadic arguments.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -240,7 +241,7 @@ impl Api {
             check_companions(folder)?;
         }
         let functions = Functions::of(
-            // SAFETY: the caller guarantees it, see `# Safety`.
+            // SAFETY: the caller guarantees that the library's initializers are safe to run.
             unsafe { find::load(path) }?,
         )?;
         let mut version = OvVersion { number: ptr::null(), description: ptr::null() };
@@ -248,7 +249,7 @@ impl Api {
         let asked = unsafe { (functions.ov_get_openvino_version)(&raw mut version) };
         // SAFETY: the pointer is null or a C string.
         let number = unsafe { text(version.number) };
-        // SAFETY: this is the only call that frees it.
+        // SAFETY: this is the only call that frees the strings of the version, and nothing uses them afterwards.
         unsafe { (functions.ov_version_free)(&raw mut version) };
         functions.check(asked)?;
         if release_of(&number).is_none_or(|release| release < OLDEST) {
@@ -276,7 +277,7 @@ impl Api {
         self.check(unsafe { (self.functions.ov_core_get_available_devices)(self.core(), &raw mut list) })?;
         // SAFETY: the list has `n_names` C strings.
         let names = (0..list.n_names).map(|name_idx| unsafe { text(*list.names.add(name_idx)) }).collect();
-        // SAFETY: this is the only call that frees it.
+        // SAFETY: this is the only call that frees the list, and nothing uses it afterwards.
         unsafe { (self.functions.ov_available_devices_free)(&raw mut list) };
         Ok(names)
     }
@@ -344,9 +345,9 @@ impl Functions {
             CANCELED => Err("the run was canceled".to_owned()),
             _ => {
                 // The library has one latest message per process, so this may be the message of a failure in another thread.
-                // SAFETY: returns null, or a C string that the caller must free.
+                // SAFETY: the function returns null, or a C string that the caller must free.
                 let said = unsafe { self.take_string((self.ov_get_last_err_msg)().cast_mut()) };
-                // SAFETY: returns a static C string.
+                // SAFETY: the function returns a static C string.
                 let kind = unsafe { text((self.ov_get_error_info)(status)) };
                 let said = one_line(&said);
                 Err(if said.is_empty() { format!("{kind} ({status})") } else { said })
@@ -354,13 +355,15 @@ impl Functions {
         }
     }
 
+    /// Copies a string that the library allocated, and frees it. Returns an empty text for null.
+    ///
     /// # Safety
     /// `string` must be null, or a C string that the library returned and that is not used after this call.
     unsafe fn take_string(&self, string: *mut c_char) -> String {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the caller guarantees that `string` is null or a C string.
         let copy = unsafe { text(string) };
         if !string.is_null() {
-            // SAFETY: the caller guarantees it, see `# Safety`.
+            // SAFETY: the caller guarantees that the library returned the string, and that no code uses it after this call.
             unsafe { (self.ov_free)(string) };
         }
         copy
@@ -385,13 +388,15 @@ fn release_of(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
+/// Copies a C string. Returns an empty text for null.
+///
 /// # Safety
 /// `string` must be null or a C string.
 unsafe fn text(string: *const c_char) -> String {
     if string.is_null() {
         return String::new();
     }
-    // SAFETY: the caller guarantees it, see `# Safety`.
+    // SAFETY: `string` is not null, so the caller guarantees that it is a C string.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
@@ -442,7 +447,7 @@ impl<'a> PortOf<'a> {
             // SAFETY: the list has `rank` entries.
             (0..rank).map(|axis| extent(unsafe { *shape.dims.add(axis) })).collect()
         });
-        // SAFETY: this is the only call that frees it.
+        // SAFETY: this is the only call that frees the shape, and nothing uses it afterwards.
         unsafe { (self.api.functions.ov_partial_shape_free)(&raw mut shape) };
         PartialShape::new(dims.ok_or("the number of axes is dynamic, which is not supported")?).map_err(|error| error.to_string())
     }
@@ -481,7 +486,7 @@ impl TensorOver {
                 *dim = usize::try_from(unsafe { *shape.dims.add(axis) }).unwrap_or(0);
             }
         }
-        // SAFETY: this is the only call that frees it.
+        // SAFETY: this is the only call that frees the shape, and nothing uses it afterwards.
         let freed = unsafe { (self.api.functions.ov_shape_free)(&raw mut shape) };
         self.api.check(freed)?;
         if rank > MAX_RANK { Err(format!("{rank} axes: at most {MAX_RANK} are supported")) } else { Ok(Shape::new(&dims[..rank])) }
@@ -492,7 +497,7 @@ impl TensorOver {
         let (mut data, mut n_bytes) = (ptr::null_mut(), 0);
         // SAFETY: the tensor is not freed.
         self.api.check(unsafe { (self.api.functions.ov_tensor_get_byte_size)(self.as_ptr(), &raw mut n_bytes) })?;
-        // SAFETY: as above.
+        // SAFETY: the tensor is not freed, and the result pointer is valid.
         self.api.check(unsafe { (self.api.functions.ov_tensor_data)(self.as_ptr(), &raw mut data) })?;
         Ok((data.cast_const().cast(), n_bytes))
     }
@@ -520,8 +525,10 @@ unsafe impl Send for EngineRequest {}
 unsafe impl Sync for EngineRequest {}
 
 impl EngineRequest {
+    /// Creates an infer request of a compiled model.
+    ///
     /// # Safety
-    /// `model` lives.
+    /// `model` must not have been freed.
     pub(super) unsafe fn new(api: &Arc<Api>, model: *const OvCompiledModel) -> EngineResult<Self> {
         let mut request = ptr::null_mut();
         // SAFETY: the caller guarantees it for `model`; the result pointer is valid.
@@ -548,7 +555,7 @@ impl EngineRequest {
     }
 
     pub(super) fn set_output(&self, output_idx: usize, tensor: &TensorOver) -> EngineResult<()> {
-        // SAFETY: as above.
+        // SAFETY: request and tensor are not freed; the request holds its own reference to the tensor.
         let status =
             unsafe { (self.api.functions.ov_infer_request_set_output_tensor_by_index)(self.ptr.as_ptr(), output_idx, tensor.as_ptr()) };
         self.api.check(status)
@@ -568,7 +575,8 @@ impl EngineRequest {
     /// # Safety
     /// The memory of all tensors that were set must be valid, and no other thread may write to it during the run.
     pub(super) unsafe fn infer(&self) -> EngineResult<()> {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: the request is not freed. The caller guarantees that the memory of its tensors is valid and that no other thread writes
+        // to it.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_infer)(self.ptr.as_ptr()) })
     }
 }
@@ -579,7 +587,7 @@ impl EngineRequest {
     /// # Safety
     /// As for [`EngineRequest::infer`], until [`EngineRequest::wait`] returns.
     pub(super) unsafe fn start(&self) -> EngineResult<()> {
-        // SAFETY: the caller guarantees it, see `# Safety`.
+        // SAFETY: as in `infer`. The caller guarantees this until `wait` returns, which is after the end of the run.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_start_async)(self.ptr.as_ptr()) })
     }
 
@@ -598,7 +606,7 @@ impl EngineRequest {
             // SAFETY: the list has `n_nodes` nodes.
             let node = unsafe { &*list.nodes.add(node_idx) };
             let time = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
-            // SAFETY: C strings of the list.
+            // SAFETY: the names are C strings of the list, which is not freed yet.
             let (name, kind, implementation) = unsafe { (text(node.name), text(node.kind), text(node.implementation)) };
             let status = match node.status {
                 1 => NodeStatus::OptimizedOut,
@@ -610,7 +618,7 @@ impl EngineRequest {
             NodeTime { name, kind, status, real: time(node.real_us), cpu: Some(time(node.cpu_us)) }
         };
         let nodes = (0..list.n_nodes).map(node).collect();
-        // SAFETY: this is the only call that frees it.
+        // SAFETY: this is the only call that frees the list, and nothing uses it afterwards.
         unsafe { (self.api.functions.ov_profiling_info_list_free)(&raw mut list) };
         Ok(nodes)
     }

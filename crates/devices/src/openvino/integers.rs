@@ -21,8 +21,10 @@ pub(super) fn is_wide(element: ElementType) -> bool {
     matches!(element, ElementType::I64 | ElementType::U64 | ElementType::U32)
 }
 
+/// Checks that all values of an input fit the 32 bits in which OpenVINO computes integers.
+///
 /// # Errors
-/// `Unsupported` if a value of an input does not fit 32 bits.
+/// Returns `Unsupported` if a value of an input does not fit 32 bits.
 pub(super) fn check(device: &str, port: &Port, input_idx: usize, io: &DeviceIo<'_>) -> Result<()> {
     let found = match port.element {
         ElementType::I64 => beyond::<i64>(input_idx, io)?,

@@ -46,7 +46,7 @@ const WANTED: Wanted = Wanted {
     install: "pip install openvino",
 };
 
-/// The folders that OpenVINO's setup scripts and installers set in the environment.
+/// The folders that OpenVINO's setup scripts set in the environment, and the default folders of its installers.
 fn folders() -> Vec<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") { "aarch64" } else { "intel64" };
     let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
@@ -183,7 +183,7 @@ impl Device for OpenVinoDevice {
 
     /// OpenVINO's CPU plugin computes on the calling thread only if a model has one stream of one thread. Otherwise the calling thread
     /// sleeps while a thread of the library computes. That costs two wake-ups per call, and the scheduler may queue both threads on one
-    /// core while another core is idle. Models are therefore compiled once per request; this is the size of the weights that each copy
+    /// core while another core is idle. Models are therefore compiled once per request. Returns the size of the weights that each copy
     /// adds.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         if self.own_name() == "CPU" && self.api().is_ok() { model::weights_bytes(model.source()) } else { None }

@@ -113,7 +113,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         let n_streams = n_requests.min(pool.n_threads());
         properties.push(("NUM_STREAMS", n_streams.to_string()));
         properties.push(("INFERENCE_NUM_THREADS", (n_streams * n_threads).to_string()));
-        // The calling threads belong to the pool, and the pool does not bind threads to cores.
+        // Runs compute on threads of the pool, which does not bind its threads to cores. So OpenVINO must not bind them either.
         properties.push(("ENABLE_CPU_PINNING", "NO".to_owned()));
     } else if config.precision != Precision::F32 {
         // Accelerators get no default precision, because some compute only in f16.
@@ -242,7 +242,7 @@ fn compile_file(
             }
             Ok(compiled)
         }
-        // Either the model or the cached file may be invalid. Compiling without the cache tells which.
+        // Either the model or the cached file may be invalid. Compiling without the cache shows which of the two it is.
         Err(why) => {
             if found.is_some() {
                 kept.remove();
@@ -266,7 +266,7 @@ fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: 
 }
 
 /// A cached copy of an ONNX file, with `inputs` as its input shapes. Without the copy, OpenVINO must read and reshape the model to find its
-/// compiled model in the cache, and this takes longer than loading the compiled model.
+/// compiled model in the cache, and reading and reshaping take longer than loading the compiled model.
 fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(CacheEntry, PathBuf)> {
     const NAME: &str = "model.onnx";
     path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
@@ -317,7 +317,7 @@ pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     }
     let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
     let n_bytes = n_bytes(path).filter(|_| is_onnx)?;
-    // Files above this size are assumed to contain their weights.
+    // Larger files are not searched for external weights. They are assumed to contain their weights.
     let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
     is_whole.then_some(n_bytes)
 }
@@ -422,7 +422,7 @@ impl<'a> ReadModel<'a> {
         match source {
             ModelSource::File(path) => {
                 let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
-                // SAFETY: core and path are valid. The null pointer makes OpenVINO search for the weights next to the file.
+                // SAFETY: core, path and result pointer are valid. The null pointer makes OpenVINO search for the weights next to the file.
                 api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
             }
             ModelSource::Bytes(bytes) => {
@@ -433,8 +433,8 @@ impl<'a> ReadModel<'a> {
                 let (text, n_bytes) = (bytes.model().as_ptr().cast(), bytes.model().len());
                 let weights_ptr = weights.as_ref().map_or(ptr::null(), TensorOver::as_ptr);
                 let read = api.functions.ov_core_read_model_from_memory_buffer;
-                // SAFETY: the core is valid. The library copies the `n_bytes` bytes, and holds its own reference to the weights tensor (or
-                // gets null).
+                // SAFETY: the core and the result pointer are valid. The library copies the `n_bytes` bytes, and holds its own reference to
+                // the weights tensor, which may be null.
                 let status = unsafe { read(api.core(), text, n_bytes, weights_ptr, &raw mut model) };
                 api.check(status).map_err(|why| match (other_format(source), bytes.weights()) {
                     (Some(IR), None) => format!("{why}; pass the bytes of its .bin file with `ModelBytes::with_weights`"),

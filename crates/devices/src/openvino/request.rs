@@ -96,7 +96,8 @@ impl OpenVinoRequest {
         Ok(())
     }
 
-    /// Takes the result of the accelerator's run. The callback may still be running, so this waits for it before the next run can start.
+    /// Takes the result of the accelerator's run. The callback may still be running, so this method waits for the end of the callback
+    /// before the next run can start.
     fn take_outcome(&mut self) -> EngineResult<()> {
         if std::mem::take(&mut self.is_started) { self.engine.wait() } else { Ok(()) }
     }
@@ -117,7 +118,8 @@ impl OpenVinoRequest {
             let target = io.output(output_idx, &tensor.shape().map_err(&failed)?)?;
             if target.layout().n_elements() > 0 {
                 let (data, n_bytes) = tensor.data().map_err(&failed)?;
-                // SAFETY: the tensor holds `n_bytes` bytes and lives until the end of this iteration. No thread writes to it between runs.
+                // SAFETY: the tensor holds `n_bytes` bytes and lives until the end of this iteration. No thread writes to the tensor
+                // between runs.
                 target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
             }
         }
