@@ -1,6 +1,7 @@
 //! Preprocesses and decodes a batch: each job writes its image into its batch item of the input, and decodes its batch item of the outputs.
 //!
-//! If a batch item cannot be preprocessed or decoded, only the job of that item fails. This module does not access the queue.
+//! If a batch item cannot be preprocessed or decoded, only the job of that item fails. Of the queue, this module uses only the number of
+//! cores for a run.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,7 +97,7 @@ impl FillInput for BatchInput {
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
             let filled = catch_panic("preprocessing", || match (&image, alignment) {
-                // With an alignment, results are mapped back to the frame by the alignment instead of the transform.
+                // With an alignment, the alignment maps results back to the frame, so the transform of this batch item is the identity.
                 (JobImage::Frame(frame), Some(alignment)) => {
                     preprocess.fill_along(frame, &alignment, input, item_idx, scratch)?;
                     Ok(Transform::IDENTITY)
@@ -188,7 +189,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
         ElementType::I64 => cast!(i64),
         ElementType::U64 => cast!(u64),
         ElementType::F64 => cast!(f64),
-        // `output` returns an error for all types except `f32`.
+        // All other types: `output` returns an error unless the type is `f32`.
         _ => {
             let (shape, values) = context.output::<f32>(output_idx)?;
             (shape, Cow::Borrowed(values))

@@ -38,7 +38,7 @@ pub struct StageStats {
 pub struct StepStats {
     /// Name of the step: `fill` (preprocessing), the device's steps, `decode`.
     pub name: Arc<str>,
-    /// Total time. The time of a run that several stages share is divided by batch items.
+    /// Total time. If a run has batch items of several stages, its time is divided among the stages in proportion to their batch items.
     pub total: Duration,
 }
 

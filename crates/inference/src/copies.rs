@@ -10,7 +10,7 @@ use std::num::NonZero;
 use super::StageOptions;
 use crate::runtime::{CompiledModel, Config, Core, Model, ModelInfo, Performance, Result};
 
-/// Maximum number of cores for which copies are used. With more cores, a waiting thread has less effect.
+/// Maximum number of cores for which copies are used. With more cores, a core that waits is a smaller part of the whole.
 const MAX_COPIES: usize = 4;
 /// Maximum memory of all copies except the first.
 const MAX_BYTES: u64 = 32 << 20;

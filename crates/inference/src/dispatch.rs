@@ -9,8 +9,8 @@
 //! # Order of jobs
 //!
 //! Jobs are ordered by time. [`Scheduling::Throughput`] uses the arrival at the stage, [`Scheduling::Latency`] the arrival of the frame at
-//! the element. Both use the same clock, so clients of both kinds share a queue. Callers bound the number of jobs by their in-flight
-//! queues. A job that is discarded reports an error.
+//! the element. Both arrival times come from the same clock, so clients of both kinds can share a queue. Callers bound the number of jobs
+//! by their in-flight queues. A job that is discarded reports an error.
 //!
 //! # Batches
 //!
@@ -19,7 +19,7 @@
 //! full, or when its oldest job has waited for the timeout. The thread [`Queue::watch`] checks both conditions.
 //!
 //! A batch item that cannot be preprocessed or decoded fails alone. If a whole batch fails, its items run again one by one. So one stream
-//! cannot break the results of another.
+//! cannot break the results of another stream.
 //!
 //! # Copies of the model
 //!
@@ -199,7 +199,7 @@ impl Queue {
         self.start_calls(None);
     }
 
-    /// Returns the number of in-flight frames to remove; see [`super::throttle`].
+    /// Returns by how many frames the in-flight queue is to shrink; see [`super::throttle`].
     pub(super) fn n_frames_to_remove(&self) -> usize {
         self.throttle.lock().unwrap().n_removed()
     }
@@ -346,7 +346,8 @@ impl Queue {
         self.start_calls(Some(worker_idx));
     }
 
-    /// Records the waiting time and duration of a run. Batches of several frames are not throttled, because they need all frames.
+    /// Records the waiting time and duration of a run. If batches gather several frames, the number of frames is not throttled, because
+    /// full batches need many frames in flight.
     fn update_throttle(&self, worker: &Worker) {
         let (assigned, began) = {
             let mut batch = worker.batch.lock().unwrap();
@@ -556,7 +557,7 @@ mod tests {
     use crate::vision::decode::{Decoder, Output};
     use crate::{ModelSpec, RunGuard, StageOptions, StageResults};
 
-    /// A client whose preprocessing must get exactly one batch item, and otherwise panics.
+    /// A decoder that panics unless it gets exactly one batch item. If `panics` is true, it always panics.
     #[derive(Debug)]
     struct OneRow {
         panics: bool,

@@ -66,8 +66,8 @@ impl Engine {
         (core, generation)
     }
 
-    /// Loads the library of a device on a separate thread, before the first stage needs it. A process loads one library at a time. The
-    /// libraries of video decoders take similarly long.
+    /// Loads the library of a device on a separate thread, before the first stage needs it. Call this function early, because a process
+    /// loads one library at a time: the libraries of video decoders take similarly long to load, and would delay this one.
     pub fn prepare_device(&self, name: Option<&str>) -> Preparing {
         let (engine, name) = (self.clone(), name.unwrap_or(DEFAULT_DEVICE).to_owned());
         let prepare = move || engine.core_for(Some(&name)).0.prepare(&name);
@@ -75,7 +75,7 @@ impl Engine {
         Preparing(std::thread::Builder::new().name("roiflow-engine".to_owned()).spawn(prepare).ok())
     }
 
-    /// Decoders that descriptions can use.
+    /// Returns the decoders that descriptions can use.
     pub fn decoders(&self) -> DecoderRegistry {
         self.0.decoders.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

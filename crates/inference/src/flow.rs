@@ -240,7 +240,7 @@ pub enum Trigger<E> {
     },
 }
 
-/// A task that the driver executes.
+/// An operation that the driver executes.
 ///
 /// Actions up to [`Action::PauseTask`] are executed under the lock under which the state changed, later actions without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -392,7 +392,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         }
     }
 
-    /// Handles a trigger and returns the actions of the driver.
+    /// Handles a trigger and returns the actions that the driver must execute.
     pub fn handle(&mut self, trigger: Trigger<E>) -> Transition<E> {
         let origin = self.state;
         match self.transition(trigger) {
@@ -401,7 +401,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         }
     }
 
-    /// Executes the transition table of the module. Returns `None` if the trigger is ignored.
+    /// Applies the transition table of the module. Returns `None` if the trigger is ignored.
     fn transition(&mut self, trigger: Trigger<E>) -> Option<&'static [Action]> {
         use Action::*;
         use State::{Broken, Failed, Flushing, PeerFlushing, Stopped, Streaming, Unlinked};
@@ -464,11 +464,11 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input: Input::Ended, output };
                 &[]
             }
-            // Upstream sends no further buffer through which the error could be returned.
+            // Upstream sends no further buffer through which the error could be returned, so the error is posted on the bus.
             (Trigger::Eos, Unlinked | Failed(_)) => &[ReportError, RefuseEvent],
             (Trigger::Eos, Broken(_)) => &[RefuseEvent],
             (Trigger::EventRefused { .. }, Streaming { .. }) => &[RetryEvent],
-            // Upstream sends a sticky event only once.
+            // Upstream sends a sticky event only once, so the event is stored.
             (Trigger::EventRefused { is_kept: true }, _) => &[KeepEvent],
             (Trigger::EventRefused { .. }, _) => &[RefuseEvent],
             (Trigger::BeginTurn, Streaming { input, output: Output::Ended(link) }) if link != self.link => {
@@ -505,7 +505,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         let target = match result {
             Return::Ok => return None,
             Return::Eos => return Some(&[SkipToSegment]),
-            // The pad was relinked since, so no further RECONFIGURE will arrive.
+            // The pad was relinked during the push, so no further RECONFIGURE would open a closed queue: ignore the result.
             Return::NotLinked | Return::Flushing if turn.link != self.link => return None,
             Return::Flushing if !is_parted => State::PeerFlushing,
             Return::NotLinked | Return::Flushing => State::Unlinked,
@@ -513,7 +513,7 @@ impl<E: Copy + PartialEq> Flow<E> {
             Return::Error(error) => State::Failed(error),
         };
         self.close(target);
-        // After EOS, upstream sends no buffer through which the error could be returned.
+        // After EOS, upstream sends no buffer through which the error could be returned, so the error is posted on the bus.
         let is_unheard = input == Input::Ended && matches!(target, State::Unlinked | State::Failed(_));
         Some(if is_unheard { &[CloseQueue, PauseTask, ReportError] } else { &[CloseQueue, PauseTask] })
     }

@@ -7,7 +7,7 @@ use crate::vision::{InputLayout, Preprocess, Scratch};
 
 /// Preprocesses images into an input in one pass: crop, color conversion, resize, normalization, layout. Several images become batch items.
 ///
-/// Without [`ImageInput::preprocess`], the input is `NCHW` RGB in 0..=255, stretched to its size.
+/// Without [`ImageInput::preprocess`], the input is `NCHW` RGB with values in 0..=255, and images are stretched to the size of the input.
 ///
 /// A detected box becomes the input of a classifier without a copy of the crop:
 ///
@@ -25,7 +25,7 @@ use crate::vision::{InputLayout, Preprocess, Scratch};
 /// ```
 ///
 /// Regions of a detector's input tensor also work. If the classifier's input has exactly the size of the region, pass the region to
-/// ([`InferRequest::set_tensor`](crate::runtime::InferRequest::set_tensor)). Otherwise use this function:
+/// [`InferRequest::set_tensor`](crate::runtime::InferRequest::set_tensor). Otherwise use `image_input`:
 ///
 /// ```
 /// # use roiflow::{devices, runtime::Config, stages::image_input, tensor::{ElementType, Tensor}, vision::InputLayout};

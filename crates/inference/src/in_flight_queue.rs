@@ -3,9 +3,9 @@
 //! One thread admits frames and blocks while the queue is full: this is the backpressure. Any thread completes frames. One thread takes
 //! complete frames.
 //!
-//! Events and skipped frames are complete when they enter, and keep their position in the order. Skipped frames have a separate bound,
-//! because they wait only for earlier frames. Flushing empties the queue and makes blocked calls return. Completing a frame that is no
-//! longer in the queue has no effect.
+//! Events and skipped frames are complete when they enter, and keep their position in the order. Skipped frames have a separate bound: they
+//! need no slot, because they wait only for earlier frames. Flushing empties the queue and makes blocked calls return. Completing a frame
+//! that is no longer in the queue has no effect.
 //!
 //! Closures that read or change items run under the queue's lock. Such closures must only read, move and assign.
 
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// Maximum number of events in the queue. [`InFlightQueue::push`] blocks above it.
+/// Maximum number of events in the queue. [`InFlightQueue::push`] blocks while the queue holds this number.
 const MAX_EVENTS: usize = 64;
 /// Maximum number of skipped frames in the queue.
 const MAX_SKIPPED: usize = 32;

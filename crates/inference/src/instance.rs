@@ -220,7 +220,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
         Some(Err(_)) | None => compile(&model)?,
     };
     let single = &copies.first;
-    // Use the information of the original model, because a device may report less for a reshaped model.
+    // Take the ports and metadata before `open_rows` reshapes the model for batches, because a device may report less for a reshaped model.
     let info = single.info().clone();
     let (copies, limits) = match options.batch_size {
         Some(max @ 2..) => {

@@ -1,6 +1,7 @@
 //! Suggests the nearest known name for a mistyped name ("did you mean ...?").
 
-/// Returns the known name that is most similar to `name`, ignoring case; `None` if no name is similar. Of equally similar names, the first.
+/// Returns the known name that is most similar to `name`, ignoring case; `None` if no name is similar. Of equally similar names, it returns
+/// the first.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = name.to_lowercase();
     // Names are similar if at most a third of the letters differ, or if one name is a prefix of the other.

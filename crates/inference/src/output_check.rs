@@ -1,8 +1,8 @@
 //! Output check: detects that the first outputs of a model contradict its description, and reports once which key to change.
 //!
 //! A model with a wrong description usually finds nothing, which is not an error by itself. So the first runs of a stage are examined
-//! ([`Survey`]). All values of four runs are examined; of further runs, only the boxes above the threshold. After that the check costs one
-//! atomic load.
+//! ([`Survey`]). All values of four runs are examined; of the other runs, only the boxes above the threshold. The check ends after
+//! [`MAX_RUNS`] runs at the latest. From then on, it costs one atomic load per run.
 //!
 //! If the description was deduced from the ports alone, a contradiction is an error of every run instead of a warning.
 
@@ -15,7 +15,7 @@ use super::{ModelSpec, Result, Task};
 use crate::runtime::{Error, ErrorKind};
 use crate::vision::decode::{Coordinates, Finding, Output, Results, Survey};
 
-/// Number of runs whose outputs are examined completely.
+/// The runs whose outputs are examined completely, counted from 1.
 const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
 /// Number of runs that are examined in total.
 const MAX_RUNS: u32 = 200;
@@ -97,7 +97,6 @@ impl OutputCheck {
 
     /// Returns a message about the contradiction, if there is one. Returns the message only once.
     pub(super) fn take_warning(&self) -> Option<String> {
-        // The flag avoids the lock if the check is complete and the warning was taken.
         self.state().warning.take()
     }
 
@@ -115,7 +114,7 @@ fn place(spec: &ModelSpec) -> String {
     }
 }
 
-/// The observation, its likely cause, and the correction.
+/// Text of a message: the observation, its likely cause, and the correction.
 struct Advice<'a> {
     finding: Finding,
     head: &'a Head,

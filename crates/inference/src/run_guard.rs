@@ -1,8 +1,8 @@
 //! Run guard: cancels the inference of a frame while the frame waits for a request.
 //!
 //! The stage calls `RunGuard::begin` before each run. The owner of the frame cancels the guard. Both operations use one atomic, so exactly
-//! one of them succeeds. The guard also records whether a run succeeded, because the results of a frame without regions do not show whether
-//! a run succeeded.
+//! one of them succeeds. The guard also records whether any run of the frame succeeded. The results do not show that: they are empty after
+//! a run that found nothing, and also for a frame without regions, which needs no run.
 
 use std::fmt;
 use std::sync::Arc;

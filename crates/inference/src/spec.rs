@@ -69,8 +69,8 @@ pub struct StageOptions {
     pub n_requests: Option<usize>,
     /// Order of waiting frames.
     pub scheduling: Scheduling,
-    /// Maximum batch size, for frames and regions of all streams, which wait for each other. Default: the regions of a frame form a batch
-    /// if the model and device support it.
+    /// Maximum batch size. Frames and regions of all streams wait for each other to fill a batch. Default: the regions of a frame form a
+    /// batch if the model and device support it.
     pub batch_size: Option<usize>,
     /// Maximum time that a frame waits for a full batch, if a batch size is set. Default:
     /// [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
@@ -211,7 +211,7 @@ impl ModelSpec {
 }
 
 impl StageOptions {
-    /// Returns the options for a model, with defaults.
+    /// Returns options with the same model and engine, and with defaults for everything else.
     pub(super) fn of_model_alone(&self) -> Self {
         Self { model: self.model.clone(), engine: self.engine.clone(), ..Self::default() }
     }
@@ -250,8 +250,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
 /// Returns the labels in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
-/// Returns the errors of [`ModelSpec::load`]. The labels are not available here if the outputs of the model are known only after it is
-/// compiled.
+/// Returns the errors of [`ModelSpec::load`], also if the outputs of the model are known only after the model is compiled.
 pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
@@ -276,7 +275,7 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
 }
 
 /// Sets dynamic width and height of the only input to the values of the description. Some models have known output shapes only after this
-/// change. Returns the model unchanged if it is static or has no description yet.
+/// change. Returns the model unchanged if its width and height are static, or if it has no description yet.
 ///
 /// # Errors
 /// Returns the errors of [`Model::reshape`].

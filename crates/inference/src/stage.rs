@@ -204,9 +204,9 @@ impl Stage {
         Ok(self.run(frame)?.classifications)
     }
 
-    /// Measures the duration of a run without waiting times. Measured once for all stages of the model.
+    /// Measures the duration of a run without waiting times. The duration is measured once for all stages of the model.
     ///
-    /// Runs a black frame twice and returns the time of the second run, because engines initialize in the first.
+    /// Runs a black frame twice and returns the time of the second run, because engines initialize in the first run.
     ///
     /// # Errors
     /// Returns the error of a run if a run fails. The next call then measures again.
@@ -274,13 +274,13 @@ impl Stage {
         self.instance.queue.batch_limits.max_items > 1 && self.instance.queue.batch_limits.timeout.is_some()
     }
 
-    /// Returns the number of in-flight frames to remove, because requests wait for CPU threads.
+    /// Returns by how many frames the in-flight queue is to shrink, because requests wait for CPU threads.
     pub fn n_frames_to_remove(&self) -> usize {
         self.instance.queue.n_frames_to_remove()
     }
 
-    /// If the outputs contradict the model's description, returns a message about it. Returns the message only once. See the module
-    /// `output_check`.
+    /// If the outputs contradict the model's description, returns a message about the contradiction. Returns the message only once. See the
+    /// module `output_check`.
     pub fn take_warning(&self) -> Option<String> {
         self.client.check.take_warning()
     }
@@ -319,7 +319,7 @@ impl fmt::Debug for Stage {
     }
 }
 
-// Threads share stages, so this fails to compile if `Stage` is not `Send` and `Sync`.
+// Threads share stages, so this function fails to compile if `Stage` is not `Send` and `Sync`.
 const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Stage>();

@@ -16,7 +16,7 @@ const MIN_LONG_WAIT: Duration = Duration::from_millis(1);
 /// Maximum mean waiting time that counts as no waiting.
 const MAX_SHORT_WAIT: Duration = Duration::from_micros(500);
 
-/// Decides by how many the number of in-flight frames is reduced; see the module.
+/// Decides by how many frames the in-flight queue shrinks; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     /// Runs since the last decision, with their total waiting time and total duration.
@@ -43,7 +43,7 @@ impl Throttle {
         *self = Self { n_removed: self.n_removed, ..Self::default() };
     }
 
-    /// Returns the number of frames to remove.
+    /// Returns by how many frames the in-flight queue is to shrink.
     pub(super) fn n_removed(&self) -> usize {
         self.n_removed
     }

@@ -171,7 +171,7 @@ impl WrittenInput {
         })
     }
 
-    /// How regions are derived from detections.
+    /// Returns how regions are derived from detections.
     pub(super) fn crop(&self, is_classifier: bool) -> Result<Crop> {
         let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
         if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {

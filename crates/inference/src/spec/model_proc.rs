@@ -1,6 +1,6 @@
 //! Reads DL Streamer's model-proc files (`json_schema_version` 2.0 to 2.2) and converts them to a description.
 //!
-//! Source: "Model-proc file" in the documentation of DL Streamer. Options that are not supported here are errors.
+//! Source: "Model-proc file" in the documentation of DL Streamer. Options that roiflow does not support are errors.
 
 use serde::Deserialize;
 
@@ -56,7 +56,8 @@ struct Padding {
     fill_value: Vec<f32>,
 }
 
-/// Keys of converters that are used here. Anchors of YOLO models are not needed for the supported exports.
+/// The keys of an output converter that roiflow reads. Other keys are ignored, such as the anchors of YOLO models, which the supported
+/// exports do not need.
 #[derive(Deserialize)]
 struct Output {
     converter: Option<String>,
@@ -232,7 +233,7 @@ fn normalization(params: &Params, section: &mut Section) -> Result<()> {
     Ok(())
 }
 
-/// Without converters, DL Streamer uses a default: SSD decoding for matching outputs, otherwise raw outputs.
+/// Sets the decoder for a file without converters as DL Streamer does: SSD for matching outputs, otherwise raw outputs.
 fn by_ports(info: &ModelInfo, draft: &mut Draft) {
     let why = "`output_postproc` is empty: the default of DL Streamer for such outputs";
     match deduce::fitting(info, &["ssd", "boxes-labels"]) {

@@ -84,7 +84,7 @@ pub(super) struct NameKeys {
     name: Option<String>,
 }
 
-/// The data outside the section that its reader needs.
+/// The data outside the section `[output]` that the reader of this section needs.
 pub(super) struct Context<'a> {
     pub(super) task: Task,
     pub(super) options: &'a StageOptions,
@@ -295,6 +295,8 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
     }
 }
 
+/// Checks that there is one label per class.
+///
 /// # Errors
 /// Returns `Config` if there are labels and their number is not `n_classes`. If `n_classes` is 0, the number is unknown and every number is
 /// accepted.
@@ -357,6 +359,8 @@ fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
     shape.iter().enumerate().map(extent).collect()
 }
 
+/// Checks that a built-in decoder has this name.
+///
 /// # Errors
 /// Returns `Config` with all names and the most similar name if no decoder has this name.
 pub(super) fn check_decoder_name(name: &str) -> Result<()> {

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `yolov5` | BlazeFace (`[1, 896, 16]` and `[1, 896, 1]`), YOLOX of one row per cell, lists of boxes | one table, of three rows per cell |
 //! | `yolov8` | poses, masks, rotated boxes | nothing; the user decides |
-//! | `yolov10`, `ultraface` | each other, `yolov5` of one class: `[1, N, 6]` | the number of priors; lists: nothing |
+//! | `yolov10`, `ultraface` | each other, and `yolov5` of one class: all have `[1, N, 6]` | `ultraface`: the number of priors; others: nothing |
 //! | `ultraface` | the same network with undecoded priors | the first outputs, see `output_check` |
 //! | `boxes-scores` | DETR, SSD with undecoded priors, `ultraface`, `retinaface` | nothing; the user decides |
 //! | `retinaface` | variants with other priors | the number of priors, and the third output |
@@ -36,7 +36,8 @@ pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
     }
 }
 
-/// Whether the tables have the number of rows that the decoder's models have at this input size. True for lists and unknown sizes.
+/// Whether the tables have the number of rows that the decoder's models have at this input size. True for lists of boxes, and if the number
+/// of rows is unknown.
 pub(in crate::spec) fn has_rows_of(decoder: &str, shapes: &[Vec<usize>], size: Size) -> bool {
     let table = shapes.iter().find(|shape| shape.len() == 3);
     let Some(n_rows) = table.map(|shape| shape[1]).filter(|&n_rows| n_rows != usize::MAX) else { return true };

@@ -8,13 +8,14 @@ use crate::tensor::ElementType;
 
 const NAME: &str = "tf-ssd";
 
-/// Output names of TensorFlow's Object Detection API and of the TensorFlow Lite converter.
+/// Whether the outputs have the names that TensorFlow's Object Detection API or the TensorFlow Lite converter uses.
 fn has_names(info: &ModelInfo) -> bool {
     let has = |word: &str| info.outputs.iter().any(|port| port.names.iter().any(|name| name.to_ascii_lowercase().contains(word)));
     (has("detection_boxes") && has("detection_classes") && has("detection_scores")) || (has("postprocess:1") && has("postprocess:2"))
 }
 
-/// Deduces the description of such a model; `None` for other models, unless the user names this decoder.
+/// Deduces the description of a model with these output names. Returns `None` for other models, unless the user names this decoder
+/// (`is_said`).
 pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     let [port] = &*info.inputs else { return None };
     if !(is_said || has_names(info)) {

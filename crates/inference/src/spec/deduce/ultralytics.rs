@@ -73,6 +73,8 @@ impl Exported {
         Ok(Self { task: of("task").map(str::to_owned), names, size, n_channels, is_final, head: of("head").map(str::to_owned) })
     }
 
+    /// Converts the metadata to a draft of the description.
+    ///
     /// # Errors
     /// Returns `Config` if the task is unsupported, or the ports contradict the metadata.
     pub(super) fn draft(&self, info: &ModelInfo) -> Result<Draft> {
@@ -170,7 +172,7 @@ fn output_is(output: &super::super::draft::Section, decoder: &str) -> bool {
     output.get("decoder") == Some(&Value::from(decoder))
 }
 
-/// Parser of the Python literals that occur in metadata.
+/// A Python literal of a kind that occurs in the metadata.
 #[derive(Debug, Clone, PartialEq)]
 enum Literal {
     Whole(u64),
