@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = 4 << 30;
 /// Maximum number of bytes of the child's standard error that are passed on.
 const MAX_STDERR_BYTES: u64 = 1 << 20;
 
-/// Runs this command in a child process and returns its exit code. `None` in the child, which must do the work.
+/// Runs this command in a child process and returns its exit code. Returns `None` in the child itself, which must do the work.
 pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
     if std::env::var_os(VARIABLE).is_some() {
         return None;
@@ -76,7 +76,8 @@ pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
     })
 }
 
-/// Whether a line was written by an engine's library directly: the error message contains it as well.
+/// Whether an engine's library wrote this line directly. Such a line is not shown, because the command's own error message contains the
+/// same text.
 fn is_of_an_engine(line: &str) -> bool {
     let bytes = line.as_bytes();
     // Format of Abseil: `E0000 00:00:1795545623.914190 22196 text_format.cc:417] ...`.
@@ -89,7 +90,7 @@ fn is_of_an_engine(line: &str) -> bool {
 /// Exit code of a Rust program that panics on its main thread.
 const PANICKED: i32 = 101;
 
-/// The file that the command reads.
+/// Returns the file that the command reads, for messages.
 fn what() -> String {
     let mut arguments = std::env::args_os().skip(2).filter(|argument| !argument.to_string_lossy().starts_with('-'));
     arguments

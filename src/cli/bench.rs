@@ -192,7 +192,8 @@ fn pinned(model: &Model, given: &[String]) -> Option<Model> {
     model.reshape(shapes.iter().map(|(name, shape)| (name.as_str(), shape.clone()))).ok()
 }
 
-/// A shape for each input: given by the user, or by the model, with a batch size of 1 if the batch dimension is dynamic.
+/// Returns a shape for each input: the shape that the user gives, or else the shape in the model, with a batch size of 1 if the batch
+/// dimension is dynamic.
 fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<usize>)>> {
     let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for text in given {
@@ -220,7 +221,7 @@ fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<us
     inputs.iter().map(shape_of).collect()
 }
 
-/// A request with noise as inputs. Zeros could be faster than real data, and denormal numbers slower.
+/// Creates a request with noise as inputs. Zeros could run faster than real data, and denormal numbers slower.
 fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Result<InferRequest> {
     let request = model.create_infer_request()?;
     let mut state = 0x9e37_79b9_u32;
@@ -280,7 +281,7 @@ fn run(
             });
             if !matches!(again, Ok(true)) {
                 latencies.lock().unwrap().append(&mut own);
-                // The receiver waits for the results of all requests.
+                // Sending cannot fail, because the receiver waits for the results of all requests.
                 let _heard = ended.send(again.map(drop));
             }
         })?;

@@ -139,7 +139,7 @@ fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
 
 /// Adds a line with the path of the schema for editors, if the schema is in the file's folder or its parent.
 fn with_schema(text: &str, out: Option<&Path>) -> String {
-    // The schema path of a built-in description is valid only in this project.
+    // Remove the schema line of a built-in description, because its path is valid only in this project.
     let text = if text.starts_with("#:schema ") { text.split_once('\n').map_or("", |(_, rest)| rest) } else { text };
     let folder = out.map(|out| out.parent().unwrap_or(Path::new("")));
     let places = [SCHEMA_FILE.to_owned(), format!("../{SCHEMA_FILE}")];
@@ -149,7 +149,7 @@ fn with_schema(text: &str, out: Option<&Path>) -> String {
     }
 }
 
-/// The model with this input size, if it supports it.
+/// Returns the model with its dynamic input width and height set to this size.
 fn with_size(model: &Model, [width, height]: [usize; 2]) -> anyhow::Result<Model> {
     let [port] = &*model.info().inputs else {
         bail!(pipeline::Error::usage(format!("--size: expected a model with one image input, got {} inputs", model.info().inputs.len())));

@@ -1,7 +1,7 @@
 //! `--events`: what happened to the sources, as lines of JSON.
 //!
-//! A separate output, not lines among the results: each line of results is a frame, and programs that read the format of DL Streamer
-//! expect nothing else. Gaps in the results are visible there by `time` and `timestamp`.
+//! Events are a separate output and not lines among the results, because each line of results is a frame, and programs that read the format
+//! of DL Streamer expect only frames. In the results, `time` and `timestamp` show the gaps.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -18,9 +18,9 @@ impl Events {
     /// Starts writing. The first event opens the file.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub(super) fn start(path: &Path, if_exists: IfExists, terminal: &Terminal) -> Result<Self> {
-        // A reader that does not read loses events, not frames.
+        // If nothing reads the events, the oldest events are lost, and the streams do not wait.
         let options = Options { when_full: publish::WhenFull::DropOldest, ..Options::default() };
         let (terminal, shown) = (terminal.clone(), path.display().to_string());
         let warn = move |event: publish::Event<'_>| {

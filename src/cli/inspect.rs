@@ -43,7 +43,7 @@ pub(super) fn inspect(args: &Args) -> anyhow::Result<()> {
     model(&mut out, args)
 }
 
-/// Whether this is a pipeline description or the name of one, and not a model.
+/// Whether `file` is a pipeline description or the name of a pipeline, and not a model.
 fn is_pipeline(file: &Path) -> bool {
     let is_known = || pipeline::spec::named().iter().any(|known| *known.name == *file);
     file.extension().is_some_and(|ending| ending == "toml") || (!file.exists() && is_known())
@@ -106,10 +106,10 @@ fn model(out: &mut impl Write, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ports of the compiled model, which may be more specific than the ports in the file.
+/// Returns the ports of the compiled model, which may be more specific than the ports in the file.
 ///
 /// # Errors
-/// If no device can compile the model.
+/// Returns an error if no device can compile the model.
 pub(super) fn compiled_info(model: &Model) -> Result<ModelInfo, Error> {
     devices::core().compile_model(model, DEFAULT_DEVICE, &Default::default()).map(|compiled| compiled.info().clone())
 }

@@ -176,7 +176,8 @@ fn is_closed_stdout(error: &anyhow::Error) -> bool {
 
 /// Prints a usage error, or the help text. Exit code 2 for wrong usage, 0 for --help and --version.
 fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
-    // Colors are for terminals, and arguments that hold control characters are shown without them.
+    // `error.print` uses colors on a terminal, but hides no secrets and escapes no control characters of the arguments. If either is
+    // needed, print the text through [`Terminal`], without colors.
     let is_plain = !terminal.hides() && std::env::args_os().all(|argument| !argument.to_string_lossy().contains(terminal::is_obeyed));
     if is_plain {
         let _unreportable = error.print();
@@ -203,7 +204,7 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
         LevelFilter::TRACE => tracing_subscriber::fmt::format::FmtSpan::CLOSE,
         _ => tracing_subscriber::fmt::format::FmtSpan::NONE,
     };
-    // Only roiflow's own log, not the engine's log.
+    // The log contains only roiflow's own messages, not those of the engine.
     let filter = Targets::new().with_target("roiflow", level);
     let log = tracing_subscriber::fmt::layer()
         .with_span_events(spans)

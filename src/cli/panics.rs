@@ -20,7 +20,7 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
     let message = info.payload().downcast_ref::<&str>().copied().or_else(|| info.payload().downcast_ref::<String>().map(String::as_str));
     let message = message.unwrap_or("no message").lines().next().unwrap_or_default();
     let place = info.location().map(|place| format!(" at {}:{}", place.file(), place.line())).unwrap_or_default();
-    format!("internal error: {message}{place}; this is a bug in roiflow, please report it with the command line")
+    format!("internal error: {message}{place}; this is a bug in roiflow: please report it, and include the command that you ran")
 }
 
 #[cfg(test)]

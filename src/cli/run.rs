@@ -258,7 +258,8 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let is_many = names.len() > 1;
     let plans: Vec<_> =
         args.input.iter().zip(&names).map(|(input, name)| plan(&args, (&spec, &set), &credentials, input, name, is_many)).collect();
-    // Usage errors are reported before anything runs. A single input is the whole command.
+    // Usage errors are reported before anything runs. With a single input, every error is reported here, because there is nothing else to
+    // run.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
         bail!(error.clone());
     }
@@ -355,7 +356,7 @@ fn plan(
 /// How long lines of events may wait for their reader at the end.
 const MAX_EVENTS_WAIT: Duration = Duration::from_secs(1);
 
-/// Checks that events can be written, to a separate file.
+/// Checks that events can be written, and that their file is neither an input nor another output.
 fn check_events(args: &Args, names: &[String], reads: &[(&str, &Path)]) -> Result<(), pipeline::Error> {
     let Some(path) = &args.events else { return Ok(()) };
     let outputs = [("--json", &args.json), ("--video", &args.video), ("--trace", &args.trace)];
@@ -551,11 +552,11 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
     text
 }
 
-/// A command that shows the results.
+/// Returns a command that shows the results, for the summary.
 fn next_command(args: &Args, all: &[Stream]) -> Option<String> {
     let first = all.iter().find(|stream| stream.ended.is_ok())?;
     let of_stream = |path: &Path| path.to_string_lossy().replace("{stream}", &first.name);
-    // Standard output and files of images have no name to show.
+    // A command can name one file, but neither standard output nor a set of image files.
     let is_file = |path: &&PathBuf| path.as_os_str() != "-" && !path.to_string_lossy().contains("{source}");
     if let Some(video) = args.video.as_ref().filter(is_file) {
         return Some(format!("gst-play-1.0 {}", Quoted(&of_stream(video))));

@@ -55,7 +55,8 @@ impl Stream {
         }
     }
 
-    /// Whether the stream has made progress within this time. Starting takes as long as it takes: systemd limits it by itself.
+    /// Whether the stream has made progress within this time. A starting stream counts as making progress, because systemd limits the start
+    /// time itself.
     fn progresses(self, within: Duration, now: Instant) -> bool {
         match self {
             Self::Running(_, since) => now.saturating_duration_since(since) <= within,
@@ -65,7 +66,7 @@ impl Stream {
 }
 
 impl Service {
-    /// The service of this process with `n_streams` streams.
+    /// Returns the service of this process with `n_streams` streams, and starts its watchdog thread if systemd expects one.
     pub(super) fn of_process(n_streams: usize) -> Self {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return Self(None);
@@ -97,7 +98,7 @@ impl Service {
         }
     }
 
-    /// The run is ending.
+    /// Tells systemd that the run is ending. Only the first call has an effect.
     pub(super) fn stop(&self) {
         let Some(shared) = &self.0 else { return };
         if !std::mem::replace(&mut shared.lock().is_stopping, true) {
@@ -105,7 +106,7 @@ impl Service {
         }
     }
 
-    /// The run has ended.
+    /// Ends the watchdog thread, after the run has ended.
     pub(super) fn end(&self) {
         self.stop();
         if let Some(shared) = &self.0 {

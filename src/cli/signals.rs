@@ -30,7 +30,7 @@ const MAX_PRINT_WAIT: Duration = Duration::from_millis(300);
 /// The first signal; 0 = none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// A stream did not end in time after a signal and was stopped. The losses have been reported.
+/// The error of a run in which a stream did not end in time after a signal and was stopped. The losses have been reported.
 #[derive(Debug)]
 pub(super) struct Forced(i32);
 
@@ -49,7 +49,7 @@ impl std::fmt::Display for Forced {
 
 impl std::error::Error for Forced {}
 
-/// An error if streams were stopped by force.
+/// Returns an error if streams were stopped by force.
 pub(super) fn check_forced(forced: bool) -> anyhow::Result<()> {
     if forced { Err(Forced(SIGNAL.load(Ordering::Acquire)).into()) } else { Ok(()) }
 }

@@ -1,8 +1,8 @@
 //! Output for people: lines on standard error, reports on standard output.
 //!
 //! File names, port names, labels and error texts may contain terminal control characters. All text is printed through [`Printable`], so
-//! external text cannot move the cursor, change colors or hide a line. Lines are printed above the progress bar. Results (JSON lines,
-//! video) are not printed here.
+//! external text cannot move the cursor, change colors or hide a line. Lines are printed above the progress bar. This module does not write
+//! results (JSON lines, video).
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -23,12 +23,12 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Standard error without a progress bar.
+    /// Returns standard error, without a progress bar.
     pub(super) fn new() -> Self {
         Self { bars: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), secrets: Arc::default() }
     }
 
-    /// Removes these secrets from now on.
+    /// Removes these secrets from all text that is printed from now on.
     pub(super) fn hide(&self, secrets: Secrets) {
         self.secrets.write().unwrap().extend(secrets);
     }

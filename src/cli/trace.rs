@@ -154,7 +154,7 @@ impl Trace {
         self.put_slice(FRAMES, fields.lane, &fields.frame_name(), begin, begin.elapsed(), &fields.frame_args());
     }
 
-    /// An arrow from the frame in this lane to the run that begins now.
+    /// Draws an arrow from the frame in this lane to the run that begins now.
     fn put_arrow(&self, lane: u64, request: u64, now: Instant) {
         let (arrow, at_us) = (self.0.n_arrows.fetch_add(1, Ordering::Relaxed), self.microseconds(now));
         for (phase, group, lane) in [(r#""ph":"s""#, FRAMES, lane), (r#""ph":"f","bp":"e""#, REQUESTS, request)] {
@@ -191,7 +191,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
             && let Some((begin, fields)) = span.extensions_mut().get_mut::<(Instant, Fields)>()
         {
             values.record(fields);
-            // Shown when the frame leaves: the span itself may be held longer, even past the end of the trace.
+            // A frame is written to the trace when it leaves, not when its span closes, because the span may be held longer, even past the
+            // end of the trace.
             if span.name() == "frame" && fields.outcome.is_some() && !std::mem::replace(&mut fields.is_shown, true) {
                 self.put_frame(*begin, fields);
             }
@@ -215,7 +216,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
             (name, Some(step)) => {
                 let args = fields.run_args();
                 self.put_slice(EXECUTORS, self.lane(), step, *begin, duration, &args);
-                // The next run may begin inside the callback, and slices of one lane must not overlap.
+                // The request's lane has no slice for the callback: the next run may begin inside the callback, and slices of one lane must
+                // not overlap.
                 if name != "callback" {
                     self.put_slice(REQUESTS, fields.request, step, *begin, duration, &args);
                 }
@@ -350,7 +352,7 @@ fn quoted(text: &str) -> String {
 /// The output file: a list of events that is complete after every write.
 struct Output {
     file: OutputFile,
-    /// Position of the next event, over the tail; `None` for a pipe, which gets the tail only at the end.
+    /// Position of the next event, which overwrites the tail; `None` for a pipe, which gets the tail only at the end.
     end: Option<u64>,
     held: Vec<u8>,
     is_first: bool,

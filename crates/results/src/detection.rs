@@ -9,7 +9,7 @@ use super::{Geometry, PixelRect, Point, Rect, Size};
 /// Number of IDs created so far, plus the offset of this copy of the library.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
-/// Identifies an object within the process. Positive, so that it fits GStreamer's ROI meta (`gint`).
+/// Identifies an object within the process. The number is positive and fits the ID of GStreamer's ROI meta (`gint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub i32);
 
@@ -23,7 +23,7 @@ impl ObjectId {
         Self::nth(NEXT_ID.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Reserves a range of 2^27 IDs for a copy of this library, if a process contains several. Copies are numbered from 0.
+    /// Reserves a range of 2^27 IDs for a copy of this library, if a process contains several copies. Copies are numbered from 0.
     pub fn begin_at_copy(copy_idx: usize) {
         NEXT_ID.fetch_add((copy_idx as u32) << 27, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ pub struct Detection {
 }
 
 impl Detection {
-    /// Sets the track ID of another tracker, unless the object has a track ID.
+    /// Sets the track ID that another tracker has assigned, unless the object already has a track ID.
     pub fn adopt_track(&mut self, track: ObjectId) {
         if self.track.is_none() {
             (self.track, self.track_state) = (Some(track), Some(TrackState::Confirmed));
@@ -140,7 +140,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Maps the coordinates of a geometry to another space, see [`Geometry::map`]. Other values are not changed.
+    /// Maps the coordinates of a geometry to another coordinate space, see [`Geometry::map`]. Values of other kinds are not changed.
     pub fn map(&mut self, to: impl Fn(Point) -> Point) {
         if let Self::Geometry(geometry) = self {
             geometry.map(to);

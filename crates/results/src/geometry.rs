@@ -1,5 +1,5 @@
-//! Shapes other than boxes: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Coordinates are pixels of a
-//! coordinate space, and can be mapped to another space.
+//! Shapes other than boxes: keypoints with a skeleton, rotated boxes, polygons, masks and maps. Coordinates are pixels of a coordinate
+//! space, and can be mapped to another coordinate space.
 
 use std::sync::Arc;
 

@@ -59,12 +59,12 @@ const SECRET_ENDS: [&str; 9] = ["pass", "pas", "key", "user", "usr", "account", 
 /// A key names a credential if it equals one of these words. Case and punctuation are ignored.
 const SECRET_WORDS: [&str; 17] =
     ["pw", "psw", "psd", "sas", "sid", "otp", "nonce", "code", "ticket", "tkn", "tok", "md5", "hash", "policy", "u", "p", "k"];
-/// Separators after a value in camera paths, as in `/user=admin_password=secret_channel=1_stream=0.sdp`.
+/// Keys of camera paths. A value ends at a `_` that one of these keys follows, as in `/user=admin_password=secret_channel=1_stream=0.sdp`.
 const AFTER_UNDERSCORE: [&str; 8] = ["user=", "usr=", "password=", "passwd=", "pwd=", "channel=", "stream=", "subtype="];
 
 /// Hides credentials in the address of an input: `rtsp://***@host/path?token=***`. Text without credentials is unchanged.
 ///
-/// Do not use this function for names of local files: these are not addresses.
+/// Do not use this function for names of local files, because they are not addresses.
 pub fn redact(address: &str) -> Cow<'_, str> {
     let hidden = hidden(address);
     if hidden.is_empty() {
@@ -307,7 +307,8 @@ fn hide_values(address: &str, begin: usize, ranges: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Adds everything after the host if credential keys exist in decoded form only. Example: `%2F%3Fpassword%3D...` for a nested address.
+/// Adds everything after the host if only the percent-decoded text contains credential keys. Example: `%2F%3Fpassword%3D...` for a nested
+/// address.
 fn hide_encoded_values(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let n_secrets = |text: &str| text.match_indices('=').filter(|(equals, _)| is_secret_key(key_before(&text[..*equals], 0))).count();
     let text = &address[tail..];
@@ -333,7 +334,7 @@ fn is_secret_key(key: &str) -> bool {
         || SECRET_WORDS.contains(&&*plain)
 }
 
-/// A value ends at the next key. It can contain `/`, `?` and `#`.
+/// Returns the end of a value, which is at the next key. The value can contain `/`, `?` and `#`.
 fn value_end(address: &str, begin: usize) -> usize {
     let value = &address[begin..];
     let is_end = |(at, c): &(usize, char)| {

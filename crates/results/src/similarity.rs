@@ -1,4 +1,5 @@
-//! Similarity transforms (rotation, uniform scale, translation) between two named spaces, and their least-squares estimation.
+//! Similarity transforms (rotation, uniform scale, translation) between two coordinate spaces, such as frame and model input, and their
+//! least-squares estimation.
 
 use super::Point;
 

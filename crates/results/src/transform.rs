@@ -1,4 +1,5 @@
-//! Axis-aligned transforms (scale, offset, rotation by multiples of 90 degrees) between two named spaces.
+//! Axis-aligned transforms (scale, offset, rotation by multiples of 90 degrees) between two coordinate spaces, such as frame and model
+//! input.
 
 use super::{Point, Rect};
 

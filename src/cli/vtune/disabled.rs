@@ -1,8 +1,8 @@
-//! Without the feature `ittapi`: no layer.
+//! Replaces the layer if the feature `ittapi` is off.
 
 use tracing_subscriber::layer::Identity;
 
-/// No layer.
+/// Returns no layer.
 pub(in crate::cli) fn layer() -> Option<Identity> {
     None
 }

@@ -25,7 +25,8 @@ pub(in crate::cli) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<
 struct Tasks;
 
 thread_local! {
-    /// ITT has one domain per name. The crate's handle is not `Send`, so each thread has its own, of eight bytes.
+    /// ITT has one domain per name. The crate's handle of a domain is not `Send`, so each thread has its own handle, which takes eight
+    /// bytes.
     static DOMAIN: &'static Domain = Box::leak(Box::new(Domain::new("roiflow")));
     /// Open tasks of this thread, innermost last.
     static OPEN: RefCell<Vec<(span::Id, Task<'static>)>> = const { RefCell::new(Vec::new()) };

@@ -5,9 +5,11 @@
 //! | keypoints | `keypoints`: `x`, `y`, and optionally `name` and `confidence`; `skeleton`: pairs of indexes of connected keypoints |
 //! | rotated box | `corners`: the four corners, clockwise, beginning with the corner that is top left at angle 0; `angle`: degrees, clockwise |
 //! | polygons | `polygons`: lists of `x` and `y` |
-//! | mask | `corners`: top left, top right, bottom left; `columns`, `rows`; `runs`: run lengths, row by row: alternately cells outside and inside the object |
+//! | mask | `corners`, `columns`, `rows`; `runs`: run lengths, alternately of cells outside and inside the object |
 //! | map of classes | `corners`, `columns`, `rows`; `class_runs`: run lengths as pairs of class index and number of cells; `labels` |
-//! | map of numbers | `corners`, `columns`, `rows`; `values`: one number per cell, row by row |
+//! | map of numbers | `corners`, `columns`, `rows`; `values`: one number per cell |
+//!
+//! The `corners` of a mask or map are its top left, top right and bottom left corner. Cells are listed row by row.
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `yolov5` | BlazeFace (`[1, 896, 16]` and `[1, 896, 1]`), YOLOX of one row per cell, lists of boxes | one table, of three rows per cell |
 //! | `yolov8` | poses, masks, rotated boxes | nothing; the user decides |
-//! | `yolov10`, `ultraface` | each other, and `yolov5` of one class: all have `[1, N, 6]` | `ultraface`: the number of priors; others: nothing |
+//! | `yolov10`, `ultraface` | each other, and one-class `yolov5`: all have `[1, N, 6]` | `ultraface`: the number of priors; others: nothing |
 //! | `ultraface` | the same network with undecoded priors | the first outputs, see `output_check` |
 //! | `boxes-scores` | DETR, SSD with undecoded priors, `ultraface`, `retinaface` | nothing; the user decides |
 //! | `retinaface` | variants with other priors | the number of priors, and the third output |
