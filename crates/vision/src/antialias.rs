@@ -11,7 +11,8 @@ use super::resize::{blocks, n_blocks, split_rows, store_block};
 use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Arithmetic, Kernel};
 
-/// Fraction bits of integer weights, as in Pillow's 8-bit resampling. Sums of weighted 8-bit samples fit into 32 bits.
+/// Fraction bits of integer weights, as in Pillow's 8-bit resampling. With this number of bits, sums of weighted 8-bit samples fit into 32
+/// bits.
 const FRACTION_BITS: u32 = 22;
 
 /// The filter taps along one axis, for a range of pixels of the scaled image.

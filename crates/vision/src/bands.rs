@@ -12,7 +12,7 @@ use super::simd::Simd;
 use super::store::InputRow;
 use crate::frame::Size;
 
-/// Minimum number of pixels per band. Corresponds to about half a millisecond with AVX-512.
+/// Minimum number of pixels per band. With AVX-512, such a band takes about half a millisecond.
 const PIXELS_PER_BAND: u64 = 2 << 20;
 
 /// Cost of a filtered pixel, relative to an unfiltered pixel.
@@ -41,7 +41,7 @@ pub(super) struct Fill<'a> {
     pub(super) is_filtered: bool,
 }
 
-/// Source rows, processed by one thread.
+/// Buffers for the source rows that one thread processes.
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     rows: ScaledRows,

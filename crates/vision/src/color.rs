@@ -60,8 +60,9 @@ pub(super) fn with_colors(color_model: ColorModel, n_channels: usize, work: impl
 
 /// Converts luma and chroma to RGB.
 ///
-/// Without rounding, 8-bit samples are multiplied by factors that are multiples of 1/16384. All products and sums are below 1024, so single
-/// precision represents each of them exactly, in any order of operations. The error of a color is below 0.01 of 255.
+/// Without rounding, 8-bit samples are multiplied by factors that are multiples of 1/16384. All products and sums are multiples of 1/16384
+/// below 1024, so they have at most 24 bits. Single precision represents each of them exactly, in any order of operations. The error of a
+/// color is below 0.01 of 255.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Yuv {
     luma: Luma,

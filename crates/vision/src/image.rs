@@ -200,7 +200,7 @@ impl Image {
                 other.plane_idx == first.plane_idx && other.spacing == first.spacing && is_near
             };
             let n_components = components[begin..].iter().take_while(|component| lies_beside(component)).count();
-            // Components of a group have equal distances.
+            // The components of a group have the same distance between adjacent samples.
             let members = &components[begin..begin + n_components.max(1)];
             let (first_idx, lowest) = members.iter().enumerate().min_by_key(|(_, member)| member.offset_bytes)?;
             let mut offsets = [0; 3];

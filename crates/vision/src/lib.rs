@@ -2,7 +2,7 @@
 //!
 //! Two coordinate spaces: *frame* space has the pixels of a frame or region, *input* space the pixels of a model's input.
 //! [`Preprocess::fill`] writes the input tensor and returns the transform `frame_from_input`. A [`decode::Decoder`] turns the model's
-//! outputs into results in input space. The transform maps these back to the frame:
+//! outputs into results in input space. The transform maps these results back to the frame:
 //!
 //! ```text
 //! Frame --Preprocess::fill--> input tensor      (model)      outputs --Decoder::decode--> results in input space

@@ -1,5 +1,5 @@
 //! Fast horizontal interpolation of packed RGB bytes, in integers: the two source pixels of each column are loaded, weighted and added in
-//! registers. Computes byte positions and weights. This module handles no other formats.
+//! registers. This module computes the byte positions and weights for the interpolation. It handles no other formats.
 
 use super::aligned::Aligned;
 use super::image::{Image, Rows};
@@ -80,7 +80,7 @@ pub(super) struct PairWindows {
 }
 
 impl PairWindows {
-    /// Returns false if a block does not fit into the longest window.
+    /// Prepares the windows for these positions. Returns false if a block does not fit into the longest window.
     fn set(&mut self, positions: &[[usize; 2]], offsets: [usize; 3]) -> bool {
         let blocks = positions.as_chunks::<LANES>().0;
         let last_offset = offsets.into_iter().max().unwrap_or(0);
@@ -137,9 +137,9 @@ impl PixelPairs {
     /// Shuffle control for a zero byte.
     const NOTHING: u8 = 0x80;
 
-    /// Returns false if the two pixels of a column are not adjacent.
+    /// Prepares the loads for these positions. Returns false if the two pixels of a column are not adjacent.
     fn set(&mut self, positions: &[[usize; 2]], offsets: [usize; 3]) -> bool {
-        // At an edge both pixels are the same, and the second has no effect.
+        // At an edge, both pixels are the same, so the column has no step.
         let steps = || positions.iter().map(|[first, second]| second - first).filter(|step| *step > 0);
         let step = steps().next().unwrap_or(0);
         let last = step + offsets.into_iter().max().unwrap_or(0);

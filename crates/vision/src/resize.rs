@@ -268,7 +268,7 @@ pub(super) fn steps(weight: f32) -> u16 {
 
 #[inline(always)]
 fn integer_sum(first: u8, second: u8, steps: u16) -> u16 {
-    // At most 255 * 2048 / 16.
+    // The result is at most 255 * 2048 / 16, which fits into 16 bits.
     ((u32::from(first) * u32::from(WEIGHT_STEPS - steps) + u32::from(second) * u32::from(steps)) >> 4) as u16
 }
 
@@ -317,7 +317,8 @@ mod tests {
             Case([255, 255], [255, 255], 5, 777, 255),
             Case([7, 7], [9, 9], 0, 1024, 8),
             Case([7, 7], [8, 8], 0, 1024, 8),
-            // 7.1875 and 7.8125 have the mean 7.5, which would round up. Here both products are truncated.
+            // 7.1875 and 7.8125 have the mean 7.5, which would round up to 8. With integers, both products are truncated, so the pixel is
+            // 7.
             Case([7, 8], [8, 7], 384, 1024, 7),
             Case([10, 10], [20, 20], 3, 2048, 20),
             Case([10, 20], [30, 40], 2048, 0, 20),

@@ -241,7 +241,7 @@ impl Windows {
             for idx in 0..per_register {
                 let Some((columns, half, offset)) = piece(register_idx * per_register + idx) else { continue };
                 if self.n_per_register == 1 && sample_bytes == 1 {
-                    // The common case.
+                    // The common case: one window per register, and samples of one byte.
                     let controls = controls[idx * LANES..].first_chunk_mut::<LANES>().expect("a register has all of its pieces");
                     *controls = columns.map(|pair| (pair[half] + offset - begin) as u8);
                     continue;

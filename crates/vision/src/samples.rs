@@ -81,7 +81,7 @@ impl Samples {
         for group_idx in 0..self.n_groups {
             let component_idx = self.groups[group_idx].first_component;
             let row_idx = Some(source.row_idx(component_idx, y));
-            // Two rows share the samples of a subsampled plane.
+            // Two rows share the samples of a subsampled plane, so the samples may already be in the buffer.
             if self.rows[group_idx] == row_idx {
                 continue;
             }

@@ -16,8 +16,8 @@ use super::simd::Simd;
 use super::store::{Blend, Line, Normalizer};
 use super::yuv::YuvBytes;
 
-/// Number of buffered rows. A line needs two rows. A third row may have been computed together with one of these rows. With four slots, the
-/// slot index is the row number modulo 4.
+/// Number of buffered rows. A line needs two rows. A third row may have been computed together with one of these rows. The fourth slot
+/// makes the slot index simple: the row number modulo 4.
 const N_SLOTS: usize = 4;
 
 /// Prefetch distance in lines. A row of a large image exceeds a memory page, and hardware prefetchers stop at page boundaries. So rows are
@@ -83,7 +83,7 @@ impl ScaledRows {
         self.n_channels = preprocess.color.n_channels();
         self.color_of_channel = preprocess.color_of_channel();
         let axis = Axis::new(image.size().width, placement.scaled.width, preprocess.rounding);
-        // These bytes need no conversion before the interpolation.
+        // RGB bytes for an input of three channels need no conversion before the interpolation.
         let are_colors = (image.color_model(), image.sample(), self.n_channels) == (ColorModel::Rgb, SampleType::U8, 3);
         let in_fine_steps = are_colors && !self.is_integer;
         self.columns.set(&axis, columns, placement.offset.0, in_fine_steps);

@@ -19,6 +19,8 @@ pub(super) enum InputElement {
 }
 
 impl InputElement {
+    /// Converts the element type of an input.
+    ///
     /// # Errors
     /// Returns [`ErrorKind::ElementType`] for other types.
     pub(super) fn new(element: ElementType) -> Result<Self> {
@@ -279,7 +281,7 @@ fn scatter<'a, const N: usize>(bytes: &mut [u8], offset_bytes: usize, stride_byt
     let mut at = offset_bytes;
     for cell in cells {
         bytes[at..at + N].copy_from_slice(cell);
-        // After the last cell the offset may be negative, but it is not used.
+        // After the last cell, the offset may be negative, but it is not used any more.
         at = at.wrapping_add_signed(stride_bytes);
     }
 }
@@ -364,7 +366,7 @@ fn interleave<const N: usize>(first: &[[u8; N]], second: &[[u8; N]], third: &[[u
     }
 }
 
-// Floating-point types round to nearest even. `u8` and `i8` round half up and saturate; NaN gives 0.
+// These functions encode a value. Floating-point types round to nearest even. `u8` and `i8` round half up and saturate; NaN gives 0.
 
 #[inline(always)]
 fn f16_cell(value: f32) -> [u8; 2] {

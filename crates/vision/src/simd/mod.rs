@@ -110,7 +110,8 @@ impl Simd {
     pub(super) fn run(self, kernel: impl Kernel) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this backend exists only if the processor supports it.
+            // SAFETY: the function requires the CPU features of this backend. A `Simd` with this backend exists only if the processor has
+            // them.
             SimdBackend::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -137,7 +138,8 @@ impl Simd {
     pub(super) fn pick_windows(self, windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this backend exists only if the processor supports it.
+            // SAFETY: the function requires the CPU features of this backend. A `Simd` with this backend exists only if the processor has
+            // them.
             SimdBackend::Avx2 => unsafe { x86::pick_avx2(windows, offsets, row, target, block_bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -151,7 +153,8 @@ impl Simd {
     pub(super) fn interpolate_windows(self, windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this backend exists only if the processor supports it.
+            // SAFETY: the function requires the CPU features of this backend. A `Simd` with this backend exists only if the processor has
+            // them.
             SimdBackend::Avx512 => unsafe { x86::interpolate_windows_avx512(windows, weights, row, rows) },
             _ => unreachable!("pair windows are prepared for AVX-512 only"),
         }
@@ -162,7 +165,8 @@ impl Simd {
     pub(super) fn interpolate_pixels(self, pixels: &PixelPairs, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with one of these backends exists only if the processor supports it. AVX-512 requires AVX2 here.
+            // SAFETY: the function requires AVX2. A `Simd` with one of these backends exists only if the processor has AVX2, which the
+            // backend `Avx512` also checks.
             SimdBackend::Avx2 | SimdBackend::Avx512 => unsafe { x86::interpolate_pixels_avx2(pixels, weights, row, rows) },
             _ => unreachable!("pixel pairs are prepared for AVX2 and AVX-512 only"),
         }
@@ -180,7 +184,8 @@ impl Simd {
     ) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a value with this backend exists only if the processor supports it.
+            // SAFETY: the function requires the CPU features of this backend. A `Simd` with this backend exists only if the processor has
+            // them.
             SimdBackend::Avx512 => unsafe { x86::interpolate_yuv_avx512(factors, windows, weights, source, rows) },
             _ => unreachable!("YUV windows are prepared for AVX-512 only"),
         }

@@ -264,7 +264,7 @@ pub(super) fn interpolate_pixels_avx2(
         let [first, second, third] = interpolated;
         for ((begins, weights), ((first, second), third)) in halves.zip(first.iter_mut().zip(second).zip(third)) {
             let pairs_of = |idx: usize| {
-                // SAFETY: by the assertion, this many bytes of the row follow each offset.
+                // SAFETY: by the assertion, at least 8 bytes of the row follow each offset, and the read needs no alignment.
                 let load = |begin: u32| i64::from_le(unsafe { row.as_ptr().add(begin as usize).cast::<i64>().read_unaligned() });
                 _mm_shuffle_epi8(_mm_set_epi64x(load(begins[idx + 1]), load(begins[idx])), control)
             };
