@@ -8,6 +8,6 @@ pub mod devices {
     pub use roiflow_runtime::null;
 }
 
-/// Included as a file, because its crate would take a minute to build for each broken variant.
+/// This file is included directly, because building its whole crate for each broken variant would take a minute.
 #[path = "../../crates/inference/src/flow.rs"]
 pub mod flow;

@@ -136,7 +136,7 @@ fn written_description_is_equivalent() {
         let path = scratch.file("written.toml", begun.with_own_labels(&options.engine).unwrap().text);
         let written = ModelSpec::load(&StageOptions { description: Some(path), ..options.clone() }, &info).unwrap();
         assert_eq!(content(&written), content(&ModelSpec::load(&options, &info).unwrap()), "{}", file.display());
-        // The descriptions may differ only in their labels.
+        // If the model has a single head with labels, the written description may have other labels.
         if written.labels.is_empty() || written.heads.len() > 1 {
             continue;
         }
@@ -484,7 +484,7 @@ fn decoder_that_ignores_outputs_is_not_chosen() {
         let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
         let message = ModelSpec::load(&named, &ports(image, outputs)).unwrap_err().to_string();
         assert!(message.contains("`decoder` is not given, and none matches"), "{message}");
-        // There is a single output, but its number of rows does not match YOLOv5.
+        // The model has a single output, but the number of rows of that output does not match YOLOv5.
         let message = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
         assert!(message.contains("do not have the number of rows of `yolov5` models"), "{message}");
         // The number of rows, 3 x (256 + 64 + 16), matches YOLOv5. A decoder that the description names is used in any case.

@@ -385,7 +385,8 @@ fn engine_options_are_passed_to_their_engine_only() {
         config.set_all(options).unwrap();
         core.compile_model(&model, device, &config)
     };
-    // Each engine rejects its own option: one is an unknown property, the other has an unsupported format.
+    // OpenVINO does not know the property. ONNX Runtime does not load the file, because the file does not have the format that the option
+    // sets.
     let refused =
         [("OPENVINO.CPU", "OPENVINO.NO_SUCH_PROPERTY=1", "NO_SUCH_PROPERTY"), ("ORT.CPU", "ORT.session.load_model_format=ORT", "ORT.CPU")];
     for (device, options, says) in refused.into_iter().filter(|(device, ..)| is_here(device)) {

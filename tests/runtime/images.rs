@@ -123,7 +123,7 @@ fn plane_with_gaps_between_pixels_is_an_error() {
     let error = Frame::from_planes(PixelFormat::Rgb, size, &[gaps], Colorimetry::default()).unwrap_err();
     let message = "expected pixels side by side, strides of [3, 1] bytes within a row, got [4, 1]; copy it first";
     assert!(error.to_string().contains(message) && error.kind() == tensor::ErrorKind::Shape, "{error}");
-    // A tensor with one column has no gaps between rows, so its row stride is arbitrary.
+    // With one pixel per row, the distance between pixels does not matter. Pixels of four bytes have no gaps in this tensor.
     for (width, begin, end) in [(1, [0, 0, 0], [2, 1, 3]), (2, [0, 1, 0], [2, 3, 4])] {
         let format = if width == 1 { PixelFormat::Rgb } else { PixelFormat::Rgbx };
         let plane = wider.roi(&begin, &end).unwrap();

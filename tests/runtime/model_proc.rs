@@ -71,7 +71,8 @@ fn input_preproc_is_converted_to_preprocessing() {
         let spec = ssd_with(params).unwrap_or_else(|error| panic!("{params}: {error}"));
         assert_eq!(spec.preprocess, expected, "{params}");
     }
-    // Values are first scaled to a range, then the mean and standard deviation are applied. Published values for ImageNet use this order.
+    // Values are first scaled to a range. Then the mean and standard deviation are applied. The published values for ImageNet assume this
+    // order.
     let spec =
         ssd_with(r#""color_space": "RGB", "range": [0.0, 1.0], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]"#).unwrap();
     for (found, expected) in spec.preprocess.mean.iter().chain(&spec.preprocess.scale).zip([123.675, 116.28, 103.53, 58.395, 57.12, 57.375])
@@ -163,7 +164,7 @@ fn unsupported_values_are_errors_with_the_choices() {
         (r#"{"output_postproc": [{"labels": ["a"]}]}"#, SSD, ["a `converter`", "detection_output, boxes_labels"]),
         (r#"{"output_postproc": [{"converter": "keypoints_hrnet"}]}"#, SSD, ["`keypoints_hrnet`", "yolo_v8"]),
         (r#"{"output_postproc": [{"converter": "yolo_v3"}]}"#, SSD, ["`yolo_v3`", "expected one of"]),
-        // Maps with anchors have no decoder.
+        // roiflow has no decoder for output maps with anchors.
         (r#"{"output_postproc": [{"converter": "yolo_v5"}]}"#, &[("a", &[1, 21, 8, 12][..])], ["`yolo_v5`", "expected one of"]),
         (r#"{"output_postproc": [{"converter": "label", "method": "index"}]}"#, SSD, ["softmax, multi or compound", "`index`"]),
         (r#"{"output_postproc": [{"converter": "label"}, {"converter": "label"}]}"#, two, ["a `layer_name` in each", "2"]),

@@ -85,7 +85,7 @@ fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
     let rows = |n_rows: usize| Tensor::from_slice([n_rows, 4], &(0..4 * n_rows).map(|n| (n * n) as f32).collect::<Vec<_>>()).unwrap();
     let center = compile(&tiny("center.onnx"));
     let append = compile(&tiny("append.onnx"));
-    // Equal batch items give equal results in any case. The runtime must not take that as a proof that items are independent.
+    // Equal batch items give equal results in any case. The engine must not take equal results as a proof that items are independent.
     center.infer(Tensor::new(ElementType::F32, [2, 4]).unwrap()).unwrap();
     for n_rows in [3, 1, 2, 3, 5] {
         let (input, values) = (rows(n_rows), rows(n_rows).view::<f32>().unwrap().to_owned());
@@ -98,7 +98,7 @@ fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
     }
 }
 
-/// OpenVINO: OVIterationChaining.Simple. The output is fed back ten times and grows by one row each time.
+/// OpenVINO test: OVIterationChaining.Simple. The output is fed back ten times and grows by one row each time.
 #[test]
 fn an_output_that_grows_is_fed_back_without_a_copy() {
     let request = compile(&tiny("append.onnx")).create_infer_request().unwrap();

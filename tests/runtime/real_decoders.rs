@@ -16,8 +16,8 @@ fn image(name: &str) -> Option<Frame> {
     Some(Frame::from_packed(PixelFormat::Rgb, Size::new(image.width(), image.height()), image.as_raw()).unwrap())
 }
 
-/// The expected results are those of ONNX Runtime 1.32 on the same images, resized by OpenCV. Quantized scores are bytes that represent 0
-/// to 1.
+/// The expected results are those of ONNX Runtime 1.32 on the same images, resized by OpenCV. The scores of quantized models are bytes that
+/// represent 0 to 1.
 #[test]
 fn known_classifiers_match_their_engine() {
     for (model, device, cases) in [

@@ -35,7 +35,7 @@ fn shared(rows: usize, value: f32) -> Tensor {
 
 /// Maps the tensor without a copy. The processes of these tests alternate: one writes, sends a message, and waits for the reply.
 fn mapped(shared: SharedTensor) -> Tensor {
-    // SAFETY: the processes alternate, so neither writes memory that a lease in the other process covers.
+    // SAFETY: the processes alternate. So neither process writes memory while a lease in the other process covers it.
     unsafe { shared.map() }.unwrap()
 }
 
@@ -100,7 +100,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Fails if the process has ended already.
+        // If the process has ended already, `kill` fails.
         let _killed = self.child.kill();
         let _ended = self.child.wait();
     }
@@ -266,7 +266,7 @@ fn play_liar(line: &mut Line) {
     }
     line.send(&tensor);
     assert_eq!(line.hear(), "shrink");
-    // The peer cannot shrink a file that this process has received.
+    // This process is the peer. It cannot shrink the file that it has sent, because the file is sealed.
     let file = tensor.export().unwrap().descriptor;
     let refused = [rustix::fs::ftruncate(&file, 0), rustix::fs::ftruncate(&file, 1 << 20)];
     assert!(refused.iter().all(|refused| *refused == Err(rustix::io::Errno::PERM)), "{refused:?}");
@@ -303,7 +303,7 @@ fn play_scribbler(line: &mut Line) {
     let scribbles = [1, NO_INDEX].map(|value| Tensor::from_slice(shared.layout.shape().as_ref(), &[value; N_SCRIBBLED]).unwrap());
     line.say("writing");
     loop {
-        // Repeats until the process is killed.
+        // This loop ends when the test kills the process.
         scribbles.iter().for_each(|scribble| shared.write_from(scribble).unwrap());
     }
 }

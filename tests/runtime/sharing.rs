@@ -399,7 +399,7 @@ fn dropped_stage_waits_for_its_frame_in_a_shared_batch() {
     });
     assert!(left.recv_timeout(Duration::from_millis(50)).is_err(), "its frame is in the engine, with another's");
     gate.open();
-    assert_eq!((receive(&second).unwrap().len(), receive(&third).unwrap().len()), (1, 1), "nobody's frame was canceled");
+    assert_eq!((receive(&second).unwrap().len(), receive(&third).unwrap().len()), (1, 1), "no frame was canceled");
     receive(&left);
     dropping.join().unwrap();
 }

@@ -25,11 +25,11 @@ impl Guarded {
         let inner_bytes = n_bytes.next_multiple_of(PAGE_BYTES);
         let mapping_bytes = inner_bytes + 2 * PAGE_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: creates a mapping at an address that the system chooses.
+        // SAFETY: the system chooses the address of the new mapping, so the mapping does not replace another one.
         let mapping = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapping_bytes, protection, MapFlags::PRIVATE) };
         let mapping = NonNull::new(mapping.expect("there is memory").cast::<u8>()).expect("a mapping is not at 0");
         for page in [0, mapping_bytes - PAGE_BYTES] {
-            // SAFETY: the page belongs to the new mapping, which nothing else uses yet.
+            // SAFETY: the page belongs to the new mapping, and no other code uses the mapping yet.
             unsafe { rustix::mm::mprotect(mapping.add(page).as_ptr().cast(), PAGE_BYTES, MprotectFlags::empty()) }.expect("it is ours");
         }
         let offset_bytes = PAGE_BYTES + if at_end { inner_bytes - n_bytes } else { 0 };
@@ -39,17 +39,18 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: the owner is dropped, so nothing accesses the memory.
+        // SAFETY: `mapping` has this length and is unmapped once. The owner is dropped, so nothing accesses the memory.
         unsafe { rustix::mm::munmap(self.mapping.as_ptr().cast(), self.mapping_bytes) }.expect("it is ours");
     }
 }
 
-// SAFETY: the memory belongs to the value and is not bound to a thread.
+// SAFETY: the memory belongs to this value, and any thread may access and unmap it.
 unsafe impl Send for Guarded {}
-// SAFETY: shared references do not change the memory.
+// SAFETY: a shared reference gives no access to the bytes; leases order all accesses.
 unsafe impl Sync for Guarded {}
 
-// SAFETY: the bytes are inside the mapping, which is initialized, exists until the drop, and is accessed through leases only.
+// SAFETY: the bytes are inside the mapping, whose pages the system fills with zeros. The mapping does not move, exists until the drop, and
+// is accessed only through leases.
 unsafe impl ForeignMemory for Guarded {
     fn as_ptr(&self) -> NonNull<u8> {
         // SAFETY: the offset is inside the mapping.

@@ -252,7 +252,7 @@ fn every_frame_is_delivered_once_with_its_own_result() {
     deliver_each_once(&detector("rectangle.onnx"));
 }
 
-/// With a model cache, a small model may be compiled once per core of the CPU.
+/// With a model cache, a small model may be compiled once per core of the CPU, so several compiled models deliver frames.
 #[test]
 fn every_frame_is_delivered_once_with_a_model_cache() {
     let scratch = Scratch::new("copies");

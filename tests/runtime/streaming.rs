@@ -1,4 +1,4 @@
-//! A streaming model for voice activity detection on a sequence of chunks. The state is passed from run to run.
+//! A streaming model for voice activity detection on a sequence of chunks. The request keeps the state of the model from run to run.
 
 use std::path::Path;
 

@@ -20,7 +20,7 @@ fn kind<T>(result: roiflow::tensor::Result<T>) -> Option<ErrorKind> {
     result.err().map(|error| error.kind())
 }
 
-/// OpenVINO: canCreateTensor.
+/// OpenVINO test: canCreateTensor.
 #[test]
 fn a_tensor_has_the_type_shape_and_strides_that_were_asked_for() {
     let tensor = Tensor::new(ElementType::F32, [4, 3, 2]).unwrap();
@@ -32,7 +32,7 @@ fn a_tensor_has_the_type_shape_and_strides_that_were_asked_for() {
     assert_eq!(tensor.view::<f32>().unwrap().to_vec(), [0.0; 24]);
 }
 
-/// OpenVINO: emptySize.
+/// OpenVINO test: emptySize.
 #[test]
 fn an_empty_tensor_has_an_address_and_views_without_elements() {
     for shape in [&[0][..], &[0, 4], &[3, 0, 2], &[0, 0, 0, 0]] {
@@ -44,7 +44,7 @@ fn an_empty_tensor_has_an_address_and_views_without_elements() {
     }
 }
 
-/// OpenVINO: createAllocationOverflow.
+/// OpenVINO test: createAllocationOverflow.
 #[test]
 fn a_shape_that_overflows_is_refused() {
     for shape in [&[usize::MAX][..], &[usize::MAX, 2], &[3, usize::MAX / 8], &[1 << 32, 1 << 32]] {
@@ -52,7 +52,7 @@ fn a_shape_that_overflows_is_refused() {
     }
 }
 
-/// OpenVINO: canAccessExternalData, canAccessExternalDataWithStrides.
+/// OpenVINO tests: canAccessExternalData, canAccessExternalDataWithStrides.
 #[test]
 fn memory_of_somebody_else_is_read_and_written_in_place() {
     let memory = Memory::zeroed(32);
@@ -70,8 +70,8 @@ fn memory_of_somebody_else_is_read_and_written_in_place() {
     assert_eq!(kind(Tensor::part_of(memory, Layout::dense(ElementType::F32, [1]).unwrap(), 2)), Some(ErrorKind::Shape), "not aligned");
 }
 
-/// OpenVINO: cannotCreateTensorWithWrongStrides. Covers a wrong number of strides, strides that are too small, and strides that are not a
-/// multiple of the element size.
+/// OpenVINO test: cannotCreateTensorWithWrongStrides. Covers a wrong number of strides, strides that are too small, and strides that are
+/// not a multiple of the element size.
 #[test]
 fn strides_that_make_no_tensor_are_refused() {
     for bad in [&[24, 12, 4][..], &[8, 4], &[12, 0], &[12, 8], &[7, 4], &[3, 0], &[4, 3]] {
@@ -80,7 +80,7 @@ fn strides_that_make_no_tensor_are_refused() {
     Layout::strided(ElementType::F32, [2, 3], &[24, 8]).unwrap();
 }
 
-/// OpenVINO: canSetShape, canSetShapeOfOriginalSizeAfterDecreasing.
+/// OpenVINO tests: canSetShape, canSetShapeOfOriginalSizeAfterDecreasing.
 #[test]
 fn a_tensor_grows_into_new_memory_and_shrinks_in_place() {
     let mut tensor = Tensor::new(ElementType::F32, [1, 2, 3]).unwrap();
@@ -100,7 +100,7 @@ fn a_tensor_grows_into_new_memory_and_shrinks_in_place() {
     assert_eq!(tensor.shape(), Shape::from([4, 5, 6, 7]), "as it was");
 }
 
-/// OpenVINO: cannotSetShapeOfBiggerSizeOnPreallocatedMemory, canSetShapeOfSmallerSizeOnPreallocatedMemory,
+/// OpenVINO tests: cannotSetShapeOfBiggerSizeOnPreallocatedMemory, canSetShapeOfSmallerSizeOnPreallocatedMemory,
 /// canSetShapeOfSameSizeOnPreallocatedMemory, canSetShapeOfOriginalSizeAfterDecreasingOnPreallocatedMemory, canChangeShapeOnStridedTensor.
 #[test]
 fn memory_of_somebody_else_is_never_outgrown() {
@@ -117,7 +117,7 @@ fn memory_of_somebody_else_is_never_outgrown() {
     assert_eq!(strided.layout().stride_bytes(), [64, 16, 4]);
 }
 
-/// OpenVINO: makeRangeRoiTensor, readRangeRoiBlob. Checks the offset, strides, shape and every address.
+/// OpenVINO tests: makeRangeRoiTensor, readRangeRoiBlob. Checks the offset, strides, shape and every address.
 #[test]
 fn a_region_is_a_window_at_exactly_its_place() {
     let tensor = counted(&[1, 3, 6, 5]);
@@ -131,7 +131,7 @@ fn a_region_is_a_window_at_exactly_its_place() {
     }
 }
 
-/// OpenVINO: makeRangeRoiBlobWrongSize.
+/// OpenVINO test: makeRangeRoiBlobWrongSize.
 #[test]
 fn a_region_out_of_range_or_of_another_rank_is_refused() {
     let tensor = Tensor::new(ElementType::F32, [1, 3, 4, 4]).unwrap();
@@ -140,7 +140,7 @@ fn a_region_out_of_range_or_of_another_rank_is_refused() {
     }
 }
 
-/// OpenVINO: setSmallerShapeOnRoiTensor, setMaxSizeShapeOnRoiTensor, setShapeGtMaxOnRoiTensor, setMinShapeOnRoiTensor,
+/// OpenVINO tests: setSmallerShapeOnRoiTensor, setMaxSizeShapeOnRoiTensor, setShapeGtMaxOnRoiTensor, setMinShapeOnRoiTensor,
 /// cannotSetShapeOnRoiTensor, setShapeInvalidExpandRoiRank.
 #[test]
 fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
@@ -158,7 +158,7 @@ fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
     }
 }
 
-/// OpenVINO: copy_to. Copies between dense and strided memory in every combination, for all element types.
+/// OpenVINO test: copy_to. Copies between dense and strided memory in every combination, for all element types.
 #[test]
 fn copies_are_exact_for_every_type_and_stride() {
     fn check<T: Element + PartialEq + std::fmt::Debug>(from: impl Fn(u8) -> T) {

@@ -23,7 +23,8 @@ fn note(size: usize) {
     }
 }
 
-// SAFETY: all calls are forwarded to the system allocator. The counters are cells without destructors, and atomics.
+// SAFETY: all calls are forwarded to the system allocator. Counting does not allocate: the counters are atomics, and thread-local cells
+// without destructors.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());

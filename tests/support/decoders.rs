@@ -1,5 +1,5 @@
 //! A test case for decoders, generated from bytes: any decoder, outputs of valid and invalid shapes, and valid, invalid and huge values.
-//! Asserts that all results are valid. For random tests and fuzzing, so it uses the crate only.
+//! Asserts that all results are valid. Random tests and fuzz targets include this file, so it uses no other test helpers.
 
 use roiflow::frame::{Outcome, Rect, Size};
 use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results, Subject};
@@ -67,7 +67,7 @@ fn try_box_decoder(source: &mut Source<'_>) -> bool {
     true
 }
 
-/// Asserts finite numbers, a positive size, a part inside the input, and a score from 0 to 1.
+/// Whether a detection has finite numbers, a positive size, a part inside the input, and a score from 0 to 1.
 fn is_good(found: &RawDetection, input: Size) -> bool {
     let Rect { x, y, .. } = found.rect;
     let touches = x < input.width as f32 && y < input.height as f32 && found.rect.x_max() > 0.0 && found.rect.y_max() > 0.0;

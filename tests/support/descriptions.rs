@@ -1,5 +1,5 @@
 //! A test case for the readers of descriptions, generated from bytes: the bytes as text, or a valid description with some words replaced.
-//! Asserts that accepted descriptions are usable. For random tests and fuzzing, so it uses the crate only.
+//! Asserts that accepted descriptions are usable. Random tests and fuzz targets include this file, so it uses no other test helpers.
 
 use std::collections::BTreeMap;
 

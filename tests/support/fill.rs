@@ -1,5 +1,5 @@
 //! A test case for preprocessing, generated from bytes: any format, size, strides, region, options and input, valid and invalid. Asserts
-//! that all results are valid. For random tests and fuzzing, so it uses the crate only.
+//! that all results are valid. Random tests and fuzz targets include this file, so it uses no other test helpers.
 
 use roiflow::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, PixelRect, PlanePlace, Point, Rect, Size};
 use roiflow::stages::Crop;
@@ -22,7 +22,7 @@ pub fn try_fill(bytes: &[u8]) -> bool {
     let mut filled: Option<(bool, Vec<u8>)> = None;
     for mut scratch in SimdBackend::ALL.into_iter().filter_map(Scratch::with_simd_backend) {
         let input = Tensor::new(element, shape).expect("a shape that is not too large");
-        let mut bytes = input.bytes_mut().expect("nobody else has it");
+        let mut bytes = input.bytes_mut().expect("no other lease exists");
         bytes.extent_mut().fill(UNTOUCHED);
         let is_filled = match (&picture, &way) {
             (Picture::Frame(frame), Way::Box(crop, rect)) => match crop.rect(*rect, frame.size()) {

@@ -1,5 +1,5 @@
 //! A test case for the readers of model files, generated from bytes: an ONNX file with changed input shapes, and an OpenVINO IR. Results
-//! are compared with a second protocol buffer parser, and with the values written. For random tests and fuzzing.
+//! are compared with a second protocol buffer parser, and with the values written. Random tests and fuzz targets include this file.
 
 use std::io::Cursor;
 
@@ -209,7 +209,8 @@ pub fn try_ir(case: &[u8]) -> usize {
     assert!(ir.metadata.keys().all(|key| key.starts_with("model_info ")), "{:?}", ir.metadata);
     assert_eq!(names_of(&ir, "input")[0], "input", "a port keeps its first name");
 
-    // Other characters are not allowed in XML. A backslash before the comma after a name becomes a part of the name.
+    // Other characters are not allowed in XML. A backslash at the end of a name is removed, because it would escape the comma after the
+    // name.
     let is_legal = |c: char| c >= ' ' && !matches!(c, '\u{fffe}' | '\u{ffff}');
     let words = text.split(|c: char| c.is_whitespace() || !is_legal(c)).map(|word| word.trim_end_matches('\\'));
     let mut names: Vec<&str> = words.filter(|word| !word.is_empty()).take(6).collect();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// that there is no set.
 ///
 /// # Panics
-/// If the file is missing from the folder that `ROIFLOW_MODELS` names.
+/// Panics if the file is missing from the folder that `ROIFLOW_MODELS` names.
 pub fn real(path: &str) -> Option<PathBuf> {
     let named = std::env::var_os("ROIFLOW_MODELS");
     if named.as_ref().is_some_and(|folder| folder.is_empty()) {

@@ -61,7 +61,7 @@ fn model(executor: Arc<dyn Executor>, timeout: Duration, calls: &Calls) -> Compi
     core.register(Arc::new(NullDevice::new(Arc::new(Script { executor: Some(executor), ..script }))));
     let port = |name| Port::new(name, ElementType::F32, [1, 1]);
     let info = ModelInfo { inputs: vec![port("x")], outputs: vec![port("y")], ..ModelInfo::default() };
-    // The core is exclusive, so that all steps run on the executor that the checker controls.
+    // With `exclusive_requests`, all steps, including `fill`, run on the executor of the device, which the checker controls.
     let config = Config { batch_size: 2, batch_timeout: timeout, exclusive_requests: true, ..Config::default() };
     core.compile_model(&Model::from_ports(info), "NULL", &config).unwrap()
 }
@@ -75,15 +75,15 @@ fn check(request: &InferRequest, value: f32, may_be_canceled: bool) {
     match End::from(&request.wait()) {
         End::Good => {
             let output = request.output_tensor(()).unwrap().view::<f32>().unwrap().to_vec();
-            assert_eq!(output, [2.0 * value], "a row of somebody else");
+            assert_eq!(output, [2.0 * value], "the batch item of another run");
         }
-        End::Failed(1) => assert!(value < 0.0, "the failure of somebody else"),
-        End::Canceled => assert!(may_be_canceled, "the cancel of somebody else"),
+        End::Failed(1) => assert!(value < 0.0, "the failure of another run"),
+        End::Canceled => assert!(may_be_canceled, "the cancel of another run"),
         other => panic!("it ended {other:?}"),
     }
 }
 
-/// Asserts that the model is freed, because the script of the model, which owns the list, is freed.
+/// Asserts that the model is freed. The script of the model owns a clone of `calls`, which is dropped with the model.
 fn check_freed(calls: &Calls) {
     assert_eq!(Arc::strong_count(calls), 1, "the model outlives its owners");
 }
@@ -178,7 +178,7 @@ fn leaving(search: Search) -> usize {
     n
 }
 
-/// With all steps on the caller's thread, a run waits for a batch when its start returns. The watcher starts the batch.
+/// All steps run on the caller's thread, so a run still waits for a batch when its start returns. The watcher starts the batch.
 fn time_limits(search: Search) -> usize {
     let mut n = 0;
     for way in 0..4 {
@@ -211,7 +211,7 @@ fn time_limits(search: Search) -> usize {
                 Some(other)
             });
             pass_time(Duration::from_secs(1));
-            // Dropping a request would also start due batches, so the requests are dropped only after the watcher has started the batch.
+            // Drop the requests only now, after the watcher has started the batch. Dropping a request would also start a due batch.
             check(&one, 1.0, false);
             drop((one, beside.join().unwrap(), idle));
         });

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
 use shuttle::{Config, Runner};
 
-/// Which schedules to run.
+/// The schedules under which a scenario runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Search {
     /// All schedules.

@@ -116,15 +116,15 @@ struct Scenario {
     relinks: bool,
     stops: bool,
     restarts: bool,
-    /// The sink blocks on a frame until it is flushed, stopped or unlinked.
+    /// How often the sink blocks on a frame, until it is flushed, stopped or unlinked.
     blocks: u8,
-    /// The sink returns an error, EOS, or Flushing because it was unlinked and stopped.
+    /// How often the sink returns an error (`errors`), EOS (`ends`), or Flushing because it was unlinked and stopped (`parts`).
     errors: u8,
     ends: u8,
     parts: u8,
-    /// The sink seeks: it flushes upstream on the thread of the task.
+    /// How often the sink seeks: it flushes upstream on the thread of the task.
     seeks: u8,
-    /// Too many frames fail.
+    /// How often the task reports an error because too many frames have failed.
     breaks: u8,
 }
 
@@ -269,7 +269,7 @@ struct World {
     n_links: u8,
     /// Sticky events of the source pad: caps, segment, EOS.
     sticky: [Stored; 3],
-    /// What the peer has received: caps, segment, and EOS.
+    /// The last caps, segment and EOS that the peer has received.
     peer: [Option<Item>; 3],
     tasks: [Option<Task>; 3],
     of_pad: Option<usize>,
@@ -282,7 +282,7 @@ struct World {
     changer: Vec<Step>,
     linker: Vec<Step>,
     flushes_left: u8,
-    /// Remaining numbers of possible events.
+    /// How often each kind of event may still occur.
     left: [u8; 6],
 
     // The following fields are only for assertions; the driver does not use them.

@@ -130,7 +130,8 @@ fn a_waker_goes_before_the_next_callback() -> usize {
         let journal = Arc::new(Journal::default());
         let request = model().create_infer_request().unwrap();
         append_step(&request, crank.clone(), &journal, false);
-        // 0: no callback; 1: the first callback has begun; 2: the waker was registered before the callback began.
+        // Values of `stage`: 0: no callback has begun; 1: the first callback has begun; 2: the waker was registered before the callback
+        // began.
         let (woken, stage) = (Arc::new(Counting::default()), Arc::new(AtomicUsize::new(0)));
         let (to, n_called, counting, at) = (journal.clone(), AtomicUsize::new(0), woken.clone(), stage.clone());
         request

@@ -59,7 +59,8 @@ enum Kind {
     WriteThenRead,
 }
 
-/// Counts the current users: a writer excludes all others, and each reader counts one. The checker does not control this counter.
+/// Counts the current users: each reader counts 1, and a writer counts [`WRITER`]. Checks that a writer is alone. The checker does not
+/// control this counter.
 #[derive(Default)]
 struct Inside(AtomicIsize);
 
@@ -67,7 +68,7 @@ impl Inside {
     fn visit(&self, amount: isize) {
         let before = self.0.fetch_add(amount, Ordering::SeqCst);
         let is_alone = before == 0;
-        assert!(if amount > 1 { is_alone } else { before < WRITER }, "a writer and somebody else hold the memory: {before} and {amount}");
+        assert!(if amount > 1 { is_alone } else { before < WRITER }, "a writer and another user hold the memory: {before} and {amount}");
         point();
         self.0.fetch_sub(amount, Ordering::SeqCst);
     }
@@ -105,7 +106,7 @@ fn in_threads(search: Search, programs: Vec<Vec<Kind>>) -> usize {
             })
             .collect();
         let n_leased: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
-        assert!(n_leased > 0, "somebody came first");
+        assert!(n_leased > 0, "no thread got a lease");
         assert!(memory.lease_write().is_ok(), "all leases have ended");
     })
 }
@@ -223,7 +224,7 @@ fn spans_in_threads(programs: Vec<(Span, Kind)>) -> usize {
             .collect();
         let n_threads = threads.len();
         let n_leased = threads.into_iter().map(|thread| thread.join().unwrap()).filter(|leased| *leased).count();
-        assert!(n_leased > 0, "one of them came first");
+        assert!(n_leased > 0, "no thread got a lease");
         assert!(!all_are_apart || n_leased == n_threads, "spans without a common byte are independent");
         assert!(memory.lease_write().is_ok(), "all leases have ended");
     })
@@ -261,7 +262,7 @@ fn a_tensor_that_moves_is_whole() -> usize {
         let seen = tensor.view::<f32>().map(|view| {
             let seen = (view.len(), view.iter().sum::<f32>());
             point();
-            assert_eq!(seen, (view.len(), view.iter().sum::<f32>()), "nobody writes under a view");
+            assert_eq!(seen, (view.len(), view.iter().sum::<f32>()), "the values of a view changed");
             seen
         });
         let has_moved = moving.join().unwrap();
@@ -288,7 +289,7 @@ fn growing() -> InferRequest {
     core.compile_model(&model, "NULL", &Config::default()).unwrap().create_infer_request().unwrap()
 }
 
-/// Shape and values of a view belong to one run, and the view does not make a run fail.
+/// The shape and values of a view belong to one run, and the view does not make a run fail.
 fn a_growing_output_is_whole() -> usize {
     explore(Search::Preemptions(3), || {
         let request = growing();
@@ -304,7 +305,7 @@ fn a_growing_output_is_whole() -> usize {
             let seen = view.to_vec();
             assert_eq!(seen, vec![seen.len() as f32; seen.len()], "shape and values of one run");
             point();
-            assert_eq!(view.to_vec(), seen, "nobody writes under a view");
+            assert_eq!(view.to_vec(), seen, "the values of a view changed");
         }
         running.join().unwrap();
     })
@@ -321,7 +322,7 @@ fn memory_of_a_pool_has_one_user() -> usize {
                     for _ in 0..2 {
                         let tensor = pool.take();
                         let address = tensor.address() as usize;
-                        assert!(!users.lock().unwrap().contains(&address), "two have the same memory");
+                        assert!(!users.lock().unwrap().contains(&address), "two users have the same memory");
                         users.lock().unwrap().push(address);
                         point();
                         users.lock().unwrap().retain(|other| *other != address);

@@ -32,7 +32,7 @@ fn a_pooled_request_has_one_user() -> usize {
         let take = move || {
             for _ in 0..2 {
                 let request = pool.take_or_create(&model).unwrap();
-                assert!(users.lock().unwrap().insert(request.id()), "two have the same request");
+                assert!(users.lock().unwrap().insert(request.id()), "two users have the same request");
                 request.infer(()).unwrap();
                 users.lock().unwrap().remove(&request.id());
                 drop(request);
@@ -53,7 +53,7 @@ fn a_pooled_request_is_idle_when_taken() -> usize {
         request.start_async(()).unwrap();
         drop(request);
         point();
-        assert!(pool.take_or_create(&model).unwrap().infer(()).is_ok(), "somebody else's run is on");
+        assert!(pool.take_or_create(&model).unwrap().infer(()).is_ok(), "a run of another user is in progress");
         pool.clear();
         crank.close();
         workers.into_iter().for_each(|worker| worker.join().unwrap());

@@ -104,7 +104,7 @@ fn chained() -> usize {
             if let Some(queue) = weak.upgrade() {
                 // The job's own request is not idle before the callback returns.
                 let tried = queue.try_start_async((), job + 100);
-                assert!(matches!(tried, Err(TryStartError::Full(_))), "the request of a callback is somebody's");
+                assert!(matches!(tried, Err(TryStartError::Full(_))), "the request of a running callback is not idle");
             }
         });
         let queue = world.queue.clone();

@@ -166,7 +166,7 @@ impl Scene {
         Some(request)
     }
 
-    /// A waiter returns after the callback of its run, with the result of that run.
+    /// Waits for the request. Checks that the wait ends after the callback of its run, with the result of that run.
     fn wait(&self, request: &InferRequest, journal: &Journal, timeout: Option<Duration>) {
         let (n_before, n_passed) = journal.with(|entries| (entries.n_started, entries.n_passed_time));
         let waited = match timeout {

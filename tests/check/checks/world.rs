@@ -145,7 +145,7 @@ impl fmt::Debug for Journal {
 #[derive(Default)]
 pub struct Entries {
     pub findings: Vec<String>,
-    /// Asynchronous starts: before and after the call.
+    /// Numbers of asynchronous starts: `n_begun` is counted before the call of the start, and `n_started` after it.
     pub n_begun: u64,
     pub n_started: u64,
     /// Synchronous runs that were started.

@@ -81,7 +81,8 @@ pub fn a_model_of_one_row_is_gathered(device: &UnderTest) {
     }
 }
 
-/// A dynamic first axis is not always a batch axis. If runs of this model were batched, each run would change the results of the others.
+/// A dynamic first axis is not always a batch axis. If runs of this model were batched, each run would change the results of the other
+/// runs.
 pub fn a_model_that_mixes_its_rows_is_not_gathered(device: &UnderTest) {
     let error = (device.center_with)(&batches(4, HOURS)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);

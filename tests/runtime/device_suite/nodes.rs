@@ -24,11 +24,11 @@ fn executed(request: &InferRequest) -> Vec<NodeTime> {
     request.profiling_info().unwrap().into_iter().filter(|node| node.status == NodeStatus::Executed).collect()
 }
 
-/// OpenVINO: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
+/// OpenVINO tests: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
 pub fn nodes_are_told_after_synchronous_and_asynchronous_runs(device: &UnderTest) {
     let Some(model) = profiled(device) else { return };
     let request = model.create_infer_request().unwrap();
-    // Some engines report the mean of all previous runs.
+    // Some engines report the mean of all previous runs, so compare node times with the longest run.
     let mut longest = Duration::ZERO;
     for n_rows in [3, 5, 5] {
         for asynchronous in [false, true] {
@@ -42,7 +42,7 @@ pub fn nodes_are_told_after_synchronous_and_asynchronous_runs(device: &UnderTest
             longest = longest.max(begin.elapsed());
             let nodes = executed(&request);
             assert!(!nodes.is_empty() && nodes.iter().all(|node| !node.name.is_empty() && !node.kind.is_empty()), "{nodes:?}");
-            // Engines count whole microseconds.
+            // Engines count whole microseconds, so the time of each node may be rounded up by one microsecond.
             let rounding = Duration::from_micros(nodes.len() as u64);
             assert!(nodes.iter().map(|node| node.real).sum::<Duration>() <= longest + rounding, "{nodes:?} in {longest:?}");
         }
@@ -69,7 +69,7 @@ pub fn the_nodes_are_those_of_the_requests_own_run(device: &UnderTest) {
     assert!(executed(&idle).is_empty());
 }
 
-/// OpenVINO: perfCountWereNotEnabledExceptionTest.
+/// OpenVINO test: perfCountWereNotEnabledExceptionTest.
 pub fn profiling_that_was_not_enabled_is_an_error(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.infer(batch(0, 1)).unwrap();

@@ -139,7 +139,7 @@ fn stage(scratch: &Scratch, device: &str, model: &str, toml: &str, bounds: &Boun
     let model = real(&format!("models/{model}"))?;
     let mut path = description(toml);
     if let Some(line) = bounds.rounding {
-        // The label files are in the folder of the description.
+        // A description may only name label files in its own folder, so copy them.
         for labels in ["coco.txt", "imagenet_1000.txt"] {
             scratch.file(labels, std::fs::read(description(labels)).unwrap());
         }

@@ -151,7 +151,7 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
         let calls = Calls::default();
         let model = compile_with(Script { gate: Some(gate.clone()), ..counting(&calls) }, &batches(8, Duration::ZERO));
         let requests = requests(&model, 8);
-        // Two runs keep the device busy. Each of them starts before another run arrives.
+        // Two runs keep the device busy. Each of the two starts before another run arrives.
         for idx in 0..2 {
             start(&requests[idx..=idx], 1.0 + idx as f32);
             gate.wait_for_arrivals(1 + idx);
@@ -564,7 +564,8 @@ fn owners_of_one_compiled_model_share_its_batches() {
     assert_eq!(owners[0].properties().config.batch_size, 4);
 }
 
-/// All steps run on the thread that starts the last run. The runtime must not hold a lock while callbacks start further runs.
+/// All steps run on the thread that starts the last run. Callbacks then start further runs inside that start, so the runtime must not hold
+/// a lock meanwhile.
 #[test]
 fn runs_that_end_inside_the_last_start_call_back_and_start_again() {
     let calls = Calls::default();

@@ -1,5 +1,5 @@
 //! Tests with a device that works like an accelerator. One step submits the run to the engine, which reports completion later. No thread
-//! waits for it. All other methods of the device are the default implementations of the traits.
+//! waits for that report. All other methods of the device are the default implementations of the traits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

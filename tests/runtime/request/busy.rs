@@ -18,9 +18,9 @@ impl FillInput for Nothing {
     }
 }
 
-/// OpenVINO: returnRequestBusyOnStartAsync, returnRequestBusyOnInfer, returnRequestBusyOnGetPerformanceCounts, returnRequestBusyOnGetBlob,
-/// returnRequestBusyOnSetBlob, returnRequestBusyOnSetCompletionCallback, throwExceptionOnSetTensorAfterAsyncInfer,
-/// throwExceptionOnGetTensorAfterAsyncInfer.
+/// OpenVINO tests: returnRequestBusyOnStartAsync, returnRequestBusyOnInfer, returnRequestBusyOnGetPerformanceCounts,
+/// returnRequestBusyOnGetBlob, returnRequestBusyOnSetBlob, returnRequestBusyOnSetCompletionCallback,
+/// throwExceptionOnSetTensorAfterAsyncInfer, throwExceptionOnGetTensorAfterAsyncInfer.
 #[test]
 fn every_access_to_a_running_request_is_busy() {
     let (request, manual) = turned_by_hand();
@@ -57,7 +57,7 @@ fn every_access_to_a_running_request_is_busy() {
     }
 }
 
-/// OpenVINO: canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails. Tensors are checked before the state of the request
+/// OpenVINO tests: canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails. Tensors are checked before the state of the request
 /// changes.
 #[test]
 fn a_start_that_failed_leaves_the_request_idle_and_usable() {

@@ -9,7 +9,7 @@ use roiflow::runtime::ErrorKind;
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// OpenVINO: canCallAsyncWithCompletionCallback, callbackTakesOKIfAsyncRequestWasOK.
+/// OpenVINO tests: canCallAsyncWithCompletionCallback, callbackTakesOKIfAsyncRequestWasOK.
 #[test]
 fn the_callback_ran_without_error_before_wait_returns() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -23,7 +23,7 @@ fn the_callback_ran_without_error_before_wait_returns() {
     }
 }
 
-/// OpenVINO: syncInferDoesNotCallCompletionCallback.
+/// OpenVINO test: syncInferDoesNotCallCompletionCallback.
 #[test]
 fn a_synchronous_run_does_not_call_back() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -32,7 +32,7 @@ fn a_synchronous_run_does_not_call_back() {
     request.wait().unwrap();
 }
 
-/// OpenVINO: callbackIsCalledIfAsyncRequestFailed.
+/// OpenVINO test: callbackIsCalledIfAsyncRequestFailed.
 #[test]
 fn the_error_of_a_run_reaches_the_callback_once_and_wait() {
     let request = compile(failing()).create_infer_request().unwrap();
@@ -43,7 +43,7 @@ fn the_error_of_a_run_reaches_the_callback_once_and_wait() {
     assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [Some(ErrorKind::Device)]);
 }
 
-/// OpenVINO: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
+/// OpenVINO test: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
 #[test]
 fn the_callback_may_restart_the_request_ten_times() {
     let model = compile(doubling());
@@ -69,8 +69,8 @@ fn the_callback_may_restart_the_request_ten_times() {
     assert!(receiver.recv().is_err(), "the callback is gone with its request");
 }
 
-/// OpenVINO: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The request is idle before the callback is
-/// called. Waiters continue only after the callback has returned.
+/// OpenVINO tests: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The request is idle before the callback
+/// is called. Waiters continue only after the callback has returned.
 #[test]
 fn waiters_go_on_only_after_the_callback_ended() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -94,7 +94,7 @@ fn waiters_go_on_only_after_the_callback_ended() {
     assert!(request.wait_for(Duration::ZERO).unwrap());
 }
 
-/// OpenVINO: ImplDoesNotCopyCallback.
+/// OpenVINO test: ImplDoesNotCopyCallback.
 #[test]
 fn the_closure_is_moved_and_not_cloned() {
     let request = compile(doubling()).create_infer_request().unwrap();

@@ -9,7 +9,7 @@ use roiflow::runtime::{ErrorKind, Interrupt, RunContext, WeakInferRequest};
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// OpenVINO: canCancelAsyncRequest. The run succeeds or fails with `Canceled`. No other result is possible.
+/// OpenVINO test: canCancelAsyncRequest. The run succeeds or fails with `Canceled`. No other result is possible.
 #[test]
 fn a_canceled_run_ends_well_or_as_canceled() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -20,7 +20,7 @@ fn a_canceled_run_ends_well_or_as_canceled() {
     }
 }
 
-/// OpenVINO: CanResetAfterCancelAsyncRequest.
+/// OpenVINO test: CanResetAfterCancelAsyncRequest.
 #[test]
 fn a_canceled_request_starts_again() {
     let (request, manual) = turned_by_hand();
@@ -36,7 +36,7 @@ fn a_canceled_request_starts_again() {
     }
 }
 
-/// OpenVINO: canCancelBeforeAsyncRequest.
+/// OpenVINO test: canCancelBeforeAsyncRequest.
 #[test]
 fn canceling_an_idle_request_is_harmless() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -48,7 +48,7 @@ fn canceling_an_idle_request_is_harmless() {
     request.wait().unwrap();
 }
 
-/// OpenVINO: canCancelInferRequest.
+/// OpenVINO test: canCancelInferRequest.
 #[test]
 fn another_thread_may_cancel_a_synchronous_run() {
     let (request, gate) = gated();

@@ -10,8 +10,8 @@ use roiflow::tensor::Tensor;
 use super::*;
 use crate::support::{eventually, in_time, row, values};
 
-/// C13 all 6 drop orders of core, compiled model and request. canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in
-/// `concurrent`.
+/// OpenVINO test (see `tests/conformance.txt`): C13 all 6 drop orders of core, compiled model and request. The equivalent of the test
+/// canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in the module `concurrent`.
 #[test]
 fn core_model_and_request_may_go_in_any_order() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
@@ -38,7 +38,7 @@ fn core_model_and_request_may_go_in_any_order() {
     }
 }
 
-/// OpenVINO: LoadedAny, CreateRequestWithCoreRemoved. A request works after its core and model are dropped.
+/// OpenVINO tests: LoadedAny, CreateRequestWithCoreRemoved. A request works after its core and model are dropped.
 #[test]
 fn a_request_works_without_its_core_and_model() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -49,7 +49,7 @@ fn a_request_works_without_its_core_and_model() {
     assert_eq!(request.compiled_model().properties().device, "NULL");
 }
 
-/// OpenVINO: LoadedTensor.
+/// OpenVINO test: LoadedTensor.
 #[test]
 fn tensors_outlive_request_model_and_core() {
     check_that_tensors_outlive(compile(doubling()));
@@ -102,7 +102,7 @@ fn a_request_that_is_dropped_in_the_queue_never_runs() {
     let (entered, has_entered) = mpsc::channel();
     request.set_callback(move |_, _| entered.send(()).unwrap()).unwrap();
     request.start_async(()).unwrap();
-    // Preprocessing runs on the pool and queues the step of the device, which takes some time.
+    // Preprocessing runs on the pool and then queues the step of the device. Wait until the step is queued.
     while manual.n_queued() == 0 {
         std::thread::yield_now();
     }
@@ -239,7 +239,7 @@ fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     request
         .set_callback(move |_, _| {
             let _called = &called;
-            panic!("nobody is there any more")
+            panic!("the request was dropped, so no callback is called")
         })
         .unwrap();
     request.set_output_tensor((), &output).unwrap();

@@ -36,7 +36,7 @@ fn work(action: impl Fn() + Send + Sync + 'static) -> Arc<Work> {
     Arc::new(Work(Box::new(action)))
 }
 
-/// OpenVINO: canCreateTaskExecutor, canRunCustomFunction, canRun2FunctionsOneByOne.
+/// OpenVINO tests: canCreateTaskExecutor, canRunCustomFunction, canRun2FunctionsOneByOne.
 #[test]
 fn every_executor_runs_tasks_in_order() {
     let manual = Arc::new(Manual::default());
@@ -137,12 +137,12 @@ fn urgent_tasks_of_many_threads_are_all_run() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let seen = n_done.clone();
-        // The pool must not be dropped here: its drop would also run tasks for which no worker was notified.
+        // The pool must not be dropped before this wait: its drop would also run tasks for which no worker was notified.
         eventually(move || seen.load(Ordering::Acquire) == round * 400);
     }
 }
 
-/// OpenVINO: executorNotReleasedUntilTasksAreDone, canRun2FunctionsOneByOneWithoutWait.
+/// OpenVINO tests: executorNotReleasedUntilTasksAreDone, canRun2FunctionsOneByOneWithoutWait.
 #[test]
 fn a_pool_that_is_dropped_ends_its_tasks_first() {
     let n_done = Arc::new(AtomicUsize::new(0));
@@ -157,7 +157,7 @@ fn a_pool_that_is_dropped_ends_its_tasks_first() {
     assert_eq!(n_done.load(Ordering::Acquire), 100);
 }
 
-/// OpenVINO: canRunMultipleTasksFromMultipleThreads.
+/// OpenVINO test: canRunMultipleTasksFromMultipleThreads.
 #[test]
 fn many_threads_may_queue_tasks() {
     let n_done = Arc::new(AtomicUsize::new(0));
@@ -178,7 +178,7 @@ fn many_threads_may_queue_tasks() {
     assert_eq!(n_done.load(Ordering::Acquire), 400);
 }
 
-/// OpenVINO: startAsyncIsNotBlockedByAnotherTask.
+/// OpenVINO test: startAsyncIsNotBlockedByAnotherTask.
 #[test]
 fn a_start_is_not_held_up_by_a_task_that_runs() {
     let gate = Gate::closed();
@@ -197,7 +197,7 @@ fn a_start_is_not_held_up_by_a_task_that_runs() {
     free.wait().unwrap();
 }
 
-/// OpenVINO: runAndWaitDoesNotOwnTasks.
+/// OpenVINO test: runAndWaitDoesNotOwnTasks.
 #[test]
 fn an_executor_forgets_a_task_that_it_ran() {
     let (sender, receiver) = mpsc::channel();
@@ -209,7 +209,8 @@ fn an_executor_forgets_a_task_that_it_ran() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// OpenVINO: C16 manager is single, C16 the same device the same one. A device always gets the same executor.
+/// OpenVINO tests (see `tests/conformance.txt`): C16 manager is single, C16 the same device the same one. A device always gets the same
+/// executor.
 #[test]
 fn all_models_of_a_core_share_one_pool() {
     let core = devices_core();
@@ -225,7 +226,8 @@ fn devices_core() -> Core {
     core
 }
 
-/// OpenVINO: C16 different devices get different executors. Tasks on two executors run on different threads.
+/// OpenVINO test (see `tests/conformance.txt`): C16 different devices get different executors. Tasks on two executors run on different
+/// threads.
 #[test]
 fn steps_run_where_their_executor_says() {
     let pools = [Arc::new(Pool::new("first", 1).unwrap()), Arc::new(Pool::new("second", 1).unwrap())];
@@ -262,7 +264,7 @@ fn too_many_requests_are_refused_when_they_are_made() {
     requests.iter().for_each(|request| request.wait().unwrap());
 }
 
-/// OpenVINO: canSetExclusiveAsyncRequests, withoutExclusiveAsyncRequests. Checks the number of executors.
+/// OpenVINO tests: canSetExclusiveAsyncRequests, withoutExclusiveAsyncRequests. Checks the number of executors.
 #[test]
 fn exclusive_models_of_a_device_share_one_worker() {
     let core = devices_core();
@@ -326,7 +328,7 @@ fn exclusive_runs_keep_the_order_of_their_starts() {
     }
 }
 
-/// OpenVINO: ReusableCPUStreamsExecutor. While a handle of a pool exists, its name returns the same threads.
+/// OpenVINO test: ReusableCPUStreamsExecutor. While a handle of a pool exists, its name returns the same threads.
 #[test]
 fn a_named_pool_is_reused_while_it_is_kept() {
     let executors = devices_core().executors().clone();

@@ -70,7 +70,7 @@ fn a_forked_process_gets_errors_and_waits_for_nothing() {
         let child = unsafe { fork() };
         if child == 0 {
             let wrong = in_child(running, idle, queue);
-            // SAFETY: exits the child process without running the exit handlers of the parent.
+            // SAFETY: `_exit` may always be called. It ends the child process without running the exit handlers of the parent.
             unsafe { _exit(wrong) }
         }
         wait_for_child(child);

@@ -144,7 +144,7 @@ fn the_times_of_nodes_are_those_of_the_latest_call() {
     start(&requests, 9.0);
     check(&requests, 9.0);
     assert!(requests.iter().all(|request| time(request).unwrap() >= slow));
-    // Uses the minimum of several runs, because the system may interrupt some of them.
+    // Take the minimum of several runs, because the system may interrupt some of them.
     let of_fast = (0..20).map(|_| requests[0].infer(row([1.0; 4])).map(|()| time(&requests[0]).unwrap()).unwrap()).min();
     assert!(of_fast.unwrap() < slow, "{of_fast:?}");
     assert!(time(&requests[1]).unwrap() >= slow, "of its own run");
@@ -194,7 +194,7 @@ fn processor_time(name: Option<&str>) -> u64 {
     };
     let Some(name) = name else { return ticks(std::fs::read_to_string("/proc/thread-self/stat").unwrap()) };
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-    // A thread that has ended has no files any more.
+    // The files of a thread disappear when the thread ends, so errors are skipped.
     let of_name = threads.filter(|thread| std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim() == name));
     of_name.filter_map(|thread| std::fs::read_to_string(thread.join("stat")).ok()).map(ticks).sum()
 }

@@ -18,8 +18,8 @@ fn sum_of(request: &InferRequest, inputs: impl Inputs) -> f32 {
     values(&request.tensor("sum").unwrap())[0]
 }
 
-/// OpenVINO: C19 infer with list, partial list, dict (str/int/port keys mixed), single array, C19 containers not mutated, C19 set_tensors
-/// with every key kind.
+/// OpenVINO tests (see `tests/conformance.txt`): C19 infer with list, partial list, dict (str/int/port keys mixed), single array, C19
+/// containers not mutated, C19 set_tensors with every key kind.
 #[test]
 fn lists_pairs_and_maps_mean_the_same() {
     let model = adding();
@@ -45,7 +45,8 @@ fn lists_pairs_and_maps_mean_the_same() {
     assert_eq!((values(&three), values(&one), list.len()), (vec![3.0; 4], vec![1.0; 4], 2), "what was given is as it was");
 }
 
-/// OpenVINO: C18 array-like inputs, C18 single input, C18 mixed dtypes. An array is copied and cast when it is set.
+/// OpenVINO tests (see `tests/conformance.txt`): C18 array-like inputs, C18 single input, C18 mixed dtypes. An array is copied and cast
+/// when it is set.
 #[test]
 fn an_array_is_copied_at_once_and_cast() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -70,7 +71,8 @@ fn an_array_is_copied_at_once_and_cast() {
     assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
 }
 
-/// OpenVINO: C19 non-writable inputs always copied. After the copy, the request and the caller do not see each other's changes.
+/// OpenVINO test (see `tests/conformance.txt`): C19 non-writable inputs always copied. After the copy, the request and the caller do not
+/// see each other's changes.
 #[test]
 fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -82,7 +84,7 @@ fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     assert_eq!((values(&users), values(&own)), (vec![1.0; 4], vec![5.0; 4]));
 }
 
-/// OpenVINO: C19 dynamic model with 3 shapes, C19 scalars (sharing rules).
+/// OpenVINO tests (see `tests/conformance.txt`): C19 dynamic model with 3 shapes, C19 scalars (sharing rules).
 #[test]
 fn an_array_gives_an_open_input_its_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 0])], vec![port("y", &[0, 0])]);
@@ -100,7 +102,7 @@ fn an_array_gives_an_open_input_its_shape() {
     assert_eq!(kind(request.infer(aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
 }
 
-/// OpenVINO: C19 wrong type. The error contains the expected and the actual value, and no input is set.
+/// OpenVINO test (see `tests/conformance.txt`): C19 wrong type. The error contains the expected and the actual value, and no input is set.
 #[test]
 fn if_one_input_does_not_fit_none_is_set() {
     let model = adding();
@@ -165,7 +167,7 @@ fn inputs_that_panic_leave_the_request_idle() {
     request.infer(row([1.0; 4])).unwrap();
 }
 
-/// OpenVINO: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The axes that the caller declares select the batch axis. By
+/// OpenVINO tests: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The axes that the caller declares select the batch axis. By
 /// default, it is the first axis.
 #[test]
 fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
@@ -212,7 +214,7 @@ fn the_slices_of_a_running_batch_cannot_be_written() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 6.0]);
 }
 
-/// OpenVINO: C19 set_tensors with every key kind. Setting outputs is also atomic.
+/// OpenVINO test (see `tests/conformance.txt`): C19 set_tensors with every key kind. Setting outputs is also atomic.
 #[test]
 fn several_outputs_are_set_at_once() {
     let model = adding();

@@ -79,7 +79,7 @@ fn failures_stand_in_their_places() {
         let answers: Vec<_> = queue.ordered(&inputs, read_troubled).map(|answer| answer.map_err(|error| error.kind())).collect();
         assert_eq!(answers, TROUBLES);
         let errors = queue.wait_all().unwrap_err();
-        assert!(errors.errors.iter().all(|failed| failed.error.kind() == ErrorKind::Panic), "only the panic is nobody's answer: {errors}");
+        assert!(errors.errors.iter().all(|failed| failed.error.kind() == ErrorKind::Panic), "only the panic is not in `answers`: {errors}");
         queue.wait_all().unwrap();
     });
     in_time(|| {

@@ -15,7 +15,7 @@ fn outputs_are_read_before_the_request_is_idle() {
     let ended = request.prepare(row([1.0; 4]), false).unwrap().run();
     ended.outcome().unwrap();
     assert_eq!(values(ended.results().tensor(()).unwrap()), [2.0; 4]);
-    assert_eq!(request.infer(()).unwrap_err().kind(), ErrorKind::Busy, "nobody runs on it meanwhile");
+    assert_eq!(request.infer(()).unwrap_err().kind(), ErrorKind::Busy, "a prepared request is busy");
     drop(ended);
     request.infer(row([2.0; 4])).unwrap();
 }

@@ -279,8 +279,8 @@ impl World {
         }
     }
 
-    /// Cancels the current run. The current run waits in the manual executor, so the cancel ends the run. Its callback is called on another
-    /// thread.
+    /// Cancels the current run. The current run waits in the manual executor, so the cancel ends the run at once. The callback of the run
+    /// is called on another thread.
     fn cancel(&mut self, cancel: impl FnOnce()) {
         let ended = self.request.completed();
         cancel();

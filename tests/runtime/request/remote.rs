@@ -52,7 +52,7 @@ fn doubling_rows() -> CompiledModel {
     compile_ports(Arc::new(doubling_there()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])])
 }
 
-/// OpenVINO: canCreateRemote. A tensor has the parameters of its context.
+/// OpenVINO test: canCreateRemote. A tensor has the parameters of its context.
 #[test]
 fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!((context().device(), context().params()), ("NULL", ContextParams::DeviceMemory { max_bytes: None }));
@@ -67,7 +67,7 @@ fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!(core().default_context("GPU.7").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// OpenVINO: cantCreateBlobWithInvalidSize.
+/// OpenVINO test: cantCreateBlobWithInvalidSize.
 #[test]
 fn a_size_that_overflows_is_refused() {
     for context in [context(), core().create_context("NULL", &ContextParams::SharedMemory).unwrap()] {
@@ -75,7 +75,7 @@ fn a_size_that_overflows_is_refused() {
     }
 }
 
-/// OpenVINO: test_remote_api. The device CPU has no default context, so getting it fails.
+/// OpenVINO test: test_remote_api. The device CPU has no default context, so getting it fails.
 #[test]
 fn a_device_without_memory_of_its_own_says_so() {
     for context in [core().default_context("CPU"), core().create_context("CPU", &ContextParams::DeviceMemory { max_bytes: Some(1) })] {
@@ -85,8 +85,8 @@ fn a_device_without_memory_of_its_own_says_so() {
     }
 }
 
-/// OpenVINO: remoteTensorAsTensor, test_remote_api. The host can read the element type and shape, and set the shape. The host cannot access
-/// the values.
+/// OpenVINO tests: remoteTensorAsTensor, test_remote_api. The host can read the element type and shape, and set the shape. The host cannot
+/// access the values.
 #[test]
 fn the_host_sees_type_and_shape_and_nothing_else() {
     let mut tensor = context().create_tensor(ElementType::F32, [2, 6]).unwrap();
@@ -110,7 +110,7 @@ fn the_host_sees_type_and_shape_and_nothing_else() {
     assert_eq!(copied(&tensor), [0.0; 12]);
 }
 
-/// OpenVINO: test_remote_api. `create_host_tensor` returns an ordinary tensor.
+/// OpenVINO test: test_remote_api. `create_host_tensor` returns an ordinary tensor.
 #[test]
 fn a_host_tensor_of_the_context_is_a_plain_tensor() {
     let tensor = context().create_host_tensor(ElementType::F32, [2, 2]).unwrap();
@@ -158,7 +158,7 @@ fn copies_that_do_not_fit_are_refused() {
     device.copy_to(&host).unwrap();
 }
 
-/// OpenVINO: inferWithRemoteNoThrow, canInputRemoteTensor. Runs a remote input with a host output and with a remote output.
+/// OpenVINO tests: inferWithRemoteNoThrow, canInputRemoteTensor. Runs a remote input with a host output and with a remote output.
 #[test]
 fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -174,7 +174,7 @@ fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     assert_eq!(copied(&output), [10.0; 4], "a host tensor may follow");
 }
 
-/// OpenVINO: canInputOutputRemoteTensor. A remote output that is too large gets the shape of the result, in the same memory.
+/// OpenVINO test: canInputOutputRemoteTensor. A remote output that is too large gets the shape of the result, in the same memory.
 #[test]
 fn a_remote_output_with_room_is_reshaped_and_one_without_fails_the_run() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -257,7 +257,7 @@ fn a_device_refuses_memory_of_another_one_when_it_is_set() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), NUMBERS);
 }
 
-/// OpenVINO: SetInputTensors_remote_tensor_default. The host copies the slices of a batch, so they cannot be remote.
+/// OpenVINO test: SetInputTensors_remote_tensor_default. The host copies the slices of a batch, so they cannot be remote.
 #[test]
 fn a_batch_of_remote_slices_is_refused_and_a_batch_of_one_is_a_tensor() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -314,7 +314,7 @@ fn the_zeros_of_the_null_device_reach_its_own_memory() {
     assert_eq!(copied(&output), [0.0; 4]);
 }
 
-/// OpenVINO: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context is dropped, and a context after its core is
+/// OpenVINO tests: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context is dropped, and a context after its core is
 /// dropped.
 #[test]
 fn tensors_outlive_their_context_and_contexts_their_core() {

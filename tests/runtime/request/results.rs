@@ -13,7 +13,7 @@ fn computed() -> InferRequest {
     request
 }
 
-/// OpenVINO: C19 get_results, C19 inputs/outputs properties, C19 tensor_setter.
+/// OpenVINO tests (see `tests/conformance.txt`): C19 get_results, C19 inputs/outputs properties, C19 tensor_setter.
 #[test]
 fn results_are_found_by_name_alias_index_and_port() {
     let request = computed();
@@ -53,7 +53,7 @@ fn only_those_asked_for_are_given_in_that_order() {
     assert_eq!(kind(request.results_of(["sum", "a"])), Some(ErrorKind::NotFound));
 }
 
-/// OpenVINO: C19 share_inputs/share_outputs memory identity.
+/// OpenVINO test (see `tests/conformance.txt`): C19 share_inputs/share_outputs memory identity.
 #[test]
 fn shared_results_follow_the_next_run_and_owned_ones_do_not() {
     let request = computed();
@@ -88,7 +88,7 @@ fn an_index_that_is_no_output_panics_with_the_names() {
     drop(computed().results().unwrap()["z"].clone());
 }
 
-/// OpenVINO: C19 get_compiled_model.
+/// OpenVINO test (see `tests/conformance.txt`): C19 get_compiled_model.
 #[test]
 fn a_request_knows_its_model() {
     let request = computed();

@@ -26,7 +26,7 @@ pub(super) fn adding() -> CompiledModel {
     compile_ports(Arc::new(script), inputs, outputs)
 }
 
-/// OpenVINO: Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync.
+/// OpenVINO tests: Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync.
 #[test]
 fn a_new_request_has_tensors_that_fit_its_ports_and_runs() {
     let model = adding();
@@ -42,7 +42,7 @@ fn a_new_request_has_tensors_that_fit_its_ports_and_runs() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [0.0; 4]);
 }
 
-/// OpenVINO: getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs,
+/// OpenVINO tests: getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs,
 /// getOutputsFromSplitFunctionWithSeveralOutputs.
 #[test]
 fn name_alias_index_and_port_mean_the_same_tensor() {
@@ -61,7 +61,7 @@ fn name_alias_index_and_port_mean_the_same_tensor() {
     }
 }
 
-/// OpenVINO: getInputFromFunctionWithSingleInput, getOutputFromFunctionWithSingleInput.
+/// OpenVINO tests: getInputFromFunctionWithSingleInput, getOutputFromFunctionWithSingleInput.
 #[test]
 fn the_only_port_needs_no_name() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -75,7 +75,7 @@ fn the_only_port_needs_no_name() {
     assert!(several.set_output_tensor((), &row([1.0; 4])).is_err());
 }
 
-/// OpenVINO: failToSetTensorWithIncorrectName, SetInputTensors_No_index.
+/// OpenVINO tests: failToSetTensorWithIncorrectName, SetInputTensors_No_index.
 #[test]
 fn an_unknown_name_index_or_port_lists_the_known_ones() {
     let request = adding().create_infer_request().unwrap();
@@ -104,7 +104,7 @@ fn an_unknown_name_index_or_port_lists_the_known_ones() {
     }
 }
 
-/// OpenVINO: canSetAndGetInput, canSetAndGetOutput, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
+/// OpenVINO tests: canSetAndGetInput, canSetAndGetOutput, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
 /// canInferWithSetInOutBlobs.
 #[test]
 fn the_users_tensors_stay_the_requests_tensors() {
@@ -127,7 +127,7 @@ fn the_users_tensors_stay_the_requests_tensors() {
     assert_eq!((values(&tensors[2]), values(&tensors[3])), (vec![3.0; 4], vec![-1.0; 4]));
 }
 
-/// OpenVINO: secondCallGetInputDoNotReAllocateData, secondCallGetOutputDoNotReAllocateData, canInferWithGetIn, canInferWithGetOut.
+/// OpenVINO tests: secondCallGetInputDoNotReAllocateData, secondCallGetOutputDoNotReAllocateData, canInferWithGetIn, canInferWithGetOut.
 #[test]
 fn the_requests_own_tensors_stay_where_they_are() {
     let request = adding().create_infer_request().unwrap();
@@ -143,7 +143,7 @@ fn the_requests_own_tensors_stay_where_they_are() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [7.0; 4]);
 }
 
-/// OpenVINO: CheckInferIsNotChangeInput.
+/// OpenVINO test: CheckInferIsNotChangeInput.
 #[test]
 fn a_run_does_not_change_its_input() {
     let request = adding().create_infer_request().unwrap();
@@ -154,7 +154,7 @@ fn a_run_does_not_change_its_input() {
     }
 }
 
-/// OpenVINO: CanSetInBlobWithDifferentPrecision, CanSetOutBlobWithDifferentPrecision.
+/// OpenVINO tests: CanSetInBlobWithDifferentPrecision, CanSetOutBlobWithDifferentPrecision.
 #[test]
 fn only_the_ports_element_type_is_accepted() {
     for own in ElementType::ALL {
@@ -176,7 +176,7 @@ fn only_the_ports_element_type_is_accepted() {
     }
 }
 
-/// OpenVINO: failToSetInputWithIncorrectSizes, failToSetOutputWithIncorrectSizes.
+/// OpenVINO tests: failToSetInputWithIncorrectSizes, failToSetOutputWithIncorrectSizes.
 #[test]
 fn a_tensor_of_another_shape_is_refused_with_both_shapes() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -190,7 +190,8 @@ fn a_tensor_of_another_shape_is_refused_with_both_shapes() {
     }
 }
 
-/// OpenVINO: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow, InferStaticNetworkSetChangedOutputTensorThrow.
+/// OpenVINO tests: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow,
+/// InferStaticNetworkSetChangedOutputTensorThrow.
 #[test]
 fn a_tensor_that_is_reshaped_away_fails_the_start_and_back_it_works() {
     #[derive(Debug)]

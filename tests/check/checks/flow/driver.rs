@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Upstream's event enters the queue.
+    /// Accepts an event of upstream, which enters the queue.
     pub(super) fn accept(&mut self, item: Item) {
         self.accepted[place(item)] = Some(item);
         let done = Step::Returns(Ok(()));
@@ -187,7 +187,7 @@ impl World {
         true
     }
 
-    /// FLUSH_STOP passes the source pad.
+    /// Changes the source pad when FLUSH_STOP passes it.
     pub(super) fn source_flush_ends(&mut self) {
         self.source_is_flushing = false;
         (self.sticky[1], self.sticky[2]) = (Stored::default(), Stored::default());

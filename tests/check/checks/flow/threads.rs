@@ -225,7 +225,7 @@ impl World {
             Step::FlushOver => {
                 if world.sink_lock == Some(who) {
                     world.sink_lock = None;
-                    // Caps that were not sent follow the flush.
+                    // Upstream sends caps that it has not sent yet after the flush.
                     let caps = world.upstream.iter().find(|step| matches!(step, Step::Send(Caps(_)))).cloned();
                     world.upstream = script(AFTER_FLUSH);
                     world.upstream.extend(caps);
@@ -356,7 +356,7 @@ impl World {
                         (BLOCKS, vec![Step::Blocked(turn, n_links, closings)]),
                         (ERRORS, vec![Step::FramePushed(turn, Return::Error(1), closings)]),
                         (ENDS, vec![Step::FramePushed(turn, Return::Eos, closings)]),
-                        // The peer is unlinked during the push and then stopped.
+                        // The peer is unlinked during the push, and is then stopped.
                         (PARTS, vec![Step::Blocked(turn, n_links, closings)]),
                         (SEEKS, [&[Step::FramePushed(turn, Return::Flushing, closings)], FLUSH.as_slice()].concat()),
                         (BREAKS, vec![Step::Breaks(turn, closings)]),
