@@ -1,5 +1,5 @@
-//! Behavior that every device must have. Each test exists once. The list at the end of this file adds each device in one line. Doc comments
-//! name the equivalent OpenVINO behavior test.
+//! Behavior that every device must have. Each test is written once and runs on all devices. The list at the end of this file adds each
+//! device in one line. Doc comments name the equivalent OpenVINO behavior test.
 
 mod batches;
 mod blocking;
@@ -197,7 +197,7 @@ fn doubled(values: &[f32]) -> Vec<f32> {
     values.iter().map(|value| 2.0 * value).collect()
 }
 
-/// OpenVINO tests: CheckInputsOutputs, Cancreate_infer_request, getInputsFromFunctionWithSeveralInputs,
+/// Equivalent OpenVINO tests: CheckInputsOutputs, Cancreate_infer_request, getInputsFromFunctionWithSeveralInputs,
 /// getOutputsFromFunctionWithSeveralOutputs.
 fn ports_are_those_of_the_model(device: &UnderTest) {
     let model = (device.add)();
@@ -211,7 +211,8 @@ fn ports_are_those_of_the_model(device: &UnderTest) {
     assert!(model.optimal_number_of_requests() >= 1);
 }
 
-/// OpenVINO tests: canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync, CorrectOneAsyncInferWithGetInOutWithInfWait.
+/// Equivalent OpenVINO tests: canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync,
+/// CorrectOneAsyncInferWithGetInOutWithInfWait.
 fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     let model = (device.add)();
     let (a, b) = (row([1.0, 2.0, 3.0, 4.0]), row([0.5, 0.25, -3.0, 10.0]));
@@ -228,7 +229,7 @@ fn synchronous_and_asynchronous_runs_give_the_same(device: &UnderTest) {
     assert_eq!((values(&direct[0]), values(&direct[1])), first);
 }
 
-/// OpenVINO tests: canInferWithSetInOutBlobs, canSetAndGetOutput, getAfterSetOutputDoNotChangeOutput.
+/// Equivalent OpenVINO tests: canInferWithSetInOutBlobs, canSetAndGetOutput, getAfterSetOutputDoNotChangeOutput.
 fn results_land_in_the_users_own_memory(device: &UnderTest) {
     let request = (device.add)().create_infer_request().unwrap();
     let (sum, difference) = (row([9.0; 4]), row([9.0; 4]));
@@ -243,7 +244,7 @@ fn results_land_in_the_users_own_memory(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: secondCallGetInputAfterInferSync, secondCallGetOutputAfterInferSync, secondCallGetInputDoNotReAllocateData,
+/// Equivalent OpenVINO tests: secondCallGetInputAfterInferSync, secondCallGetOutputAfterInferSync, secondCallGetInputDoNotReAllocateData,
 /// secondCallGetOutputDoNotReAllocateData.
 fn own_tensors_stay_where_they_are(device: &UnderTest) {
     let request = (device.identity)().create_infer_request().unwrap();
@@ -259,7 +260,7 @@ fn own_tensors_stay_where_they_are(device: &UnderTest) {
     }
 }
 
-/// OpenVINO test: CheckInferIsNotChangeInput.
+/// Equivalent OpenVINO test: CheckInferIsNotChangeInput.
 fn a_run_does_not_change_its_input(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let input = batch(3, 2);
@@ -269,7 +270,7 @@ fn a_run_does_not_change_its_input(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow,
+/// Equivalent OpenVINO tests: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow,
 /// InferStaticNetworkSetChangedOutputTensorThrow.
 fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     for port in ["x", "y"] {
@@ -286,8 +287,8 @@ fn a_fixed_tensor_that_is_reshaped_away_and_back_works(device: &UnderTest) {
     }
 }
 
-/// OpenVINO test: Inference_ROI_Tensor. Engines must not read the gaps between the rows of a region. The tests for roi_nchw and roi_1d are
-/// in `request::cascade`.
+/// Equivalent OpenVINO test: Inference_ROI_Tensor. Engines must not read the gaps between the rows of a region. The tests for roi_nchw and
+/// roi_1d are in `request::cascade`.
 fn a_strided_region_as_input_gives_exact_numbers(device: &UnderTest) {
     let big = Tensor::from_slice([5, 7], &(0..35).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
     let request = (device.double)().create_infer_request().unwrap();
@@ -326,8 +327,8 @@ fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     }
 }
 
-/// OpenVINO test: InferDynamicNetwork. Runs the same shape twice, then a larger shape within the bounds, then smaller and larger shapes
-/// alternately.
+/// Equivalent OpenVINO test: InferDynamicNetwork. Runs the same shape twice, then a larger shape within the bounds, then smaller and larger
+/// shapes alternately.
 fn batch_sizes_may_alternate(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -339,8 +340,8 @@ fn batch_sizes_may_alternate(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: InferDynamicNetworkWithoutSetShape, InferDynamicNetworkBoundWithoutSetShape. An input tensor exists before its shape is
-/// known. A run with this empty tensor fails if the port has a lower bound.
+/// Equivalent OpenVINO tests: InferDynamicNetworkWithoutSetShape, InferDynamicNetworkBoundWithoutSetShape. An input tensor exists before
+/// its shape is known. A run with this empty tensor fails if the port has a lower bound.
 fn the_tensor_of_an_open_input_is_there_before_its_shape(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -354,7 +355,7 @@ fn the_tensor_of_an_open_input_is_there_before_its_shape(device: &UnderTest) {
     assert!(error.to_string().contains("expected [1..12, 4] f32, got [0, 4] f32"), "{error}");
 }
 
-/// OpenVINO tests: InferDynamicNetworkWithGetTensor, InferUpperBoundNetworkWithGetTensor, InferFullyDynamicNetworkWithGetTensor,
+/// Equivalent OpenVINO tests: InferDynamicNetworkWithGetTensor, InferUpperBoundNetworkWithGetTensor, InferFullyDynamicNetworkWithGetTensor,
 /// InferDynamicNetworkWithGetTensor2times, InferUpperBoundNetworkAfterIOTensorsReshaping. Before the run, the output has its type and no
 /// elements. After the run, it has the results, also through an older handle.
 fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
@@ -372,7 +373,7 @@ fn an_open_input_grows_and_shrinks_with_set_shape(device: &UnderTest) {
     }
 }
 
-/// OpenVINO test: InferDynamicNetworkGetSameTensor2times. A shape that was set remains for later runs.
+/// Equivalent OpenVINO test: InferDynamicNetworkGetSameTensor2times. A shape that was set remains for later runs.
 fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -388,7 +389,8 @@ fn a_shape_that_was_set_stays_for_the_next_runs(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: InferDynamicNetworkWithSetTensor, InferFullyDynamicNetworkWithSetTensor, InferDynamicNetworkWithSetTensor2times.
+/// Equivalent OpenVINO tests: InferDynamicNetworkWithSetTensor, InferFullyDynamicNetworkWithSetTensor,
+/// InferDynamicNetworkWithSetTensor2times.
 fn an_open_input_takes_the_shape_of_the_users_tensor(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -404,8 +406,8 @@ fn an_open_input_takes_the_shape_of_the_users_tensor(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: InferOutOfRangeShapeNetworkWithGetTensorLower, InferOutOfRangeShapeNetworkWithGetTensorUpper. The error has the expected
-/// and the actual shape, and the request stays usable.
+/// Equivalent OpenVINO tests: InferOutOfRangeShapeNetworkWithGetTensorLower, InferOutOfRangeShapeNetworkWithGetTensorUpper. The error has
+/// the expected and the actual shape, and the request stays usable.
 fn an_extent_out_of_its_bounds_is_an_error(device: &UnderTest) {
     let request = device.reshaped([Dim::from(2..=5), 4.into()], "N?").unwrap().create_infer_request().unwrap();
     let mut input = request.input_tensor(()).unwrap();
@@ -423,8 +425,8 @@ fn an_extent_out_of_its_bounds_is_an_error(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: InferDynamicNetworkSetUnexpectedOutputTensorBeforeInfer, InferDynamicNetworkSetOutputShapeBeforeInfer. The user's output
-/// tensor gets the actual shape, also if it was empty before.
+/// Equivalent OpenVINO tests: InferDynamicNetworkSetUnexpectedOutputTensorBeforeInfer, InferDynamicNetworkSetOutputShapeBeforeInfer. The
+/// user's output tensor gets the actual shape, also if it was empty before.
 fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -442,7 +444,7 @@ fn an_open_output_of_another_size_is_reshaped(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: InferDynamicNetworkSetOutputTensorPreAllocatedMemoryBeforeInfer,
+/// Equivalent OpenVINO tests: InferDynamicNetworkSetOutputTensorPreAllocatedMemoryBeforeInfer,
 /// InferDynamicNetworkGetOutputThenSetOutputTensorPreAllocatedMemoryBeforeInfer. The result is written to the user's memory.
 fn an_open_output_that_is_large_enough_keeps_its_memory(device: &UnderTest) {
     for asked_before in [false, true] {
@@ -463,7 +465,7 @@ fn an_open_output_that_is_large_enough_keeps_its_memory(device: &UnderTest) {
     }
 }
 
-/// OpenVINO test: InferDynamicNetworkWithLocalCore. The request is created after the core was dropped.
+/// Equivalent OpenVINO test: InferDynamicNetworkWithLocalCore. The request is created after the core was dropped.
 fn requests_are_made_and_run_without_the_core(device: &UnderTest) {
     let model = device.reshaped([Dim::Dynamic, 4.into()], "N?").unwrap();
     let request = model.create_infer_request().unwrap();
@@ -472,7 +474,7 @@ fn requests_are_made_and_run_without_the_core(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(3, 2)));
 }
 
-/// OpenVINO test: SetInputTensors_Cache_CheckDeepCopy. Later changes to the model do not affect its requests.
+/// Equivalent OpenVINO test: SetInputTensors_Cache_CheckDeepCopy. Later changes to the model do not affect its requests.
 fn a_model_that_is_changed_later_does_not_change_its_requests(device: &UnderTest) {
     let (core, name, model) = (device.source)();
     let request = core.compile_model(&model, name, &Config::default()).unwrap().create_infer_request().unwrap();
@@ -546,7 +548,7 @@ fn part_of_a_filled_input_is_a_tensor_of_its_own(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(0, 2)));
 }
 
-/// OpenVINO tests: StaticOutputToStaticInput, StaticOutputToDynamicInput, DynamicOutputToDynamicInput.
+/// Equivalent OpenVINO tests: StaticOutputToStaticInput, StaticOutputToDynamicInput, DynamicOutputToDynamicInput.
 fn the_output_of_one_request_is_the_input_of_the_next(device: &UnderTest) {
     let (fixed, open, next) = ((device.identity)(), (device.double)(), (device.double)());
     let requests = [fixed, open, next].map(|model| model.create_infer_request().unwrap());
@@ -558,7 +560,7 @@ fn the_output_of_one_request_is_the_input_of_the_next(device: &UnderTest) {
     assert_eq!(values(&third.output_tensor(()).unwrap()), [4.0, 8.0, 12.0, 16.0]);
 }
 
-/// OpenVINO test: DynamicInputToDynamicOutput. The first request writes to the second request's input.
+/// Equivalent OpenVINO test: DynamicInputToDynamicOutput. The first request writes to the second request's input.
 fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     let (first, second) = ((device.double)().create_infer_request().unwrap(), (device.double)().create_infer_request().unwrap());
     first.set_output_tensor((), &second.input_tensor(()).unwrap()).unwrap();
@@ -586,7 +588,7 @@ fn the_output_is_fed_back(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: OVInferConsistencyTest.Infer, canRun3SyncRequestsConsistentlyFromThreads.
+/// Equivalent OpenVINO tests: OVInferConsistencyTest.Infer, canRun3SyncRequestsConsistentlyFromThreads.
 fn many_threads_infer_over_one_model(device: &UnderTest) {
     let model = (device.double)();
     std::thread::scope(|scope| {
@@ -602,7 +604,7 @@ fn many_threads_infer_over_one_model(device: &UnderTest) {
     });
 }
 
-/// OpenVINO tests: OVInferConsistencyTest.AsyncInfer, canRun3AsyncRequestsParallelWithWait.
+/// Equivalent OpenVINO tests: OVInferConsistencyTest.AsyncInfer, canRun3AsyncRequestsParallelWithWait.
 fn requests_run_beside_each_other(device: &UnderTest) {
     let model = (device.double)();
     let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();
@@ -617,8 +619,8 @@ fn requests_run_beside_each_other(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. With the second configuration, the model computes on the thread
-/// that starts the run, so the run ends when the engine call returns.
+/// Equivalent OpenVINO tests: canCancelAsyncRequest, CanResetAfterCancelAsyncRequest. With the second configuration, the model computes on
+/// the thread that starts the run, so the run ends when the engine call returns.
 fn a_canceled_request_runs_again(device: &UnderTest) {
     let of_one = Config { n_requests: Some(1), n_threads: Some(1), ..Config::default() };
     for config in [Config::default(), of_one] {
@@ -646,7 +648,7 @@ fn options_that_change_nothing_are_told(device: &UnderTest) {
     assert_eq!(values(&model.infer(batch(0, 2)).unwrap()[0]), doubled(&numbers(0, 2)));
 }
 
-/// OpenVINO test: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
+/// Equivalent OpenVINO test: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
 fn the_callback_may_restart_the_request(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -664,7 +666,7 @@ fn the_callback_may_restart_the_request(device: &UnderTest) {
     assert_eq!(answers, (1..=10).map(|power| 2_f32.powi(power)).collect::<Vec<_>>());
 }
 
-/// OpenVINO test: canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
+/// Equivalent OpenVINO test: canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
 fn requests_may_be_dropped_while_they_run(device: &UnderTest) {
     let model = (device.double)();
     let input = batch(0, 8);

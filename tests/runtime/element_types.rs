@@ -63,7 +63,7 @@ fn integers_beyond_32_bits_are_exact_or_refused() {
                 }
             }
         }
-        assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}: the request goes on");
+        assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}: the request works after the error");
     }
 }
 
@@ -108,5 +108,5 @@ fn the_types_that_openvino_narrows_are_known() {
         assert!(says(narrowed, F32), "{narrowed}");
     }
     assert!(says(F32, F64));
-    assert!(!says(F32, I64), "indices and classes are small");
+    assert!(!says(F32, I64), "integer outputs are not reported");
 }

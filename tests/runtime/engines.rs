@@ -76,7 +76,7 @@ fn unusable_library_is_listed_with_reason_and_command() {
             let error = compile_in(&core, device).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{case}: {error}");
             assert!(error.to_string().contains(reason) && error.to_string().contains("pip install"), "{case}: {error}");
-            assert_eq!(compile_in(&core, "CPU").unwrap().device(), "CPU", "the others go on");
+            assert_eq!(compile_in(&core, "CPU").unwrap().device(), "CPU", "the other devices still work");
         }
     }
 }
@@ -425,7 +425,7 @@ fn reshaped_model_accepts_only_the_new_shapes() {
     let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let compiled = core.compile_model(&identity, device, &Config::default()).unwrap();
-        assert_eq!(compiled.outputs()[0].shape.to_string(), "[2, 4]", "{device}: known again, so that outputs are written in place");
+        assert_eq!(compiled.outputs()[0].shape.to_string(), "[2, 4]", "{device}: the output shape is static again");
         let request = compiled.create_infer_request().unwrap();
         request.infer(&two).unwrap();
         assert_eq!(values(&request.output_tensor(()).unwrap()), [1.0; 8]);
@@ -720,7 +720,7 @@ fn auto_takes_the_first_device_that_runs_the_model() {
     };
     let core = core_of([family_at("ORT.CPU", &broken), family_at("OPENVINO.CPU", &broken)]);
     let usual = "OPENVINO.CPU,ORT.CPU,CPU";
-    assert_eq!(compile_in(&auto(&core, usual), "AUTO").unwrap().device(), "CPU", "what is broken is passed over");
+    assert_eq!(compile_in(&auto(&core, usual), "AUTO").unwrap().device(), "CPU", "a device with a broken library was not skipped");
     let nothing = compile_in(&auto(&core, "OPENVINO.CPU,ORT.CPU"), "AUTO").unwrap_err();
     assert_eq!(nothing.kind(), ErrorKind::Unsupported);
     assert!(nothing.to_string().contains("OPENVINO.CPU is not available") && nothing.to_string().contains("ORT.CPU is not"), "{nothing}");
@@ -762,7 +762,7 @@ fn auto_skips_devices_with_unsuitable_ports() {
     };
     assert_eq!(refusing(0), (Ok("ORT.CPU".to_owned()), 1));
     assert_eq!(refusing(1), (Ok("CPU".to_owned()), 2));
-    assert_eq!(refusing(2), (Err("refusal 0".to_owned()), 2), "the first device's reason is told");
+    assert_eq!(refusing(2), (Err("refusal 0".to_owned()), 2), "the error of the first device is returned");
     // With static shapes, all devices report the same ports.
     let model = model.reshape([("x", PartialShape::from([1, 4]))]).unwrap();
     let refuse = |_: &ModelInfo| Err(Error::new(ErrorKind::Config, "never"));

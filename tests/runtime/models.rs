@@ -98,7 +98,7 @@ fn a_model_that_mixes_its_rows_gets_them_all_at_once() {
     }
 }
 
-/// OpenVINO test: OVIterationChaining.Simple. The output is fed back ten times and grows by one row each time.
+/// Equivalent OpenVINO test: OVIterationChaining.Simple. The output is fed back ten times and grows by one row each time.
 #[test]
 fn an_output_that_grows_is_fed_back_without_a_copy() {
     let request = compile(&tiny("append.onnx")).create_infer_request().unwrap();
@@ -138,5 +138,5 @@ fn a_model_that_cannot_be_computed_at_a_shape_is_refused_when_it_is_compiled() {
     assert_eq!(compiled.outputs()[0].shape.to_string(), "[1, 4]");
     let picture = Tensor::from_slice([1, 3, 16, 16], &[255.0_f32; 768]).unwrap();
     let scores = compiled.infer(&picture).unwrap().array::<f32>(()).unwrap();
-    assert!(scores[[0, 3]] > 0.9, "white is no color: {scores}");
+    assert!(scores[[0, 3]] > 0.9, "expected the class `other` for white: {scores}");
 }

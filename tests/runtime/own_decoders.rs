@@ -65,7 +65,7 @@ fn every_head_gives_an_attribute() {
     "#;
     let results = classified(&scratch, heads);
     let names: Vec<&str> = results.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["best", "any", "vector"], "a head that is not sure enough says nothing");
+    assert_eq!(names, ["best", "any", "vector"], "a head whose score is below its threshold has no result");
     assert!(matches!(&results[0].1, Outcome::Label { label: Some(label), .. } if **label == *"red"), "{results:?}");
     let Outcome::Labels(labels) = &results[1].1 else { panic!("{results:?}") };
     assert!(labels.len() == 1 && labels[0].label.as_deref() == Some("red") && labels[0].confidence > 0.9, "{labels:?}");
@@ -245,7 +245,7 @@ fn registered_decoders_are_used_and_checked() {
         assert!(parts.iter().all(|part| message.contains(part)), "{output}: {message}");
     }
     let message = refusal(&scratch, "rectangle.onnx", "decoder = \"middle\"\nclass = 1");
-    assert!(message.contains("unknown decoder `middle`"), "registered nowhere else: {message}");
+    assert!(message.contains("unknown decoder `middle`"), "the decoder is registered in one engine only: {message}");
 }
 
 /// A decoder that returns one point in the input, for the whole image and for an object.

@@ -22,7 +22,7 @@ fn named<'a>(nodes: &'a [NodeTime], name: &str) -> Vec<&'a NodeTime> {
     nodes.iter().filter(|node| node.name == name || node.name.starts_with(&format!("{name}."))).collect()
 }
 
-/// OpenVINO tests: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
+/// Equivalent OpenVINO tests: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
 #[test]
 fn every_node_is_told_after_synchronous_and_asynchronous_runs() {
     let request = profiled(&tiny("add.onnx")).create_infer_request().unwrap();
@@ -42,7 +42,7 @@ fn every_node_is_told_after_synchronous_and_asynchronous_runs() {
     }
 }
 
-/// OpenVINO test: perfCountWereNotEnabledExceptionTest.
+/// Equivalent OpenVINO test: perfCountWereNotEnabledExceptionTest.
 #[test]
 fn without_profiling_the_error_says_how_to_enable_it() {
     let request = compile(&tiny("add.onnx")).create_infer_request().unwrap();
@@ -54,7 +54,7 @@ fn without_profiling_the_error_says_how_to_enable_it() {
     assert_eq!(off.profiling_info().unwrap_err().kind(), ErrorKind::Config);
 }
 
-/// OpenVINO test: returnRequestBusyOnGetPerformanceCounts.
+/// Equivalent OpenVINO test: returnRequestBusyOnGetPerformanceCounts.
 #[test]
 fn a_running_request_is_busy() {
     let (request, gate) = request::gated();
@@ -86,7 +86,7 @@ fn the_times_are_those_of_the_latest_run() {
     assert!(of_one > Duration::ZERO && of_one * 20 < of_many, "{of_one:?} for a row, {of_many:?} for 2000");
 }
 
-/// OpenVINO test: CheckOperationInProfilingInfo. Each operation must appear under its name, either exactly or as a prefix.
+/// Equivalent OpenVINO test: CheckOperationInProfilingInfo. Each operation must appear under its name, either exactly or as a prefix.
 #[test]
 fn each_operation_of_a_real_model_appears_under_its_name() {
     let Some(path) = real("models/version-RFB-320.onnx") else { return };

@@ -186,7 +186,7 @@ fn requests_read_and_write_shared_memory_where_it_lies() {
     request.set_output_tensor((), &theirs).unwrap();
     request.infer(&ours).unwrap();
     assert_eq!([ours.address() as usize, theirs.address() as usize], [0, 1].map(|idx| seen[idx].load(Ordering::Relaxed)));
-    assert_eq!(values(&output), [3.0; 12], "the other mapping shows it");
+    assert_eq!(values(&output), [3.0; 12], "the other mapping has the new values");
     // The embedded engine copies inputs and outputs of the user once. The test checks that the results are in the user's memory.
     let request = compile(&tiny("double.onnx")).create_infer_request().unwrap();
     request.set_output_tensor((), &theirs).unwrap();
@@ -426,7 +426,7 @@ fn messages_that_are_no_tensor_are_refused() {
     {
         assert_eq!(send(message, descriptors).unwrap_err().kind(), ErrorKind::Io, "{} bytes, {} files", message.len(), descriptors.len());
     }
-    assert_eq!(open_files(|| drop(send(&message, &[file; 8]))), 0, "descriptors that came uninvited are closed");
+    assert_eq!(open_files(|| drop(send(&message, &[file; 8]))), 0, "unexpected descriptors were not closed");
     let (near, far) = UnixStream::pair().unwrap();
     drop(near);
     assert!(SharedTensor::receive(&far).unwrap().is_none());

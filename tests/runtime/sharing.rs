@@ -162,7 +162,7 @@ fn lone_frame_waits_at_most_the_batch_timeout() {
         let begin = Instant::now();
         receive(&detected(&detector, &gray_image(200))).unwrap();
         let took = begin.elapsed();
-        assert!(took >= timeout, "others had their time: {took:?}");
+        assert!(took >= timeout, "the run started before the batch timeout: {took:?}");
         assert!(took < timeout + Duration::from_secs(20), "{took:?}");
     }
     assert_eq!(device.script.n_calls(), 2);
@@ -272,7 +272,7 @@ fn stage_dropped_during_runs_frees_everything() {
         let (first, second) = (detected(&detector, &gray_image(255)), detected(&detector, &gray_image(255)));
         receive(&first).unwrap();
         drop(detector);
-        assert_eq!(Arc::strong_count(&device.script), before, "while a worker is on its way out");
+        assert_eq!(Arc::strong_count(&device.script), before, "objects of the engine remain after the last drop");
         // The job ran, was canceled, or never started. In each case its result was reported.
         drop(receive(&second));
     }
@@ -294,7 +294,7 @@ fn model_options_prevent_sharing_and_others_do_not() {
     let same: Vec<Stage> = same.iter().map(|options| Stage::detector(options).unwrap()).collect();
     assert_eq!(device.n_compiled(), 1);
     let of = |detector: &Stage, value| receive(&detected(detector, &gray_image(value))).unwrap();
-    assert_eq!((of(&first, 200).len(), of(&same[0], 200).len(), of(&same[0], 250).len()), (1, 0, 1), "each has its threshold");
+    assert_eq!((of(&first, 200).len(), of(&same[0], 200).len(), of(&same[0], 250).len()), (1, 0, 1), "each stage uses its own threshold");
     assert_eq!((of(&same[1], 200)[0].label.as_deref(), of(&first, 200)[0].label.as_deref()), (Some("box"), Some("rectangle")));
     let others = [
         StageOptions { n_requests: Some(2), ..options.clone() },
@@ -317,7 +317,7 @@ fn conflicting_options_of_a_shared_name_are_an_error() {
     let first = Stage::detector(&options).unwrap();
     let open = StageOptions { device: None, n_requests: None, batch_size: None, ..options.clone() };
     let second = Stage::detector(&open).unwrap();
-    assert_eq!(second.model().device(), first.model().device(), "what is left open is as the other has it");
+    assert_eq!(second.model().device(), first.model().device(), "unset options are those of the other stage");
     let says = |error: Error, parts: &[&str]| {
         let result = error.to_string();
         assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| result.contains(part)), "{result}");
@@ -397,7 +397,7 @@ fn dropped_stage_waits_for_its_frame_in_a_shared_batch() {
         drop(leaving);
         sender.send(()).unwrap();
     });
-    assert!(left.recv_timeout(Duration::from_millis(50)).is_err(), "its frame is in the engine, with another's");
+    assert!(left.recv_timeout(Duration::from_millis(50)).is_err(), "the drop returned while its frame was in the engine");
     gate.open();
     assert_eq!((receive(&second).unwrap().len(), receive(&third).unwrap().len()), (1, 1), "no frame was canceled");
     receive(&left);
@@ -422,7 +422,7 @@ fn stage_may_be_dropped_in_a_result_closure() {
     let begin = Instant::now();
     go_on.send(()).unwrap();
     receive(&receiver);
-    assert!(begin.elapsed() < Duration::from_secs(4), "it does not wait for itself");
+    assert!(begin.elapsed() < Duration::from_secs(4), "the drop waited for its own closure");
     eventually(move || Arc::strong_count(&device.script) == before);
 }
 

@@ -177,11 +177,11 @@ fn white_image_has_three_hundred_objects_and_black_none() {
     let mut cells: Vec<(u32, u32)> = found.iter().map(|found| (found.rect.x.round() as u32, found.rect.y.round() as u32)).collect();
     cells.sort_unstable();
     cells.dedup();
-    assert_eq!(cells.len(), 300, "no cell twice");
+    assert_eq!(cells.len(), 300, "two detections have the same cell");
     let mut ids: Vec<ObjectId> = found.iter().map(|found| found.id).collect();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), 300, "no name twice");
+    assert_eq!(ids.len(), 300, "two detections have the same ID");
     assert!(found.iter().all(|found| (found.rect.width - 4.0).abs() < 1e-3 && (found.rect.height - 4.0).abs() < 1e-3));
     assert_eq!(detect(PixelRect::whole(size), BLACK).len(), 0);
     assert_eq!(detect(PixelRect { x: 0, y: 0, width: 40, height: 60 }, WHITE).len(), 150);
@@ -330,7 +330,7 @@ fn latency_scheduling_runs_the_oldest_frame_first() {
     let ages = [50, 400, 40, 300, 30, 300];
     let order = |scheduling| done_in_order(scheduling, &ages, |_, _| {}).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
     assert_eq!(order(Scheduling::Throughput), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(order(Scheduling::Latency), [1, 3, 5, 0, 2, 4], "of the same age, who came first");
+    assert_eq!(order(Scheduling::Latency), [1, 3, 5, 0, 2, 4], "frames of equal age keep their order");
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn canceled_frames_do_not_run_and_complete_at_once() {
         assert!(guards[1].displace() && guards[3].displace());
         detector.discard_canceled();
         guards[2].cancel();
-        assert_eq!(detector.stats().n_runs, 1, "the one before them");
+        assert_eq!(detector.stats().n_runs, 1, "only the first frame has run");
     });
     // The last frame is discarded at the time when its run would start.
     assert_eq!(order, [(1, false), (3, false), (0, true), (2, false), (4, true)]);

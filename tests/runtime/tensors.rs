@@ -20,7 +20,7 @@ fn kind<T>(result: roiflow::tensor::Result<T>) -> Option<ErrorKind> {
     result.err().map(|error| error.kind())
 }
 
-/// OpenVINO test: canCreateTensor.
+/// Equivalent OpenVINO test: canCreateTensor.
 #[test]
 fn a_tensor_has_the_type_shape_and_strides_that_were_asked_for() {
     let tensor = Tensor::new(ElementType::F32, [4, 3, 2]).unwrap();
@@ -28,11 +28,11 @@ fn a_tensor_has_the_type_shape_and_strides_that_were_asked_for() {
     assert_eq!((layout.n_elements(), layout.dense_bytes(), layout.stride_bytes()), (24, 96, &[24, 8, 4][..]));
     assert_eq!((tensor.element(), tensor.shape()), (ElementType::F32, Shape::from([4, 3, 2])));
     assert_eq!(kind(tensor.view::<i64>()), Some(ErrorKind::ElementType));
-    assert_eq!(kind(tensor.view_mut::<i32>()), Some(ErrorKind::ElementType), "of the same size is not enough");
+    assert_eq!(kind(tensor.view_mut::<i32>()), Some(ErrorKind::ElementType), "another type of the same size is not accepted");
     assert_eq!(tensor.view::<f32>().unwrap().to_vec(), [0.0; 24]);
 }
 
-/// OpenVINO test: emptySize.
+/// Equivalent OpenVINO test: emptySize.
 #[test]
 fn an_empty_tensor_has_an_address_and_views_without_elements() {
     for shape in [&[0][..], &[0, 4], &[3, 0, 2], &[0, 0, 0, 0]] {
@@ -44,7 +44,7 @@ fn an_empty_tensor_has_an_address_and_views_without_elements() {
     }
 }
 
-/// OpenVINO test: createAllocationOverflow.
+/// Equivalent OpenVINO test: createAllocationOverflow.
 #[test]
 fn a_shape_that_overflows_is_refused() {
     for shape in [&[usize::MAX][..], &[usize::MAX, 2], &[3, usize::MAX / 8], &[1 << 32, 1 << 32]] {
@@ -52,7 +52,7 @@ fn a_shape_that_overflows_is_refused() {
     }
 }
 
-/// OpenVINO tests: canAccessExternalData, canAccessExternalDataWithStrides.
+/// Equivalent OpenVINO tests: canAccessExternalData, canAccessExternalDataWithStrides.
 #[test]
 fn memory_of_somebody_else_is_read_and_written_in_place() {
     let memory = Memory::zeroed(32);
@@ -66,12 +66,12 @@ fn memory_of_somebody_else_is_read_and_written_in_place() {
     assert_eq!(all.view::<f32>().unwrap().to_vec(), [5.0, 6.0, 7.0, 0.0, 0.0, 0.0, 42.0, 0.0]);
     assert_eq!(kind(padded.view::<i16>()), Some(ErrorKind::ElementType));
     let layout = Layout::strided(ElementType::F32, [2, 3], &[24, 4]).unwrap();
-    assert_eq!(kind(Tensor::part_of(memory.clone(), layout, 0)), Some(ErrorKind::Shape), "it reaches past the end");
+    assert_eq!(kind(Tensor::part_of(memory.clone(), layout, 0)), Some(ErrorKind::Shape), "the layout ends after the memory");
     assert_eq!(kind(Tensor::part_of(memory, Layout::dense(ElementType::F32, [1]).unwrap(), 2)), Some(ErrorKind::Shape), "not aligned");
 }
 
-/// OpenVINO test: cannotCreateTensorWithWrongStrides. Covers a wrong number of strides, strides that are too small, and strides that are
-/// not a multiple of the element size.
+/// Equivalent OpenVINO test: cannotCreateTensorWithWrongStrides. Covers a wrong number of strides, strides that are too small, and strides
+/// that are not a multiple of the element size.
 #[test]
 fn strides_that_make_no_tensor_are_refused() {
     for bad in [&[24, 12, 4][..], &[8, 4], &[12, 0], &[12, 8], &[7, 4], &[3, 0], &[4, 3]] {
@@ -80,7 +80,7 @@ fn strides_that_make_no_tensor_are_refused() {
     Layout::strided(ElementType::F32, [2, 3], &[24, 8]).unwrap();
 }
 
-/// OpenVINO tests: canSetShape, canSetShapeOfOriginalSizeAfterDecreasing.
+/// Equivalent OpenVINO tests: canSetShape, canSetShapeOfOriginalSizeAfterDecreasing.
 #[test]
 fn a_tensor_grows_into_new_memory_and_shrinks_in_place() {
     let mut tensor = Tensor::new(ElementType::F32, [1, 2, 3]).unwrap();
@@ -97,10 +97,10 @@ fn a_tensor_grows_into_new_memory_and_shrinks_in_place() {
     for overflow in [[usize::MAX, 2], [3, usize::MAX / 8]] {
         assert_eq!(kind(tensor.set_shape(overflow)), Some(ErrorKind::Shape));
     }
-    assert_eq!(tensor.shape(), Shape::from([4, 5, 6, 7]), "as it was");
+    assert_eq!(tensor.shape(), Shape::from([4, 5, 6, 7]), "a failed reshape changed the shape");
 }
 
-/// OpenVINO tests: cannotSetShapeOfBiggerSizeOnPreallocatedMemory, canSetShapeOfSmallerSizeOnPreallocatedMemory,
+/// Equivalent OpenVINO tests: cannotSetShapeOfBiggerSizeOnPreallocatedMemory, canSetShapeOfSmallerSizeOnPreallocatedMemory,
 /// canSetShapeOfSameSizeOnPreallocatedMemory, canSetShapeOfOriginalSizeAfterDecreasingOnPreallocatedMemory, canChangeShapeOnStridedTensor.
 #[test]
 fn memory_of_somebody_else_is_never_outgrown() {
@@ -110,14 +110,14 @@ fn memory_of_somebody_else_is_never_outgrown() {
         tensor.set_shape(shape).unwrap();
         assert_eq!((&tensor.shape()[..], tensor.address()), (&shape[..], memory.address()));
     }
-    assert_eq!(kind(tensor.set_shape([4, 5, 7])), Some(ErrorKind::Shape), "although there are bytes behind it");
+    assert_eq!(kind(tensor.set_shape([4, 5, 7])), Some(ErrorKind::Shape), "the tensor must not grow beyond its own layout");
     let mut strided = over(&memory, &[4, 2, 2], &[64, 16, 4]);
     assert_eq!(kind(strided.set_shape([2, 4, 2])), Some(ErrorKind::Shape));
     strided.set_shape([1, 1, 2]).unwrap();
     assert_eq!(strided.layout().stride_bytes(), [64, 16, 4]);
 }
 
-/// OpenVINO tests: makeRangeRoiTensor, readRangeRoiBlob. Checks the offset, strides, shape and every address.
+/// Equivalent OpenVINO tests: makeRangeRoiTensor, readRangeRoiBlob. Checks the offset, strides, shape and every address.
 #[test]
 fn a_region_is_a_window_at_exactly_its_place() {
     let tensor = counted(&[1, 3, 6, 5]);
@@ -131,7 +131,7 @@ fn a_region_is_a_window_at_exactly_its_place() {
     }
 }
 
-/// OpenVINO test: makeRangeRoiBlobWrongSize.
+/// Equivalent OpenVINO test: makeRangeRoiBlobWrongSize.
 #[test]
 fn a_region_out_of_range_or_of_another_rank_is_refused() {
     let tensor = Tensor::new(ElementType::F32, [1, 3, 4, 4]).unwrap();
@@ -140,7 +140,7 @@ fn a_region_out_of_range_or_of_another_rank_is_refused() {
     }
 }
 
-/// OpenVINO tests: setSmallerShapeOnRoiTensor, setMaxSizeShapeOnRoiTensor, setShapeGtMaxOnRoiTensor, setMinShapeOnRoiTensor,
+/// Equivalent OpenVINO tests: setSmallerShapeOnRoiTensor, setMaxSizeShapeOnRoiTensor, setShapeGtMaxOnRoiTensor, setMinShapeOnRoiTensor,
 /// cannotSetShapeOnRoiTensor, setShapeInvalidExpandRoiRank.
 #[test]
 fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
@@ -158,7 +158,7 @@ fn a_region_takes_any_shape_within_the_one_it_was_made_with() {
     }
 }
 
-/// OpenVINO test: copy_to. Copies between dense and strided memory in every combination, for all element types.
+/// Equivalent OpenVINO test: copy_to. Copies between dense and strided memory in every combination, for all element types.
 #[test]
 fn copies_are_exact_for_every_type_and_stride() {
     fn check<T: Element + PartialEq + std::fmt::Debug>(from: impl Fn(u8) -> T) {

@@ -56,8 +56,8 @@ pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const 
     result
 }
 
-/// Defines a function that a foreign engine calls, with up to six arguments that are pointers or integers. It runs `$rust` with the default
-/// floating-point control.
+/// Defines a function that a foreign engine calls, with up to six arguments that are pointers or integers. The function runs `$rust` with
+/// the default floating-point control.
 macro_rules! entered_with_default_control {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $rust:path) => {
         $(#[$doc])*

@@ -741,7 +741,7 @@ pub(super) struct RunTask {
 impl RunTask {
     /// Queues the task. If the executor panics, the run ends with that error.
     pub(super) fn queue_on(self: Arc<Self>, executor: &dyn Executor) {
-        // A weak handle, because no part of the request may be freed on a thread of the engine.
+        // Keep only a weak handle: this may be a thread of the engine, on which the last handle must not free the request.
         let (shared, n_queued) = (Arc::downgrade(&self.shared), self.n_queued);
         if let Err(error) = catch(format_args!("the executor"), || executor.execute(self))
             && let Some(shared) = shared.upgrade()

@@ -332,6 +332,6 @@ fn memory_of_a_pool_has_one_user() -> usize {
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert!((1..=2).contains(&pool.n_idle()), "at most its capacity is kept: {}", pool.n_idle());
+        assert!((1..=2).contains(&pool.n_idle()), "the pool must keep at most its capacity: {}", pool.n_idle());
     })
 }

@@ -86,8 +86,8 @@ fn jobs(search: Search) -> usize {
             let n_failed = told.iter().filter(|(_, end)| *end != End::Good).count();
             told.sort_by_key(|(job, _)| *job);
             assert_eq!(told.iter().map(|(job, _)| *job).collect::<Vec<_>>(), [0, 1, 2, 3], "each job once, before wait_all returns");
-            assert_eq!(failed, n_failed, "wait_all tells what failed");
-            assert!(world.queue.wait_all().is_ok(), "and tells it once");
+            assert_eq!(failed, n_failed, "wait_all returned another number of errors");
+            assert!(world.queue.wait_all().is_ok(), "wait_all returned an error twice");
             assert!((0..n_requests).all(|_| world.queue.try_take_idle().map(std::mem::forget).is_some()), "all requests are idle");
             world.close();
         });
@@ -146,7 +146,7 @@ fn a_borrowed_request_comes_back() -> usize {
             }
             assert!(producer.is_none_or(|producer| producer.join().unwrap()), "a job is refused");
             let _told = world.queue.wait_all();
-            drop(world.queue.take_idle().expect("it is back"));
+            drop(world.queue.take_idle().expect("the request was not returned"));
             world.close();
         });
     }

@@ -14,8 +14,9 @@ fn slices(n: usize) -> (Tensor, Vec<Tensor>) {
     (big, slices)
 }
 
-/// OpenVINO tests: SetInputTensorsBase, SetInputTensorsAsync, SetInputTensors_Multiple_Infer. Each run reads the slices when it starts, so
-/// values that were written after `set_tensors` are used. In contrast to OpenVINO (SetInputTensors_Strides), slices may have strides.
+/// Equivalent OpenVINO tests: SetInputTensorsBase, SetInputTensorsAsync, SetInputTensors_Multiple_Infer. Each run reads the slices when it
+/// starts, so values that were written after `set_tensors` are used. In contrast to OpenVINO (SetInputTensors_Strides), slices may have
+/// strides.
 pub fn slices_of_a_batch_are_gathered_when_a_run_begins(device: &UnderTest) {
     let fixed = device.reshaped([4, 4], "N...").unwrap();
     for model in [fixed, (device.double)()] {
@@ -41,7 +42,7 @@ pub fn slices_of_a_batch_are_gathered_when_a_run_begins(device: &UnderTest) {
     }
 }
 
-/// OpenVINO test: SetInputTensors_Can_Infer_Dynamic. The batch size is the number of slices.
+/// Equivalent OpenVINO test: SetInputTensors_Can_Infer_Dynamic. The batch size is the number of slices.
 pub fn an_open_batch_is_the_number_of_slices(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -55,7 +56,7 @@ pub fn an_open_batch_is_the_number_of_slices(device: &UnderTest) {
     }
 }
 
-/// OpenVINO test: SetTensors_Batch1. One slice is set as an ordinary tensor, which `input_tensor` returns.
+/// Equivalent OpenVINO test: SetTensors_Batch1. One slice is set as an ordinary tensor, which `input_tensor` returns.
 pub fn a_batch_of_one_is_a_tensor(device: &UnderTest) {
     for model in [(device.double)(), (device.identity)()] {
         let request = model.create_infer_request().unwrap();
@@ -69,7 +70,7 @@ pub fn a_batch_of_one_is_a_tensor(device: &UnderTest) {
     }
 }
 
-/// OpenVINO tests: SetInputTensors_Get_Tensor_Not_Allowed, SetInputTensors_override_with_set.
+/// Equivalent OpenVINO tests: SetInputTensors_Get_Tensor_Not_Allowed, SetInputTensors_override_with_set.
 pub fn a_tensor_takes_the_place_of_a_batch(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     let (_big, slices) = slices(3);
@@ -87,7 +88,7 @@ pub fn a_tensor_takes_the_place_of_a_batch(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(7, 2)));
 }
 
-/// OpenVINO tests: SetInputTensors_Incorrect_count, SetInputTensors_Batch_Incorrect, SetInputTensors_Empty_Array,
+/// Equivalent OpenVINO tests: SetInputTensors_Incorrect_count, SetInputTensors_Batch_Incorrect, SetInputTensors_Empty_Array,
 /// SetInputTensors_diff_batches, SetInputTensors_Incorrect_tensor_element_type, SetInputTensors_Incorrect_tensor_shape,
 /// SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. Each error has the expected and the actual shape, and the request does not
 /// change.
@@ -141,7 +142,7 @@ pub fn a_slice_that_changes_its_shape_fails_the_start(device: &UnderTest) {
     assert_eq!(values(&request.output_tensor(()).unwrap())[..4], [1.0; 4]);
 }
 
-/// OpenVINO tests: SetInputTensors_No_Name, SetTensors_No_Name, SetTensors_Friendly_Name, SetInputTensors_No_index,
+/// Equivalent OpenVINO tests: SetInputTensors_No_Name, SetTensors_No_Name, SetTensors_Friendly_Name, SetInputTensors_No_index,
 /// SetInputTensors_no_name_multiple_inputs. Names of nodes are not names of tensors.
 pub fn a_batch_for_an_unknown_port_is_refused(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
@@ -160,8 +161,8 @@ pub fn a_batch_for_an_unknown_port_is_refused(device: &UnderTest) {
     request.infer(batch(0, 2)).unwrap();
 }
 
-/// OpenVINO tests (see `tests/conformance.txt`): SetInputTensors_Correct_all, C19 batched_tensors. The port is named by its name, index or
-/// handle, or omitted.
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): SetInputTensors_Correct_all, C19 batched_tensors. The port is named by its
+/// name, index or handle, or omitted.
 pub fn a_batch_is_set_by_any_key(device: &UnderTest) {
     let model = (device.double)();
     let request = model.create_infer_request().unwrap();

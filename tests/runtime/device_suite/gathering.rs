@@ -38,7 +38,7 @@ pub fn gathered_runs_get_each_its_own_row(device: &UnderTest) {
             in_time(move || running.wait()).unwrap();
             assert_eq!(values(&request.output_tensor(()).unwrap()), doubled(&numbers(100 * round + 4 * idx, 1)), "request {idx}");
         }
-        assert_eq!(*before.get_or_insert_with(addresses), addresses(), "results lie where they lay");
+        assert_eq!(*before.get_or_insert_with(addresses), addresses(), "the addresses of the results changed");
     }
     // Two kinds of runs are not batched: a synchronous run, and a run whose input has several batch items.
     requests[0].infer(batch(7, 1)).unwrap();

@@ -24,7 +24,7 @@ fn executed(request: &InferRequest) -> Vec<NodeTime> {
     request.profiling_info().unwrap().into_iter().filter(|node| node.status == NodeStatus::Executed).collect()
 }
 
-/// OpenVINO tests: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
+/// Equivalent OpenVINO tests: NotEmptyAfterSyncInfer, NotEmptyAfterAsyncInfer.
 pub fn nodes_are_told_after_synchronous_and_asynchronous_runs(device: &UnderTest) {
     let Some(model) = profiled(device) else { return };
     let request = model.create_infer_request().unwrap();
@@ -65,11 +65,11 @@ pub fn the_nodes_are_those_of_the_requests_own_run(device: &UnderTest) {
     for _ in 0..5 {
         busy.infer(batch(0, 2)).unwrap();
     }
-    assert_eq!(executed(&busy).len(), once, "runs add up");
+    assert_eq!(executed(&busy).len(), once, "the list of nodes grew with the runs");
     assert!(executed(&idle).is_empty());
 }
 
-/// OpenVINO test: perfCountWereNotEnabledExceptionTest.
+/// Equivalent OpenVINO test: perfCountWereNotEnabledExceptionTest.
 pub fn profiling_that_was_not_enabled_is_an_error(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.infer(batch(0, 1)).unwrap();

@@ -38,7 +38,7 @@ pub fn outputs_in_disjoint_regions_are_written_at_the_same_time(device: &UnderTe
     });
     let top = whole.roi(&[0, 0], &[1, 8]).unwrap();
     let held = top.view::<f32>().unwrap();
-    assert_eq!(kind(into_left.infer(())), Some(ErrorKind::Busy), "they have elements in common");
+    assert_eq!(kind(into_left.infer(())), Some(ErrorKind::Busy), "the regions overlap");
     drop(held);
     into_left.infer(()).unwrap();
 }
@@ -84,7 +84,7 @@ pub fn an_empty_output_leases_its_memory_once_it_has_elements(device: &UnderTest
     assert_eq!((values(&output), output.address()), (doubled(&numbers(2, 4)), address));
     output.set_shape([0, 4]).unwrap();
     let held = row.view_mut::<f32>().unwrap();
-    assert_eq!(kind(request.infer(batch(2, 4))), Some(ErrorKind::Busy), "the run would write what is being written");
+    assert_eq!(kind(request.infer(batch(2, 4))), Some(ErrorKind::Busy), "another guard writes the output");
     drop(held);
     request.infer(batch(1, 4)).unwrap();
     assert_eq!(values(&output), doubled(&numbers(1, 4)));

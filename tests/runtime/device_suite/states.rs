@@ -15,7 +15,7 @@ fn add(request: &InferRequest, value: f32) -> f32 {
     values(&request.output_tensor(()).unwrap())[3]
 }
 
-/// OpenVINO test: QueryState. Variables have names, and their ports are removed from the model.
+/// Equivalent OpenVINO test: QueryState. Variables have names, and their ports are removed from the model.
 pub fn a_variable_has_a_name_and_its_ports_are_no_ports_of_the_model(device: &UnderTest) {
     let model = device.summing();
     let names = |ports: &[Port]| ports.iter().map(|port| port.name().to_owned()).collect::<Vec<_>>();
@@ -36,7 +36,7 @@ pub fn what_a_run_leaves_is_what_the_next_one_reads(device: &UnderTest) {
     assert_eq!(values(&only_state(&request).state().unwrap()), [8.0; 4]);
 }
 
-/// OpenVINO test: SetState. A state that was set is read back unchanged and used by the next run.
+/// Equivalent OpenVINO test: SetState. A state that was set is read back unchanged and used by the next run.
 pub fn a_state_that_is_set_is_read_back_and_used(device: &UnderTest) {
     let model = device.summing();
     let request = model.create_infer_request().unwrap();
@@ -51,7 +51,7 @@ pub fn a_state_that_is_set_is_read_back_and_used(device: &UnderTest) {
     assert_eq!(error.to_string(), "variable `total_in`: expected [1, 4] f32, got [4] f32");
 }
 
-/// OpenVINO test: infer_querystate. A model without variables has an empty list, and a reset has no effect.
+/// Equivalent OpenVINO test: infer_querystate. A model without variables has an empty list, and a reset has no effect.
 pub fn a_model_without_variables_has_an_empty_list(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     assert!(request.query_state().unwrap().is_empty());
@@ -70,7 +70,7 @@ pub fn a_state_that_is_reset_is_zeros_again(device: &UnderTest) {
     assert_eq!(values(&only_state(&other).state().unwrap()), [2.0; 4]);
 }
 
-/// OpenVINO tests: 2infers_set, 2infers. Runs of one request do not change the state of another request. Here many requests run
+/// Equivalent OpenVINO tests: 2infers_set, 2infers. Runs of one request do not change the state of another request. Here many requests run
 /// concurrently.
 pub fn requests_never_see_each_others_state_under_load(device: &UnderTest) {
     let model = device.summing();

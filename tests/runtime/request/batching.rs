@@ -104,7 +104,7 @@ fn a_full_batch_leaves_and_the_others_wait_for_company() {
     // Several threads preprocess the inputs, so any of the four runs may be the last one.
     let enough = n_ended.clone();
     eventually(move || enough() == 3);
-    assert_eq!((n_ended(), calls_of(&calls)), (3, vec![3]), "one waits for two more");
+    assert_eq!((n_ended(), calls_of(&calls)), (3, vec![3]), "the fourth run waits for a batch");
     start(&requests[4..], 5.0);
     check(&requests, 1.0);
     assert_eq!(calls_of(&calls), [3, 3]);
@@ -122,7 +122,7 @@ fn a_lone_run_goes_alone_when_its_time_is_over() {
     }
     start(&requests[..3], 7.0);
     check(&requests[..3], 7.0);
-    assert_eq!(calls_of(&calls)[3..].iter().sum::<usize>(), 3, "some together or none, but all");
+    assert_eq!(calls_of(&calls)[3..].iter().sum::<usize>(), 3, "every run is in exactly one call");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
     let tries: Vec<_> = (0..20).map(|_| calls_of_eight()).collect();
     assert!(
         tries.iter().any(|calls| calls.len() <= 4),
-        "{tries:?}: two alone, and of the six one at most, if an engine was free when it came"
+        "{tries:?}: expected at most 4 calls: two single runs, then six runs of which at most one is single"
     );
 }
 
@@ -436,8 +436,8 @@ fn inputs_of_every_kind_are_gathered() {
     let outputs: Vec<_> = requests.iter().map(|request| values(&request.output_tensor(()).unwrap())).collect();
     let expected = [[14.0; 4], [14.0, 16.0, 18.0, 20.0], [2.0, 4.0, 6.0, 8.0], [10.0; 4], [12.0; 4]];
     assert_eq!(outputs, expected.map(|row| row.to_vec()));
-    assert_eq!(values(&results).iter().filter(|value| **value == -1.0).count(), 14, "only its own part was written");
-    assert_eq!(values(&requests[0].input_tensor(()).unwrap()), [7.0; 4], "what was filled is in the request's own tensor");
+    assert_eq!(values(&results).iter().filter(|value| **value == -1.0).count(), 14, "only the region of the output was written");
+    assert_eq!(values(&requests[0].input_tensor(()).unwrap()), [7.0; 4], "the filler wrote to the request's own tensor");
     assert_eq!(calls_of(&calls), [5]);
 }
 
@@ -448,7 +448,7 @@ fn tensors_of_the_user_are_leased_for_the_run_and_then_free() {
     let requests = requests(&model, 2);
     let input = row([1.0; 4]);
     requests[0].start_async(&input).unwrap();
-    assert!(input.view_mut::<f32>().is_err(), "a run that waits for company reads it");
+    assert!(input.view_mut::<f32>().is_err(), "a run that waits for a batch leases its input");
     start(&requests[1..], 2.0);
     check(&requests, 1.0);
     input.view_mut::<f32>().unwrap().fill(5.0);

@@ -274,7 +274,7 @@ fn runs_gather_while_the_engine_is_busy() {
     ended(&requests[0]).unwrap();
     assert_eq!((device.n_submitted() - n_before, device.hand.n_queued()), (2, 1));
     requests[0].start_async(row([9.0; 4])).unwrap();
-    assert_eq!(device.hand.n_queued(), 1, "the engine computes for the three others");
+    assert_eq!(device.hand.n_queued(), 1, "the engine computes a batch of the other three runs");
     assert!(device.hand.run_one());
     for (idx, request) in requests.iter().enumerate().skip(1) {
         ended(request).unwrap();
@@ -318,7 +318,7 @@ fn a_drop_while_the_engine_computes_waits_for_its_end() {
         assert_eq!(device.n_ended(), 0);
         assert!(device.hand.run_one());
         in_time(move || dropping.join().unwrap());
-        assert_eq!(device.n_ended(), 1, "the engine is done with the run when it is over");
+        assert_eq!(device.n_ended(), 1, "the run ended before the engine completed it");
     }
 }
 
@@ -539,7 +539,7 @@ fn rows_are_gathered_only_if_none_depends_on_the_others() {
     for (rows, expected) in cases {
         let device = Beside::new(rows);
         device.compile(x(), &batches(1)).unwrap();
-        assert_eq!(device.n_submitted(), 0, "nothing is tried where nothing is gathered");
+        assert_eq!(device.n_submitted(), 0, "without batching, there are no test runs");
         let error = device.compile(x(), &batches(3)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("batch size 3 of `model of ports` on device BESIDE: {expected}")), "{error}");
     }

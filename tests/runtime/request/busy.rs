@@ -18,7 +18,7 @@ impl FillInput for Nothing {
     }
 }
 
-/// OpenVINO tests: returnRequestBusyOnStartAsync, returnRequestBusyOnInfer, returnRequestBusyOnGetPerformanceCounts,
+/// Equivalent OpenVINO tests: returnRequestBusyOnStartAsync, returnRequestBusyOnInfer, returnRequestBusyOnGetPerformanceCounts,
 /// returnRequestBusyOnGetBlob, returnRequestBusyOnSetBlob, returnRequestBusyOnSetCompletionCallback,
 /// throwExceptionOnSetTensorAfterAsyncInfer, throwExceptionOnGetTensorAfterAsyncInfer.
 #[test]
@@ -57,8 +57,8 @@ fn every_access_to_a_running_request_is_busy() {
     }
 }
 
-/// OpenVINO tests: canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails. Tensors are checked before the state of the request
-/// changes.
+/// Equivalent OpenVINO tests: canResetBusyStatusIfStartAsyncFails, canResetBusyStatusIfInferFails. Tensors are checked before the state of
+/// the request changes.
 #[test]
 fn a_start_that_failed_leaves_the_request_idle_and_usable() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -98,7 +98,7 @@ fn what_a_running_request_reads_cannot_be_written() {
     assert_eq!(region.view_mut::<f32>().err().map(|error| error.kind()), busy);
     assert_eq!(input.set_shape([2, 2]).err().map(|error| error.kind()), busy);
     assert_eq!(row([0.0; 4]).copy_to(&input).err().map(|error| error.kind()), busy);
-    assert_eq!(values(&input), [1.0; 4], "it may be read");
+    assert_eq!(values(&input), [1.0; 4], "the input may still be read");
     assert!(manual.run_one());
     request.wait().unwrap();
     input.view_mut::<f32>().unwrap().fill(0.0);

@@ -9,7 +9,7 @@ use roiflow::runtime::ErrorKind;
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// OpenVINO tests: canCallAsyncWithCompletionCallback, callbackTakesOKIfAsyncRequestWasOK.
+/// Equivalent OpenVINO tests: canCallAsyncWithCompletionCallback, callbackTakesOKIfAsyncRequestWasOK.
 #[test]
 fn the_callback_ran_without_error_before_wait_returns() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -23,7 +23,7 @@ fn the_callback_ran_without_error_before_wait_returns() {
     }
 }
 
-/// OpenVINO test: syncInferDoesNotCallCompletionCallback.
+/// Equivalent OpenVINO test: syncInferDoesNotCallCompletionCallback.
 #[test]
 fn a_synchronous_run_does_not_call_back() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -32,7 +32,7 @@ fn a_synchronous_run_does_not_call_back() {
     request.wait().unwrap();
 }
 
-/// OpenVINO test: callbackIsCalledIfAsyncRequestFailed.
+/// Equivalent OpenVINO test: callbackIsCalledIfAsyncRequestFailed.
 #[test]
 fn the_error_of_a_run_reaches_the_callback_once_and_wait() {
     let request = compile(failing()).create_infer_request().unwrap();
@@ -43,7 +43,7 @@ fn the_error_of_a_run_reaches_the_callback_once_and_wait() {
     assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [Some(ErrorKind::Device)]);
 }
 
-/// OpenVINO test: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
+/// Equivalent OpenVINO test: canStartSeveralAsyncInsideCompletionCallbackWithSafeDtor.
 #[test]
 fn the_callback_may_restart_the_request_ten_times() {
     let model = compile(doubling());
@@ -66,11 +66,11 @@ fn the_callback_may_restart_the_request_ten_times() {
     assert_eq!(called, (1..=11).collect::<Vec<_>>());
     request.wait().unwrap();
     drop(request);
-    assert!(receiver.recv().is_err(), "the callback is gone with its request");
+    assert!(receiver.recv().is_err(), "the callback was not dropped with its request");
 }
 
-/// OpenVINO tests: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The request is idle before the callback
-/// is called. Waiters continue only after the callback has returned.
+/// Equivalent OpenVINO tests: ReturnResultNotReadyFromWaitInAsyncModeForTooSmallTimeout, wait_for_return_busy. The request is idle before
+/// the callback is called. Waiters continue only after the callback has returned.
 #[test]
 fn waiters_go_on_only_after_the_callback_ended() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -88,13 +88,13 @@ fn waiters_go_on_only_after_the_callback_ended() {
     assert!(!request.wait_for(Duration::ZERO).unwrap());
     assert!(!request.wait_for(Duration::from_millis(1)).unwrap());
     assert_eq!(kind(request.start_async(())), Some(ErrorKind::Busy), "only the callback itself may start the next run");
-    assert_eq!(kind(request.tensor("y")), Some(ErrorKind::Busy), "nor may others look at what it looks at");
+    assert_eq!(kind(request.tensor("y")), Some(ErrorKind::Busy), "other threads cannot read the tensors during the callback");
     go_on.send(()).unwrap();
     request.wait().unwrap();
     assert!(request.wait_for(Duration::ZERO).unwrap());
 }
 
-/// OpenVINO test: ImplDoesNotCopyCallback.
+/// Equivalent OpenVINO test: ImplDoesNotCopyCallback.
 #[test]
 fn the_closure_is_moved_and_not_cloned() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -233,7 +233,7 @@ fn user_data_is_there_for_the_callback() {
     request.set_callback(move |request, _| sender.send(request.user_data::<String>()).unwrap()).unwrap();
     request.start_async(()).unwrap();
     assert_eq!(request.user_data::<String>().as_deref().map(String::as_str), Some("frame 7"));
-    assert!(request.user_data::<u64>().is_none(), "it is no number");
+    assert!(request.user_data::<u64>().is_none(), "the user data is not a number");
     assert_eq!(kind(request.set_user_data(Arc::new(1_u64))), Some(ErrorKind::Busy));
     assert!(manual.run_one());
     assert_eq!(receiver.recv().unwrap().as_deref().map(String::as_str), Some("frame 7"));

@@ -9,7 +9,7 @@ use roiflow::runtime::{ErrorKind, Interrupt, RunContext, WeakInferRequest};
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// OpenVINO test: canCancelAsyncRequest. The run succeeds or fails with `Canceled`. No other result is possible.
+/// Equivalent OpenVINO test: canCancelAsyncRequest. The run succeeds or fails with `Canceled`. No other result is possible.
 #[test]
 fn a_canceled_run_ends_well_or_as_canceled() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -20,7 +20,7 @@ fn a_canceled_run_ends_well_or_as_canceled() {
     }
 }
 
-/// OpenVINO test: CanResetAfterCancelAsyncRequest.
+/// Equivalent OpenVINO test: CanResetAfterCancelAsyncRequest.
 #[test]
 fn a_canceled_request_starts_again() {
     let (request, manual) = turned_by_hand();
@@ -36,7 +36,7 @@ fn a_canceled_request_starts_again() {
     }
 }
 
-/// OpenVINO test: canCancelBeforeAsyncRequest.
+/// Equivalent OpenVINO test: canCancelBeforeAsyncRequest.
 #[test]
 fn canceling_an_idle_request_is_harmless() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -48,7 +48,7 @@ fn canceling_an_idle_request_is_harmless() {
     request.wait().unwrap();
 }
 
-/// OpenVINO test: canCancelInferRequest.
+/// Equivalent OpenVINO test: canCancelInferRequest.
 #[test]
 fn another_thread_may_cancel_a_synchronous_run() {
     let (request, gate) = gated();
@@ -130,7 +130,7 @@ fn a_canceled_request_can_be_dropped_while_it_runs() {
     request.start_async(()).unwrap();
     request.cancel();
     in_time(move || drop(request));
-    assert!(manual.run_one(), "its place in the queue finds nothing to do");
+    assert!(manual.run_one(), "the task of the dropped run has no effect");
 }
 
 /// Counts the interrupts of the engine.
@@ -259,12 +259,12 @@ fn a_task_of_an_earlier_run_executes_nothing() {
     request.start_async(()).unwrap();
     for _ in 0..3 {
         assert!(first.run_one());
-        assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty), "it is of a run that was canceled");
+        assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty), "the task of a canceled run executed a step");
     }
     assert!(first.run_one());
     assert_eq!(receiver.try_recv(), Ok("first"));
     assert!(!first.run_one());
-    assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty), "the second step is the other executor's");
+    assert_eq!(receiver.try_recv(), Err(mpsc::TryRecvError::Empty), "the second step ran on the wrong executor");
     assert!(second.run_one());
     request.wait().unwrap();
     assert_eq!(receiver.try_recv(), Ok("second"));

@@ -7,7 +7,7 @@ use roiflow::tensor::{ElementType, Tensor};
 use super::*;
 use crate::support::{row, values};
 
-/// OpenVINO tests: Inference_ROI_Tensor, roi_nchw. A region of an image with two channels.
+/// Equivalent OpenVINO tests: Inference_ROI_Tensor, roi_nchw. A region of an image with two channels.
 #[test]
 fn a_window_of_two_channels_gives_exact_numbers() {
     let big = Tensor::from_slice([1, 2, 5, 5], &(0..50).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
@@ -17,7 +17,7 @@ fn a_window_of_two_channels_gives_exact_numbers() {
     assert_eq!(values(&model.infer(&window).unwrap()[0]), expected);
 }
 
-/// OpenVINO tests: Inference_ROI_Tensor, roi_1d. The middle of a row.
+/// Equivalent OpenVINO tests: Inference_ROI_Tensor, roi_1d. The middle of a row.
 #[test]
 fn a_window_of_one_axis_gives_exact_numbers() {
     let big = Tensor::from_slice([5], &[0.0_f32, 1.0, 2.0, 3.0, 4.0]).unwrap();
@@ -36,8 +36,8 @@ fn growing() -> CompiledModel {
     compile_ports(Arc::new(script), vec![port("x", &[0, 16])], vec![port("y", &[0, 16])])
 }
 
-/// OpenVINO test: OVIterationChaining.Simple. The first tensor has the shape {0, 16}. The output is fed back ten times and grows by one row
-/// each time.
+/// Equivalent OpenVINO test: OVIterationChaining.Simple. The first tensor has the shape {0, 16}. The output is fed back ten times and grows
+/// by one row each time.
 #[test]
 fn an_output_that_is_fed_back_grows_by_a_row_each_time() {
     for asynchronous in [false, true] {
@@ -108,7 +108,7 @@ fn the_output_of_a_running_request_is_nobodys_input() {
     first.wait().unwrap();
     second.start_async(()).unwrap();
     let error = first.start_async(()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy, "and what one reads, no other writes");
+    assert_eq!(error.kind(), ErrorKind::Busy, "a run cannot write the input of another run");
     assert!(error.to_string().contains("output `y`"), "{error}");
     assert!(second_hand.run_one());
     second.wait().unwrap();

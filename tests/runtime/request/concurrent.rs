@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// OpenVINO test: canRun3SyncRequestsConsistentlyFromThreads.
+/// Equivalent OpenVINO test: canRun3SyncRequestsConsistentlyFromThreads.
 #[test]
 fn three_threads_run_three_requests_synchronously() {
     let model = compile(doubling());
@@ -24,7 +24,7 @@ fn three_threads_run_three_requests_synchronously() {
     });
 }
 
-/// OpenVINO test: canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
+/// Equivalent OpenVINO test: canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait.
 #[test]
 fn three_requests_are_started_and_dropped_without_a_wait() {
     let model = compile(doubling());
@@ -40,7 +40,7 @@ fn three_requests_are_started_and_dropped_without_a_wait() {
     });
 }
 
-/// OpenVINO test: canRun3AsyncRequestsConsistentlyWithWait.
+/// Equivalent OpenVINO test: canRun3AsyncRequestsConsistentlyWithWait.
 #[test]
 fn three_requests_run_one_after_the_other() {
     let model = compile(doubling());
@@ -52,7 +52,7 @@ fn three_requests_run_one_after_the_other() {
     }
 }
 
-/// OpenVINO test: canRun3AsyncRequestsParallelWithWait.
+/// Equivalent OpenVINO test: canRun3AsyncRequestsParallelWithWait.
 #[test]
 fn three_running_requests_are_waited_for_out_of_order() {
     let model = compile(doubling());
@@ -92,7 +92,7 @@ fn one_of_many_simultaneous_starts_wins() {
     }
 }
 
-/// OpenVINO test: OVInferConsistencyTest.Infer. Each thread that shares a compiled model gets only its own results.
+/// Equivalent OpenVINO test: OVInferConsistencyTest.Infer. Each thread that shares a compiled model gets only its own results.
 #[test]
 fn many_threads_infer_over_one_model() {
     let model = compile(doubling());

@@ -62,7 +62,7 @@ fn inputs_are_given_back_when_the_call_returns() {
     batch[0].view_mut::<f32>().unwrap().fill(0.0);
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C18 mixed dtypes. A single call gets values of different kinds.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C18 mixed dtypes. A single call gets values of different kinds.
 #[test]
 fn arrays_tensors_and_batches_are_mixed() {
     let inputs = vec![port("a", &[0, 4]), port("b", &[0, 4])];
@@ -117,7 +117,7 @@ fn requests_are_kept_and_released() {
     assert_eq!(Arc::strong_count(&script), base + 1);
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C19 output dict of model 1 as input of model 2 (=8).
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C19 output dict of model 1 as input of model 2 (=8).
 #[test]
 fn results_of_one_model_are_the_inputs_of_another() {
     let first = compile_ports(Arc::new(doubling()), vec![port("x", &[1, 4])], vec![port("x", &[1, 4])]);
@@ -127,6 +127,6 @@ fn results_of_one_model_are_the_inputs_of_another() {
     request.infer(results).unwrap();
     assert_eq!(values(&request.results().unwrap()["x"]), [8.0; 4]);
     let other = compile(doubling());
-    assert_eq!(kind(other.infer(request.results().unwrap()).map(drop)), None, "its input is called so, too");
+    assert_eq!(kind(other.infer(request.results().unwrap()).map(drop)), None, "the input has the name of the output");
     assert_eq!(kind(request.infer(other.infer(row([1.0; 4])).unwrap())), Some(ErrorKind::NotFound), "`y` is no input");
 }

@@ -10,8 +10,8 @@ use roiflow::tensor::Tensor;
 use super::*;
 use crate::support::{eventually, in_time, row, values};
 
-/// OpenVINO test (see `tests/conformance.txt`): C13 all 6 drop orders of core, compiled model and request. The equivalent of the test
-/// canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in the module `concurrent`.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C13 all 6 drop orders of core, compiled model and request. The equivalent of the
+/// test canRun3AsyncRequestsConsistentlyFromThreadsWithoutWait is in the module `concurrent`.
 #[test]
 fn core_model_and_request_may_go_in_any_order() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
@@ -38,7 +38,7 @@ fn core_model_and_request_may_go_in_any_order() {
     }
 }
 
-/// OpenVINO tests: LoadedAny, CreateRequestWithCoreRemoved. A request works after its core and model are dropped.
+/// Equivalent OpenVINO tests: LoadedAny, CreateRequestWithCoreRemoved. A request works after its core and model are dropped.
 #[test]
 fn a_request_works_without_its_core_and_model() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -49,7 +49,7 @@ fn a_request_works_without_its_core_and_model() {
     assert_eq!(request.compiled_model().properties().device, "NULL");
 }
 
-/// OpenVINO test: LoadedTensor.
+/// Equivalent OpenVINO test: LoadedTensor.
 #[test]
 fn tensors_outlive_request_model_and_core() {
     check_that_tensors_outlive(compile(doubling()));
@@ -90,7 +90,7 @@ fn a_request_that_is_dropped_while_it_runs_never_calls_back() {
     gate.open();
     dropping.join().unwrap();
     assert_eq!(n_called.load(Ordering::Acquire), 0);
-    assert_eq!(Arc::strong_count(&n_called), 1, "the callback is gone, too");
+    assert_eq!(Arc::strong_count(&n_called), 1, "the callback was not dropped");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_step_may_drop_the_last_handle() {
     *holder.lock().unwrap() = Some(request);
     gate.open();
     let waited = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
-    assert!(waited < Duration::from_secs(2), "it waited {waited:?} for itself");
+    assert!(waited < Duration::from_secs(2), "the drop waited {waited:?} for its own step");
 }
 
 /// A step that waits for its own run gets an error. Without the error, the step would block forever.
@@ -246,10 +246,10 @@ fn a_run_that_outlives_its_request_keeps_its_memory_until_it_ends() {
     request.start_async(&input).unwrap();
     gate.wait_for_arrivals(1);
     in_time(move || drop(request));
-    assert_eq!(Arc::strong_count(&watched), 2, "the callback is gone, the run is not");
+    assert_eq!(Arc::strong_count(&watched), 2, "the callback was dropped, and the run still exists");
     let busy = Some(roiflow::tensor::ErrorKind::Busy);
     assert_eq!(input.view_mut::<f32>().err().map(|error| error.kind()), busy, "the device still reads it");
-    assert_eq!(output.view::<f32>().err().map(|error| error.kind()), busy, "and writes it");
+    assert_eq!(output.view::<f32>().err().map(|error| error.kind()), busy, "the device still writes it");
     gate.open();
     in_time(move || {
         while Arc::strong_count(&watched) > 1 {

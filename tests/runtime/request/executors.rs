@@ -36,7 +36,7 @@ fn work(action: impl Fn() + Send + Sync + 'static) -> Arc<Work> {
     Arc::new(Work(Box::new(action)))
 }
 
-/// OpenVINO tests: canCreateTaskExecutor, canRunCustomFunction, canRun2FunctionsOneByOne.
+/// Equivalent OpenVINO tests: canCreateTaskExecutor, canRunCustomFunction, canRun2FunctionsOneByOne.
 #[test]
 fn every_executor_runs_tasks_in_order() {
     let manual = Arc::new(Manual::default());
@@ -88,7 +88,7 @@ fn urgent_tasks_without_end_leave_others_their_turn() {
     impl Task for Chain {
         fn run(self: Arc<Self>) {
             let n_run = self.2.fetch_add(1, Ordering::AcqRel);
-            assert!(n_run < 1000, "others wait for ever");
+            assert!(n_run < 1000, "the other tasks never run");
             if let Some(pool) = self.0.upgrade().filter(|_| self.1.load(Ordering::Acquire) < 3) {
                 pool.execute(self);
             }
@@ -110,7 +110,7 @@ fn urgent_tasks_without_end_leave_others_their_turn() {
     eventually(move || others.load(Ordering::Acquire) == 3);
     drop(pool);
     let n_run = chain.2.load(Ordering::Acquire);
-    assert!((48..=66).contains(&n_run), "16 in a row before each of the others, and 16 before nothing: {n_run}");
+    assert!((48..=66).contains(&n_run), "expected at most 16 urgent tasks in a row before each other task: {n_run}");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn urgent_tasks_of_many_threads_are_all_run() {
     }
 }
 
-/// OpenVINO tests: executorNotReleasedUntilTasksAreDone, canRun2FunctionsOneByOneWithoutWait.
+/// Equivalent OpenVINO tests: executorNotReleasedUntilTasksAreDone, canRun2FunctionsOneByOneWithoutWait.
 #[test]
 fn a_pool_that_is_dropped_ends_its_tasks_first() {
     let n_done = Arc::new(AtomicUsize::new(0));
@@ -157,7 +157,7 @@ fn a_pool_that_is_dropped_ends_its_tasks_first() {
     assert_eq!(n_done.load(Ordering::Acquire), 100);
 }
 
-/// OpenVINO test: canRunMultipleTasksFromMultipleThreads.
+/// Equivalent OpenVINO test: canRunMultipleTasksFromMultipleThreads.
 #[test]
 fn many_threads_may_queue_tasks() {
     let n_done = Arc::new(AtomicUsize::new(0));
@@ -178,7 +178,7 @@ fn many_threads_may_queue_tasks() {
     assert_eq!(n_done.load(Ordering::Acquire), 400);
 }
 
-/// OpenVINO test: startAsyncIsNotBlockedByAnotherTask.
+/// Equivalent OpenVINO test: startAsyncIsNotBlockedByAnotherTask.
 #[test]
 fn a_start_is_not_held_up_by_a_task_that_runs() {
     let gate = Gate::closed();
@@ -197,7 +197,7 @@ fn a_start_is_not_held_up_by_a_task_that_runs() {
     free.wait().unwrap();
 }
 
-/// OpenVINO test: runAndWaitDoesNotOwnTasks.
+/// Equivalent OpenVINO test: runAndWaitDoesNotOwnTasks.
 #[test]
 fn an_executor_forgets_a_task_that_it_ran() {
     let (sender, receiver) = mpsc::channel();
@@ -209,8 +209,8 @@ fn an_executor_forgets_a_task_that_it_ran() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// OpenVINO tests (see `tests/conformance.txt`): C16 manager is single, C16 the same device the same one. A device always gets the same
-/// executor.
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): C16 manager is single, C16 the same device the same one. A device always gets
+/// the same executor.
 #[test]
 fn all_models_of_a_core_share_one_pool() {
     let core = devices_core();
@@ -226,8 +226,8 @@ fn devices_core() -> Core {
     core
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C16 different devices get different executors. Tasks on two executors run on different
-/// threads.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C16 different devices get different executors. Tasks on two executors run on
+/// different threads.
 #[test]
 fn steps_run_where_their_executor_says() {
     let pools = [Arc::new(Pool::new("first", 1).unwrap()), Arc::new(Pool::new("second", 1).unwrap())];
@@ -264,7 +264,7 @@ fn too_many_requests_are_refused_when_they_are_made() {
     requests.iter().for_each(|request| request.wait().unwrap());
 }
 
-/// OpenVINO tests: canSetExclusiveAsyncRequests, withoutExclusiveAsyncRequests. Checks the number of executors.
+/// Equivalent OpenVINO tests: canSetExclusiveAsyncRequests, withoutExclusiveAsyncRequests. Checks the number of executors.
 #[test]
 fn exclusive_models_of_a_device_share_one_worker() {
     let core = devices_core();
@@ -299,7 +299,7 @@ fn exclusive_runs_keep_the_order_of_their_starts() {
             if self.1 == 0 {
                 self.0.wait();
             }
-            assert_eq!(std::thread::current().name(), Some("roiflow-NULL-exclusive-0"), "a fill elsewhere could be overtaken");
+            assert_eq!(std::thread::current().name(), Some("roiflow-NULL-exclusive-0"), "`fill` ran on another executor");
             input.dense_mut::<f32>()?.fill(self.1 as f32);
             Ok(())
         }
@@ -328,7 +328,7 @@ fn exclusive_runs_keep_the_order_of_their_starts() {
     }
 }
 
-/// OpenVINO test: ReusableCPUStreamsExecutor. While a handle of a pool exists, its name returns the same threads.
+/// Equivalent OpenVINO test: ReusableCPUStreamsExecutor. While a handle of a pool exists, its name returns the same threads.
 #[test]
 fn a_named_pool_is_reused_while_it_is_kept() {
     let executors = devices_core().executors().clone();
@@ -336,7 +336,7 @@ fn a_named_pool_is_reused_while_it_is_kept() {
     assert!(Arc::ptr_eq(&first, &executors.named("waiter", 1).unwrap()));
     assert_eq!(first.n_threads(), 2);
     assert!(!Arc::ptr_eq(&first, &executors.named("other", 1).unwrap()), "different names are different executors");
-    assert_eq!(executors.n_named(), 1, "the other one is gone");
+    assert_eq!(executors.n_named(), 1, "a pool without handles still exists");
     drop(first);
     assert_eq!(executors.n_named(), 0);
     assert_eq!(executors.named("waiter", 1).unwrap().n_threads(), 1);

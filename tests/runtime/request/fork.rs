@@ -55,7 +55,7 @@ fn wait_for_child(child: i32) {
         assert!(begin.elapsed() < Duration::from_secs(60), "the child hangs");
         std::thread::yield_now();
     }
-    assert_eq!(status, 0, "what the child exits with is in the second byte");
+    assert_eq!(status, 0, "the second byte is the exit code of the child");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn a_gathered_run_takes_no_more_turns_than_it_must() {
             assert_eq!(hand.n_queued(), 1);
             assert!(hand.run_one());
         }
-        assert_eq!(hand.n_queued(), 0, "it arrives, is all there is, and computes");
+        assert_eq!(hand.n_queued(), 0, "the only run computes without a further task");
         check(&alone, 1.0);
     }
     let model = compile_with(Script { executor: Some(hand.clone()), ..doubling() }, &batches(2, HOURS));
@@ -72,7 +72,7 @@ fn a_gathered_run_takes_no_more_turns_than_it_must() {
     assert!(hand.run_one() && hand.run_one());
     queued(1);
     assert!(hand.run_one());
-    assert_eq!(hand.n_queued(), 1, "the call computes, one of its runs goes on, and the other one next");
+    assert_eq!(hand.n_queued(), 1, "one of the two runs continues in the task of the call, the other run is queued");
     assert!(hand.run_one());
     check(&requests, 1.0);
 }
@@ -147,7 +147,7 @@ fn the_times_of_nodes_are_those_of_the_latest_call() {
     // Take the minimum of several runs, because the system may interrupt some of them.
     let of_fast = (0..20).map(|_| requests[0].infer(row([1.0; 4])).map(|()| time(&requests[0]).unwrap()).unwrap()).min();
     assert!(of_fast.unwrap() < slow, "{of_fast:?}");
-    assert!(time(&requests[1]).unwrap() >= slow, "of its own run");
+    assert!(time(&requests[1]).unwrap() >= slow, "the times of this request are unchanged");
 }
 
 #[test]

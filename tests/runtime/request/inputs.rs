@@ -18,8 +18,8 @@ fn sum_of(request: &InferRequest, inputs: impl Inputs) -> f32 {
     values(&request.tensor("sum").unwrap())[0]
 }
 
-/// OpenVINO tests (see `tests/conformance.txt`): C19 infer with list, partial list, dict (str/int/port keys mixed), single array, C19
-/// containers not mutated, C19 set_tensors with every key kind.
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): C19 infer with list, partial list, dict (str/int/port keys mixed), single
+/// array, C19 containers not mutated, C19 set_tensors with every key kind.
 #[test]
 fn lists_pairs_and_maps_mean_the_same() {
     let model = adding();
@@ -29,7 +29,7 @@ fn lists_pairs_and_maps_mean_the_same() {
     let list = vec![three.clone(), one.clone()];
     assert_eq!(sum_of(&request, &list), 4.0);
     assert_eq!(sum_of(&request, &list[1..]), 2.0, "a shorter list sets the first inputs");
-    assert_eq!(sum_of(&request, [&three]), 4.0, "and leaves the others");
+    assert_eq!(sum_of(&request, [&three]), 4.0, "the other inputs keep their values");
     assert_eq!(sum_of(&request, [("a", &one)]), 2.0);
     assert_eq!(sum_of(&request, vec![("a".to_owned(), three.clone())]), 4.0);
     assert_eq!(sum_of(&request, [(&port_b, &three)]), 6.0);
@@ -40,13 +40,13 @@ fn lists_pairs_and_maps_mean_the_same() {
     assert_eq!(sum_of(&request, inputs!["a" => &array, &port_b => &three]), 13.0);
     assert_eq!(sum_of(&request, inputs![1 => &array, "first" => &one]), 11.0);
     assert_eq!(sum_of(&request, inputs![PortKey::Index(0) => Input::Batch(std::slice::from_ref(&three))]), 13.0);
-    assert_eq!(kind(request.infer(Input::Share(one.clone()))), Some(ErrorKind::NotFound), "one value is that of the only input");
-    assert_eq!(sum_of(&request, ()), 13.0, "nothing changes nothing");
-    assert_eq!((values(&three), values(&one), list.len()), (vec![3.0; 4], vec![1.0; 4], 2), "what was given is as it was");
+    assert_eq!(kind(request.infer(Input::Share(one.clone()))), Some(ErrorKind::NotFound), "a single value needs a model with one input");
+    assert_eq!(sum_of(&request, ()), 13.0, "`()` keeps all inputs");
+    assert_eq!((values(&three), values(&one), list.len()), (vec![3.0; 4], vec![1.0; 4], 2), "the caller's values are unchanged");
 }
 
-/// OpenVINO tests (see `tests/conformance.txt`): C18 array-like inputs, C18 single input, C18 mixed dtypes. An array is copied and cast
-/// when it is set.
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): C18 array-like inputs, C18 single input, C18 mixed dtypes. An array is copied
+/// and cast when it is set.
 #[test]
 fn an_array_is_copied_at_once_and_cast() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -68,11 +68,11 @@ fn an_array_is_copied_at_once_and_cast() {
     let wide = Array2::from_shape_fn((8, 2), |(row, column)| (10 * row + column) as f32);
     request.infer(wide.slice(ndarray::s![..;2, 1..]).reversed_axes()).unwrap();
     assert_eq!(values(&output), [2.0, 42.0, 82.0, 122.0], "any strides");
-    assert!(request.input_tensor(()).unwrap().is_same(&own), "all of that went into the request's own tensor");
+    assert!(request.input_tensor(()).unwrap().is_same(&own), "all values were copied into the request's own tensor");
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C19 non-writable inputs always copied. After the copy, the request and the caller do not
-/// see each other's changes.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C19 non-writable inputs always copied. After the copy, the request and the
+/// caller do not see each other's changes.
 #[test]
 fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -84,7 +84,7 @@ fn a_copy_after_a_shared_tensor_goes_into_the_requests_own() {
     assert_eq!((values(&users), values(&own)), (vec![1.0; 4], vec![5.0; 4]));
 }
 
-/// OpenVINO tests (see `tests/conformance.txt`): C19 dynamic model with 3 shapes, C19 scalars (sharing rules).
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): C19 dynamic model with 3 shapes, C19 scalars (sharing rules).
 #[test]
 fn an_array_gives_an_open_input_its_shape() {
     let model = compile_ports(Arc::new(doubling()), vec![port("x", &[0, 0])], vec![port("y", &[0, 0])]);
@@ -99,10 +99,11 @@ fn an_array_gives_an_open_input_its_shape() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [8.0]);
     request.infer(Tensor::from_slice([], &[0.5_f32]).unwrap()).unwrap();
     assert_eq!(values(&request.output_tensor(()).unwrap()), [1.0]);
-    assert_eq!(kind(request.infer(aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "one number in a row is no scalar");
+    assert_eq!(kind(request.infer(aview1(&[1.0_f32]))), Some(ErrorKind::Tensor), "an array of one number is not a scalar");
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C19 wrong type. The error contains the expected and the actual value, and no input is set.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C19 wrong type. The error contains the expected and the actual value, and no
+/// input is set.
 #[test]
 fn if_one_input_does_not_fit_none_is_set() {
     let model = adding();
@@ -144,7 +145,7 @@ fn a_copy_into_a_tensor_that_is_viewed_is_busy() {
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(error.to_string().contains("input `b`"), "{error}");
     assert!(request.tensor("a").unwrap().is_same(&a));
-    assert_eq!(kind(request.set_inputs([("b", view.view())])), Some(ErrorKind::Busy), "a view of the tensor that it goes to");
+    assert_eq!(kind(request.set_inputs([("b", view.view())])), Some(ErrorKind::Busy), "the value is a view of the input's own tensor");
     drop(view);
     assert_eq!(sum_of(&request, [("b", &array)]), 2.0);
 }
@@ -167,8 +168,8 @@ fn inputs_that_panic_leave_the_request_idle() {
     request.infer(row([1.0; 4])).unwrap();
 }
 
-/// OpenVINO tests: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The axes that the caller declares select the batch axis. By
-/// default, it is the first axis.
+/// Equivalent OpenVINO tests: SetInputTensors_Batch_No_Batch, SetInputTensors_Batch_Non_0. The axes that the caller declares select the
+/// batch axis. By default, it is the first axis.
 #[test]
 fn the_axes_that_the_caller_said_decide_where_the_batch_is() {
     let info = ModelInfo { inputs: vec![port("x", &[0, 4])], outputs: vec![port("y", &[0, 0])], ..ModelInfo::default() };
@@ -214,7 +215,7 @@ fn the_slices_of_a_running_batch_cannot_be_written() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 6.0]);
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C19 set_tensors with every key kind. Setting outputs is also atomic.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C19 set_tensors with every key kind. Setting outputs is also atomic.
 #[test]
 fn several_outputs_are_set_at_once() {
     let model = adding();
@@ -290,7 +291,7 @@ fn slices_that_do_not_fit_are_refused_with_what_was_expected() {
     assert_eq!(
         refusal(&[0, 0], &[&[1, 3], &[1, 4]]),
         "input `x` [?, ?] f32: slice 1 of 2: expected [1, 3] f32, got [1, 4] f32",
-        "as the first one, where the port leaves it open"
+        "a dynamic extent is that of the first slice"
     );
     assert_eq!(refusal(&[0, 4], &[&[1, 3], &[1, 4]]), "input `x` [?, 4] f32: slice 1 of 2: expected [1, 4] f32, got [1, 4] f32");
     assert_eq!(refusal(&[0, 0], &[&[4]]), "input `x` [?, ?] f32: slice 0 of 1: expected [1, ?] f32, got [4] f32");

@@ -166,7 +166,7 @@ fn a_stream_goes_on_after_its_inputs_paused() {
         let (mut sender, receiver) = ::futures::channel::mpsc::channel(4);
         let mut answers = queue.ordered_stream(receiver, read_first);
         let nothing_yet = block_on(async { ::futures::poll!(answers.next()).is_pending() });
-        assert!(nothing_yet, "no input, nothing in flight");
+        assert!(nothing_yet, "the stream is pending while it has no input");
         sender.try_send(row([3.0; 4])).unwrap();
         assert_eq!(block_on(answers.next()).unwrap().unwrap(), 6.0);
     });
@@ -200,7 +200,7 @@ fn results_that_wait_for_their_turn_are_bounded() {
     let (asked, free) = (n_asked.clone(), is_free.clone());
     let consuming = std::thread::spawn(move || {
         let inputs = (0..20).map(|job| {
-            assert!(asked.fetch_add(1, Ordering::AcqRel) < 4 || free.load(Ordering::Acquire) == 1, "more than twice the requests");
+            assert!(asked.fetch_add(1, Ordering::AcqRel) < 4 || free.load(Ordering::Acquire) == 1, "too many jobs are pending");
             row([job as f32; 4])
         });
         queue.ordered(inputs, read_first).map(Result::unwrap).collect::<Vec<f32>>()

@@ -107,7 +107,7 @@ fn a_panic_in_an_appended_step_is_an_error_that_names_it() {
     request.wait().unwrap();
 }
 
-/// OpenVINO test: returnGeneralErrorIfCallbackThrowException.
+/// Equivalent OpenVINO test: returnGeneralErrorIfCallbackThrowException.
 #[test]
 fn a_panic_in_the_callback_comes_out_of_wait() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -141,7 +141,7 @@ fn a_callback_that_restarts_and_panics_does_not_stop_the_next_run() {
     in_time(move || request.wait()).unwrap();
 }
 
-/// OpenVINO test: canRunMultipleTasksWithExceptionInside.
+/// Equivalent OpenVINO test: canRunMultipleTasksWithExceptionInside.
 #[test]
 fn panics_leave_the_workers_alive() {
     let script = Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { panic!("in the device") } else { double(io) });

@@ -57,7 +57,7 @@ fn waits_for_a_queue_end_with_their_limit() {
     assert!(!queue.wait_all_for(Duration::from_millis(1)).unwrap());
     gate.open();
     assert!(queue.wait_all_for(Duration::from_secs(60)).unwrap());
-    assert_eq!(queue.longest_idle_for(AT_ONCE).unwrap(), Some(second_idx), "the one that was idle longest");
+    assert_eq!(queue.longest_idle_for(AT_ONCE).unwrap(), Some(second_idx), "the request that was idle longest");
     assert!(queue.try_take(first_idx).is_some());
 }
 

@@ -30,7 +30,8 @@ fn kinds(errors: &JobErrors) -> Vec<(u64, ErrorKind)> {
     errors.errors.iter().map(|failed| (failed.job, failed.error.kind())).collect()
 }
 
-/// OpenVINO test: infer_queue. Eight jobs run on four requests. The callback is called once per job, with the data and values of that job.
+/// Equivalent OpenVINO test: infer_queue. Eight jobs run on four requests. The callback is called once per job, with the data and values of
+/// that job.
 #[test]
 fn eight_jobs_run_on_four_requests() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 4).unwrap();
@@ -49,7 +50,7 @@ fn eight_jobs_run_on_four_requests() {
     assert!(queue.is_ready());
 }
 
-/// OpenVINO test: infer_queue_iteration.
+/// Equivalent OpenVINO test: infer_queue_iteration.
 #[test]
 #[allow(clippy::mutable_key_type, reason = "a handle is hashed by its number, which never changes")]
 fn the_requests_of_a_queue_can_be_looked_at() {
@@ -62,7 +63,7 @@ fn the_requests_of_a_queue_can_be_looked_at() {
     assert_eq!(format!("{queue:?}"), "AsyncInferQueue(3 requests)");
 }
 
-/// OpenVINO test: infer_queue_userdata_is_empty. One job and five jobs, without data and without a callback.
+/// Equivalent OpenVINO test: infer_queue_userdata_is_empty. One job and five jobs, without data and without a callback.
 #[test]
 fn jobs_need_no_data_and_no_callback() {
     for n_jobs in [1, 5] {
@@ -75,8 +76,8 @@ fn jobs_need_no_data_and_no_callback() {
     }
 }
 
-/// OpenVINO tests (see `tests/conformance.txt`): results_async_infer, C18 start_async with 3 requests and callbacks. Results equal those of
-/// a synchronous run.
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): results_async_infer, C18 start_async with 3 requests and callbacks. Results
+/// equal those of a synchronous run.
 #[test]
 fn results_are_those_of_a_synchronous_run() {
     let model = compile(doubling());
@@ -92,7 +93,7 @@ fn results_are_those_of_a_synchronous_run() {
     }
 }
 
-/// OpenVINO tests: fail_on_cpp_model, fail_on_py_model. `wait_all` returns a panic of the callback, and the queue stays usable.
+/// Equivalent OpenVINO tests: fail_on_cpp_model, fail_on_py_model. `wait_all` returns a panic of the callback, and the queue stays usable.
 #[test]
 fn a_panic_of_the_callback_comes_out_of_wait_all() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();
@@ -108,7 +109,7 @@ fn a_panic_of_the_callback_comes_out_of_wait_all() {
     queue.wait_all().unwrap();
 }
 
-/// OpenVINO test: fail_in_inference. In contrast to OpenVINO, the callback of a failed job is called with the error.
+/// Equivalent OpenVINO test: fail_in_inference. In contrast to OpenVINO, the callback of a failed job is called with the error.
 #[test]
 fn the_error_of_a_job_reaches_its_callback_and_wait_all_once() {
     let queue = AsyncInferQueue::new(&compile(picky()), 2).unwrap();
@@ -141,7 +142,7 @@ fn errors_do_not_pile_up() {
     assert_eq!(kinds(&queue.wait_all().unwrap_err()), [(100, ErrorKind::Device)]);
 }
 
-/// OpenVINO test: test_cancel. Every job succeeds or is canceled.
+/// Equivalent OpenVINO test: test_cancel. Every job succeeds or is canceled.
 #[test]
 fn canceled_jobs_end_and_the_queue_goes_on() {
     let (queue, gate) = gated_queue(2);
@@ -198,7 +199,7 @@ fn a_job_that_is_refused_costs_no_request() {
     queue.wait_all().unwrap();
 }
 
-/// OpenVINO test: get_idle_handle. An idle request is taken, prepared and started, or returned unused.
+/// Equivalent OpenVINO test: get_idle_handle. An idle request is taken, prepared and started, or returned unused.
 #[test]
 fn an_idle_request_that_is_taken_is_nobody_elses() {
     let queue = AsyncInferQueue::new(&compile(doubling()), 2).unwrap();

@@ -354,7 +354,7 @@ impl World {
                     let woken = Waker::from(Arc::<Woken>::default());
                     match Pin::new(&mut future).poll(&mut Context::from_waker(&woken)) {
                         Poll::Ready(started) => assert_eq!(kind(started), refused),
-                        Poll::Pending => panic!("a start that was refused is an error at once"),
+                        Poll::Pending => panic!("a refused start must return its error at once"),
                     }
                 } else {
                     let run = self.expected.begin(value, false);

@@ -52,7 +52,7 @@ fn doubling_rows() -> CompiledModel {
     compile_ports(Arc::new(doubling_there()), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])])
 }
 
-/// OpenVINO test: canCreateRemote. A tensor has the parameters of its context.
+/// Equivalent OpenVINO test: canCreateRemote. A tensor has the parameters of its context.
 #[test]
 fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!((context().device(), context().params()), ("NULL", ContextParams::DeviceMemory { max_bytes: None }));
@@ -67,7 +67,7 @@ fn a_context_is_the_devices_own_or_made_from_parameters() {
     assert_eq!(core().default_context("GPU.7").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// OpenVINO test: cantCreateBlobWithInvalidSize.
+/// Equivalent OpenVINO test: cantCreateBlobWithInvalidSize.
 #[test]
 fn a_size_that_overflows_is_refused() {
     for context in [context(), core().create_context("NULL", &ContextParams::SharedMemory).unwrap()] {
@@ -75,7 +75,7 @@ fn a_size_that_overflows_is_refused() {
     }
 }
 
-/// OpenVINO test: test_remote_api. The device CPU has no default context, so getting it fails.
+/// Equivalent OpenVINO test: test_remote_api. The device CPU has no default context, so getting it fails.
 #[test]
 fn a_device_without_memory_of_its_own_says_so() {
     for context in [core().default_context("CPU"), core().create_context("CPU", &ContextParams::DeviceMemory { max_bytes: Some(1) })] {
@@ -85,8 +85,8 @@ fn a_device_without_memory_of_its_own_says_so() {
     }
 }
 
-/// OpenVINO tests: remoteTensorAsTensor, test_remote_api. The host can read the element type and shape, and set the shape. The host cannot
-/// access the values.
+/// Equivalent OpenVINO tests: remoteTensorAsTensor, test_remote_api. The host can read the element type and shape, and set the shape. The
+/// host cannot access the values.
 #[test]
 fn the_host_sees_type_and_shape_and_nothing_else() {
     let mut tensor = context().create_tensor(ElementType::F32, [2, 6]).unwrap();
@@ -110,7 +110,7 @@ fn the_host_sees_type_and_shape_and_nothing_else() {
     assert_eq!(copied(&tensor), [0.0; 12]);
 }
 
-/// OpenVINO test: test_remote_api. `create_host_tensor` returns an ordinary tensor.
+/// Equivalent OpenVINO test: test_remote_api. `create_host_tensor` returns an ordinary tensor.
 #[test]
 fn a_host_tensor_of_the_context_is_a_plain_tensor() {
     let tensor = context().create_host_tensor(ElementType::F32, [2, 2]).unwrap();
@@ -158,7 +158,8 @@ fn copies_that_do_not_fit_are_refused() {
     device.copy_to(&host).unwrap();
 }
 
-/// OpenVINO tests: inferWithRemoteNoThrow, canInputRemoteTensor. Runs a remote input with a host output and with a remote output.
+/// Equivalent OpenVINO tests: inferWithRemoteNoThrow, canInputRemoteTensor. Runs a remote input with a host output and with a remote
+/// output.
 #[test]
 fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     let request = compile(doubling_there()).create_infer_request().unwrap();
@@ -171,10 +172,11 @@ fn a_request_runs_on_remote_inputs_and_outputs_where_they_lie() {
     assert_eq!(copied(&output), [2.0, 4.0, 6.0, 8.0]);
     assert!(request.input_tensor(()).unwrap().is_same(&input) && request.output_tensor(()).unwrap().is_same(&output));
     request.infer(row([5.0; 4])).unwrap();
-    assert_eq!(copied(&output), [10.0; 4], "a host tensor may follow");
+    assert_eq!(copied(&output), [10.0; 4], "a host tensor replaces the remote tensor");
 }
 
-/// OpenVINO test: canInputOutputRemoteTensor. A remote output that is too large gets the shape of the result, in the same memory.
+/// Equivalent OpenVINO test: canInputOutputRemoteTensor. A remote output that is too large gets the shape of the result, in the same
+/// memory.
 #[test]
 fn a_remote_output_with_room_is_reshaped_and_one_without_fails_the_run() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -233,7 +235,7 @@ fn a_running_request_leases_its_remote_tensors() {
     assert_eq!(input.copy_from(&row([9.0; 4])).unwrap_err().kind(), TensorErrorKind::Busy);
     assert_eq!(output.copy_to(&row([0.0; 4])).unwrap_err().kind(), TensorErrorKind::Busy);
     assert_eq!(output.clone().set_shape([2]).unwrap_err().kind(), TensorErrorKind::Busy);
-    assert_eq!(copied(&input), NUMBERS, "reading goes on");
+    assert_eq!(copied(&input), NUMBERS, "the tensor can still be read");
     gate.open();
     request.wait().unwrap();
     assert_eq!(copied(&output), [2.0, 4.0, 6.0, 8.0]);
@@ -257,7 +259,7 @@ fn a_device_refuses_memory_of_another_one_when_it_is_set() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), NUMBERS);
 }
 
-/// OpenVINO test: SetInputTensors_remote_tensor_default. The host copies the slices of a batch, so they cannot be remote.
+/// Equivalent OpenVINO test: SetInputTensors_remote_tensor_default. The host copies the slices of a batch, so they cannot be remote.
 #[test]
 fn a_batch_of_remote_slices_is_refused_and_a_batch_of_one_is_a_tensor() {
     let request = doubling_rows().create_infer_request().unwrap();
@@ -314,8 +316,8 @@ fn the_zeros_of_the_null_device_reach_its_own_memory() {
     assert_eq!(copied(&output), [0.0; 4]);
 }
 
-/// OpenVINO tests: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context is dropped, and a context after its core is
-/// dropped.
+/// Equivalent OpenVINO tests: LoadedRemoteContext, LoadedTensor. A tensor stays usable after its context is dropped, and a context after
+/// its core is dropped.
 #[test]
 fn tensors_outlive_their_context_and_contexts_their_core() {
     let mut core = Core::new();

@@ -13,7 +13,7 @@ fn computed() -> InferRequest {
     request
 }
 
-/// OpenVINO tests (see `tests/conformance.txt`): C19 get_results, C19 inputs/outputs properties, C19 tensor_setter.
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): C19 get_results, C19 inputs/outputs properties, C19 tensor_setter.
 #[test]
 fn results_are_found_by_name_alias_index_and_port() {
     let request = computed();
@@ -53,7 +53,7 @@ fn only_those_asked_for_are_given_in_that_order() {
     assert_eq!(kind(request.results_of(["sum", "a"])), Some(ErrorKind::NotFound));
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C19 share_inputs/share_outputs memory identity.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C19 share_inputs/share_outputs memory identity.
 #[test]
 fn shared_results_follow_the_next_run_and_owned_ones_do_not() {
     let request = computed();
@@ -63,7 +63,7 @@ fn shared_results_follow_the_next_run_and_owned_ones_do_not() {
     request.infer([&row([7.0; 4])]).unwrap();
     assert_eq!((values(&shared["sum"]), values(&owned["sum"])), (vec![8.0; 4], vec![4.0; 4]));
     let view = shared.view::<f32>("sum").unwrap();
-    assert_eq!(kind(request.infer(())), Some(ErrorKind::Busy), "a view that lives holds the next run off");
+    assert_eq!(kind(request.infer(())), Some(ErrorKind::Busy), "a view prevents the next run");
     drop(view);
     request.infer(()).unwrap();
 }
@@ -88,7 +88,7 @@ fn an_index_that_is_no_output_panics_with_the_names() {
     drop(computed().results().unwrap()["z"].clone());
 }
 
-/// OpenVINO test (see `tests/conformance.txt`): C19 get_compiled_model.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C19 get_compiled_model.
 #[test]
 fn a_request_knows_its_model() {
     let request = computed();

@@ -8,7 +8,7 @@ use roiflow::runtime::ErrorKind;
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// OpenVINO test: CorrectOneAsyncInferWithGetInOutWithInfWait.
+/// Equivalent OpenVINO test: CorrectOneAsyncInferWithGetInOutWithInfWait.
 #[test]
 fn a_run_on_the_requests_own_tensors_ends() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -20,7 +20,7 @@ fn a_run_on_the_requests_own_tensors_ends() {
     request.wait().unwrap();
 }
 
-/// OpenVINO test: canstart_asyncInferWithGetInOutWithStatusOnlyWait.
+/// Equivalent OpenVINO test: canstart_asyncInferWithGetInOutWithStatusOnlyWait.
 #[test]
 fn asking_for_the_status_right_after_the_start_is_no_error() {
     let (request, manual) = turned_by_hand();
@@ -30,7 +30,7 @@ fn asking_for_the_status_right_after_the_start_is_no_error() {
     assert!(request.wait_for(Duration::ZERO).unwrap());
 }
 
-/// OpenVINO tests: canWaitWithotStartSsync, returnInferNotStartedOnWait.
+/// Equivalent OpenVINO tests: canWaitWithotStartSsync, returnInferNotStartedOnWait.
 #[test]
 fn waiting_before_any_start_returns_at_once() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -42,7 +42,8 @@ fn waiting_before_any_start_returns_at_once() {
     assert!(!request.wait_for(Duration::from_millis(1)).unwrap());
 }
 
-/// OpenVINO test: FailedAsyncInferWithNegativeTimeForWait. A `Duration` cannot be negative, and the longest one must not fail either.
+/// Equivalent OpenVINO test: FailedAsyncInferWithNegativeTimeForWait. A `Duration` cannot be negative, and the longest one must not fail
+/// either.
 #[test]
 fn the_longest_timeout_is_as_good_as_none() {
     let (request, manual) = turned_by_hand();
@@ -114,7 +115,7 @@ fn the_error_of_a_run_reaches_every_wait() {
     assert_eq!(kind(request.wait_for(Duration::ZERO)), Some(ErrorKind::Device));
 }
 
-/// OpenVINO test: canCatchExceptionIfAsyncRequestFailedAndNoCallback.
+/// Equivalent OpenVINO test: canCatchExceptionIfAsyncRequestFailedAndNoCallback.
 #[test]
 fn a_failing_device_is_an_error_of_wait_and_the_request_stays_usable() {
     let request = compile(failing()).create_infer_request().unwrap();

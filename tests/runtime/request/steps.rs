@@ -98,7 +98,7 @@ fn a_run_hops_only_where_the_executor_changes() {
     ];
     let request = compile(script).create_infer_request().unwrap();
     request.start_async(()).unwrap();
-    assert_eq!(*log.lock().unwrap(), ["infer"], "steps before the first hop run in the starting thread");
+    assert_eq!(*log.lock().unwrap(), ["infer"], "inline steps run on the starting thread");
     let queued = || (first.n_queued(), second.n_queued());
     assert_eq!(queued(), (1, 0));
     assert!(first.run_one());
@@ -184,7 +184,7 @@ fn prepended_steps_run_before_the_fill() {
         let to = log.clone();
         request
             .prepend_step(name, move |context| {
-                assert_eq!(context.input::<f32>(0).unwrap_err().kind(), ErrorKind::Tensor, "it is not filled yet");
+                assert_eq!(context.input::<f32>(0).unwrap_err().kind(), ErrorKind::Tensor, "the input is not filled before `fill`");
                 assert_eq!((context.n_inputs(), context.input_port(()).unwrap().name(), context.cancel().is_canceled()), (1, "x", false));
                 write_to(&to, name);
                 Ok(())
@@ -298,7 +298,7 @@ fn a_step_sees_all_ports_and_a_cancel() {
         Ok(())
     };
     request.append_step("until canceled", until_canceled).unwrap();
-    request.append_step("never", |_| panic!("a run that is canceled goes no further")).unwrap();
+    request.append_step("never", |_| panic!("a step ran after the cancel")).unwrap();
     request.start_async(()).unwrap();
     assert_eq!(receive(&receiver), (2, 2));
     request.cancel();

@@ -26,7 +26,8 @@ pub(super) fn adding() -> CompiledModel {
     compile_ports(Arc::new(script), inputs, outputs)
 }
 
-/// OpenVINO tests: Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync, canInferWithoutSetAndGetInOutAsync.
+/// Equivalent OpenVINO tests: Cancreate_infer_request, CheckInputsOutputs, canInferWithoutSetAndGetInOutSync,
+/// canInferWithoutSetAndGetInOutAsync.
 #[test]
 fn a_new_request_has_tensors_that_fit_its_ports_and_runs() {
     let model = adding();
@@ -42,7 +43,7 @@ fn a_new_request_has_tensors_that_fit_its_ports_and_runs() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [0.0; 4]);
 }
 
-/// OpenVINO tests: getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs,
+/// Equivalent OpenVINO tests: getInputsFromFunctionWithSeveralInputs, getOutputsFromFunctionWithSeveralOutputs,
 /// getOutputsFromSplitFunctionWithSeveralOutputs.
 #[test]
 fn name_alias_index_and_port_mean_the_same_tensor() {
@@ -61,7 +62,7 @@ fn name_alias_index_and_port_mean_the_same_tensor() {
     }
 }
 
-/// OpenVINO tests: getInputFromFunctionWithSingleInput, getOutputFromFunctionWithSingleInput.
+/// Equivalent OpenVINO tests: getInputFromFunctionWithSingleInput, getOutputFromFunctionWithSingleInput.
 #[test]
 fn the_only_port_needs_no_name() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -75,7 +76,7 @@ fn the_only_port_needs_no_name() {
     assert!(several.set_output_tensor((), &row([1.0; 4])).is_err());
 }
 
-/// OpenVINO tests: failToSetTensorWithIncorrectName, SetInputTensors_No_index.
+/// Equivalent OpenVINO tests: failToSetTensorWithIncorrectName, SetInputTensors_No_index.
 #[test]
 fn an_unknown_name_index_or_port_lists_the_known_ones() {
     let request = adding().create_infer_request().unwrap();
@@ -100,11 +101,11 @@ fn an_unknown_name_index_or_port_lists_the_known_ones() {
     }
     for both in [request.tensor("c").map(drop), request.set_tensor("c", &tensor)] {
         let error = both.unwrap_err().to_string();
-        assert!(error.contains("`a`, `b`") && error.contains("`sum`, `difference`"), "inputs and outputs were looked at: {error}");
+        assert!(error.contains("`a`, `b`") && error.contains("`sum`, `difference`"), "expected the names of inputs and outputs: {error}");
     }
 }
 
-/// OpenVINO tests: canSetAndGetInput, canSetAndGetOutput, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
+/// Equivalent OpenVINO tests: canSetAndGetInput, canSetAndGetOutput, getAfterSetInputDoNotChangeInput, getAfterSetOutputDoNotChangeOutput,
 /// canInferWithSetInOutBlobs.
 #[test]
 fn the_users_tensors_stay_the_requests_tensors() {
@@ -127,7 +128,8 @@ fn the_users_tensors_stay_the_requests_tensors() {
     assert_eq!((values(&tensors[2]), values(&tensors[3])), (vec![3.0; 4], vec![-1.0; 4]));
 }
 
-/// OpenVINO tests: secondCallGetInputDoNotReAllocateData, secondCallGetOutputDoNotReAllocateData, canInferWithGetIn, canInferWithGetOut.
+/// Equivalent OpenVINO tests: secondCallGetInputDoNotReAllocateData, secondCallGetOutputDoNotReAllocateData, canInferWithGetIn,
+/// canInferWithGetOut.
 #[test]
 fn the_requests_own_tensors_stay_where_they_are() {
     let request = adding().create_infer_request().unwrap();
@@ -143,7 +145,7 @@ fn the_requests_own_tensors_stay_where_they_are() {
     assert_eq!(values(&request.tensor("sum").unwrap()), [7.0; 4]);
 }
 
-/// OpenVINO test: CheckInferIsNotChangeInput.
+/// Equivalent OpenVINO test: CheckInferIsNotChangeInput.
 #[test]
 fn a_run_does_not_change_its_input() {
     let request = adding().create_infer_request().unwrap();
@@ -154,7 +156,7 @@ fn a_run_does_not_change_its_input() {
     }
 }
 
-/// OpenVINO tests: CanSetInBlobWithDifferentPrecision, CanSetOutBlobWithDifferentPrecision.
+/// Equivalent OpenVINO tests: CanSetInBlobWithDifferentPrecision, CanSetOutBlobWithDifferentPrecision.
 #[test]
 fn only_the_ports_element_type_is_accepted() {
     for own in ElementType::ALL {
@@ -176,7 +178,7 @@ fn only_the_ports_element_type_is_accepted() {
     }
 }
 
-/// OpenVINO tests: failToSetInputWithIncorrectSizes, failToSetOutputWithIncorrectSizes.
+/// Equivalent OpenVINO tests: failToSetInputWithIncorrectSizes, failToSetOutputWithIncorrectSizes.
 #[test]
 fn a_tensor_of_another_shape_is_refused_with_both_shapes() {
     let request = compile(doubling()).create_infer_request().unwrap();
@@ -190,7 +192,7 @@ fn a_tensor_of_another_shape_is_refused_with_both_shapes() {
     }
 }
 
-/// OpenVINO tests: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow,
+/// Equivalent OpenVINO tests: canInferAfterIOBlobReallocation, InferStaticNetworkSetChangedInputTensorThrow,
 /// InferStaticNetworkSetChangedOutputTensorThrow.
 #[test]
 fn a_tensor_that_is_reshaped_away_fails_the_start_and_back_it_works() {
@@ -243,7 +245,7 @@ fn inputs_are_given_by_list_by_index_or_by_name() {
     assert_eq!(kind(request.infer(&three[..])), Some(ErrorKind::NotFound));
     request.infer([("b", &a), ("a", &a)]).unwrap();
     request.infer(()).unwrap();
-    assert_eq!(sum(), 6.0, "inputs stay as they were");
+    assert_eq!(sum(), 6.0, "inputs keep their values");
 }
 
 /// An extent that is dynamic accepts any value. `device_suite` contains OVNotSupport and the other tests of dynamic shapes.
