@@ -159,7 +159,7 @@ fn missing_clips_and_clips_without_video_are_errors() {
     make.by_name("file").unwrap().set_property("location", &tone);
     assert_eq!(run(&make).error, None);
     let from = |file: &str| format!("filesrc location=\"{file}\" ! decodebin ! videoconvert ! {} ! fakesink", detect("rectangle", ""));
-    // GStreamer's own elements report such a stream, before the element receives it.
+    // GStreamer's own elements report a missing file or a file without media, before `roidetect` receives data.
     check(&[case(from(&missing), &["Resource not found"]), case(from(&noise), &["Could not determine type of stream"])]);
     // A stream without video causes a warning, and an error that `decodebin` may not post. So an application must watch for the warning.
     let tone = pipeline(&from(&tone));

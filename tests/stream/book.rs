@@ -107,7 +107,8 @@ fn check_page(name: &str) {
             eprintln!("skipped: line {} of docs/{name} needs `make demo`", block.line);
             continue;
         }
-        // The reader of a pipe may end before the writer, as `head` does.
+        // `head` ends before the command whose output it reads, and that command would then fail. So collect the output before `head` reads
+        // it.
         let text = block.text.replace("| head", "| (cat > .piped; cat .piped) | head");
         let output = shell(&folder, &text).output().unwrap();
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -118,7 +119,8 @@ fn check_page(name: &str) {
     }
 }
 
-/// Checks the output of `roiflow inspect`: a `text` block that looks like it must equal the output of the commands directly before it.
+/// Checks the output of `roiflow inspect`. If the next `text` block looks like such output, it must equal the output of the commands
+/// directly before it.
 fn check_printed(page: &str, block: &Block, printed: &str, name: &str) {
     let rest: Vec<&str> = page.lines().skip(block.line - 1).collect();
     let rest = rest.join("\n");

@@ -100,7 +100,7 @@ pub fn certificates(folder: &Folder) -> String {
     format!("ca={}&cert={}&key={}", file("ca.pem"), file("cert.pem"), file("key.pem"))
 }
 
-/// Passes connections on to a port while it is open.
+/// A proxy that passes connections on to a port while the proxy is open.
 pub struct Proxy {
     pub port: u16,
     gate: Arc<(Mutex<Gate>, Condvar)>,
@@ -109,7 +109,7 @@ pub struct Proxy {
 #[derive(Default)]
 struct Gate {
     is_open: bool,
-    /// Whether a closed proxy accepts and then closes connections, as a broken network does.
+    /// Whether the closed proxy accepts connections and closes them at once, as a broken network may do.
     refuses: bool,
 }
 
@@ -182,7 +182,7 @@ fn pass_on(client: TcpStream, to: u16, gate: &Arc<(Mutex<Gate>, Condvar)>) {
 /// that the test does not share code with the publisher.
 pub fn subscribe(port: u16, topic: &str) -> Receiver<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    // Version 3.1.1, clean session, without a keep-alive time.
+    // A CONNECT packet of MQTT 3.1.1, with a clean session and without a keep-alive time.
     let id = format!("test-{}", free_port());
     let mut connect = vec![0x10, 12 + id.len() as u8, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, id.len() as u8];
     connect.extend_from_slice(id.as_bytes());

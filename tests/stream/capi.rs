@@ -21,18 +21,18 @@ struct Results(*mut RoiflowResults);
 
 impl Results {
     fn of(buffer: &gst::BufferRef, size: Size) -> Self {
-        // SAFETY: nothing else uses the buffer.
+        // SAFETY: `buffer` is a valid buffer that the caller borrows, and nothing else changes it during the call.
         Self(unsafe { roiflow_results_from_buffer(buffer.as_ptr().cast_mut(), size.width, size.height) })
     }
 
     fn n_objects(&self) -> usize {
-        // SAFETY: the results are not freed yet, here and below.
+        // SAFETY: `self.0` is null or comes from `roiflow_results_from_buffer`, and is freed only in `drop`.
         unsafe { roiflow_results_n_objects(self.0) }
     }
 
     fn object(&self, object_idx: usize) -> Option<RoiflowObject> {
         let mut object = std::mem::MaybeUninit::uninit();
-        // SAFETY: initialized if the function returned 1.
+        // SAFETY: the results are not freed yet, and `object` may be written. The function has initialized it if it returned 1.
         unsafe { (roiflow_results_get_object(self.0, object_idx, object.as_mut_ptr()) == 1).then(|| object.assume_init()) }
     }
 
@@ -58,7 +58,7 @@ impl Drop for Results {
 }
 
 fn text<'a>(text: *const c_char) -> Option<&'a str> {
-    // SAFETY: null, or a string of results that are not freed.
+    // SAFETY: the pointer is not null here. It is a C string that belongs to results, which are not freed yet.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().unwrap())
 }
 
@@ -82,7 +82,7 @@ fn c_api_returns_objects_attributes_and_json_of_buffer() {
     let child = Detection { parent: Some(person.id), label: None, classifications: vec![], ..face(7, BOX) };
     let buffer = buffer(vec![outside, person, child]);
     let read = Results::of(&buffer, SIZE);
-    // Results do not depend on the buffer.
+    // The results stay valid after the buffer is freed.
     drop(buffer);
 
     assert_eq!(read.n_objects(), 2, "objects outside the frame are left out");
@@ -228,7 +228,7 @@ fn check_example(mut program: Command, plugins: &str, folder: &Folder) {
 #[test]
 fn c_example_prints_results_of_installed_plugin() {
     let folder = Folder::new("c");
-    // The shell does not support names with spaces in the output of pkg-config.
+    // Use a folder without spaces in its name, because the shell splits the output of pkg-config at spaces.
     let place = std::env::temp_dir().join(format!("roiflow-c-{}", std::process::id()));
     let _removed_at_the_end = Folder(place.clone());
     let place = place.to_str().unwrap();

@@ -10,7 +10,8 @@ use crate::harness::{
     Arrived, FRAME_TIME, Folder, answer, assert_near, attach, caps, classify, collect, detect, feed, labels, pipeline, run,
 };
 
-/// Coordinates are multiples of a pixel of the model's input, so boxes are exact.
+/// Size of the frames. All box coordinates are multiples of the area that one pixel of the model's input covers, so the detected boxes are
+/// exact.
 const SIZE: Size = Size::new(640, 480);
 const BLACK: [u8; 3] = [0; 3];
 const RED: [u8; 3] = [255, 0, 0];

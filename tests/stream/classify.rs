@@ -88,7 +88,7 @@ fn full_frame_region_classifies_frame_regardless_of_objects() {
     let arrived = through(PixelFormat::Rgb, &format!("{whole} inference-interval=2 carry-results=true"), 4, objects);
     let status =
         |n: usize| if n.is_multiple_of(2) { InferenceStatus::Inferred } else { InferenceStatus::Skipped("inference-interval".into()) };
-    // A third each is red, green and blue, and the rest is black: no color dominates.
+    // The bars of the whole frame are red, green and blue in equal parts, and the rest is black: no color dominates.
     let first = said(&arrived[0]).2;
     assert_eq!(first.len(), 1);
     for (n, arrived) in arrived.iter().enumerate() {

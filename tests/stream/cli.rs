@@ -323,7 +323,7 @@ fn interrupt_completes_files_of_all_streams() {
     }
 }
 
-/// Malloc arenas of threads are aligned to 64 MiB, on glibc with 64 bits.
+/// Counts the malloc arenas of threads by their addresses, which are multiples of 64 MiB with glibc on 64-bit systems.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 fn threads_share_malloc_arena_by_default() {

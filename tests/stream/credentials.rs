@@ -62,7 +62,7 @@ fn base64(text: &str) -> String {
     groups.collect()
 }
 
-/// Sends `body` only with the right user and password.
+/// Returns a server that sends `body` only for the right user and password.
 fn http_server(login: &str, body: Vec<u8>) -> Server {
     let expected = format!("Authorization: Basic {}", base64(login));
     Server::new(move |request| {
@@ -75,7 +75,8 @@ fn http_server(login: &str, body: Vec<u8>) -> Server {
     })
 }
 
-/// Output of a run: standard error, standard output, and names and contents in the folder, except given files.
+/// Returns the complete output of a run: standard error, standard output, and the names and contents of all files in the folder, except the
+/// files in `but`.
 fn everything(folder: &Folder, output: &Output, but: &[&str]) -> String {
     let mut all = format!("{}\n{}\n", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
     for entry in std::fs::read_dir(folder.file("")).unwrap() {
@@ -138,7 +139,7 @@ fn protected_clip_opens_with_password_from_any_source() {
         }
         assert_eq!(said.contains("chmod 600"), way == "open netrc", "{way}: {said}");
     }
-    // A wrong password is an error that does not contain it.
+    // A wrong password leads to an error, and the message does not contain the password.
     let output =
         roiflow(&["run", &folder.file("colors.toml"), "--log", "debug", "--input", &format!("http://{user}:wr0ng-one@{place}/clip.mkv")]);
     let said = everything(&folder, &output, &["clip.mkv", "password", "netrc", "open"]);
@@ -181,7 +182,7 @@ fn only_the_camera_receives_credentials() {
 fn password_on_command_line_is_never_printed() {
     let folder = Folder::new("credentials-shown");
     let colors = folder.file("colors.toml");
-    // No server listens there.
+    // No server listens at this port.
     let closed = "127.0.0.1:9";
     for input in [
         format!("rtsp://u:hunt3r/2pw@{closed}/live"),

@@ -10,7 +10,8 @@ use crate::harness::{
     Arrived, FRAME_TIME, Folder, assert_near, caps, classify, collect, detect, feed, init, make_clip, picture, pipeline, run, stamp, tiny,
 };
 
-/// The rectangle detector has an input of 64x64: every fourth column and every third row. So edges at multiples of both are exact.
+/// The input of the rectangle detector has 64x64 pixels, so each of them covers 4x3 pixels of the frame. So box edges at multiples of 4 and
+/// 3 are detected exactly.
 const SIZE: Size = Size::new(256, 192);
 const COLORS: [[u8; 3]; 3] = [[255, 0, 0], [0, 255, 0], [0, 0, 255]];
 

@@ -56,7 +56,7 @@ impl Running {
         Said { reader: BufReader::new(self.child.stderr.take().unwrap()), text: String::new() }
     }
 
-    /// Exit code, output, and duration from now.
+    /// Waits for the end of the run. Returns exit code, output, and the duration of the wait.
     pub fn end(self) -> (Option<i32>, String, Duration) {
         let begin = Instant::now();
         let (code, said) = read(&self.child.wait_with_output().unwrap());
@@ -204,7 +204,7 @@ fn silent_udp_source_is_an_error() {
     ));
     sender.set_state(gst::State::Playing).unwrap();
     let mut running = Running::start(&folder, &format!("udp://127.0.0.1:{port}"), &["--source-timeout", "6", "--restart", "never"]);
-    // The timeout is long, because opening a decoder on a busy machine may block data for several seconds.
+    // The source timeout of this run is long, because opening a decoder on a busy machine may block data for several seconds.
     running.wait_for_lines(5);
     sender.set_state(gst::State::Null).unwrap();
     let (code, said, _) = running.end();

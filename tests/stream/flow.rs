@@ -349,7 +349,7 @@ fn models_of_pipeline_load_in_parallel() {
     gates.iter().for_each(|gate| gate.wait_for_arrivals(1));
     gates.iter().for_each(|gate| gate.admit(1));
     assert_eq!(run(&pipeline).error, None);
-    // Stopping before the models are loaded waits for them.
+    // A stop before the models are loaded waits until they are loaded.
     pipeline.set_state(gst::State::Ready).unwrap();
     gates.iter().for_each(|gate| gate.wait_for_arrivals(2));
     gates.iter().for_each(|gate| gate.open());
@@ -581,7 +581,7 @@ fn flush_stop_after_deactivation_starts_nothing() {
     let _refused = srcpad.send_event(gst::event::Reconfigure::new());
     assert_eq!(srcpad.task_state(), gst::TaskState::Stopped);
     rig.element.set_state(gst::State::Ready).unwrap();
-    // The sink has received FLUSH_START.
+    // The sink has received FLUSH_START but no FLUSH_STOP, so restart it.
     rig.sink.set_active(false).unwrap();
     rig.sink.set_active(true).unwrap();
     rig.element.set_state(gst::State::Playing).unwrap();
@@ -602,7 +602,7 @@ fn restart_during_flush_leaves_working_stream() {
         rig.element.set_state(gst::State::Ready).unwrap();
         rig.element.set_state(gst::State::Playing).unwrap();
         flushing.join().unwrap();
-        // The peer was not restarted, and has received FLUSH_START.
+        // The sink was not restarted with the element, and may still be flushing, so restart it.
         rig.sink.set_active(false).unwrap();
         rig.sink.set_active(true).unwrap();
         rig.begin();
@@ -618,7 +618,8 @@ fn concurrent_flushes_and_stops_do_not_hang() {
     let rig = Rig::begun(&detect("rectangle", "nireq=2"));
     let is_over = Arc::new(AtomicBool::new(false));
     let (source, over) = (rig.source.clone(), is_over.clone());
-    // This part sends only flushes, because frames would reach a pad that was reactivated.
+    // This thread sends only flushes and no frames. The element may be reactivated at any time, and frames would then arrive without caps
+    // and segment.
     let flushing = std::thread::spawn(move || {
         while !over.load(Ordering::Acquire) {
             source.push_event(gst::event::FlushStart::new());
@@ -642,7 +643,7 @@ fn small_pool_shrinks_queue_or_copies_frames() {
         let rig = Rig::begun(&slow.detect(&format!("nireq={nireq}")));
         slow.hold();
         let feeding = feed_from_a_pool(rig.source.clone());
-        // The element holds one frame more than can run.
+        // The element holds one frame more than it has requests.
         eventually("all requests run", || rig.count("frames-here") == nireq as u64 + 1);
         slow.wait_for(nireq);
         eventually("what is too much is copied", || rig.count("copied") >= n_copied);
@@ -758,7 +759,7 @@ fn resident_memory_is_flat_over_a_thousand_flushes() {
         rig.event(gst::event::FlushStart::new());
         rig.event(gst::event::FlushStop::new(true));
         rig.segment();
-        // Each start of the task posts a message.
+        // Each start of the task posts a message, which would use memory if it stayed on the bus.
         while rig.bus.pop().is_some() {}
         if round % 100 == 99 {
             resident.push(resident_kib());

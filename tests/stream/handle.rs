@@ -130,7 +130,7 @@ fn stop_time_is_bounded() {
     let begin = Instant::now();
     drop(handle);
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
-    // Releases the hanging threads.
+    // Opening the FIFO for writing releases the threads that hang while they open it.
     let _opened = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
 }
 
@@ -188,7 +188,7 @@ fn one_thread_supervises_all_streams() {
         let name = std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default();
         name.trim() == "roiflow-bus"
     };
-    // An idle thread may be exiting.
+    // Wait, because a thread that has become idle may still be exiting.
     eventually("one thread", || {
         std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| is_supervisor(task).then_some(())).count() == 1
     });

@@ -19,7 +19,7 @@ pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(120);
 #[derive(Debug, Default)]
 pub struct Ending {
     pub warnings: Vec<String>,
-    /// `None` = EOS.
+    /// The error; `None` if the pipeline ended with EOS.
     pub error: Option<String>,
 }
 
@@ -164,7 +164,8 @@ pub fn classify(model: &str, properties: &str) -> String {
     format!("roiclassify model={} {properties}", tiny(&format!("{model}.onnx")))
 }
 
-/// A test device whose runs wait until they are released. Runs before [`Slow::hold`] do not wait. A detector on it finds one box per run.
+/// A test device whose runs wait until they are released. Runs before [`Slow::hold`] do not wait. A detector on this device finds one box
+/// per run.
 pub struct Slow {
     name: String,
     state: Mutex<SlowState>,

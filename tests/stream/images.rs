@@ -288,7 +288,7 @@ fn images_do_not_overwrite_other_files_of_run() {
     std::fs::create_dir(folder.file("out")).unwrap();
     let detector = format!("detector={}", folder.file("model/a.png"));
     for options in [
-        // The kind of output is unknown until `new` exists.
+        // The file that such a path names is unknown until the folder `new` exists.
         vec!["--images", &folder.file("in/new/..")],
         vec!["--video", &folder.file("in/new/../{source}.png")],
         vec!["--images", &folder.file("model"), "--set", &detector],
@@ -307,7 +307,7 @@ fn images_do_not_overwrite_other_files_of_run() {
 #[test]
 fn animated_gifs_are_refused_and_do_not_hang() {
     let folder = Folder::new("gif");
-    // The GIF has two frames of one pixel.
+    // This GIF is an animation of two frames with one pixel each.
     let frame = b"\x21\xf9\x04\x00\x0a\x00\x00\x00\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00";
     let head = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff";
     std::fs::write(folder.file("a.gif"), [&head[..], frame, frame, b"\x3b"].concat()).unwrap();

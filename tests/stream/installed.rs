@@ -33,7 +33,8 @@ fn make(folder: &Folder, target: &str, binary: &Path) -> Output {
         ("PREFIX", PathBuf::from(folder.file("prefix"))),
         ("PLUGIN_DIR", PathBuf::from(folder.file("plugins"))),
         ("BINARY", binary.to_owned()),
-        // The plugin is not loaded here: tests/analytics and `make demo` use the real one.
+        // This test does not load the plugin, so any file can take its place. The tests in tests/analytics and `make demo` load the real
+        // plugin.
         ("PLUGIN", binary.to_owned()),
     ];
     let variables = variables.map(|(name, path)| format!("{name}={}", path.display()));

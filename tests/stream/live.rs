@@ -248,8 +248,8 @@ fn fast_engine_infers_every_live_frame() {
 #[test]
 fn explicit_drop_policy_never_waits_for_a_slot() {
     for policy in ["queue-policy=drop-oldest", "queue-policy=drop-newest", "max-latency=60000"] {
-        // Without a policy, the fourth frame would wait this long for the first run, and later frames would not wait. On a busy machine a
-        // thread may be delayed by the same time, but not in every attempt.
+        // Without a policy, the fourth frame would wait for the duration `LONG_RUN`, and later frames would not wait. On a busy machine,
+        // the pushes may take as long even without that wait, but not in every attempt.
         let is_quick = (0..5).any(|_| {
             let device = Numbered::warmed_up_in(LONG_RUN, "asked-for", 1, None);
             let (mut harness, element) = behind_a_camera(&detect("rectangle", &format!("device={} nireq=1 {policy}", device.name)));

@@ -205,7 +205,7 @@ fn lost_regions_are_warned_about_once() {
                 "videotestsrc num-buffers=5 ! video/x-raw,format=I420,width=320,height=240 ! identity name=attach ! {between} ! {element} ! \
                  identity ! {element} ! fakesink"
             );
-            // Two `roipublish` elements would write the same file.
+            // Use only one `roipublish`, because two elements would write the same file.
             let line = if element == publish { line.replacen(&format!("identity ! {element} !"), "", 1) } else { line };
             let pipeline = pipeline(&line);
             attach(&pipeline, |n| results(SIZE, n, vec![face(1, BOX)]));

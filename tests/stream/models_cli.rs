@@ -107,7 +107,7 @@ fn damaged_cache_is_rebuilt() {
         for (name, damage) in damages {
             for file in entries(&cache).iter().flat_map(|entry| entries(entry)) {
                 let bytes = damage(std::fs::read(&file).unwrap());
-                // The library makes its files read-only.
+                // The files in the cache are read-only, so replace the file instead of overwriting it.
                 std::fs::remove_file(&file).unwrap();
                 std::fs::write(&file, bytes).unwrap();
             }
@@ -233,7 +233,7 @@ fn dynamic_model_is_compiled_for_described_size() {
     check_fails(&["describe", &tiny("stripes.onnx"), "--size", "96x96"], 2, &["dynamic input", "[1, 3, 60, 80]"]);
 }
 
-/// OpenVINO reports `[?, ?, ?]` for its boxes.
+/// OpenVINO reports the shape `[?, ?, ?]` for the boxes of such a model.
 #[test]
 fn detector_with_builtin_nms_runs_on_every_engine() {
     let folder = Folder::new("suppressed");

@@ -153,7 +153,7 @@ fn frame_matching_a_skipped_frame_carries_no_older_results() {
     slow.hold();
     push(&rig, 1, 2);
     slow.wait_for(1);
-    // The second of these frames matches the first, which is then displaced by the last.
+    // Frame 3 shows the same scene as frame 2, so it is skipped. The last frame then displaces frame 2.
     for (n, of_scene) in [(2, 4), (3, 4), (4, 6), (5, 0)] {
         push(&rig, n, of_scene);
     }

@@ -120,7 +120,7 @@ fn stream_passes_while_broker_is_absent_and_results_follow() {
     let proxy = Proxy::new(broker.port, true);
     let spool = folder.file("spool");
     let pipeline = stream(2000, &format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\"", proxy.port));
-    // The last frame leaves `roipublish` while the broker is absent. The frame waits here until the broker runs.
+    // The last frame leaves `roipublish` while the broker is absent. The sink holds this frame until the broker runs.
     let (passed, at) = std::sync::mpsc::channel();
     let (go, started) = std::sync::mpsc::channel::<()>();
     on_buffers(&pipeline, "sink", "sink", move |n, _| {
@@ -542,7 +542,7 @@ fn streams_of_a_process_share_the_spool_and_report_an_outage_once() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     assert_eq!(["cannot reach", "results wait in the spool"].map(|part| text.matches(part).count()), [1, 1], "{text}");
-    // Another process gets an error, which names the remedy.
+    // A second process that uses the spool gets an error, which names the remedy. The lock below stands for the first process.
     let held = std::fs::read_dir(&spool).unwrap().flatten().next().unwrap().path().join("lock");
     let lock = std::fs::File::open(held).unwrap();
     lock.try_lock().unwrap();

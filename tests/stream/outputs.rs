@@ -133,7 +133,7 @@ fn output_equal_to_model_or_label_file_is_refused() {
     // The new file would be an input of the next run, so the command rejects it.
     check_fails(&["run", &file("colors.toml"), "--input", &file("pictures"), "--json", &file("pictures/c.png")], 2, &["c.png"]);
     assert!(!Path::new(&file("pictures/c.png")).exists());
-    // The output is an element of the graph.
+    // In this description, the output is a `roipublish` in the graph.
     let text = std::fs::read_to_string(file("colors.toml")).unwrap();
     std::fs::write(file("own.toml"), text.replace("{json}", &format!("roipublish address={} ! {{json}}", file("pictures/b.png")))).unwrap();
     check_refused(&["run", &file("own.toml"), "--input", &file("pictures")], &[&file("pictures/b.png")]);
@@ -263,7 +263,7 @@ fn video_of_killed_run_is_playable() {
             .args(["run", &folder.file("colors.toml"), "-q", "--input", "test:1000000", "--json", &json, "--video", &video])
             .spawn()
             .unwrap();
-        // More frames than the encoder and a fragment hold.
+        // Wait for more frames than the encoder and one fragment can hold, so that the file has some frames.
         wait_until("200 frames have results", || {
             std::fs::metadata(&video).is_ok_and(|file| file.len() > 0)
                 && std::fs::read_to_string(&json).is_ok_and(|text| text.lines().count() >= 200)
@@ -379,7 +379,7 @@ fn check_ends(mut command: Command, what: &str, is_ready: impl Fn() -> bool) -> 
     output
 }
 
-/// Earlier signals would end the process at once.
+/// Whether the process has installed its signal handlers. An earlier signal would end the process at once.
 fn is_handling_signals(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
@@ -502,7 +502,7 @@ fn video_is_written_for_odd_and_tiny_frame_sizes() {
 fn show(folder: &Folder, more: &[&str]) -> Output {
     let socket = folder.file("wayland");
     let display = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    // The display is contacted once per built pipeline.
+    // Each pipeline that is built connects to the display once.
     std::thread::spawn(move || {
         for stream in display.incoming() {
             let mut stream = stream.unwrap();

@@ -134,7 +134,7 @@ fn unknown_object_class_is_warned_about_once() {
     // There is no suggestion if no label is similar. Labels of a second detector are also known.
     warned(&format!("{detect} ! {color} object-class=giraffe"), &["`giraffe`: `detect` produces rectangle"]);
     warned(&format!("{detect} ! {inner} ! {color} object-class=cell,rectangle"), &[]);
-    // A list may contain other labels than this model's, except typos.
+    // A list may contain labels that this model does not have, but not a label that looks like a typo.
     warned(&format!("{detect} ! {color} object-class=rectangle,rectangles,giraffe"), &[]);
     warned(&format!("{detect} ! {inner} ! {color} object-class=rectangle,cel"), &["`cel` (did you mean `cell`?)"]);
     // There is no warning without object-class, or if labels upstream are unknown.

@@ -388,7 +388,7 @@ fn latency_scheduling_keeps_no_frame_waiting() {
     }
 }
 
-/// Four requests per thread: each run waits for three others.
+/// There are four requests per CPU thread, so each run waits for three other runs.
 #[test]
 fn cpu_starved_runs_shrink_queue_if_upstream_waits() {
     init();

@@ -132,7 +132,7 @@ fn timestamp_is_stream_time_and_pts_is_separate() {
     assert_eq!(times, [(ms(0), ms(hour)), (ms(40), ms(hour + 40)), (Value::Null, ms(hour - 40)), (Value::Null, Value::Null)]);
     // After a seek to ten seconds, a demuxer begins at zero.
     assert_eq!(times_in("seek", &segment(0, None, 10_000, 1.0), &[Some(40)]), [(ms(10_040), ms(40))]);
-    // Upstream already applies the rate: double speed, backwards.
+    // The rate of a segment (double speed, backwards) does not change the timestamps, because upstream already applies it.
     assert_eq!(times_in("fast", &segment(0, None, 0, 2.0), &[Some(40)]), [(ms(80), ms(40))]);
     assert_eq!(times_in("back", &segment(1000, Some(2000), 1000, -1.0), &[Some(1960)]), [(ms(1960), ms(1960))]);
     // Frames in a segment that is not in time format get no timestamps.

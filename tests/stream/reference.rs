@@ -244,7 +244,7 @@ fn vehicles_from_above_match_reference() {
     Agreement::between(&found, &reference(&file, 0.5, "vehicle", &["type", "color"])).check("car-detection.mp4");
 }
 
-/// Whether the test must fail if this device is missing.
+/// Whether the environment variable requires this device, so that the test must fail if the device is missing.
 fn is_required(device: &str) -> bool {
     std::env::var("ROIFLOW_REQUIRE_DEVICES").is_ok_and(|devices| devices.split(',').any(|required| required == device))
 }

@@ -1,7 +1,7 @@
 //! Each line of the real command conforms to `assets/results.schema.json` and has no fields that the schema does not define.
 //!
-//! These tests use a small validator of this project. The crate jsonschema, which the tests of roiflow-results use, would enable additional
-//! features of crates that the engine also uses. The small validator rejects unknown keywords, so it never skips a rule.
+//! These tests use a small validator of this project. The crate jsonschema, which the tests of roiflow-inference use, would enable
+//! additional features of crates that the engine also uses. The small validator rejects unknown keywords, so it never skips a rule.
 
 use serde_json::{Map, Value};
 

@@ -403,7 +403,7 @@ fn successful_background_run_resets_failure_count() {
     let n_runs = Arc::new(AtomicUsize::new(0));
     let counted = n_runs.clone();
     let slow = Slow::computing("reuse-async-count", 1, move |io| match counted.fetch_add(1, Ordering::AcqRel) {
-        // The first run shows that the model works.
+        // Every second run fails. The first run succeeds, which shows that the model works.
         n if n % 2 == 1 => Err(Error::new(ErrorKind::Device, "no luck")),
         _ => answer(io),
     });

@@ -53,7 +53,7 @@ fn stream_without_sender_ends_with_error() {
 #[test]
 fn ended_stream_returns_no_error() {
     let stream = stream();
-    // A new sender per call works like a single one, while the stream is not polled in between.
+    // A new sender for each call works like a single sender, as long as the stream is not polled between the calls.
     stream.sender().push(&frame(), None).unwrap();
     stream.sender().end().unwrap();
     let results: Vec<_> = stream.collect();

@@ -91,7 +91,7 @@ fn watchdog_starves_when_results_are_not_read() {
     let arguments = ["--input", "test:100000000", "--json", &fifo];
     let (systemd, mut child) = Systemd::start(&folder, Duration::from_secs(1), &arguments);
     systemd.wait_for("READY=1");
-    // Messages end within a limited time after the pipe is full.
+    // The messages to the watchdog must end within a limited time, because no stream makes progress once the pipe is full.
     let begin = Instant::now();
     while systemd.next(Duration::from_secs(3)).is_some() {
         assert!(begin.elapsed() < LIMIT, "the watchdog is fed without progress");

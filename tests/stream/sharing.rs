@@ -97,7 +97,7 @@ fn stalled_stream_does_not_block_others() {
         Ok(gst::FlowSuccess::Ok)
     });
     let source = still.source.clone();
-    // Pushes more frames than the element can hold, so the source also waits.
+    // Push more frames than the element can hold, so that the source waits, too.
     let pushing = std::thread::spawn(move || (0..20).for_each(|n| assert!(source.push(black(n)).is_ok())));
     eventually("its window is full", || still.count("frames-in") == 5);
     for n in 0..100 {
@@ -123,7 +123,7 @@ fn failed_or_removed_stream_loses_only_its_frames() {
     other.frame(0).unwrap();
     slow.wait_for(1);
     leaving.frame(0).unwrap();
-    // No run ends, so waiting for runs of other streams would not return.
+    // No run ends, so the state change would not return if it waited for the runs of other streams.
     let begin = std::time::Instant::now();
     leaving.element.set_state(gst::State::Null).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(4), "it waited for frames of other streams: {:?}", begin.elapsed());
@@ -140,7 +140,7 @@ fn frames_of_streams_form_batches_with_timeout() {
     let device = Scripted::detector("NULL.gathered");
     let line = |timeout| detect("rectangle", &format!("device=NULL.gathered nireq=1 batch-size=8 batch-timeout={timeout}"));
     {
-        // The frames of one stream fill the batch, without frames of other streams.
+        // With a single stream, the run starts when the timeout expires, because no other stream fills the batch.
         let first = Rig::begun(&line(20));
         let n_calls = device.script.n_calls();
         first.frame(0).unwrap();
@@ -212,7 +212,7 @@ fn thresholds_and_policies_are_not_shared() {
     assert!(low.count("window") > high.count("window"));
 }
 
-/// Measures the memory of an additional stream except its frames. The model, the requests and the threads already exist.
+/// Measures the memory that an additional stream uses in addition to its frames. The model, the requests and the threads already exist.
 #[test]
 fn additional_stream_uses_no_model_memory() {
     if !is_alone() {

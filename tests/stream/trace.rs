@@ -71,7 +71,7 @@ fn trace_has_steps_per_thread_and_per_request() {
         requests.iter().filter(|(_, name)| name.starts_with("rectangle, request ")).map(|(&request, _)| request).collect();
     assert!(!of_detector.is_empty() && requests.values().any(|name| name.starts_with("color, request ")), "{requests:?}");
     let mut frames = BTreeSet::new();
-    // Runs without a frame are left out: they test whether batch items are independent.
+    // Leave out runs without a frame, in which the runtime tests whether batch items are independent.
     let runs: Vec<&Slice> = slices.iter().filter(|slice| slice.name == "run" && slice.frame.is_some()).collect();
     assert!(runs.len() >= 80, "{} runs of two models", runs.len());
     for run in runs {
@@ -249,7 +249,7 @@ fn profiler_tasks_have_step_names_of_trace() {
         let mut command = command();
         command.args(["run", &folder.file("colors.toml"), "-q", "--input", "test:10", "--trace", &trace]);
         if listens {
-            // A collector that has no initializer receives the groups that are set here.
+            // This collector has no initializer, so the environment variable selects the groups that it receives.
             command.env("INTEL_LIBITTNOTIFY64", &library).env("INTEL_ITTNOTIFY_GROUPS", "all");
         }
         let output = command.stdin(Stdio::null()).output().unwrap();

@@ -5,7 +5,8 @@ use roiflow::frame::PixelRect;
 use crate::cli::{Folder, roiflow};
 use crate::harness::make_clip;
 
-/// Rows of the matrix in a track header, in fixed-point numbers of ISO/IEC 14496-12, and the resulting rectangle in 256 x 192.
+/// An orientation: its name, the matrix in the track header in fixed-point numbers of ISO/IEC 14496-12, the size of the upright video, and
+/// the position of a rectangle in it.
 type Orientation = (&'static str, [i32; 4], (u64, u64), fn(PixelRect) -> [u32; 4]);
 
 const WIDTH: u32 = 256;
