@@ -56,8 +56,8 @@ pub fn compile_on(device: &str, path: &Path) -> CompiledModel {
 ///
 /// That machine has VNNI, which adds products of bytes in 32 bits. Without VNNI, intermediate sums saturate at 16 bits; ONNX Runtime's
 /// documentation of quantization describes this. Probabilities then differ by up to 0.27 in ONNX Runtime and 0.29 in OpenVINO. The option
-/// `session.x64quantprecision` of ONNX Runtime avoids the difference, but fails for the emotion model (1.31: "Attempt to replace the
-/// existing tensor").
+/// `session.x64quantprecision` of ONNX Runtime avoids the difference, but version 1.31 then fails for the emotion model ("Attempt to
+/// replace the existing tensor").
 pub fn quantizes_as_references_do() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni");

@@ -319,7 +319,8 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     for file in list.flatten() {
         let (path, name) = (file.path(), file.file_name());
         let Some(name) = name.to_str() else { continue };
-        // In earlier versions of this program OpenVINO named the files. Such files in another folder may belong to another program.
+        // In earlier versions of this program, OpenVINO named the cache files. Remove such files only from roiflow's own folder, because in
+        // another folder they may belong to another program.
         if folder.ends_with("roiflow/models")
             && name.strip_suffix(".blob").is_some_and(|hash| hash.bytes().all(|digit| digit.is_ascii_digit()))
         {

@@ -141,7 +141,7 @@ impl Executors {
     /// The CPU pool, with one worker per core that the process may use. The first call starts it.
     ///
     /// # Errors
-    /// Fails if the system cannot start a thread.
+    /// Returns `Device` if the system cannot start a thread.
     pub fn cpu(&self) -> Result<Arc<Pool>> {
         if let Some(pool) = self.0.cpu.get() {
             return Ok(pool.clone());
@@ -155,7 +155,7 @@ impl Executors {
     /// threads. While a pool is in use, its name returns the same pool.
     ///
     /// # Errors
-    /// Fails if the system cannot start a thread.
+    /// Returns `Device` if the system cannot start a thread.
     pub fn named(&self, name: &str, n_threads: usize) -> Result<Arc<Pool>> {
         self.named_or(name, || Pool::new(name, n_threads))
     }
@@ -174,7 +174,7 @@ impl Executors {
     /// The executor of the CPU steps of a model: [`Config::executor`] if set, otherwise the CPU pool.
     ///
     /// # Errors
-    /// Fails if the system cannot start a thread.
+    /// Returns `Device` if the system cannot start a thread.
     pub fn for_steps(&self, config: &Config) -> Result<Arc<dyn Executor>> {
         match &config.executor {
             Some(executor) => Ok(executor.clone()),
@@ -186,7 +186,7 @@ impl Executors {
     /// device share. Without that option, the executor is the result of [`Executors::for_steps`].
     ///
     /// # Errors
-    /// Fails if the system cannot start a thread.
+    /// Returns `Device` if the system cannot start a thread.
     pub fn for_model(&self, device: &str, config: &Config) -> Result<Arc<dyn Executor>> {
         if !config.exclusive_requests {
             return self.for_steps(config);

@@ -98,7 +98,7 @@ impl Model {
         self.is_reshaped
     }
 
-    /// Returns the model with a new extent of 1 to `max` for each first axis of an input that is 1.
+    /// Returns the model with dynamic first axes: the first axis of each input whose extent is 1 becomes dynamic, from 1 to `max`.
     pub(super) fn with_open_batch(&self, max: usize) -> Result<Self> {
         let open = |port: &Port| {
             let dims = port.shape.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {

@@ -279,7 +279,7 @@ impl Session {
                     let mut text = ptr::null_mut();
                     // SAFETY: the session is not released, and the index is in range. `take_string` frees the string.
                     api.check(unsafe { name(self.ptr.as_ptr(), port_idx, api.allocator()?, &raw mut text) })?;
-                    // SAFETY: that allocator just returned this string, and no other code uses it.
+                    // SAFETY: the call above returned this string from the default allocator, and no other code uses it.
                     let name = unsafe { api.take_string(text) };
                     let mut described = ptr::null_mut();
                     // SAFETY: the session is not released, the index is in range, and the result pointer is valid.
@@ -326,7 +326,7 @@ impl Session {
             // freed below.
             let looked_up = unsafe { (table.ModelMetadataLookupCustomMetadataMap)(metadata, allocator, name.as_ptr(), &raw mut value) };
             if api.check(looked_up).is_ok() && !value.is_null() {
-                // SAFETY: that allocator just returned this string, and no other code uses it.
+                // SAFETY: the call above returned this string from the default allocator, and no other code uses it.
                 found.insert(key, unsafe { api.take_string(value) });
             }
         }

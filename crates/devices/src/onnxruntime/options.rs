@@ -49,7 +49,7 @@ impl<'a> Options<'a> {
                 let mut cuda = ptr::null_mut();
                 // SAFETY: the result pointer is valid; the result is released below.
                 self.api.check(unsafe { (table.CreateCUDAProviderOptions)(&raw mut cuda) })?;
-                // SAFETY: both objects are not released; the library copies what it needs.
+                // SAFETY: neither object is released yet; the library copies the values that it needs.
                 let set = self.set(|table, options| unsafe { (table.SessionOptionsAppendExecutionProvider_CUDA_V2)(options, cuda) });
                 // SAFETY: this is the only call that releases the CUDA options, and nothing uses them afterwards.
                 unsafe { (table.ReleaseCUDAProviderOptions)(cuda) };
@@ -60,7 +60,7 @@ impl<'a> Options<'a> {
                 let mut tensorrt = ptr::null_mut();
                 // SAFETY: the result pointer is valid; the result is released below.
                 self.api.check(unsafe { (table.CreateTensorRTProviderOptions)(&raw mut tensorrt) })?;
-                // SAFETY: both objects are not released; the library copies what it needs.
+                // SAFETY: neither object is released yet; the library copies the values that it needs.
                 let set =
                     self.set(|table, options| unsafe { (table.SessionOptionsAppendExecutionProvider_TensorRT_V2)(options, tensorrt) });
                 // SAFETY: this is the only call that releases the TensorRT options, and nothing uses them afterwards.

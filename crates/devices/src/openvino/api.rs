@@ -299,7 +299,7 @@ impl Api {
     /// `model` must not have been freed.
     pub(super) unsafe fn model_property(&self, model: *const OvCompiledModel, key: &CStr) -> EngineResult<String> {
         let mut value = ptr::null_mut();
-        // SAFETY: the caller guarantees it for `model`; the string and the result pointer are valid.
+        // SAFETY: the caller guarantees that `model` is not freed; the string and the result pointer are valid.
         self.check(unsafe { (self.functions.ov_compiled_model_get_property)(model, key.as_ptr(), &raw mut value) })?;
         // SAFETY: the library just returned this string, and no other code uses it.
         Ok(unsafe { self.functions.take_string(value) })
@@ -531,7 +531,7 @@ impl EngineRequest {
     /// `model` must not have been freed.
     pub(super) unsafe fn new(api: &Arc<Api>, model: *const OvCompiledModel) -> EngineResult<Self> {
         let mut request = ptr::null_mut();
-        // SAFETY: the caller guarantees it for `model`; the result pointer is valid.
+        // SAFETY: the caller guarantees that `model` is not freed; the result pointer is valid.
         api.check(unsafe { (api.functions.ov_compiled_model_create_infer_request)(model, &raw mut request) })?;
         Ok(Self { api: api.clone(), ptr: NonNull::new(request).ok_or("OpenVINO returned no request")?, callback: None })
     }
