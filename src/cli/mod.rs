@@ -1,7 +1,8 @@
 //! Command line: arguments, subcommands, exit codes.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong usage, 3 some inputs or images failed, 128 + N ended early by signal N, 141 (SIGPIPE) the
-//! reader of standard output closed it. Results go to standard output, messages to standard error.
+//! Results go to standard output, messages to standard error. The exit codes are 0 for success, 1 for a failure, 2 for wrong usage, and 3
+//! if some inputs or images failed. 128 + N means that signal N ended the run early; so 141 (SIGPIPE) means that the reader of standard
+//! output closed the pipe.
 
 mod apart;
 mod bench;

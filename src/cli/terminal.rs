@@ -115,7 +115,7 @@ fn without_commands(text: &str) -> String {
     safe
 }
 
-/// Standard output for reports. Use it instead of `println!`.
+/// Returns standard output for reports. Use this function instead of `println!`.
 pub(super) fn stdout() -> PrintableWriter<io::StdoutLock<'static>> {
     PrintableWriter(io::stdout().lock())
 }

@@ -115,7 +115,7 @@ impl Trace {
         time.saturating_duration_since(self.0.begin).as_nanos() as f64 / 1e3
     }
 
-    /// The lane of this thread. Writes the lane's name if the lane is new.
+    /// Returns the lane of this thread. Writes the lane's name if the lane is new.
     fn lane(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         thread_local! {
@@ -134,7 +134,7 @@ impl Trace {
         self.put(&format!(r#"{{"ph":"M","pid":{group},"tid":{lane},"name":"thread_name","args":{{"name":{name}}}}}"#));
     }
 
-    /// A lane for a frame in this element. Writes the lane's name if the lane is new.
+    /// Returns a free lane for a frame in this element. Writes the lane's name if the lane is new.
     fn frame_lane(&self, element: &str) -> u64 {
         let (lane, place) = self.0.frame_lanes.lock().unwrap().take(element);
         if let Some(place) = place {

@@ -48,7 +48,7 @@ pub(super) fn pool_address(buffer: &gst::BufferRef) -> usize {
     unsafe { (*buffer.as_ptr()).pool as usize }
 }
 
-/// Maximum number of buffers in the buffer's pool: 0 = unbounded, `None` = no pool.
+/// Returns the maximum number of buffers in the buffer's pool: 0 = unbounded, `None` = no pool.
 pub(super) fn pool_size(buffer: &gst::BufferRef) -> Option<usize> {
     // SAFETY: as above. A buffer in use keeps its pool alive. `from_glib_none` takes a reference, and returns `None` for null.
     let pool: Option<gst::BufferPool> = unsafe { from_glib_none((*buffer.as_ptr()).pool) };
@@ -71,8 +71,8 @@ pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
 /// The buffer borrows the tensor for reading until the buffer is freed. An element that writes the buffer must copy it.
 ///
 /// # Errors
-/// Returns [`ErrorKind::Unsupported`] if the tensor is not shared memory; [`ErrorKind::Busy`] while it is borrowed for writing;
-/// [`ErrorKind::Io`] if no file descriptor is left.
+/// Returns [`ErrorKind::Unsupported`] if the tensor is not shared memory. Returns [`ErrorKind::Busy`] while the tensor is borrowed for
+/// writing. Returns [`ErrorKind::Io`] if no file descriptor is left.
 pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     let SharedTensor { descriptor, layout, offset_bytes } = tensor.export()?;
     let leased = Leased(tensor.bytes()?);
@@ -135,8 +135,8 @@ struct MappedPlane {
     _mapped: Arc<gst_video::VideoFrame<Readable>>,
 }
 
-// SAFETY: GStreamer keeps the memory mapped, in place, until `_mapped` is dropped. While it is mapped for reading, a writer must copy it
-// first. `is_writable` is false, so nothing writes through this mapping.
+// SAFETY: GStreamer keeps the memory mapped, in place, until `_mapped` is dropped. While the memory is mapped for reading, a writer must
+// copy the memory first. `is_writable` is false, so nothing writes through this mapping.
 unsafe impl ForeignMemory for MappedPlane {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr

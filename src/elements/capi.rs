@@ -94,7 +94,7 @@ pub struct RoiflowAttribute {
     pub value: f32,
 }
 
-/// The ABI version of this library.
+/// Returns the ABI version of this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn roiflow_abi_version() -> u32 {
     ABI_VERSION
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn roiflow_results_free(results: *mut RoiflowResults) {
     });
 }
 
-/// Number of objects.
+/// Returns the number of objects; 0 if `results` is null.
 ///
 /// # Safety
 /// `results` is null, or comes from [`roiflow_results_from_buffer`].
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn roiflow_results_get_attribute(
     })
 }
 
-/// All results as one line of JSON; null if `results` is null.
+/// Returns all results as one line of JSON; null if `results` is null.
 ///
 /// # Safety
 /// `results` is null, or comes from [`roiflow_results_from_buffer`].
@@ -197,11 +197,13 @@ fn guarded<T>(otherwise: T, act: impl FnOnce() -> T) -> T {
     })
 }
 
+/// Writes a value to `target` and returns 1. Returns 0 if there is no value, or if `target` is null.
+///
 /// # Safety
 /// `target` is null, or may be written.
 unsafe fn write<T>(target: *mut T, found: Option<T>) -> c_int {
     let Some(found) = found.filter(|_| !target.is_null()) else { return 0 };
-    // SAFETY: `target` is not null, so the caller guarantees that it may be written.
+    // SAFETY: `target` is not null, and the caller guarantees that a target that is not null may be written.
     unsafe { target.write(found) };
     1
 }

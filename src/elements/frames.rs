@@ -267,7 +267,7 @@ impl Stream {
                 return self.pass(*frame, Reason::Queue, policy);
             }
             // Wait for the slot of the displaced frame instead of displacing another frame, which could leave the engine idle. The wait is
-            // short: at most, a worker that was about to run the displaced frame must still release it.
+            // short: at most, a worker that was about to run the displaced frame must still release the slot.
             break self.queue.admit(item).map_err(|item| self.refused(item))?;
         };
         if guard.has_deadline() {

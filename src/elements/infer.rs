@@ -409,7 +409,8 @@ impl Driver {
             return false;
         }
         let (live, min, max) = upstream.result();
-        // Only a pipeline with a live source uses the reported latency. So only then does the query wait for the warm-up that measures it.
+        // Only a pipeline with a live source uses the reported latency. So only then does the query wait for the warm-up that measures the
+        // latency.
         if live && self.stream.warm_stage(element, live).is_none() {
             return false;
         }
@@ -701,7 +702,7 @@ fn report(element: &gst::Element, transition: &Transition<gst::FlowError>) {
 }
 
 /// Returns the earliest running time that is not late for the sink. For a late frame: its time plus twice the lateness, so that the stream
-/// catches up. Under throttling: the time of the next wanted frame. `None` if the sink is not behind.
+/// catches up. If the sink throttles the stream: the time of the next frame that it wants. `None` if the sink is not behind.
 fn earliest(qos: &gst::event::Qos) -> Option<gst::ClockTime> {
     let (kind, _, jitter, timestamp) = qos.get();
     let late = u64::try_from(jitter).ok().filter(|&late| late > 0)?;

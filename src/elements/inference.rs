@@ -103,7 +103,7 @@ impl Inference {
         self.imp().stage.loading()
     }
 
-    /// Counters of result reuse of a classifier.
+    /// Returns the counters of result reuse of a classifier.
     pub(super) fn reuse_counts(&self) -> &Arc<ReuseCounts> {
         self.imp().driver.reuse.get_or_init(Arc::default)
     }

@@ -318,7 +318,7 @@ impl Form {
 }
 
 impl Said {
-    /// `None` for an outcome of an unknown kind.
+    /// Converts the encoded form to a classification; `None` if its outcome is of an unknown kind.
     fn into_classification(self) -> Option<Classification> {
         let Self { name, model, outcome } = self;
         let outcome = match outcome {

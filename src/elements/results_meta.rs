@@ -31,7 +31,8 @@ pub(super) fn get(buffer: &gst::BufferRef) -> Option<Arc<Payload>> {
     meta.0.held.payload()
 }
 
-/// Mutable access to the payload; `None` if a copy of the buffer shares it, or another copy of the library wrote it.
+/// Returns mutable access to the payload. Returns `None` if a copy of the buffer shares the payload, or if another copy of the library
+/// wrote it.
 pub(super) fn get_mut(buffer: &mut gst::BufferRef) -> Option<&mut Payload> {
     let held = buffer.meta::<ResultsMeta>().map(|meta| (meta.0.held.functions, meta.0.held.payload))?;
     let (functions, payload) = held;
@@ -123,6 +124,8 @@ type Sink = unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, len: us
 /// The functions of this copy. The address of the functions identifies the payloads of this copy.
 static FUNCTIONS: Functions = Functions { retain, release, encode };
 
+/// Adds a reference to a payload.
+///
 /// # Safety
 /// `payload` belongs to this copy.
 unsafe extern "C" fn retain(payload: *const c_void) {
@@ -130,6 +133,8 @@ unsafe extern "C" fn retain(payload: *const c_void) {
     unsafe { Arc::increment_strong_count(payload.cast::<Payload>()) }
 }
 
+/// Removes a reference from a payload, and frees the payload if this was the last reference.
+///
 /// # Safety
 /// `payload` belongs to this copy, and the caller owns a reference to it.
 unsafe extern "C" fn release(payload: *const c_void) {
@@ -137,6 +142,8 @@ unsafe extern "C" fn release(payload: *const c_void) {
     unsafe { Arc::decrement_strong_count(payload.cast::<Payload>()) }
 }
 
+/// Passes the encoded payload to `sink`.
+///
 /// # Safety
 /// `payload` belongs to this copy, and `sink` may be called with `context`.
 unsafe extern "C" fn encode(payload: *const c_void, sink: Sink, context: *mut c_void) {
@@ -186,6 +193,8 @@ impl Held {
     }
 }
 
+/// Appends bytes to the vector `context`. This function is the sink of [`encode`].
+///
 /// # Safety
 /// `context` is a `Vec<u8>` that nothing else uses; there are `len` bytes.
 unsafe extern "C" fn collect(context: *mut c_void, bytes: *const u8, len: usize) {
@@ -273,6 +282,8 @@ fn registered() -> &'static Registered {
     &REGISTERED
 }
 
+/// Initializes a meta with a payload, or without one if `held` is null.
+///
 /// # Safety
 /// `meta` is uninitialized memory of the registered size; `held` is null, or a [`Held`] of any copy, which is moved out.
 unsafe extern "C" fn init(
@@ -289,6 +300,8 @@ unsafe extern "C" fn init(
     glib::ffi::GTRUE
 }
 
+/// Releases the payload of a meta.
+///
 /// # Safety
 /// `meta` was initialized by [`init`] and is not used afterwards.
 unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::GstBuffer) {

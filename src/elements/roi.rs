@@ -171,7 +171,7 @@ fn hash_of_names(classifications: &[Classification]) -> u64 {
     hash(classifications.iter().map(|classification| &*classification.name))
 }
 
-/// FNV-1a hash of strings with a separator.
+/// Returns the FNV-1a hash of strings, each followed by a separator.
 fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
     let bytes = texts.flat_map(|text| text.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))

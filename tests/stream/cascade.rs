@@ -139,7 +139,7 @@ fn cascade_may_have_many_levels() {
     }
 }
 
-/// Label and box of every object, without IDs, which differ between runs.
+/// Returns label and box of every object as text, without the IDs, which differ between runs.
 fn said(results: &FrameResults) -> Vec<String> {
     let parent_of = |detection: &Detection| {
         let parent = detection.parent?;

@@ -51,7 +51,7 @@ impl Running {
         }
     }
 
-    /// Standard error, read line by line.
+    /// Returns standard error of the run, to be read line by line.
     pub fn said(&mut self) -> Said {
         Said { reader: BufReader::new(self.child.stderr.take().unwrap()), text: String::new() }
     }

@@ -63,12 +63,12 @@ impl Scripted {
         (self.ends)(*n_runs - 1)
     }
 
-    /// `roidetect` on this device, one run at a time, after its warm-up. Runs are counted from 0.
+    /// Returns a rig with `roidetect` on this device, which runs one frame at a time. The warm-up is over, and runs are counted from 0.
     fn detect(&self, properties: &str) -> Rig {
         self.rig(&detect("rectangle", &format!("device={} nireq=1 queue-policy=wait {properties}", self.name)))
     }
 
-    /// `roiclassify` on this device, one run and one region at a time.
+    /// Returns a rig with `roiclassify` on this device, which runs one region at a time.
     fn classify(&self, properties: &str) -> Rig {
         self.rig(&classify("color", &format!("device={} nireq=1 batch-size=1 queue-policy=wait {properties}", self.name)))
     }

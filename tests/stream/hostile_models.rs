@@ -32,14 +32,14 @@ const FLOAT: i64 = 1;
 const INT64: i64 = 7;
 const STRING: i64 = 8;
 
-/// `ValueInfoProto`.
+/// Returns a `ValueInfoProto`: an input or output of a graph.
 fn port(name: &str, element: i64, dims: &[i64]) -> Vec<u8> {
     let shape: Vec<u8> = dims.iter().flat_map(|&dim| field(1, number(1, dim))).collect();
     let tensor = [number(1, element), field(2, shape)].concat();
     [field(1, name), field(2, field(1, tensor))].concat()
 }
 
-/// `NodeProto`.
+/// Returns a `NodeProto`.
 fn node(operator: &str, inputs: &[&str], outputs: &[&str], attributes: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes: Vec<u8> = inputs.iter().flat_map(|name| field(1, name)).collect();
     bytes.extend(outputs.iter().flat_map(|name| field(2, name)));
@@ -49,7 +49,7 @@ fn node(operator: &str, inputs: &[&str], outputs: &[&str], attributes: &[Vec<u8>
     bytes
 }
 
-/// `TensorProto`.
+/// Returns a `TensorProto`: a weight of a graph.
 fn weight(name: &str, element: i64, dims: &[i64], raw: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> = dims.iter().flat_map(|&dim| number(1, dim)).collect();
     bytes.extend(number(2, element));
@@ -65,7 +65,7 @@ struct Parts {
     output: Vec<u8>,
 }
 
-/// `GraphProto`.
+/// Returns a `GraphProto`.
 fn graph(parts: &Parts) -> Vec<u8> {
     let mut bytes: Vec<u8> = parts.nodes.iter().flat_map(|node| field(1, node)).collect();
     bytes.extend(field(2, "g"));
@@ -75,7 +75,7 @@ fn graph(parts: &Parts) -> Vec<u8> {
     bytes
 }
 
-/// `ModelProto`.
+/// Returns a `ModelProto`: the content of an ONNX file.
 fn model(parts: &Parts) -> Vec<u8> {
     [number(1, 8), field(7, graph(parts)), field(8, number(2, 13))].concat()
 }
@@ -95,7 +95,7 @@ fn int64s(values: &[i64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// `If` nodes nested to this depth.
+/// Returns a model with `If` nodes that are nested to this depth.
 fn nested(depth: usize) -> Vec<u8> {
     let mut inner = node("Identity", &["x"], &["y"], &[]);
     for _ in 0..depth {

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use crate::cli::Folder;
 
-/// Installs the tested binary into a folder, with an empty home.
+/// An installation of the tested binary in a folder, which also contains an empty home folder.
 struct Installed {
     folder: Folder,
 }

@@ -51,7 +51,7 @@ fn link_during_not_linked_return_continues_stream() {
     rig.check_counts();
 }
 
-/// Another peer for the source pad, with its received items.
+/// Returns another peer for the source pad, and a receiver of the items that arrive at this peer.
 fn another_sink() -> (gst::Pad, Receiver<String>) {
     let (sender, seen) = channel();
     let of_events = sender.clone();

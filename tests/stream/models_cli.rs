@@ -40,7 +40,7 @@ fn pipeline(folder: &Folder, name: &str, graph: &str) -> String {
     path
 }
 
-/// Entries of a cache folder, and temporary files.
+/// Returns the entries of a cache folder, including temporary files.
 fn entries(cache: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(cache).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     entries.sort();

@@ -235,7 +235,7 @@ fn killed_process_delivers_after_its_next_start() {
     assert!(numbers.len() == 3 && numbers[0] >= 300 && numbers[1] >= 300 && numbers[2] == 3, "{numbers:?}");
 }
 
-/// Size of the segments of a spool.
+/// Returns the total size of the segments of a spool.
 fn segment_bytes(folder: &std::path::Path) -> u64 {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     files.filter_map(|file| Some(file.metadata().ok()?.len())).sum()

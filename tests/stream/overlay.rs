@@ -27,7 +27,7 @@ fn overlaid_with(format: PixelFormat, size: Size, properties: &str, detections: 
     [before, after].map(|arrived| arrived.lock().unwrap().pop().unwrap())
 }
 
-/// Pixels that differ, as `(x, y)` in the frame; a chroma sample counts as its top-left pixel.
+/// Returns the pixels that differ, as `(x, y)` in the frame. A chroma sample counts as its top-left pixel.
 fn differences(format: PixelFormat, frames: &[Arrived; 2]) -> Vec<(usize, usize)> {
     let [before, after] = [frames[0].rows(), frames[1].rows()];
     let mut differing = Vec::new();

@@ -34,7 +34,7 @@ struct Said {
     probability: f64,
 }
 
-/// Boxes of the same network on gray images.
+/// Returns the reference boxes that the same network finds on gray images.
 fn gray_reference(file: &str) -> Vec<Vec<Object>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gray").join(file);
     let text = std::fs::read_to_string(path).unwrap();
@@ -42,8 +42,8 @@ fn gray_reference(file: &str) -> Vec<Vec<Object>> {
     text.lines().map(|line| serde_json::from_str::<Vec<_>>(line).unwrap().into_iter().map(object).collect()).collect()
 }
 
-/// Results of the reference under `group`: for each classifier the label and the probabilities of all labels. Objects barely above the
-/// threshold are left out, because the color conversion alone decides about them.
+/// Returns the results of the reference under `group`. For each classifier, they have the label and the probabilities of all labels.
+/// Objects barely above the threshold are left out, because the color conversion alone decides about them.
 fn reference(file: &Path, threshold: f64, group: &str, classifiers: &[&'static str]) -> Vec<Vec<Object>> {
     let is_certain = |object: &&serde_json::Value| object["score"].as_f64().unwrap() > threshold + 0.02;
     let object = |object: &serde_json::Value| {

@@ -185,7 +185,7 @@ impl Rig {
         std::mem::take(&mut *self.left.lock().unwrap())
     }
 
-    /// Items until EOS in short form: frames by number and status.
+    /// Returns the items until EOS in short form: frames by number and status.
     pub fn until_eos(&self) -> Vec<String> {
         let mut seen = Vec::new();
         loop {

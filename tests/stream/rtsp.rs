@@ -10,7 +10,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// `None` if Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
+    /// Starts the server. Returns `None` if Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
     pub fn start(arguments: &[&str]) -> Option<Self> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream/rtsp-server.py");
         let python = Command::new("/usr/bin/python3").arg(script).args(arguments).env_remove("G_DEBUG").stdout(Stdio::piped()).spawn();

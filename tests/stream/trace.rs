@@ -134,7 +134,7 @@ fn trace_has_frames_with_arrows_to_runs() {
     check_nesting(slices);
 }
 
-/// Runs with an arrow from this slice.
+/// Returns the runs to which an arrow leads from this slice.
 fn arrows_from<'a>(events: &[Value], slices: &'a [Slice], from: &Slice) -> Vec<&'a Slice> {
     let lies_in = |event: &Value, slice: &Slice| {
         let at = event["ts"].as_f64().unwrap();

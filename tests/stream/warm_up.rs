@@ -31,7 +31,7 @@ fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> A
     })
 }
 
-/// Messages on the bus since the last call.
+/// Returns the warnings and errors on the bus since the last call.
 fn said(rig: &Rig) -> Vec<String> {
     let next = || rig.bus.pop_filtered(&[gst::MessageType::Warning, gst::MessageType::Error]);
     let text = |message: gst::Message| match message.view() {

@@ -203,7 +203,7 @@ pub enum Trigger<E> {
     Eos,
     /// An event found the queue closed.
     EventRefused {
-        /// Whether the event is sticky: it remains valid if frames are lost.
+        /// Whether the event is sticky. A sticky event remains valid if frames are lost.
         is_kept: bool,
     },
     /// A turn of the task begins.

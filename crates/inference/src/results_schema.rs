@@ -1,5 +1,5 @@
-//! Tests that lines of results follow `assets/results.schema.json`. The tests are in this crate because the tests of the description schema
-//! use the same validator crate.
+//! Tests that lines of results follow `assets/results.schema.json`. These tests are in this crate because its tests of the description
+//! schema already need the validator crate.
 
 use std::time::UNIX_EPOCH;
 

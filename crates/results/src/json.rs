@@ -284,7 +284,7 @@ impl Serialize for Classifications<'_> {
     }
 }
 
-/// Writes one key per attribute. The keys differ from the reserved keys.
+/// Writes one key per attribute. An attribute with the name of a reserved key gets another key, see [`key_of`].
 fn serialize_classifications<M: SerializeMap>(
     map: &mut M,
     classifications: &[Classification],
@@ -356,7 +356,7 @@ fn inference(status: &InferenceStatus) -> Inference<'_> {
     }
 }
 
-/// UTC time in RFC 3339 with milliseconds. Clamped to the years 1970 to 9999.
+/// Formats a time as UTC in RFC 3339 with milliseconds. Times are clamped to the years 1970 to 9999.
 fn rfc3339(time: SystemTime) -> String {
     const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
     humantime::format_rfc3339_millis(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST_SECOND)).to_string()

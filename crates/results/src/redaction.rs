@@ -195,7 +195,8 @@ fn without(text: &str, secret: &[u8]) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// End of `secret` at position `at` of the text; `None` if it does not match. Each byte may be percent-encoded or escaped by a backslash.
+/// Returns the end of `secret` if the text contains `secret` at position `at`, otherwise `None`. Each byte may be percent-encoded or
+/// escaped by a backslash.
 fn match_at(text: &[u8], at: usize, secret: &[u8]) -> Option<usize> {
     let Some((&byte, rest)) = secret.split_first() else { return Some(at) };
     let text_here = text.get(at..)?;
@@ -208,7 +209,7 @@ fn match_at(text: &[u8], at: usize, secret: &[u8]) -> Option<usize> {
         .find_map(|(_, n_bytes)| match_at(text, at + n_bytes, rest))
 }
 
-/// The hidden ranges of an address, in order.
+/// Returns the ranges of an address that must be hidden, in order.
 fn hidden(address: &str) -> Vec<Range<usize>> {
     merged(credentials(address))
 }
@@ -245,7 +246,7 @@ fn credentials(address: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The lower-case scheme and the position after it. Accepts addresses with too few or too many slashes.
+/// Returns the lower-case scheme of an address, and the position after the scheme. Accepts addresses with too few or too many slashes.
 fn scheme(address: &str) -> Option<(&'static str, usize)> {
     let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
     let mut begin = 0;
@@ -266,7 +267,7 @@ fn scheme(address: &str) -> Option<(&'static str, usize)> {
     None
 }
 
-/// End of user and password, at an `@`. `rest` begins after the scheme.
+/// Returns the end of user and password, which is the position of an `@`. `rest` is the address after the scheme.
 fn user_end(scheme: &str, rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())];
     if let Some((user, host)) = authority.rsplit_once('@') {
@@ -499,7 +500,7 @@ mod tests {
         assert!(!format!("{secrets:?}").contains("s3cr"));
     }
 
-    /// Unencoded passwords at every possible position.
+    /// Tests unencoded random passwords at every possible position of an address.
     #[test]
     fn random_passwords_are_never_shown() {
         let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x2545_f491_4f6c_dd1d_u64);

@@ -43,13 +43,13 @@ impl fmt::Display for Crop {
 }
 
 impl Crop {
-    /// The region of a detection. Contains keypoints only if the crop uses alignment.
+    /// Returns the region of a detection. The region has keypoints only if the crop uses alignment.
     pub fn region(&self, detection: &Detection) -> Region {
         let keypoints = if self.align.is_empty() { Vec::new() } else { detection.keypoints.clone() };
         Region { id: detection.id, rect: detection.rect, keypoints }
     }
 
-    /// The region in pixels. Edges are rounded half up and clipped to the frame. `None` if the region is outside the frame.
+    /// Returns the region in pixels. Edges are rounded half up and clipped to the frame. `None` if the region is outside the frame.
     pub fn rect(&self, rect: Rect, frame: Size) -> Option<PixelRect> {
         if !self.square && self.margin == 0.0 {
             return rect.to_pixels(frame);
@@ -67,8 +67,8 @@ impl Crop {
         if rect.is_proper() { grown.to_pixels(frame) } else { None }
     }
 
-    /// Similarity transform from input to frame pixels that maps the keypoints to their targets. In both spaces, integers are pixel
-    /// centers.
+    /// Returns the similarity transform from input to frame pixels whose inverse maps the keypoints to their targets. In both spaces,
+    /// integers are pixel centers.
     ///
     /// `None` without alignment, if the number of keypoints differs from the targets, or if all keypoints coincide.
     pub fn alignment(&self, keypoints: &[Point], input: Size) -> Option<Similarity> {

@@ -69,7 +69,7 @@ pub fn take_best(boxes: &mut [RawDetection], max_boxes: usize) -> usize {
     n_proper.min(max_boxes)
 }
 
-/// Order of results: by descending score, then by row and class. Does not depend on the order of candidates.
+/// Compares two results by descending score, then by row and class. So the order of results does not depend on the order of candidates.
 pub fn better_first(one: &RawDetection, other: &RawDetection) -> Ordering {
     other.score.total_cmp(&one.score).then(one.row.cmp(&other.row)).then(one.class_id.cmp(&other.class_id))
 }
@@ -113,7 +113,7 @@ fn suppress_softly(boxes: &mut [RawDetection], options: &NmsOptions, weight: imp
     n_kept
 }
 
-/// The IoU; 0 if the boxes do not suppress each other.
+/// Returns the IoU of two boxes; 0 if the boxes cannot suppress each other, because their classes differ.
 fn overlap(one: &RawDetection, other: &RawDetection, options: &NmsOptions) -> f32 {
     if options.class_aware && one.class_id != other.class_id { 0.0 } else { one.rect.iou(&other.rect) }
 }

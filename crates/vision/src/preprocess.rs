@@ -313,7 +313,7 @@ impl Preprocess {
         Ok(())
     }
 
-    /// The size of the input. Checks batch item and element type.
+    /// Returns the size of the input after checks of the batch item and the element type.
     pub(super) fn check_row(&self, layout: &Layout, row: usize) -> Result<Size> {
         self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;

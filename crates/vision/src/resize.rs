@@ -37,7 +37,7 @@ impl Axis {
         self.step < 2.0
     }
 
-    /// The samples at `(scaled_idx + 0.5) * step - 0.5`, with replicated edges.
+    /// Returns the two samples next to the position `(scaled_idx + 0.5) * step - 0.5`, with replicated edges.
     ///
     /// With [`Rounding::U8`], the weight is a multiple of 1/[`WEIGHT_STEPS`], computed from the position in single precision as in OpenCV.
     /// At an edge this weight matters although both samples are equal, because each of the two products is truncated.

@@ -17,7 +17,7 @@ use super::super::trace::Trace;
 /// Environment variable that a collecting profiler sets.
 const COLLECTOR: &str = if cfg!(target_pointer_width = "64") { "INTEL_LIBITTNOTIFY64" } else { "INTEL_LIBITTNOTIFY32" };
 
-/// The layer; `None` without a profiler.
+/// Returns the layer; `None` without a profiler.
 pub(in crate::cli) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
     std::env::var_os(COLLECTOR).map(|_| Tasks.with_filter(filter_fn(Trace::wants)))
 }

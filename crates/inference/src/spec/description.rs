@@ -215,7 +215,7 @@ impl Description {
         Ok(Self { text, ..self.clone() })
     }
 
-    /// Replaces the labels by the labels in a file with one label per line.
+    /// Replaces the labels in the description by the labels in a file with one label per line.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or the model has several heads.

@@ -116,7 +116,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Assumptions, one sentence each.
+    /// Returns the assumptions, one sentence each.
     pub(super) fn assumed(&self) -> Vec<String> {
         let heads = self.heads.iter().flat_map(|head| head.assumed("[[output.heads]]"));
         let of_tables = self.top.assumed("").map(|text| text.trim_start().to_owned()).chain(self.input.assumed("[input]"));

@@ -261,7 +261,7 @@ fn roles(info: &ModelInfo, tensors: &BTreeMap<String, String>) -> Result<Vec<(us
     Ok(roles)
 }
 
-/// Names and shapes of a model's outputs, as arguments of [`Decoder::check`].
+/// Returns the names and shapes of a model's outputs, as arguments of [`Decoder::check`].
 pub(super) fn outputs<'a>(info: &'a ModelInfo, shapes: &'a [Vec<usize>], roles: &'a [(usize, Arc<str>)]) -> Vec<(&'a str, &'a [usize])> {
     let mut outputs: Vec<(&str, &[usize])> = info.outputs.iter().zip(shapes).map(|(port, shape)| (port.name(), &**shape)).collect();
     roles.iter().for_each(|(output_idx, role)| outputs[*output_idx].0 = role);

@@ -42,7 +42,7 @@ struct Line<'a> {
 /// Version of the schema of events.
 const SCHEMA_VERSION: u32 = 1;
 
-/// One line of JSON without a line feed. `source` is the address without credentials.
+/// Returns an event as one line of JSON without a line feed. `source` is the address without credentials.
 pub fn event_line(event: SourceEvent<'_>, stream: Option<&str>, source: Option<&str>, time: SystemTime) -> String {
     let empty =
         Line { event: "", schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), source, reason: None, gap: None, attempts: None };

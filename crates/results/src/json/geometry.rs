@@ -76,7 +76,7 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
     }
 }
 
-/// Top left, top right and bottom left corner, and the number of cells.
+/// Writes the position of a grid (top left, top right and bottom left corner) and its numbers of columns and rows.
 fn serialize_grid<M: SerializeMap, T>(map: &mut M, grid: &Grid<T>, size: Size) -> Result<(), M::Error> {
     map.serialize_entry("corners", &grid.corners.map(|corner| RelativePoint::of(corner, size)))?;
     map.serialize_entry("columns", &grid.columns)?;

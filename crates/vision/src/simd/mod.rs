@@ -101,7 +101,7 @@ impl Simd {
         Self(available.unwrap_or(SimdBackend::Portable))
     }
 
-    /// This backend, if the processor supports it.
+    /// Returns this backend; `None` if the processor does not support it.
     pub(super) fn of(backend: SimdBackend) -> Option<Self> {
         backend.is_available().then_some(Self(backend))
     }
