@@ -125,7 +125,7 @@ fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
         return std::fs::File::create_new(out)?.write_all(text.as_bytes());
     }
     if out.metadata().is_ok_and(|there| !there.is_file()) {
-        // Devices and FIFOs have no content to lose.
+        // A device or a FIFO has no content to lose, so write to it directly.
         return std::fs::OpenOptions::new().write(true).open(out)?.write_all(text.as_bytes());
     }
     // Replace the target of a link, not the link itself.

@@ -77,7 +77,7 @@ pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, service: &Ser
                 trace.write_until(Instant::now() + MAX_WRITE_WAIT);
             }
             end_after(MAX_RUN, signal, &terminal);
-            // Standard error itself may block.
+            // Writing to standard error may block, so print with a time limit.
             print_in_time(&terminal, "\nending (press again to end at once)");
         }
     };

@@ -38,7 +38,7 @@ impl Terminal {
         !self.secrets.read().unwrap().is_empty()
     }
 
-    /// Prints one or more lines. Errors of standard error are ignored, because they cannot be reported.
+    /// Prints one or more lines. Errors in writing to standard error are ignored, because they cannot be reported.
     pub(super) fn print(&self, text: impl Display) {
         let text = text.to_string();
         let text = format!("{}\n", Printable(&self.secrets.read().unwrap().scrub(&text)));

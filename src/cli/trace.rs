@@ -222,7 +222,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
                     self.put_slice(REQUESTS, fields.request, step, *begin, duration, &args);
                 }
             }
-            // Phase of a frame.
+            // A span without a step is a phase of a frame.
             (part, None) => {
                 let Some(frame) = span.parent().filter(|parent| parent.name() == "frame") else { return };
                 if let Some((_, frame)) = frame.extensions().get::<(Instant, Fields)>() {

@@ -516,7 +516,7 @@ struct RelationsMut<'a> {
 impl<'a> RelationsMut<'a> {
     /// Returns the existing meta, or a new meta with capacity for `n_entries`. A full meta grows by `n_entries`.
     fn of(buffer: &'a mut gst::BufferRef, api: &'static Api, n_entries: usize) -> Option<Self> {
-        const ENTRY_BYTES: usize = 80; // The larger of the two entry types, including the header, with a margin.
+        const ENTRY_BYTES: usize = 80; // More than the size of any entry with its header.
         let mut params = InitParams { initial_relation_order: n_entries.max(8), initial_buf_size: n_entries.max(8) * ENTRY_BYTES };
         // SAFETY: a `&mut BufferRef` is a writable buffer; the parameters are read during the call.
         let meta = unsafe { (api.gst_buffer_add_analytics_relation_meta_full)(buffer.as_mut_ptr(), &raw mut params) };

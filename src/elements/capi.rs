@@ -278,7 +278,7 @@ impl RoiflowResults {
                 Ok(()) => line.truncate(line.trim_ascii_end().len()),
                 Err(error) => tracing::error!("results could not be written as JSON: {error}"),
             }
-            // JSON contains no NUL: strings escape it.
+            // This conversion cannot fail, because JSON contains no NUL: JSON strings escape it.
             CString::new(line).unwrap_or_default()
         })
     }

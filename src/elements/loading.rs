@@ -96,7 +96,7 @@ impl Loading {
     pub(super) fn wait_for_threads(&self) {
         let here = thread::current().id();
         let mut state = self.state.lock().unwrap();
-        // From here on, errors are not posted.
+        // Without an element, errors are not posted from here on.
         state.element = None;
         if state.reporting == Some(here) || state.threads.contains(&here) {
             return;

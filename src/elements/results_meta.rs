@@ -295,7 +295,8 @@ unsafe extern "C" fn init(
     let held = unsafe { held.cast::<Held>().as_mut() };
     let none = || Held { functions: ptr::null(), payload: ptr::null() };
     let held = held.map_or_else(none, |held| std::mem::replace(held, none()));
-    // SAFETY: the caller guarantees that `meta` has the size of `Raw`. The field is uninitialized, so it is written without dropping.
+    // SAFETY: the caller guarantees that `meta` has the size of `Raw`. The field is uninitialized, so it is written without dropping an
+    // earlier value.
     unsafe { ptr::write(&raw mut (*meta.cast::<Raw>()).held, held) };
     glib::ffi::GTRUE
 }

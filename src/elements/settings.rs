@@ -19,7 +19,7 @@ use crate::stages::{Scheduling, Sharing};
 pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
     use stages::ErrorKind;
     let text = error.to_string();
-    // `gst-launch-1.0` prints the text without escaping.
+    // `gst-launch-1.0` prints the text without escaping, so control characters are escaped here.
     let text = stages::Printable(&text);
     match error.kind() {
         ErrorKind::Io => gst::element_error!(element, gst::ResourceError::NotFound, ("{text}")),

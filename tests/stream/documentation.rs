@@ -102,7 +102,7 @@ fn documented_pipelines_run_and_detect_objects() {
             for element in pipeline.iterate_recurse().into_iter().map(Result::unwrap) {
                 let found = match &*element.factory().unwrap().name() {
                     "roidetect" => "objects",
-                    // The frame is not an object.
+                    // A whole frame is not an object, so count the inferred frames.
                     "roiclassify" if line.contains("inference-region=full-frame") => "inferred",
                     "roiclassify" => "objects-classified",
                     _ => continue,

@@ -34,7 +34,7 @@ fn each_line_has_its_own_image_path() {
     folder.picture("in/a.png", 64, 64, [255, 0, 0]);
     folder.picture("in/b.JPG", 128, 96, [0, 255, 0]);
     folder.picture("in/c.bmp", 65, 47, [0, 0, 255]);
-    // The content decides the format.
+    // The content of the file decides its format, not the file name.
     folder.picture("d.png", 64, 48, [0, 255, 0]);
     std::fs::rename(folder.file("d.png"), folder.file("in/d.jpg")).unwrap();
     std::fs::write(folder.file("in/notes.txt"), "no picture").unwrap();

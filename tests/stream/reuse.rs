@@ -128,7 +128,7 @@ fn untracked_objects_are_always_classified_with_one_warning() {
         assert_eq!(seen.ending.warnings.len(), usize::from(is_said), "{:?}", seen.ending.warnings);
         assert!(!is_said || seen.ending.warnings[0].contains("put `roitrack` between"), "{:?}", seen.ending.warnings);
     }
-    // With some track IDs, there is no warning.
+    // If at least one object has a track ID, there is no warning.
     let seen = through("color", "reclassify-interval=0", &colors(40), |n| {
         if n == 3 { one(n) } else { vec![Detection { track: None, ..tracked(n, 1, WHERE) }] }
     });

@@ -281,7 +281,7 @@ fn hanging_warm_up_is_abandoned_on_stop() {
     // The change to NULL waits for the hanging warm-up until a time limit.
     rig.element.set_state(gst::State::Null).unwrap();
     beginning.join().unwrap();
-    // Bus messages hold references to the element.
+    // Remove the bus, because messages on it hold references to the element.
     rig.element.set_bus(None::<&gst::Bus>);
     let element = rig.element.downgrade();
     drop(rig);

@@ -190,7 +190,7 @@ impl Queue {
                 Scheduling::Throughput => submitted,
                 Scheduling::Latency => job.runs.guard.arrived(),
             };
-            // Jobs of one frame stay together.
+            // Jobs of one frame stay together: each job follows directly after the previous job of the frame.
             let at = place.unwrap_or_else(|| state.pending.iter().rposition(|other| other.order <= order).map_or(0, |place| place + 1));
             state.pending.insert(at, BatchItem::new(job, group, order, submitted, alone));
             place = Some(at + 1);
@@ -300,7 +300,7 @@ impl Queue {
     pub(super) fn discard_jobs(&self, is_one: impl Fn(&Job) -> bool) {
         let mut dropped = Vec::new();
         let mut state = self.state.lock().unwrap();
-        // In reverse order, because indexes change with each removal.
+        // Visit the jobs in reverse order, because a removal changes the indexes of all later jobs.
         for place in (0..state.pending.len()).rev() {
             if is_one(&state.pending[place].job) {
                 dropped.extend(state.pending.remove(place));
@@ -384,7 +384,7 @@ impl Queue {
             drop(state);
         }
         let mut clients: Vec<Arc<Client>> = Vec::new();
-        // Most calls have one client and need no list.
+        // In most calls, all jobs have the same client, so no list is needed.
         let mut first: Option<(Arc<Client>, usize)> = None;
         for BatchItem { job, failed, .. } in items.drain(..) {
             let client = job.runs.client.clone();

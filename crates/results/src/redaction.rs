@@ -235,7 +235,7 @@ fn credentials(address: &str) -> Vec<Range<usize>> {
                 hide_segments(address, tail, &mut ranges);
             }
         }
-        // No scheme, but possibly `user:password@host`.
+        // The address has no scheme, but may have the form `user:password@host`.
         None => {
             let begin = address.len() - address.trim_start_matches(['/', '\\', ':']).len();
             let end = address.rfind('@').filter(|end| begin < *end && address[..*end].contains(':'));
@@ -277,7 +277,7 @@ fn user_end(scheme: &str, rest: &str) -> Option<usize> {
     let may_be_user = match scheme {
         "file" => false,
         _ if authority.is_empty() || is_ip_address(authority) => false,
-        // `user:pa/ss@host`.
+        // The password may contain a slash, as in `user:pa/ss@host`.
         _ if authority.contains(':') => true,
         scheme => !scheme.is_empty() && !WEB.contains(&scheme),
     };
@@ -384,7 +384,7 @@ fn hide_segments(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
             && name.chars().filter(char::is_ascii_digit).count() >= 4
             && name.chars().filter(char::is_ascii_alphabetic).count() >= 4;
-        // For cameras with paths such as `/user:password/stream`.
+        // Some cameras have paths such as `/user:password/stream`.
         let is_pair = segment.contains(':');
         let is_hidden = !segment.is_empty() && (is_pair || is_token || is_random || segment.starts_with("eyJ"));
         ranges.extend(is_hidden.then_some(begin..begin + segment.len()));

@@ -30,7 +30,7 @@ impl Transform {
         let corner = self.apply_to_point(Point { x: rect.x, y: rect.y });
         let (width, height) = if self.swaps_axes { (rect.height, rect.width) } else { (rect.width, rect.height) };
         let (width, height) = (width * self.scale.0, height * self.scale.1);
-        // On a mirrored axis, the corners are exchanged.
+        // On a mirrored axis, the mapped first corner is the far corner, and the extent is negative. So begin at the other corner.
         let first = |corner: f32, extent: f32, scale: f32| if scale < 0.0 { (corner + extent, -extent) } else { (corner, extent) };
         let ((x, width), (y, height)) = (first(corner.x, width, self.scale.0), first(corner.y, height, self.scale.1));
         Rect { x, y, width, height }

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn box_suppresses_only_its_overlapping_neighbors() {
-        // IoU of 0 and 1: 8/12; of 1 and 2: 8/12; of 0 and 2: 6/14.
+        // The IoU of boxes 0 and 1 is 8/12, of boxes 1 and 2 also 8/12, and of boxes 0 and 2 it is 6/14.
         let boxes =
             [detection(0.0, 0.0, 10.0, 1.0, 0.5, 0), detection(2.0, 0.0, 10.0, 1.0, 0.7, 0), detection(4.0, 0.0, 10.0, 1.0, 0.6, 0)];
         for (iou, expected) in [

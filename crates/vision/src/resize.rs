@@ -345,7 +345,7 @@ mod tests {
         columns.set(&Axis::new(64, 2, Rounding::Exact), 0..2, 0, true);
         assert_eq!((&columns.pairs[..2], columns.n_visible, columns.pairs.len()), (&[[15, 16], [47, 48]][..], 2, GROUP));
         assert_eq!(columns.pairs[GROUP - 1], [47, 48]);
-        // The center of a cropped image, without interpolation.
+        // Columns at the center of a cropped image whose scale is 1, so no column interpolates.
         columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3, true);
         assert_eq!((&columns.pairs[..2], columns.is_interpolated), (&[[3, 3], [4, 4]][..], false));
     }

@@ -66,7 +66,7 @@ impl Samples {
             end += n_pairs * n_pieces;
             self.n_groups += 1;
         }
-        // A single component stands for all three.
+        // If the image has a single component, its samples also serve as the other two components.
         for missing_idx in component_idx..3 {
             self.begins[missing_idx] = self.begins[0];
             (self.steps[missing_idx], self.pair_steps[missing_idx]) = (self.steps[0], self.pair_steps[0]);

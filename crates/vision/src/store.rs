@@ -380,7 +380,7 @@ fn bf16_cell(value: f32) -> [u8; 2] {
 
 #[inline(always)]
 fn u8_cell(value: f32) -> [u8; 1] {
-    // Below -0.5 the cast saturates. Above, truncation equals `floor`.
+    // For values below -0.5, the cast saturates to 0. For all other values, truncation equals `floor`.
     [(value + 0.5) as u8]
 }
 

@@ -280,7 +280,7 @@ mod tests {
         for row in rows {
             let key = row.split('`').nth(1).unwrap();
             let example = row.trim_end_matches(" |").rsplit_once("| ").unwrap().1.trim_matches('`');
-            // Longer examples are below the table of the page.
+            // For longer examples, the table has the words `see below`, and the example is below the table.
             if example != "see below" {
                 assert!(example.starts_with(&format!("{key} = ")), "{row}");
                 let input: WrittenInput = toml::from_str(example).unwrap_or_else(|error| panic!("{example}: {error}"));

@@ -119,7 +119,7 @@ fn all_descriptions_in_the_repository_match_the_schema() {
     let page = include_str!("../../docs/model-descriptions.md");
     let examples = page.split("```toml\n").skip(1);
     for (example_idx, example) in examples.filter_map(|rest| rest.split_once("```")).map(|(example, _)| example).enumerate() {
-        // Most examples have a single table.
+        // Most examples are a single table, so add the keys that a complete description requires.
         let version = if example.contains("version =") { "" } else { "version = 1\n" };
         let task = if example.contains("task =") { "" } else { "task = \"detection\"\n" };
         let output = if example.contains("output") { "" } else { "\n[output]\n" };

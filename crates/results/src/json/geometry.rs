@@ -48,7 +48,7 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
         }
         Geometry::Mask(mask) => {
             serialize_grid(map, mask, size)?;
-            // Alternating runs of cells, starting with cells outside.
+            // Runs of cells alternate between outside and inside the object. The first run is outside.
             let mut runs = Vec::new();
             let (mut is_inside, mut n_cells) = (false, 0_usize);
             for value in mask.values.iter() {

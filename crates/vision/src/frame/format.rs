@@ -199,7 +199,7 @@ impl Colorimetry {
     pub fn yuv_coefficients(self, format: PixelFormat) -> YuvCoefficients {
         let (kr, kb) = self.matrix.kr_kb();
         let kg = 1.0 - kr - kb;
-        // Powers of two, so that the scaling is exact.
+        // Both factors are powers of two, so that the scaling is exact.
         let (beyond_eight, below) = (1 << (format.depth() - 8), 1 << format.n_low_bits());
         let unit = (beyond_eight * below) as f32;
         let (black, y, c) = match self.range {

@@ -56,7 +56,7 @@ fn reference_color(image: &Image, x: usize, y: usize, round: bool, gray: bool) -
         f64::from(image.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
     };
     let format = image.frame.format();
-    // Convert 10-bit samples to units of 1/4.
+    // Convert 10-bit samples to the range of 8-bit samples. The results are multiples of 1/4.
     let sample = |plane: usize, row: usize, column: usize| match format {
         PixelFormat::P010 => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 256.0,
         PixelFormat::I420Ten => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 4.0,

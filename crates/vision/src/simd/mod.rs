@@ -172,7 +172,7 @@ impl Simd {
         }
     }
 
-    /// Converts and interpolates `R` rows of luma that share chroma into one row per color each. AVX-512 only.
+    /// Converts and interpolates `R` rows of luma that share chroma. Each of them becomes one row per color. AVX-512 only.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn interpolate_yuv<const R: usize>(
         self,

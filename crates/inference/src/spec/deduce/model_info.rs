@@ -170,7 +170,7 @@ fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &D
     let why = "the default of Model API for such models";
     let input = &mut draft.input;
     match keys.flag("reverse_input_channels") {
-        // Model API reads images as BGR.
+        // Model API reads images as BGR, so reversed channels are RGB.
         Some(is_reversed) => input.set("color", if is_reversed { "rgb" } else { "bgr" }),
         None => input.assume("color", defaults.color, why),
     }
