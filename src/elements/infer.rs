@@ -187,7 +187,8 @@ impl Driver {
                 self.handle(Trigger::FlushStop, element, srcpad);
                 drop(control);
                 let pushed = srcpad.push_event(event);
-                // The queue is opened even if the pad is not linked, because upstream must receive the flow return.
+                // Open the queue even if the pad is not linked. Otherwise, upstream would get `Flushing` for its next buffer instead of
+                // `NotLinked`.
                 self.open(element, srcpad) && pushed
             }
             gst::EventView::Caps(caps) => {

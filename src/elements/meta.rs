@@ -95,7 +95,7 @@ pub fn read_shared(buffer: &gst::BufferRef, size: Size) -> Option<Arc<FrameResul
 }
 
 /// Like [`read`], for an element that attaches results again before it pushes the buffer. If the caller is the buffer's only owner and no
-/// other element has changed anything, the results are moved out of the buffer. Results without objects stay.
+/// other element has changed anything, the results are moved out of the buffer. Results without objects stay in the buffer.
 pub fn take(buffer: &mut gst::Buffer, size: Size) -> Option<FrameResults> {
     let has_objects = |own: &Payload| own.results.as_ref().is_some_and(|results| !results.detections.is_empty());
     if results_meta::get(buffer).is_some_and(|own| has_objects(&own) && is_complete(buffer, &own, size))

@@ -310,7 +310,8 @@ unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::
     unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<Raw>()).held) };
 }
 
-/// Copies the payload for every kind of transform: the results contain the frame size that they refer to.
+/// Copies the payload for every kind of transform, including scaling: the results contain the frame size that they refer to, so readers can
+/// rescale them.
 ///
 /// # Safety
 /// `meta` was initialized by [`init`], `dest` is a writable buffer.

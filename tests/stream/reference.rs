@@ -1,8 +1,8 @@
 //! Real models on real clips in real pipelines, compared with results of OpenCV and ONNX Runtime.
 //!
-//! Decoder and color conversion differ from the reference, so the bounds are those derived in its README: 95 % of the boxes at IoU 0.9,
-//! 98 % equal labels. On gray images the network finds other boxes than on color images. So GRAY8 is compared with reference results for
-//! gray images: `golden/gray`.
+//! Decoder and color conversion differ from the reference, so the bounds are those that the README of the reference derives: 95 % of the
+//! boxes at IoU 0.9, 98 % equal labels. On gray images the network finds other boxes than on color images. So GRAY8 is compared with
+//! reference results for gray images: `golden/gray`.
 
 use std::path::{Path, PathBuf};
 

@@ -52,7 +52,7 @@ impl Transform {
         Transform { scale, offset, swaps_axes: false }
     }
 
-    /// This transform, followed by a translation by `(x, y)` in the target space, for example from a region to its frame.
+    /// Returns this transform, followed by a translation by `(x, y)` in the target space, for example from a region to its frame.
     pub fn then_move(&self, x: f32, y: f32) -> Transform {
         Transform { offset: (self.offset.0 + x, self.offset.1 + y), ..*self }
     }

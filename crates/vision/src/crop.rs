@@ -54,7 +54,7 @@ impl Crop {
         if !self.square && self.margin == 0.0 {
             return rect.to_pixels(frame);
         }
-        // Computed in double precision, so that only the result is rounded.
+        // The region is computed in double precision, so that only the result is rounded.
         let Rect { x, y, width, height } = rect;
         let [x, y, width, height] = [x, y, width, height].map(f64::from);
         let (center_x, center_y) = (x + width / 2.0, y + height / 2.0);

@@ -23,7 +23,8 @@ pub trait DeviceFill: Send + Sync {
     /// frame are border.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Unsupported`] for a pixel format or an option that the device does not support; other kinds for device errors.
+    /// Returns [`ErrorKind::Unsupported`] for a pixel format or an option that the device does not support. Returns other kinds for errors
+    /// of the device.
     fn fill(&self, preprocess: &Preprocess, frame: &Frame, frame_from_input: &Transform, input: &Tensor, row: usize) -> Result<()>;
 }
 
