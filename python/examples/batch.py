@@ -1,4 +1,7 @@
-"""Several arrays as one batch, without gathering them first: `python batch.py MODEL`. The first axis of the model's input is the batch."""
+"""Runs several arrays as one batch, without copying them into one array first: `python batch.py MODEL`.
+
+The first axis of the model's input is the batch.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A queue of images that keeps the device busy, and images per second: `python full_load.py MODEL [SECONDS]`."""
+"""Keeps the device busy with a queue of images, and prints images per second: `python full_load.py MODEL [SECONDS]`."""
 
 import collections
 import sys

@@ -1,4 +1,7 @@
-"""Objects in one image, drawn and as JSON: `python image.py MODEL IMAGE [OUT.png] [--classify MODEL]`. Needs Pillow to write the picture."""
+"""Detects objects in one image, prints them, and draws them: `python image.py MODEL IMAGE [OUT.png] [--classify MODEL]`.
+
+Needs Pillow to write the image.
+"""
 
 import argparse
 

@@ -1,7 +1,7 @@
 """A decoder of your own, for a model that no built-in decoder reads: `python own_decoder.py [MODEL]`.
 
-Without an argument it uses a tiny model of this project, which finds the rectangle around all colored pixels. Its output `boxes` has rows of
-background score, object score, and two corners from 0 to 1.
+Without an argument, the program uses a tiny model of this project, which finds the rectangle around all colored pixels. Each row of the model's
+output `boxes` has the background score, the object score, and two corners in 0 to 1.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ MODEL = pathlib.Path(__file__).resolve().parents[2] / "assets" / "tiny" / "recta
 
 
 def corners(outputs, input_size):
-    """Rows of x_min, y_min, x_max, y_max in pixels of the input, confidence and class."""
+    """Return rows of x_min, y_min, x_max, y_max in pixels of the input, confidence and class."""
     rows = outputs["boxes"][0]
     boxes = rows[:, 2:6] * np.array([*input_size, *input_size])
     return np.column_stack([boxes, rows[:, 1], np.zeros(len(rows))])
@@ -24,7 +24,8 @@ def corners(outputs, input_size):
 roiflow.register_decoder("corners", corners)
 model = roiflow.load(
     sys.argv[1] if len(sys.argv) > 1 else MODEL,
-    # The same as a file `rectangle.toml` next to the model. roiflow applies the threshold, suppresses overlaps, and maps boxes to the image.
+    # A file `rectangle.toml` next to the model could have the same content. roiflow applies the threshold, suppresses overlapping boxes,
+    # and maps boxes to the image.
     description={
         "task": "detection",
         "input": {"color": "rgb", "layout": "nhwc"},
@@ -32,5 +33,5 @@ model = roiflow.load(
     },
 )
 image = np.zeros((240, 320, 3), np.uint8)
-image[60:120, 80:200] = (0, 0, 255)  # BGR, as OpenCV has it
+image[60:120, 80:200] = (0, 0, 255)  # Red: the order of the channels is BGR, as in OpenCV.
 print(model(image)[0])

@@ -1,4 +1,4 @@
-"""A pipeline on a video or cameras: prints the objects of each frame, and counts them at the end. Ctrl-C ends it.
+"""Runs a pipeline on a video or cameras, prints the objects of each frame, and at the end their numbers. Ctrl-C ends the program.
 
 `python pipeline.py PIPELINE INPUT... [NAME=VALUE...]`, such as `python pipeline.py faces video.mp4`. Needs the command `roiflow`.
 """

@@ -1,4 +1,4 @@
-"""A queue that keeps the device busy, and runs per second: `python queue_full_load.py MODEL [SECONDS]`."""
+"""Keeps the device busy with an `AsyncInferQueue`, and prints runs per second: `python queue_full_load.py MODEL [SECONDS]`."""
 
 import sys
 import time

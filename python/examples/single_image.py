@@ -1,4 +1,4 @@
-"""One array through a request: `python single_image.py MODEL`."""
+"""Runs a model once with an inference request: `python single_image.py MODEL`."""
 
 import sys
 

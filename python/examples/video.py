@@ -1,4 +1,4 @@
-"""A video with OpenCV: objects, with attributes if a classifier is given, drawn into a new video or counted.
+"""Detects objects in a video that OpenCV reads, counts them, and draws them into a new video. A classifier adds attributes.
 
 `python video.py VIDEO MODEL [CLASSIFIER] [--out OUT.mp4]`. Needs opencv-python or opencv-python-headless.
 """
@@ -24,7 +24,7 @@ if not capture.isOpened():
 
 
 def frames():
-    """The frames, BGR. `read` gives a new array for each."""
+    """Yield the frames of the video as BGR arrays. `read` returns a new array for each frame, so the frames need not be copied."""
     while True:
         is_read, frame = capture.read()
         if not is_read:
@@ -32,7 +32,8 @@ def frames():
         yield frame
 
 
-# Streams take frames ahead, so that OpenCV decodes while models run. A classifier takes the pairs of a detector.
+# Streams take frames ahead, so that OpenCV decodes while models run. The stream of the classifier takes the pairs of frame and results
+# that the stream of the detector yields.
 pairs = roiflow.load(args.model).stream(frames())
 if args.classifier:
     pairs = roiflow.load(args.classifier).stream(pairs)

@@ -1,4 +1,4 @@
-"""roiflow: models that take images, on the embedded engine, OpenVINO or ONNX Runtime.
+"""roiflow: models that take images, on the built-in engine, OpenVINO or ONNX Runtime.
 
     import roiflow
 
@@ -11,7 +11,7 @@ Pipelines on videos and cameras, run by the command `roiflow`:
     for frame in roiflow.Pipeline("faces", input="video.mp4"):
         print(frame.index, frame.objects)
 
-Below it, inference requests with OpenVINO's Python API: `compile_model`, `InferRequest`, `AsyncInferQueue`.
+The layer below these classes has inference requests with OpenVINO's Python API: `compile_model`, `InferRequest`, `AsyncInferQueue`.
 """
 
 from roiflow._api import AsyncInferQueue, CompiledModel, Core, InferRequest, compile_model, get_version

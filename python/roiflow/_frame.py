@@ -131,7 +131,7 @@ class FrameObject:
 
     @property
     def parent(self) -> int | None:
-        """Index in `frame.objects` of the object in whose region this one was detected."""
+        """Index in `frame.objects` of the object in whose region this object was detected; None without such an object."""
         parent = self._data["parent_id"]
         return None if parent is None else int(parent) - 1
 
@@ -157,7 +157,7 @@ class FrameObject:
 
 
 class Frame:
-    """The results of one frame. It has no image."""
+    """The results of one frame, without its image."""
 
     __slots__ = ("_data", "_objects")
 

@@ -3,7 +3,7 @@
 A pipeline runs in a child process, not in the Python process, for two reasons:
 
 - The package must not link GStreamer. It stays small, and works on machines without GStreamer.
-- A crash of a decoder or a driver ends the child, and raises `PipelineError`. The Python process goes on.
+- A crash of a decoder or a driver ends the child, and raises `PipelineError`. The Python process continues.
 
 The child writes one JSON line for each frame to a pipe. If the program does not read, the pipe fills up, and the child waits.
 """
@@ -143,7 +143,7 @@ class _Reader:
 def _end(reader: _Reader, watcher: subprocess.Popen[bytes] | None, owner: int) -> None:
     """End a child process: send SIGTERM, read until it has ended, and send SIGKILL after a timeout. Called once for each child."""
     if os.getpid() != owner:
-        return  # The copy of a forked process. The child belongs to the process that started it.
+        return  # This process is a fork of the process that started the child, and must not end the child.
     process = reader.process
     try:
         # Read the pipes, so that the child is not blocked and can finish its files.
@@ -156,7 +156,8 @@ def _end(reader: _Reader, watcher: subprocess.Popen[bytes] | None, owner: int) -
     except subprocess.TimeoutExpired:
         pass
     finally:
-        # The watcher must have ended before its pipe is closed: the process ID may belong to another process by then.
+        # End the watcher before its pipe is closed. When the pipe closes, the watcher sends SIGTERM to the process ID of the child, which
+        # may belong to another process by then.
         for child in (process, watcher):
             if child is not None and child.poll() is None:
                 child.kill()
@@ -211,7 +212,7 @@ class _Run:
         return None
 
     def _finish(self) -> None:
-        """Wait for the end of the command after its last line. There is no time limit, because it may still finish a large file."""
+        """Wait for the end of the command after its last line, without a time limit: the command may still finish a large file."""
         reader = self._reader
         while reader.process.poll() is None:
             if reader.err in reader.open:
@@ -224,7 +225,7 @@ class _Run:
             if self._is_closing:
                 self._finalizer()
                 return
-        # A process that the command started may still hold the pipe, so this does not wait for its end.
+        # Read the data that is in the pipe, but do not wait for the end of the pipe: a process that the command started may hold it open.
         while reader.err in reader.open and reader.wait(0):
             pass
         code = reader.process.returncode
@@ -234,12 +235,12 @@ class _Run:
             raise PipelineError(_message(code, messages), code)
 
     def close(self) -> None:
-        """End the child and wait for its end. Any thread may call this, also while another one waits for a line."""
+        """End the child and wait for its end. Any thread may call this method, also while another thread waits for a line."""
         self._is_closing = True
         if not self._lock.acquire(blocking=False):
             self._reader.process.terminate()
             if self._thread == threading.get_ident():
-                return  # A signal handler, called while this thread reads. The read ends the child.
+                return  # A signal handler called `close` while this thread reads. The interrupted read continues, and ends the child.
             if not self._lock.acquire(timeout=STOP_SECONDS):
                 self._reader.process.kill()
                 self._lock.acquire()
@@ -299,9 +300,9 @@ class Pipeline:
         for frame in roiflow.Pipeline("faces", input="video.mp4"):
             print(frame.index, frame.objects)
 
-    The command `roiflow` runs the pipeline in a child process. Each `for` loop starts the command, and the end of the loop ends it. A
-    further `for` loop starts from the beginning. The child waits while the program does not take frames; up to 128 KiB of results are
-    buffered. Frames have no images. Warnings of the command go to the logger `roiflow.pipeline`.
+    The command `roiflow` runs the pipeline in a child process. Each `for` loop starts the command, and the end of the loop ends the
+    command. A further `for` loop reads the inputs from the beginning. The child waits while the program does not take frames; up to 128 KiB
+    of results are buffered. Frames have no images. Warnings of the command go to the logger `roiflow.pipeline`.
     """
 
     def __init__(
@@ -322,8 +323,8 @@ class Pipeline:
     ) -> None:
         """Check the arguments and find the command. A `for` loop starts the command.
 
-        - `pipeline`: a pipeline description: a file, or the name of an installed one. Without it, `model` is a detector, `classify`
-          one or more classifiers, and `track=True` gives each object a track ID.
+        - `pipeline`: a pipeline description: a file, or the name of an installed description. Without a description, `model` is a
+          detector, `classify` is one or several classifiers, and `track=True` gives each object a track ID.
         - `input`: a video, an image, a folder of images, `rtsp://...`, `v4l2:///dev/video0`, or `test:`; or a list of these.
         - `name`: the names of the streams, in the order of `input`.
         - `device`: the device that runs the models.
@@ -331,10 +332,10 @@ class Pipeline:
         - `loop`: restart the input when it ends.
         - `arguments`: further arguments of `roiflow run`, such as `["--video", "out.mp4"]`.
         - other keywords: parameters of the description. `_` stands for `-`: `detector_description` sets `detector-description`.
-        - `parameters`: parameters by their exact names.
+        - `parameters`: parameters of the description by their exact names.
 
         Raises PipelineError if there is no command, TypeError and ValueError for wrong arguments. Wrong names of parameters, and inputs
-        that cannot be read, raise PipelineError in the `for`.
+        that cannot be read, raise PipelineError in the `for` loop.
         """
         self._is_running = False
         self._run: _Run | None = None
@@ -404,7 +405,7 @@ class Pipeline:
     def close(self) -> None:
         """End the command with SIGTERM, or with SIGKILL after 10 seconds, and wait for its end. A running `for` loop ends without an error.
 
-        Any thread may call this. Without a running command, it has no effect.
+        Any thread may call this method. Without a running command, it has no effect.
         """
         run = self._run
         if run is not None:

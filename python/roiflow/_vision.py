@@ -35,7 +35,7 @@ Decode = Callable[[Outputs, tuple[int, int]], Any]
 Preprocess = Callable[[npt.NDArray[np.uint8]], Any]
 
 if TYPE_CHECKING:
-    # Not in a running program: stubtest takes such an alias for a class.
+    # Only for type checkers: in a running program, stubtest would take such an alias for a class.
     _Color = Literal["bgr", "rgb"]
 
 _PREPROCESSING: dict[str, Preprocess] = {}
@@ -177,14 +177,14 @@ class Detection:
 
     @property
     def parent(self) -> int | None:
-        """Index of the object in whose region this one was found."""
+        """Index of the object in whose region this object was detected; None without such an object."""
         return self._owner._raw.parents()[self._index]
 
     def crop(self, image: ImageSource) -> npt.NDArray[np.uint8]:
         """The pixels of the box: a view of the array, not a copy.
 
-        The edges are rounded to whole pixels and clipped to the image. The result has no pixels if the box is outside.
-        Raises ValueError if the image has another size than the one of the results.
+        The edges are rounded to whole pixels and clipped to the image. The result has no pixels if the box is outside the image.
+        Raises ValueError if the size of the image differs from that of the results.
         """
         array, _ = _array_of(image, "bgr")
         height, width = array.shape[:2]
@@ -258,12 +258,12 @@ class Results(Sequence[Detection]):
     ) -> npt.NDArray[np.uint8]:
         """Draw boxes, keypoints, labels and attributes on a copy of the image, like the element `roioverlay`.
 
-        The copy has the channels of an array as it was given, and RGB for Pillow images and paths.
+        The copy of an array has the same channels as the array. For Pillow images and paths, the copy is RGB.
 
-        - `color`: order of the channels of an array; default: that of the call that gave these results.
-        - `thickness`, `font_size`: in pixels; 0: by the size of the image.
+        - `color`: order of the channels of an array; default: the order in the call that returned these results.
+        - `thickness`, `font_size`: in pixels; 0: computed from the size of the image.
 
-        Raises ValueError if the image has another size than the one of the results.
+        Raises ValueError if the size of the image differs from that of the results.
         """
         array, color = _array_of(image, color or self._color)
         style = (bool(labels), bool(confidence), operator.index(thickness), operator.index(font_size))
@@ -333,8 +333,8 @@ class ImageModel:
 
     def __init__(self, make: Callable[[str, int | None], _roiflow._Stage], options: _Options) -> None:
         self._make, self._options = make, options
-        # A single image uses all cores; several images run concurrently. The model is compiled for several images on first use. With the
-        # option `batch` it is compiled now, so that an error is raised if the model cannot run batches.
+        # `_single` uses all cores for one image; `_several` runs several images concurrently. The model is compiled for `_several` on its
+        # first use. With the option `batch` it is compiled now, so that an error is raised at once if the model cannot run batches.
         self._lock = threading.Lock()
         self._several: _roiflow._Stage | None = None
         if options.batch is not None or options.performance == "throughput":
@@ -429,9 +429,9 @@ class ImageModel:
     ) -> Iterator[tuple[ImageSource, Results]]:
         """Run the images of any iterable concurrently, and yield pairs of image and results in the order of the images.
 
-        Takes only a few images ahead, enough to keep the device busy. So the iterable may be endless. A pair of image and results
-        is an image with `rois`: `age.stream(faces.stream(video))` is a cascade. An iterable that writes all frames into one array
-        must yield copies.
+        Takes only as many images ahead as keep the device busy. So the iterable may be endless. If the iterable yields pairs of image
+        and results, the results are the `rois` of the image: `age.stream(faces.stream(video))` is a cascade. An iterable that writes all
+        frames into one array must yield copies.
         """
         return self._stream(images, None, color)
 
@@ -538,7 +538,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float, str)):
-        # Strings of JSON are strings of TOML, except for DEL, which needs no name in a description.
+        # A JSON string is also a TOML string, unless it contains the character DEL. No text of a description needs this character.
         return json.dumps(value)
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(str(key))} = {_toml(of)}" for key, of in value.items()) + " }"
@@ -573,17 +573,17 @@ def load(
 
     - `description`: how an image becomes the input, and what the outputs mean: a file, the name of a known model, or a
       dictionary with the tables of such a file. Default: the file next to the model, a built-in one, or the model's metadata.
-    - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on. `AUTO` selects the first of `OPENVINO.CPU`,
-      `ORT.CPU` and `CPU` that runs the model.
+    - `device`: `CPU`, `OPENVINO.CPU`, `ORT.CPU` and so on. `AUTO` selects the first of `OPENVINO.CPU`, `ORT.CPU` and `CPU` that runs
+      the model.
     - `confidence`: objects with a lower confidence are omitted; default: the threshold of the description.
-    - `iou`: a box that overlaps a box with a higher confidence by more than this is suppressed.
+    - `iou`: a box is suppressed if its overlap with a box of higher confidence exceeds this value; default: that of the description.
     - `classes`: labels or numbers of the classes to report; default: all.
     - `labels`: names of the classes. They replace the labels of the description.
     - `color`: order of the channels of arrays: `bgr` as OpenCV reads images, or `rgb`.
     - `preprocess`: a function that gets the image, or its registered name; see `register_preprocess`.
-    - `batch`: images and regions per call of the engine, for models with an open batch axis.
+    - `batch`: number of images and regions per call of the engine, for models with a dynamic batch axis.
     - `performance`: `latency` uses all cores for one image, `throughput` runs several images concurrently. Default: `latency` for
-      single images, `throughput` for lists, `submit` and `stream`. The model is compiled for `throughput` on the first such use.
+      single images, `throughput` for lists, `submit` and `stream`. The model is compiled for `throughput` when one of these is first used.
     - `config`: options of the device, such as `{"threads": 2}`.
 
     Raises FileNotFoundError if the file does not exist, ConfigError (a RuntimeError) if there is no description or an option is
@@ -617,8 +617,8 @@ def load(
     options = {str(key): ("true" if value else "false") if isinstance(value, bool) else str(value) for key, value in (config or {}).items()}
 
     def make(hint: str, batch_size: int | None) -> _roiflow._Stage:
-        # The models of a cascade run in turn on the same cores. Threads of ONNX Runtime that spin after a run take them from the next model: three
-        # models then reach a third of the images per second. Other engines ignore the option.
+        # The models of a cascade run in turn on the same cores. If threads of ONNX Runtime spin after a run, the next model lacks their cores:
+        # three models reach only a third of the images per second. Other engines ignore the option.
         defaults = {"ORT.session.intra_op.allow_spinning": "0"} if hint == "latency" else {}
         merged = ",".join(f"{key}={value}" for key, value in {"performance": hint, **defaults, **options}.items())
         names = None if labels is None else list(labels)
@@ -654,11 +654,11 @@ def register_preprocess(name: str, function: Preprocess) -> None:
       are mapped to the original image.
     - The input of the model: an array with four axes, cast to the element type of the model. Boxes are mapped to the
       image as if the image was stretched to the input.
-    - A pair of the input and (scale x, scale y, offset x, offset y): a point of the image is the point of the input times scale
-      plus offset.
+    - A pair of the input and (scale x, scale y, offset x, offset y). The coordinates of a point in the image are its coordinates in
+      the input times scale plus offset.
 
-    A function that returns the input gets whole images only: calls with `rois` raise ValueError. Raises TypeError if it is not a
-    function.
+    If a function returns the input, it gets whole images only: calls with `rois` raise ValueError. Raises TypeError if `function` is
+    not callable.
     """
     if not callable(function):
         raise TypeError(f"preprocess `{name}`: expected a function, got {type(function)}")

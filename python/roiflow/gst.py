@@ -6,8 +6,8 @@
     def on_buffer(pad, info):
         frame = roiflow.gst.results(info.get_buffer())
 
-Needs GStreamer 1.22 or newer, its Python bindings (python3-gi, gir1.2-gstreamer-1.0) and roiflow's plugin. Nothing here is compiled:
-`ctypes` calls the C API of the plugin that GStreamer has loaded.
+Needs GStreamer 1.22 or newer, its Python bindings (python3-gi, gir1.2-gstreamer-1.0) and roiflow's plugin. This module has no compiled
+code: `ctypes` calls the C API of the plugin that GStreamer has loaded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def results(buffer: Any, width: int = 0, height: int = 0) -> Frame | None:
     """Return the results that roiflow's elements have attached to a `Gst.Buffer`; None if it has no results.
 
     `width` and `height` are the frame size in the buffer's caps. If both are 0, the size is that of the video meta, or else the size when
-    the results were attached. The frame is a copy. Its `stream` and `timestamp` are None, because only an element knows them.
+    the results were attached. The frame is a copy. Its `stream` and `timestamp` are None, because the buffer does not contain them.
 
     Raises TypeError for other objects, ImportError without GStreamer's Python bindings, and NotFound without roiflow's plugin.
     """

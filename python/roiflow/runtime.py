@@ -1,4 +1,4 @@
-"""The package under the path that older programs for OpenVINO import: `from roiflow.runtime import Core`."""
+"""The names of the package under the path `roiflow.runtime`, because older programs import `Core` from `openvino.runtime`."""
 
 from roiflow import *  # noqa: F403
 from roiflow import __all__ as __all__

@@ -22,15 +22,16 @@ struct NumpyMemory {
     is_writable: bool,
 }
 
-// SAFETY: other threads only drop the reference, which PyO3 allows on any thread. The bytes are plain memory.
+// SAFETY: other threads only drop the reference, which PyO3 allows on any thread. `first` points to plain memory of the array, which any
+// thread may access.
 unsafe impl Send for NumpyMemory {}
-// SAFETY: as above.
+// SAFETY: a shared reference only gives access to the address, the length and the flag, which do not change.
 unsafe impl Sync for NumpyMemory {}
 
 // SAFETY: the array keeps its bytes at their address while it exists, because numpy does not resize an array that has other references.
 // Python code may write the bytes during a run, because OpenVINO's interface promises that requests see such changes. An engine can then
-// compute with a mix of old and new numbers. This is sound: every bit pattern of these types is a valid number, and booleans are checked
-// (see `has_valid_bools`).
+// compute with a mix of old and new numbers. Such a mix is sound, because every bit pattern of the numeric types is a valid number.
+// Booleans are the exception: `plain` checks them with `has_valid_bools` before the memory of an array is shared.
 unsafe impl ForeignMemory for NumpyMemory {
     fn as_ptr(&self) -> NonNull<u8> {
         self.first
@@ -62,8 +63,9 @@ pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUnty
     for (axis, (extent, stride)) in layout.shape().iter().zip(layout.stride_bytes()).enumerate() {
         (dims[axis], strides[axis]) = (*extent as npy_intp, *stride as npy_intp);
     }
-    // SAFETY: the thread is attached to the interpreter. Both arrays have one entry per axis. The layout is inside memory that `keeper`
-    // keeps at its address. Both functions take ownership of the references that they get.
+    // SAFETY: the thread is attached to the interpreter. `dims` and `strides` have one entry per axis. The layout is inside memory that
+    // `keeper` keeps at its address. `PyArray_NewFromDescr` takes ownership of the reference to the type, and `PyArray_SetBaseObject` takes
+    // ownership of the reference to `keeper`.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -127,12 +129,12 @@ pub fn copied<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUn
 
 /// Returns the address of the first byte of an array.
 fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
-    // SAFETY: the object is an array, whose fields may be read while attached.
+    // SAFETY: the object is an array. Its fields may be read while the thread is attached to the interpreter, as `Bound` proves.
     unsafe { (*array.as_array_ptr()).fields.data.cast() }
 }
 
 fn flags(array: &Bound<'_, PyUntypedArray>) -> std::ffi::c_int {
-    // SAFETY: as in `data`.
+    // SAFETY: the object is an array. Its fields may be read while the thread is attached to the interpreter, as `Bound` proves.
     unsafe { (*array.as_array_ptr()).fields.flags }
 }
 
@@ -156,10 +158,10 @@ pub fn element_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<ElementType> {
     })
 }
 
-/// Returns whether each byte of an array of booleans is 0 or 1. Engines rely on this.
+/// Returns whether each byte of an array of booleans is 0 or 1. Engines require this.
 fn has_valid_bools(array: &Bound<'_, PyUntypedArray>) -> bool {
-    // SAFETY: the array is plain and has one-byte elements. Other threads cannot write it, because they need the interpreter's lock for
-    // this.
+    // SAFETY: the array is plain and has one-byte elements, so the slice covers exactly its memory. Other threads need the interpreter's
+    // lock to write the array, and this thread holds the lock.
     let bytes = unsafe { std::slice::from_raw_parts(data(array), array.len()) };
     array.is_empty() || bytes.iter().all(|byte| *byte <= 1)
 }

@@ -108,8 +108,8 @@ impl Core {
         read_model(py, model, weights).map(Model::new)
     }
 
-    /// Compiles a model, or the model of a file, for a device. Without a device name, the device is `AUTO`:
-    /// the first of `OPENVINO.CPU`, `ORT.CPU` and `CPU` that runs the model.
+    /// Compiles a model, or the model of a file, for a device. Without a device name, the device is `AUTO`: the first of `OPENVINO.CPU`,
+    /// `ORT.CPU` and `CPU` that runs the model.
     ///
     /// Properties have names of OpenVINO (`PERFORMANCE_HINT`, ...) or names of roiflow. Raises RuntimeError if there is no such device or
     /// property, or if the device cannot run the model.
@@ -121,7 +121,7 @@ impl Core {
         device_name: Option<&Bound<'py, PyAny>>,
         config: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // OpenVINO's other form: the second argument is the configuration.
+        // As in OpenVINO, the second argument may be the configuration instead of a device name.
         let (device_name, config) = match device_name.and_then(|value| value.cast::<PyDict>().ok()) {
             Some(given) => (None, Some(given)),
             None => (device_name, config),

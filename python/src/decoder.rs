@@ -32,7 +32,7 @@ pub fn is_decoding() -> bool {
     IS_DECODING.get()
 }
 
-/// The exception of the decoder that caused this error.
+/// Returns the exception of a decoder that caused this error, or `None` if no decoder did.
 pub fn raised(py: Python<'_>, error: &runtime::Error) -> Option<PyErr> {
     let message = error.to_string();
     let raised = RAISED.lock().unwrap();
@@ -45,7 +45,7 @@ fn begin_of_message(name: &str) -> String {
 
 /// Registers a function as a decoder, for models that are loaded later.
 ///
-/// Raises TypeError if it cannot be called, ValueError for other tasks.
+/// Raises TypeError if `function` cannot be called, and ValueError if the name or the task is invalid.
 #[pyfunction]
 pub fn _register_decoder(py: Python<'_>, name: &str, function: Bound<'_, PyAny>, task: &str) -> PyResult<()> {
     static REGISTERING: Mutex<()> = Mutex::new(());

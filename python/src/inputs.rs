@@ -47,7 +47,7 @@ impl Values for Dense {
     }
 
     fn copies_always(&self) -> bool {
-        true // No other lease covers this memory.
+        true // The copy never fails: no other lease covers this memory, so `bytes` never returns `Busy`.
     }
 }
 
@@ -126,7 +126,7 @@ fn is_value(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Converts one value for one input.
 fn value_of(value: &Bound<'_, PyAny>, share: bool, port: &PortOf) -> PyResult<Value> {
     let element = port.port.element;
-    // The common case first.
+    // Check for an array first, because this is the most common type.
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return of_array(array, share, element);
     }
@@ -164,7 +164,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, share: bool, element: ElementType
     if is_own && !(share && array::is_writable(array) && element != ElementType::Bf16) {
         return Ok(Value::Copy(Dense { tensor, shape }));
     }
-    // Here the array can be shared, or it is a copy that only this call refers to. A copy is shared if the caller requests sharing.
-    // Otherwise its values are copied to the request's own tensor.
+    // At this point, the caller's array can be shared, or `plain` is a copy to which only this call refers. A copy is shared if the caller
+    // requests sharing. Otherwise its values are copied to the request's own tensor.
     if is_own || share { Ok(Value::Share(tensor)) } else { Ok(Value::Copy(Dense { tensor, shape })) }
 }

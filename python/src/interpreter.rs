@@ -45,7 +45,7 @@ pub fn is_main(py: Python<'_>) -> bool {
             let main: u64 = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
             Ok(main == threading.call_method0("get_ident")?.extract::<u64>()?)
         };
-        // The question fails only while the interpreter is finalized, and then only the main thread can ask it.
+        // `ask` fails only while the interpreter is finalized. At that time only the main thread runs Python code, so the answer is true.
         let is_main = ask().unwrap_or(true);
         IS_MAIN.set(Some(is_main));
         is_main
@@ -147,7 +147,7 @@ pub fn _end(py: Python<'_>) {
         while CALLING.load(Ordering::SeqCst) + RETURNING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Do not drop these references: a request whose Python handles are gone would be freed here, at the end of the process.
+        // Do not drop these references: if the Python handles of a request are gone, the drop would free the request, and wait for its run.
         std::mem::forget(requests);
     });
 }

@@ -2,7 +2,7 @@
 //! runtime.
 //!
 //! The Python files of the package contain the classes that need not be fast, and the classes that programs may derive from. Reading order:
-//! `core`, `model`, `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and gives its
+//! `core`, `model`, `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and returns its
 //! results), `stage`, `image`, `results`, `decoder` (models that take images), `tensor_class`, `array`, `types` (memory), `interpreter`
 //! (threads, signals, the end of the process), `errors`, `properties`, `package`, `arguments`, `remote`, `variable`.
 //!

@@ -68,7 +68,7 @@ fn set(config: &mut Config, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()
             "throughput" | "cumulative_throughput" => config.performance = Performance::Throughput,
             _ => return fail("LATENCY or THROUGHPUT"),
         },
-        // 0 and AUTO: the device's own choice.
+        // With 0 and AUTO, the device selects the value.
         "requests" | "threads" => {
             let number = match lower.as_str() {
                 "0" | "auto" | "-1" => None,

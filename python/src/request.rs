@@ -311,7 +311,7 @@ impl InferRequest {
             return slot.infer(py, handle, given, share_outputs);
         }
         if let Some(callback) = handle.callback() {
-            handle.request().latency().or_raise()?; // Busy: the exception of its callback stays.
+            handle.request().latency().or_raise()?; // Raise Busy before `begin`, which would remove the callback's exception.
             callback.begin(None);
         }
         handle.note_start();

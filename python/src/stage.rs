@@ -25,7 +25,7 @@ use crate::runtime;
 pub struct PyStage {
     /// `None` only while this object is dropped.
     stage: Option<Arc<Stage>>,
-    /// Class numbers of the detections that are reported; `None`: all.
+    /// Class numbers of the detections that are reported; `None`: all classes.
     classes: Option<Arc<[u32]>>,
 }
 

@@ -18,12 +18,12 @@ use crate::types::{Type, element_from, is_dtype, name_of};
 ///
 /// | form | memory |
 /// |---|---|
-/// | `Tensor(array, shared_memory=False)` | a copy of the array, or the array's own |
-/// | `Tensor(array, shape[, type])` | the array's own, seen with another shape and type |
-/// | `Tensor(list)` | a copy |
-/// | `Tensor(type, shape)` | zeros |
-/// | `Tensor(port[, array])` | zeros, or the array's own |
-/// | `Tensor(other, begin, end)` | a region of the other tensor's |
+/// | `Tensor(array, shared_memory=False)` | a copy of the array; with `shared_memory=True`, the memory of the array |
+/// | `Tensor(array, shape[, type])` | the memory of the array, with another shape and type |
+/// | `Tensor(list)` | new memory with the values of the list |
+/// | `Tensor(type, shape)` | new memory with zeros |
+/// | `Tensor(port[, array])` | new memory with zeros, or the memory of the array |
+/// | `Tensor(other, begin, end)` | a region of the memory of the other tensor |
 ///
 /// Shared memory stays alive while a tensor, a request or a view uses it.
 ///

@@ -62,12 +62,13 @@ pub fn dtype_of(py: Python<'_>, element: ElementType) -> Bound<'_, PyArrayDescr>
         ElementType::I32 => NPY_TYPES::NPY_INT,
         ElementType::F32 => NPY_TYPES::NPY_FLOAT,
         ElementType::F64 => NPY_TYPES::NPY_DOUBLE,
-        // `long` on systems where that has 64 bits, as in numpy.
+        // Like numpy, `dtype` selects the C type `long` on systems where `long` has 64 bits.
         ElementType::U64 => return numpy::dtype::<u64>(py),
         ElementType::I64 => return numpy::dtype::<i64>(py),
         _ => NPY_TYPES::NPY_HALF,
     };
-    // SAFETY: the interpreter is attached, and the number is one of numpy's types, for which the function returns a new reference.
+    // SAFETY: the thread is attached to the interpreter, and `number` is the number of a numpy type. For such a number,
+    // `PyArray_DescrFromType` returns a new reference, of which `from_owned_ptr` takes ownership.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number as std::ffi::c_int);
         Bound::from_owned_ptr(py, descr.cast()).cast_into_unchecked()
@@ -85,7 +86,7 @@ pub fn element_from(value: &Bound<'_, PyAny>) -> PyResult<ElementType> {
     }
     let none = || PyTypeError::new_err(format!("no element type {value}: expected a roiflow.Type, a numpy type or the name of one"));
     if value.is_none() {
-        return Err(none()); // numpy takes it for float64.
+        return Err(none()); // numpy would convert `None` to float64.
     }
     let dtype = PyArrayDescr::new(value.py(), value).map_err(|_| none())?;
     element_of_dtype(&dtype).ok_or_else(none)
