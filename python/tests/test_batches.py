@@ -1,4 +1,4 @@
-"""Several images: lists, pending runs, streams."""
+"""`roiflow.load` with several images: lists, pending runs, streams."""
 
 import itertools
 import threading

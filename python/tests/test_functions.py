@@ -192,7 +192,7 @@ def test_what_preprocessing_raises_comes_out_of_the_call():
 
 
 def stretched(image):
-    """The input of the model `rectangle`, [1, 64, 64, 3] RGB, by the nearest pixel."""
+    """The image, resized to the input of the model `rectangle`: [1, 64, 64, 3] RGB, by nearest-neighbor interpolation."""
     rows, columns = (np.arange(64) * image.shape[axis] // 64 for axis in (0, 1))
     return image[rows][:, columns][None].astype(np.float32)
 
@@ -207,7 +207,7 @@ def test_preprocessing_may_return_the_input_of_the_model():
 
 
 def test_preprocessing_may_return_where_the_input_lies_in_the_image():
-    # The right lower quarter of the image, without scaling.
+    # The input is the right lower quarter of the image, without scaling.
     model = load("rectangle", preprocess=lambda image: (image[64:, 64:][None], (1, 1, 64, 64)))
     assert model(scene((72, 80, 100, 120), size=(128, 128))).boxes.xyxy.tolist() == [[72, 80, 100, 120]]
 

@@ -210,7 +210,7 @@ def test_an_array_is_kept_until_its_run_ended():
     gc.collect()
     assert pending.result().boxes.xyxy.tolist() == [[16, 8, 40, 24]]
     del pending
-    # The reference that the run had is dropped with the next entry into the package.
+    # The run's reference to the image is dropped when a thread next enters the package.
     load("color")(scene())
     gc.collect()
     assert gone() is None

@@ -26,24 +26,24 @@ from vision import ROOT, TINY
 if IS_OPENVINO:
     pytest.skip("pipelines of roiflow", allow_module_level=True)
 
-# For a longer run: 1,000.
+# Number of starts and ends of the command in one test. Set it to 1,000 for a longer run.
 N_STARTS = 30
 COMMAND = os.environ.get("ROIFLOW_COMMAND")
 RECTANGLE, COLOR = TINY / "rectangle.onnx", TINY / "color.onnx"
 
-# Test patterns that do not end during a test.
+# An input of so many test patterns that it does not end during a test.
 ENDLESS = "test:100000000"
 
 needs_command = pytest.mark.skipif(COMMAND is None, reason="ROIFLOW_COMMAND names no command")
 
 
 def pipeline(**options):
-    """The tiny detector on test patterns, without end unless `frames` is given."""
+    """A pipeline of the tiny detector on test patterns. It has no end unless `frames` is given."""
     return ov.Pipeline(**{"model": RECTANGLE, "device": "CPU", "input": ENDLESS, **options})
 
 
 def fake(folder, monkeypatch, script):
-    """A program in place of the command."""
+    """A pipeline that runs a shell script instead of the command."""
     path = folder / "roiflow"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -57,7 +57,7 @@ def line(frame=0, **keys):
 
 
 def has_ended(pid, seconds=10.0):
-    """Whether there is no such process, also no zombie, within this time."""
+    """Wait until the process has ended and was reaped. Return false if this takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -430,7 +430,7 @@ def test_the_command_ends_with_the_python_process(number):
 
 
 def test_a_command_without_results_ends_if_python_is_killed(tmp_path, monkeypatch):
-    # As with a lost camera: the command writes nothing, so it cannot notice that its pipe has no reader.
+    # The command writes no further results, as with a lost camera. So it cannot notice that its pipe has no reader.
     fake(tmp_path, monkeypatch, f"echo '{json.dumps(line())}'; exec sleep 600")
     with program() as python:
         pid = int(python.stdout.readline())

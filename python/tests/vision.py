@@ -1,4 +1,4 @@
-"""Models and images of the tests of `roiflow.load`: the project's tiny models, with answers that can be worked out by hand."""
+"""Models and images of the tests of `roiflow.load`: the project's tiny models, whose results can be computed by hand."""
 
 import os
 import pathlib
