@@ -2,29 +2,29 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-# For `make demo`: `DEVICE=CPU make demo` needs no other engine.
+# Device of `make demo`. `DEVICE=CPU make demo` fetches no engine.
 DEVICE ?= AUTO
-# For `make soak` and `make fuzz`: duration in seconds. For `make soak`: seed of a run to repeat.
+# DURATION: seconds of `make soak`, or of each target of `make fuzz`. SEED: the seed of a run that `make soak` repeats.
 DURATION ?= 60
 SEED ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Evaluated on use, because pkg-config may have no GStreamer file yet.
+# This variable is evaluated when a target uses it: GStreamer's pkg-config file may be installed only by `make setup`.
 PLUGIN_DIR ?= $(shell pkg-config --variable=pluginsdir gstreamer-1.0)
 
-# Pipelines, and the descriptions and models that they use.
+# Folder for pipelines, and for the descriptions and models that they use.
 DATA_DIR ?= $(PREFIX)/share/roiflow
 
-# For programs that read results: include/roiflow.h and the pkg-config file.
+# Folder for the C header include/roiflow.h, which programs that read results include.
 INCLUDE_DIR ?= $(PREFIX)/include
 MAN_DIR ?= $(PREFIX)/share/man
-# Where bash, fish and zsh look for completions.
+# The folders in which bash, fish and zsh search for completions.
 BASH_DIR ?= $(PREFIX)/share/bash-completion/completions
 FISH_DIR ?= $(PREFIX)/share/fish/vendor_completions.d
 ZSH_DIR ?= $(PREFIX)/share/zsh/site-functions
 PKGCONFIG_DIR ?= $(PREFIX)/lib/pkgconfig
 
 BINARY := $(TARGET)/release/roiflow
-# Alone in its folder, because GStreamer loads every library in the folder of a plugin.
+# The plugin has its own folder, because GStreamer loads every library in the folder of a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
 .PHONY: build help setup python demo test test-all test-analytics soak fuzz bench docs install uninstall clean-demo
@@ -53,7 +53,7 @@ demo: build ## Build, fetch models and a clip, and run the pipeline for faces, g
 test: setup ## Check format, lints and documentation, and run all tests: under 6 minutes on two cores, once built
 	@scripts/check
 
-test-all: test ## Run `make test`, then licenses, minimum Rust version, model checks, soak, fuzzing, address sanitizer: 20 minutes
+test-all: test ## Run `make test`, then check licenses and minimum Rust version, and run model checks, soak, fuzzing, address sanitizer: 20 minutes
 	@scripts/check --long
 
 test-analytics: build ## Test with the analytics elements of GStreamer 1.26 in a Debian 13 root (needs root and network)
@@ -90,7 +90,7 @@ install: ## Install the command with manual pages and completions, the plugin wi
 	install -m 644 pipelines/*.toml $(DESTDIR)$(DATA_DIR)/pipelines
 	install -m 644 assets/models/* $(DESTDIR)$(DATA_DIR)/assets/models
 	install -m 644 assets/model-description.schema.json assets/results.schema.json $(DESTDIR)$(DATA_DIR)/assets
-	@# The command itself writes them, so one that was built for another machine cannot.
+	@# The command writes its manual pages and completions. A command that was built for another machine cannot run here.
 	@if $(BINARY) --version >/dev/null 2>&1; then \
 	  set -ex; umask 022; $(BINARY) man-pages $(DESTDIR)$(MAN_DIR)/man1; \
 	  install -d $(DESTDIR)$(BASH_DIR) $(DESTDIR)$(FISH_DIR) $(DESTDIR)$(ZSH_DIR); \
@@ -98,7 +98,7 @@ install: ## Install the command with manual pages and completions, the plugin wi
 	  $(BINARY) completions fish > $(DESTDIR)$(FISH_DIR)/roiflow.fish; \
 	  $(BINARY) completions zsh > $(DESTDIR)$(ZSH_DIR)/_roiflow; \
 	else echo "Manual pages and completions are not installed: $(BINARY) does not run on this machine."; fi
-	@# The demo's models, if they were fetched: pipelines/faces.toml uses them.
+	@# Install the demo's models if they were fetched, because pipelines/faces.toml uses them.
 	@if ls assets/demo/*.onnx >/dev/null 2>&1; then \
 	  install -d $(DESTDIR)$(DATA_DIR)/assets/demo; \
 	  install -m 644 assets/demo/*.onnx assets/demo/*.LICENSE assets/demo/*.md $(DESTDIR)$(DATA_DIR)/assets/demo; \
