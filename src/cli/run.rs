@@ -57,7 +57,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", requires = "spool", value_parser = parse_bytes)]
     spool_max_bytes: Option<u64>,
     /// Drop results that are older than this in the spool, such as 90s, 12h or 7d
-    #[arg(long, value_name = "TIME", requires = "spool", value_parser = parse_age)]
+    #[arg(long, value_name = "DURATION", requires = "spool", value_parser = parse_duration)]
     spool_max_age: Option<Duration>,
     /// Write the video with boxes drawn (.mp4, .mov, .mkv); `-` is standard output; {stream} as for --json
     #[arg(long, value_name = "FILE")]
@@ -75,14 +75,14 @@ pub(super) struct Args {
     /// End each stream after this number of frames
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     frames: Option<u64>,
-    /// End each stream after this many seconds of stream time, counted from its first frame
-    #[arg(long, value_name = "N", value_parser = parse_seconds)]
+    /// End each stream after this much stream time, counted from its first frame: seconds, or a time such as 5m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     seconds: Option<Duration>,
     /// Name of a stream, for {stream} and in the JSON; repeat in the order of --input
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// Seconds without data after which a camera or network source counts as lost; 0: no limit
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_timeout)]
+    /// Time without data after which a camera or network source counts as lost: seconds, or a time such as 5m; 0: no limit
+    #[arg(long, value_name = "DURATION", default_value = "10", value_parser = parse_timeout)]
     source_timeout: Timeout,
     /// When to open a camera or network source again: on-error: if it fails or its connection ends; always: also after a regular end.
     /// Default: on-error for live sources, but an error at once if the first connection is refused
@@ -94,7 +94,7 @@ pub(super) struct Args {
     give_up_after: Option<Duration>,
     /// Time after which a live source that delivers data but no frame counts as lost, such as 5s; three times as long before the first
     /// frame; 0: no limit
-    #[arg(long, value_name = "DURATION", value_parser = parse_frame_timeout)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     no_frame_timeout: Option<Timeout>,
     /// Write a line of JSON when the source of a stream is lost, and when it is back; `-` is standard output
     #[arg(long, value_name = "FILE")]
@@ -136,9 +136,8 @@ pub(super) fn parse_assignment(text: &str) -> Result<(String, String), String> {
 struct Timeout(Option<Duration>);
 
 fn parse_timeout(text: &str) -> Result<Timeout, String> {
-    let seconds = number_of_seconds(text).filter(|seconds| *seconds >= 0.0);
-    let seconds = seconds.ok_or_else(|| format!("expected a number of seconds from 0 to {MAX_SECONDS}, got `{text}`"))?;
-    Ok(Timeout((seconds > 0.0).then(|| Duration::from_secs_f64(seconds).max(Duration::from_millis(1)))))
+    let timeout = publish::parse_duration(text)?;
+    Ok(Timeout((!timeout.is_zero()).then_some(timeout.max(Duration::from_millis(1)))))
 }
 
 fn parse_policy() -> impl TypedValueParser<Value = RestartPolicy> {
@@ -148,34 +147,12 @@ fn parse_policy() -> impl TypedValueParser<Value = RestartPolicy> {
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration = limits::parse_duration(text)?;
+    let duration = publish::parse_duration(text)?;
     if duration.is_zero() { Err("expected a duration above 0, got 0".to_owned()) } else { Ok(duration) }
-}
-
-fn parse_frame_timeout(text: &str) -> Result<Timeout, String> {
-    Ok(Timeout(Some(limits::parse_duration(text)?).filter(|timeout| !timeout.is_zero())))
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let duration = number_of_seconds(text).filter(|seconds| *seconds > 0.0).map(Duration::from_secs_f64);
-    let duration = duration.filter(|duration| !duration.is_zero());
-    duration.ok_or_else(|| format!("expected a number of seconds above 0, at most {MAX_SECONDS}, got `{text}`"))
 }
 
 fn parse_bytes(text: &str) -> Result<u64, String> {
     publish::parse_bytes(text).ok_or_else(|| format!("expected a number of bytes such as 500M or 2G, got `{text}`"))
-}
-
-fn parse_age(text: &str) -> Result<Duration, String> {
-    let age = publish::parse_duration(text).filter(|age| !age.is_zero());
-    age.ok_or_else(|| format!("expected a time such as 90s, 15m, 12h or 7d, got `{text}`"))
-}
-
-/// More than thirty years, in seconds.
-const MAX_SECONDS: f64 = 1e9;
-
-fn number_of_seconds(text: &str) -> Option<f64> {
-    text.parse::<f64>().ok().filter(|seconds| (..=MAX_SECONDS).contains(seconds))
 }
 
 impl Args {

@@ -33,19 +33,6 @@ impl Default for Limits {
     }
 }
 
-/// More than thirty years, in seconds.
-const MAX_SECONDS: f64 = 1e9;
-
-/// Parses a duration: a number of seconds, or numbers with units, such as `90s`, `5m`, `1h 30m`, `2days`.
-///
-/// # Errors
-/// Returns a text with the expected and the actual value if `text` is not a duration.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().map(|seconds| (0.0..=MAX_SECONDS).contains(&seconds).then(|| Duration::from_secs_f64(seconds)));
-    let parsed = seconds.unwrap_or_else(|| humantime::parse_duration(text).ok().filter(|time| time.as_secs_f64() <= MAX_SECONDS));
-    parsed.ok_or_else(|| format!("expected a duration such as 30, 90s, 5m or 12h, at most {MAX_SECONDS} s, got `{text}`"))
-}
-
 /// Name of the application message that reports a reached limit.
 pub(super) const REACHED: &str = "roiflow-limit-reached";
 
@@ -153,19 +140,4 @@ fn reach(pad: &gst::Pad, is_reached: &AtomicBool) {
 fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
     let segment = pad.sticky_event::<gst::event::Segment>(0)?;
     segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(pts)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_seconds_or_have_units() {
-        for (text, seconds) in [("0", 0.0), ("2.5", 2.5), ("90s", 90.0), ("5m", 300.0), ("1h 30m", 5400.0), ("250ms", 0.25)] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
-        }
-        for text in ["", "-1", "x", "nan", "inf", "5 parsecs", "1e10", "100years"] {
-            assert!(parse_duration(text).unwrap_err().contains("expected a duration"), "{text}");
-        }
-    }
 }

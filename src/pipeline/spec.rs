@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use super::graph::STRUCTURE;
 use super::restart::{Restart, RestartPolicy};
-use super::{Error, Limits, Result, limits};
-use crate::folders;
+use super::{Error, Limits, Result};
 use crate::stages::{files, hint_of_unknown};
+use crate::{folders, publish};
 
 /// A parsed pipeline description.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,8 +65,8 @@ impl SourceSection {
     pub fn resolve(&self) -> Result<(Limits, Restart)> {
         let time = |key: &str, value: &Option<toml::Value>| {
             let parsed = value.as_ref().map(|value| match value {
-                toml::Value::String(text) => limits::parse_duration(text),
-                other => limits::parse_duration(&other.to_string()),
+                toml::Value::String(text) => publish::parse_duration(text),
+                other => publish::parse_duration(&other.to_string()),
             });
             parsed.transpose().map_err(|error| Error::usage(format!("[source] {key}: {error}")))
         };

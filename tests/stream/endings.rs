@@ -322,7 +322,7 @@ fn source_timeout_argument_is_checked() {
     for value in ["-1", "x", "nan", "inf", ""] {
         let (code, said) = read(&roiflow(&["run", &colors, "--input", "test:", &format!("--source-timeout={value}")]));
         assert_eq!(code, Some(2), "{value}: {said}");
-        check(&said, &["expected a number of seconds"]);
+        check(&said, &["expected a duration such as"]);
     }
     let (code, said) = read(&roiflow(&["run", &colors, "-q", "--input", "test:5", "--source-timeout", "0"]));
     assert_eq!(code, Some(0), "{said}");

@@ -116,9 +116,7 @@ impl Address {
 
     /// Removes an option that is a duration.
     pub(crate) fn take_duration(&mut self, name: &str) -> Result<Option<Duration>, String> {
-        let parse = |text: String| {
-            duration(&text).ok_or_else(|| format!("option {name}: expected a time such as 90s, 15m, 12h or 7d, got `{text}`"))
-        };
+        let parse = |text: String| duration(&text).map_err(|error| format!("option {name}: {error}"));
         self.take(name).map(parse).transpose()
     }
 
@@ -160,16 +158,17 @@ pub fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Reads a number of seconds, or a number with unit: s, m, h, d.
-pub fn duration(text: &str) -> Option<Duration> {
-    let (digits, factor) = match text.chars().last()? {
-        's' => (&text[..text.len() - 1], 1),
-        'm' => (&text[..text.len() - 1], 60),
-        'h' => (&text[..text.len() - 1], 3600),
-        'd' => (&text[..text.len() - 1], 86_400),
-        _ => (text, 1),
-    };
-    Some(Duration::from_secs(digits.parse::<u64>().ok()?.checked_mul(factor)?))
+/// More than thirty years, in seconds.
+const MAX_SECONDS: f64 = 1e9;
+
+/// Parses a duration: a number of seconds, or numbers with units, such as `90s`, `5m`, `1h 30m`, `2days`.
+///
+/// # Errors
+/// Returns a text with the expected and the actual value if `text` is not a duration.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().map(|seconds| (0.0..=MAX_SECONDS).contains(&seconds).then(|| Duration::from_secs_f64(seconds)));
+    let parsed = seconds.unwrap_or_else(|| humantime::parse_duration(text).ok().filter(|time| time.as_secs_f64() <= MAX_SECONDS));
+    parsed.ok_or_else(|| format!("expected a duration such as 30, 90s, 5m or 12h, at most {MAX_SECONDS} s, got `{text}`"))
 }
 
 fn decoded(text: &str) -> Result<String, String> {
@@ -248,9 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times_have_units() {
+    fn sizes_have_units() {
         assert_eq!([bytes("12"), bytes("2K"), bytes("1g"), bytes("x"), bytes("")], [Some(12), Some(2048), Some(1 << 30), None, None]);
-        let seconds = |text| duration(text).map(|duration| duration.as_secs());
-        assert_eq!([seconds("3"), seconds("2m"), seconds("1d"), seconds("1w")], [Some(3), Some(120), Some(86_400), None]);
+    }
+
+    #[test]
+    fn durations_are_seconds_or_have_units() {
+        for (text, seconds) in
+            [("0", 0.0), ("2.5", 2.5), ("90s", 90.0), ("5m", 300.0), ("1h 30m", 5400.0), ("250ms", 0.25), ("7d", 604_800.0)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in ["", "-1", "x", "nan", "inf", "5 parsecs", "1e10", "100years"] {
+            assert!(duration(text).unwrap_err().contains("expected a duration"), "{text}");
+        }
     }
 }

@@ -21,6 +21,7 @@
 mod address;
 mod connection;
 mod deadline;
+mod client;
 #[cfg(feature = "http")]
 mod http;
 mod line_file;

@@ -6,21 +6,17 @@
 //!
 //! Packets: <https://docs.oasis-open.org/mqtt/mqtt/v5.0/mqtt-v5.0.html>.
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use super::address::{Address, Template};
+use super::client::{ANSWER_TIMEOUT, InFlight, MAX_IN_FLIGHT, Protocol};
 use super::connection::{Connection, Endpoint, TLS_OPTIONS};
-use super::{Deadline, Destination, Failure, Message};
+use super::{Deadline, Failure, Message};
 
-/// Maximum time until an acknowledgment.
-const ACK_TIMEOUT: Duration = Duration::from_secs(30);
-/// The broker publishes the last will after one and a half times this time without a packet. [`Destination::idle`] is called more often.
+/// The broker publishes the last will after one and a half times this time without a packet. Idle connections send a packet more often.
 const KEEP_ALIVE_SECONDS: u16 = 30;
-/// Maximum number of unacknowledged messages, if the broker accepts as many.
-const MAX_IN_FLIGHT: usize = 256;
 /// The largest packet that the protocol can express.
 const MAX_PACKET_BYTES: usize = 268_435_455;
 /// Larger packets from the broker are an error: all packets that a publisher receives are small.
@@ -48,12 +44,7 @@ pub(super) struct Mqtt {
     expiry: Option<Duration>,
     /// Protocol level: 5 for MQTT 5, 4 for MQTT 3.1.1.
     version: u8,
-    connection: Option<Connection>,
     has_connected: bool,
-    /// For each packet in flight: its identifier, and whether it is acknowledged.
-    in_flight: VecDeque<(u16, bool)>,
-    next_id: u16,
-    n_acknowledged: u64,
     max_in_flight: usize,
     max_packet_bytes: usize,
 }
@@ -85,11 +76,7 @@ impl Mqtt {
             retain,
             expiry,
             version: 5,
-            connection: None,
             has_connected: false,
-            in_flight: VecDeque::new(),
-            next_id: 1,
-            n_acknowledged: 0,
             max_in_flight: MAX_IN_FLIGHT,
             max_packet_bytes: MAX_PACKET_BYTES,
         })
@@ -134,7 +121,7 @@ impl Mqtt {
             text(&mut properties, "application/json");
             if let Some(expiry) = self.expiry {
                 properties.push(0x02);
-                properties.extend_from_slice(&u32::try_from(expiry.as_secs()).unwrap_or(u32::MAX).to_be_bytes());
+                properties.extend_from_slice(&u32::try_from(expiry.as_secs().max(1)).unwrap_or(u32::MAX).to_be_bytes());
             }
             properties.push(0x26);
             text(&mut properties, "message-id");
@@ -156,18 +143,18 @@ impl Mqtt {
         Some(packet(PUBLISH | RETAIN, &body))
     }
 
-    /// Connects with the current version of the protocol. Returns false if the broker refuses the version.
-    fn try_connect(&mut self, deadline: &Deadline) -> Result<bool, Failure> {
+    /// Connects with the current version of the protocol. Returns `None` if the broker refuses the version.
+    fn try_open(&mut self, deadline: &Deadline) -> Result<Option<Connection>, Failure> {
         let mut connection = Connection::open(&self.endpoint, deadline).map_err(Failure::retryable)?;
         connection.write(&self.connect_packet()).map_err(Failure::retryable)?;
-        let end = Instant::now() + ACK_TIMEOUT;
+        let end = Instant::now() + ANSWER_TIMEOUT;
         let answer = loop {
             match take_packet(&mut connection).map_err(Failure::retryable)? {
                 Some(answer) => break answer,
                 None => match connection.receive(end) {
                     Ok(()) => {}
                     // Some brokers close the connection if they do not know the version.
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof && self.version == 5 && !self.has_connected => return Ok(false),
+                    Err(error) if error.kind() == ErrorKind::UnexpectedEof && self.version == 5 && !self.has_connected => return Ok(None),
                     Err(error) => return Err(Failure::retryable(error)),
                 },
             }
@@ -177,7 +164,7 @@ impl Mqtt {
         };
         match (self.version, code) {
             (_, 0) => {}
-            (5, 0x01 | 0x84) => return Ok(false),
+            (5, 0x01 | 0x84) => return Ok(None),
             (version, code) => return Err(self.refused(version, *code)),
         }
         (self.max_in_flight, self.max_packet_bytes) = (MAX_IN_FLIGHT, MAX_PACKET_BYTES);
@@ -187,9 +174,8 @@ impl Mqtt {
         if let Some(status) = self.status_packet("online") {
             connection.write(&status).map_err(Failure::retryable)?;
         }
-        self.connection = Some(connection);
         self.has_connected = true;
-        Ok(true)
+        Ok(Some(connection))
     }
 
     fn refused(&self, version: u8, code: u8) -> Failure {
@@ -228,108 +214,17 @@ impl Mqtt {
         }
         Some(())
     }
-
-    fn connection(&mut self) -> Result<&mut Connection, Failure> {
-        self.connection.as_mut().ok_or_else(|| Failure::retryable(ErrorKind::NotConnected.into()))
-    }
-
-    /// Handles the packets that have arrived.
-    fn handle_received(&mut self) -> Result<(), Failure> {
-        loop {
-            let taken = take_packet(self.connection()?).map_err(Failure::retryable)?;
-            match taken {
-                None => return Ok(()),
-                Some((PUBACK, body)) => self.acknowledge(&body)?,
-                Some((DISCONNECT, body)) => {
-                    let code = body.first().copied().unwrap_or(0);
-                    let error = io::Error::new(ErrorKind::ConnectionReset, format!("the broker ended the connection (code {code:#04x})"));
-                    let is_too_large = code == 0x95 && self.in_flight.len() == 1;
-                    return Err(if is_too_large { Failure::rejected(error) } else { Failure::retryable(error) });
-                }
-                Some(_) => {}
-            }
-        }
-    }
-
-    fn acknowledge(&mut self, body: &[u8]) -> Result<(), Failure> {
-        let (id, code) = match body {
-            [a, b] => (u16::from_be_bytes([*a, *b]), 0),
-            [a, b, code, ..] => (u16::from_be_bytes([*a, *b]), *code),
-            _ => return Err(Failure::retryable(unexpected("a malformed PUBACK"))),
-        };
-        if code >= 0x80 {
-            let is_first = self.in_flight.front().is_some_and(|(first, _)| *first == id);
-            let error = io::Error::new(ErrorKind::PermissionDenied, format!("the broker does not accept a message (code {code:#04x})"));
-            // Invalid topic or payload. Other reasons can be corrected at the broker.
-            return Err(if is_first && matches!(code, 0x90 | 0x99) { Failure::rejected(error) } else { Failure::retryable(error) });
-        }
-        if let Some(sent) = self.in_flight.iter_mut().find(|(sent, _)| *sent == id) {
-            sent.1 = true;
-        }
-        while let Some((_, true)) = self.in_flight.front() {
-            self.in_flight.pop_front();
-            self.n_acknowledged += 1;
-        }
-        Ok(())
-    }
-
-    /// Waits until at most `n` messages are unacknowledged.
-    fn wait_for(&mut self, n: usize) -> Result<(), Failure> {
-        let mut end = Instant::now() + ACK_TIMEOUT;
-        while self.in_flight.len() > n {
-            let before = self.in_flight.len();
-            self.connection()?.receive(end).map_err(Failure::retryable)?;
-            self.handle_received()?;
-            if self.in_flight.len() < before {
-                end = Instant::now() + ACK_TIMEOUT;
-            }
-        }
-        Ok(())
-    }
-
-    /// Discards the messages in flight if `outcome` is a failure, as [`Destination`] requires.
-    fn reset_on_failure<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        if outcome.is_err() {
-            self.connection = None;
-            self.in_flight.clear();
-        }
-        outcome
-    }
-
-    fn try_publish(&mut self, message: &Message) -> Result<(), Failure> {
-        self.wait_for(self.max_in_flight - 1)?;
-        let id = self.next_id;
-        let packet = self.publish_packet(id, message);
-        if packet.len() > self.max_packet_bytes {
-            // Only the first unacknowledged message can be rejected.
-            self.wait_for(0)?;
-            let error = format!("a message of {} bytes is larger than the broker accepts: {} bytes", packet.len(), self.max_packet_bytes);
-            return Err(Failure::rejected(io::Error::new(ErrorKind::InvalidInput, error)));
-        }
-        self.next_id = self.next_id.checked_add(1).unwrap_or(1);
-        self.in_flight.push_back((id, false));
-        self.connection()?.write(&packet).map_err(Failure::retryable)
-    }
-
-    fn try_idle(&mut self) -> Result<(), Failure> {
-        let connection = self.connection()?;
-        connection.write(&packet(PINGREQ, &[])).map_err(Failure::retryable)?;
-        connection.poll().map_err(Failure::retryable)?;
-        self.handle_received()
-    }
 }
 
-impl Destination for Mqtt {
-    fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
-        self.connection = None;
-        self.in_flight.clear();
-        if self.try_connect(deadline)? {
-            return Ok(());
+impl Protocol for Mqtt {
+    fn open(&mut self, deadline: &Deadline) -> Result<Connection, Failure> {
+        if let Some(connection) = self.try_open(deadline)? {
+            return Ok(connection);
         }
         self.version = 4;
-        let outcome = match self.try_connect(deadline) {
-            Ok(true) => return Ok(()),
-            Ok(false) => Failure::retryable(unexpected("a refusal of all versions")),
+        let outcome = match self.try_open(deadline) {
+            Ok(Some(connection)) => return Ok(connection),
+            Ok(None) => Failure::retryable(unexpected("a refusal of all versions")),
             Err(failure) => failure,
         };
         // The broker may have been starting up, so try version 5 again.
@@ -337,32 +232,63 @@ impl Destination for Mqtt {
         Err(outcome)
     }
 
-    fn publish(&mut self, message: &Message) -> Result<(), Failure> {
-        let outcome = self.try_publish(message);
-        self.reset_on_failure(outcome)
+    fn encode(&mut self, number: u64, message: &Message) -> Result<Vec<u8>, String> {
+        let packet = self.publish_packet(packet_id(number), message);
+        if packet.len() > self.max_packet_bytes {
+            let (n_bytes, maximum) = (packet.len(), self.max_packet_bytes);
+            return Err(format!("a message of {n_bytes} bytes is larger than the broker accepts: {maximum} bytes"));
+        }
+        Ok(packet)
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
-        let outcome = self.wait_for(0);
-        self.reset_on_failure(outcome)
-    }
-
-    fn acknowledged(&self) -> u64 {
-        self.n_acknowledged
-    }
-
-    fn idle(&mut self) -> Result<(), Failure> {
-        let outcome = self.try_idle();
-        self.reset_on_failure(outcome)
-    }
-
-    fn close(&mut self) -> Result<(), Failure> {
-        let last = self.status_packet("offline").unwrap_or_default();
-        if let Some(mut connection) = self.connection.take() {
-            connection.write_last(&[last, packet(DISCONNECT, &[])].concat());
+    fn handle_received(&mut self, connection: &mut Connection, in_flight: &mut InFlight) -> Result<(), Failure> {
+        while let Some((kind, body)) = take_packet(connection).map_err(Failure::retryable)? {
+            match kind {
+                PUBACK => acknowledge(&body, in_flight)?,
+                DISCONNECT => {
+                    let code = body.first().copied().unwrap_or(0);
+                    let error = io::Error::new(ErrorKind::ConnectionReset, format!("the broker ended the connection (code {code:#04x})"));
+                    let is_too_large = code == 0x95 && in_flight.len() == 1;
+                    return Err(if is_too_large { Failure::rejected(error) } else { Failure::retryable(error) });
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
+
+    fn ping(&self) -> Vec<u8> {
+        packet(PINGREQ, &[])
+    }
+
+    fn farewell(&self) -> Vec<u8> {
+        [self.status_packet("offline").unwrap_or_default(), packet(DISCONNECT, &[])].concat()
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.max_in_flight
+    }
+}
+
+/// The packet identifier of a message: never 0, and different for all messages in flight.
+fn packet_id(number: u64) -> u16 {
+    1 + (number % u64::from(u16::MAX)) as u16
+}
+
+fn acknowledge(body: &[u8], in_flight: &mut InFlight) -> Result<(), Failure> {
+    let (id, code) = match body {
+        [a, b] => (u16::from_be_bytes([*a, *b]), 0),
+        [a, b, code, ..] => (u16::from_be_bytes([*a, *b]), *code),
+        _ => return Err(Failure::retryable(unexpected("a malformed PUBACK"))),
+    };
+    if code >= 0x80 {
+        let is_first = in_flight.is_first(|number| packet_id(number) == id);
+        let error = io::Error::new(ErrorKind::PermissionDenied, format!("the broker does not accept a message (code {code:#04x})"));
+        // Invalid topic or payload. Other reasons can be corrected at the broker.
+        return Err(if is_first && matches!(code, 0x90 | 0x99) { Failure::rejected(error) } else { Failure::retryable(error) });
+    }
+    in_flight.acknowledge(|number| packet_id(number) == id);
+    Ok(())
 }
 
 /// Whether a character may be in the name of a topic to publish to.

@@ -6,21 +6,17 @@
 //! Protocol: <https://docs.nats.io/reference/reference-protocols/nats-protocol>; acknowledgments:
 //! <https://docs.nats.io/reference/reference-protocols/nats_api_reference>.
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::address::{Address, Template};
+use super::client::{ANSWER_TIMEOUT, InFlight, Protocol};
 use super::connection::{Connection, Endpoint, TLS_OPTIONS};
-use super::{Deadline, Destination, Failure, Message};
+use super::{Deadline, Failure, Message};
 
-/// Maximum time until an acknowledgment.
-const ACK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of unacknowledged messages.
-const MAX_IN_FLIGHT: usize = 256;
 /// Longer lines and larger messages from the server are an error.
 const MAX_RECEIVED_BYTES: usize = 1 << 20;
 /// Error codes of JetStream: the stream exists with other settings, or its subjects belong to another stream.
@@ -36,13 +32,8 @@ pub(super) struct Nats {
     /// Name of the JetStream stream that is created if it does not exist.
     create: Option<String>,
     inbox: String,
-    connection: Option<Connection>,
     has_connected: bool,
     max_payload: usize,
-    /// For each message in flight: its number, and whether it is acknowledged.
-    in_flight: VecDeque<(u64, bool)>,
-    next: u64,
-    n_acknowledged: u64,
 }
 
 /// A message from the server.
@@ -79,34 +70,14 @@ impl Nats {
             create,
             // `RandomState` has random keys, so the hash is a random number.
             inbox: format!("_INBOX.roiflow{:016x}", RandomState::new().build_hasher().finish()),
-            connection: None,
             has_connected: false,
             max_payload: usize::MAX,
-            in_flight: VecDeque::new(),
-            next: 1,
-            n_acknowledged: 0,
         })
     }
 
-    fn connection(&mut self) -> Result<&mut Connection, Failure> {
-        self.connection.as_mut().ok_or_else(|| Failure::retryable(ErrorKind::NotConnected.into()))
-    }
-
-    /// Waits for the next message of the server.
-    fn receive(&mut self, end: Instant) -> Result<Received, Failure> {
-        let connection = self.connection()?;
-        loop {
-            if let Some(received) = take(connection).map_err(Failure::retryable)? {
-                return Ok(received);
-            }
-            connection.receive(end).map_err(Failure::retryable)?;
-        }
-    }
-
-    fn try_connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
-        let end = Instant::now() + ACK_TIMEOUT;
-        self.connection = Some(Connection::open_plain(&self.endpoint, deadline).map_err(Failure::retryable)?);
-        let Received::Info(info) = self.receive(end)? else { return Err(Failure::retryable(unexpected())) };
+    /// Logs in, and waits until the server has accepted the login.
+    fn log_in(&mut self, connection: &mut Connection, end: Instant) -> Result<(), Failure> {
+        let Received::Info(info) = receive(connection, end)? else { return Err(Failure::retryable(unexpected())) };
         self.max_payload = info["max_payload"].as_u64().unwrap_or(1 << 20) as usize;
         if info["headers"] == false {
             return Err(Failure::fatal(io::Error::new(ErrorKind::Unsupported, "the server is too old: it has no headers")));
@@ -127,14 +98,12 @@ impl Nats {
             (Some(token), None) | (None, Some(token)) => options["auth_token"] = token.as_str().into(),
             (None, None) => {}
         }
-        let endpoint = self.endpoint.clone();
         let hello = format!("CONNECT {options}\r\nSUB {}.* 1\r\nPING\r\n", self.inbox);
-        let connection = self.connection()?;
-        connection.start_tls(&endpoint).map_err(Failure::retryable)?;
+        connection.start_tls(&self.endpoint).map_err(Failure::retryable)?;
         connection.write(hello.as_bytes()).map_err(Failure::retryable)?;
         loop {
-            match self.receive(end)? {
-                Received::Pong => break,
+            match receive(connection, end)? {
+                Received::Pong => return Ok(()),
                 Received::Error(text) => {
                     let is_login = text.contains("Authorization") || text.contains("Authentication");
                     let error = io::Error::new(ErrorKind::PermissionDenied, format!("the server refuses the connection: {text}"));
@@ -143,20 +112,17 @@ impl Nats {
                 _ => {}
             }
         }
-        self.create_stream(end)?;
-        self.has_connected = true;
-        Ok(())
     }
 
     /// Creates the JetStream stream, if requested.
-    fn create_stream(&mut self, end: Instant) -> Result<(), Failure> {
-        let Some(name) = self.create.clone() else { return Ok(()) };
+    fn create_stream(&self, connection: &mut Connection, end: Instant) -> Result<(), Failure> {
+        let Some(name) = &self.create else { return Ok(()) };
         let subject = self.subject.of_stream("*", |_| true);
         let settings = json!({ "name": name, "subjects": [subject], "storage": "file", "retention": "limits" }).to_string();
         let request = format!("PUB $JS.API.STREAM.CREATE.{name} {}.create {}\r\n{settings}\r\n", self.inbox, settings.len());
-        self.connection()?.write(request.as_bytes()).map_err(Failure::retryable)?;
+        connection.write(request.as_bytes()).map_err(Failure::retryable)?;
         loop {
-            match self.receive(end)? {
+            match receive(connection, end)? {
                 Received::Message(subject, status, payload) if subject.ends_with(".create") => {
                     let answer: Value = serde_json::from_slice(&payload).unwrap_or_default();
                     let code = answer["error"]["err_code"].as_i64();
@@ -166,117 +132,77 @@ impl Nats {
                     let reason = if status.is_some() { "JetStream is not enabled".to_owned() } else { answer["error"].to_string() };
                     return Err(Failure::retryable(io::Error::other(format!("the server does not create the stream {name}: {reason}"))));
                 }
-                received => self.handle(received)?,
+                received => handle(received, connection, &mut InFlight::default())?,
             }
         }
     }
+}
 
-    fn handle(&mut self, received: Received) -> Result<(), Failure> {
-        match received {
-            Received::Ping => self.connection()?.write(b"PONG\r\n").map_err(Failure::retryable),
-            Received::Error(text) => Err(Failure::retryable(io::Error::other(format!("the server reports an error: {text}")))),
-            Received::Message(subject, status, payload) => self.acknowledge(&subject, status, &payload),
-            Received::Pong | Received::Info(_) | Received::Other => Ok(()),
-        }
+impl Protocol for Nats {
+    fn open(&mut self, deadline: &Deadline) -> Result<Connection, Failure> {
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        let mut connection = Connection::open_plain(&self.endpoint, deadline).map_err(Failure::retryable)?;
+        self.log_in(&mut connection, end)?;
+        self.create_stream(&mut connection, end)?;
+        self.has_connected = true;
+        Ok(connection)
     }
 
-    fn acknowledge(&mut self, subject: &str, status: Option<String>, payload: &[u8]) -> Result<(), Failure> {
-        let Some(number) = subject.rsplit('.').next().and_then(|number| number.parse::<u64>().ok()) else { return Ok(()) };
-        if let Some(status) = status {
-            let hint = "no stream stores the subject: create one, or add ?create=NAME to the address";
-            return Err(Failure::retryable(io::Error::other(format!("the server answers with status {status}; {hint}"))));
-        }
-        let answer: Value = serde_json::from_slice(payload).map_err(|error| Failure::retryable(io::Error::other(error)))?;
-        if let Some(description) = answer["error"]["description"].as_str() {
-            return Err(Failure::retryable(io::Error::other(format!("the server does not store a result: {description}"))));
-        }
-        if let Some(sent) = self.in_flight.iter_mut().find(|(sent, _)| *sent == number) {
-            sent.1 = true;
-        }
-        while let Some((_, true)) = self.in_flight.front() {
-            self.in_flight.pop_front();
-            self.n_acknowledged += 1;
-        }
-        Ok(())
-    }
-
-    /// Waits until at most `n` messages are unacknowledged.
-    fn wait_for(&mut self, n: usize) -> Result<(), Failure> {
-        let mut end = Instant::now() + ACK_TIMEOUT;
-        while self.in_flight.len() > n {
-            let before = self.in_flight.len();
-            let received = self.receive(end)?;
-            self.handle(received)?;
-            if self.in_flight.len() < before {
-                end = Instant::now() + ACK_TIMEOUT;
-            }
-        }
-        Ok(())
-    }
-
-    fn try_publish(&mut self, message: &Message) -> Result<(), Failure> {
-        self.wait_for(MAX_IN_FLIGHT - 1)?;
+    fn encode(&mut self, number: u64, message: &Message) -> Result<Vec<u8>, String> {
         let id: String = message.id().chars().map(|c| if c.is_control() { '_' } else { c }).collect();
         let headers = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
         let n_bytes = headers.len() + message.payload.len();
         if n_bytes > self.max_payload {
-            // Only the first unacknowledged message can be rejected.
-            self.wait_for(0)?;
-            let error = format!("a message of {n_bytes} bytes is larger than the server accepts: {} bytes", self.max_payload);
-            return Err(Failure::rejected(io::Error::new(ErrorKind::InvalidInput, error)));
+            return Err(format!("a message of {n_bytes} bytes is larger than the server accepts: {} bytes", self.max_payload));
         }
         let subject = self.subject.of_stream(message.stream_name(), is_token_text);
-        let line = format!("HPUB {subject} {}.{} {} {n_bytes}\r\n{headers}", self.inbox, self.next, headers.len());
-        self.in_flight.push_back((self.next, false));
-        self.next += 1;
-        let bytes = [line.as_bytes(), &message.payload, b"\r\n"].concat();
-        self.connection()?.write(&bytes).map_err(Failure::retryable)
+        let line = format!("HPUB {subject} {}.{number} {} {n_bytes}\r\n{headers}", self.inbox, headers.len());
+        Ok([line.as_bytes(), &message.payload, b"\r\n"].concat())
     }
 
-    fn try_idle(&mut self) -> Result<(), Failure> {
-        let connection = self.connection()?;
-        connection.write(b"PING\r\n").map_err(Failure::retryable)?;
-        connection.poll().map_err(Failure::retryable)?;
-        while let Some(received) = take(self.connection()?).map_err(Failure::retryable)? {
-            self.handle(received)?;
+    fn handle_received(&mut self, connection: &mut Connection, in_flight: &mut InFlight) -> Result<(), Failure> {
+        while let Some(received) = take(connection).map_err(Failure::retryable)? {
+            handle(received, connection, in_flight)?;
         }
         Ok(())
     }
 
-    fn reset_on_failure(&mut self, outcome: Result<(), Failure>) -> Result<(), Failure> {
-        if outcome.is_err() {
-            self.connection = None;
-            self.in_flight.clear();
-        }
-        outcome
+    fn ping(&self) -> Vec<u8> {
+        b"PING\r\n".to_vec()
     }
 }
 
-impl Destination for Nats {
-    fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
-        self.in_flight.clear();
-        let outcome = self.try_connect(deadline);
-        self.reset_on_failure(outcome)
+/// Waits for the next message of the server.
+fn receive(connection: &mut Connection, end: Instant) -> Result<Received, Failure> {
+    loop {
+        if let Some(received) = take(connection).map_err(Failure::retryable)? {
+            return Ok(received);
+        }
+        connection.receive(end).map_err(Failure::retryable)?;
     }
+}
 
-    fn publish(&mut self, message: &Message) -> Result<(), Failure> {
-        let outcome = self.try_publish(message);
-        self.reset_on_failure(outcome)
+fn handle(received: Received, connection: &mut Connection, in_flight: &mut InFlight) -> Result<(), Failure> {
+    match received {
+        Received::Ping => connection.write(b"PONG\r\n").map_err(Failure::retryable),
+        Received::Error(text) => Err(Failure::retryable(io::Error::other(format!("the server reports an error: {text}")))),
+        Received::Message(subject, status, payload) => acknowledge(&subject, status, &payload, in_flight),
+        Received::Pong | Received::Info(_) | Received::Other => Ok(()),
     }
+}
 
-    fn flush(&mut self) -> Result<(), Failure> {
-        let outcome = self.wait_for(0);
-        self.reset_on_failure(outcome)
+fn acknowledge(subject: &str, status: Option<String>, payload: &[u8], in_flight: &mut InFlight) -> Result<(), Failure> {
+    let Some(number) = subject.rsplit('.').next().and_then(|number| number.parse::<u64>().ok()) else { return Ok(()) };
+    if let Some(status) = status {
+        let hint = "no stream stores the subject: create one, or add ?create=NAME to the address";
+        return Err(Failure::retryable(io::Error::other(format!("the server answers with status {status}; {hint}"))));
     }
-
-    fn acknowledged(&self) -> u64 {
-        self.n_acknowledged
+    let answer: Value = serde_json::from_slice(payload).map_err(|error| Failure::retryable(io::Error::other(error)))?;
+    if let Some(description) = answer["error"]["description"].as_str() {
+        return Err(Failure::retryable(io::Error::other(format!("the server does not store a result: {description}"))));
     }
-
-    fn idle(&mut self) -> Result<(), Failure> {
-        let outcome = self.try_idle();
-        self.reset_on_failure(outcome)
-    }
+    in_flight.acknowledge(|sent| sent == number);
+    Ok(())
 }
 
 /// Whether a character may be in one part of a subject.

@@ -5,16 +5,13 @@
 //! Protocol: <https://redis.io/docs/latest/develop/reference/protocol-spec/>.
 
 use std::io::{self, ErrorKind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::address::{Address, Template};
+use super::client::{ANSWER_TIMEOUT, InFlight, Protocol};
 use super::connection::{Connection, Endpoint, TLS_OPTIONS};
-use super::{Deadline, Destination, Failure, Message};
+use super::{Deadline, Failure, Message};
 
-/// Maximum time until an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of commands without an answer.
-const MAX_IN_FLIGHT: usize = 256;
 /// Longer answers are an error: all answers to these commands are short.
 const MAX_ANSWER_BYTES: usize = 1 << 16;
 
@@ -27,10 +24,7 @@ pub(super) struct Redis {
     key: Template,
     /// Approximate number of entries that a key keeps.
     max_length: Option<u64>,
-    connection: Option<Connection>,
     has_connected: bool,
-    n_in_flight: usize,
-    n_acknowledged: u64,
 }
 
 impl Redis {
@@ -52,52 +46,15 @@ impl Redis {
             database,
             key: Template::new(key),
             max_length,
-            connection: None,
             has_connected: false,
-            n_in_flight: 0,
-            n_acknowledged: 0,
         })
     }
+}
 
-    fn connection(&mut self) -> Result<&mut Connection, Failure> {
-        self.connection.as_mut().ok_or_else(|| Failure::retryable(ErrorKind::NotConnected.into()))
-    }
-
-    /// Sends a command and waits for its answer.
-    fn call(&mut self, words: &[&[u8]]) -> Result<String, Failure> {
-        let connection = self.connection()?;
-        connection.write(&command(words)).map_err(Failure::retryable)?;
-        self.answer()
-    }
-
-    /// Waits for an answer. Returns its first line, which begins with the type.
-    fn answer(&mut self) -> Result<String, Failure> {
+impl Protocol for Redis {
+    fn open(&mut self, deadline: &Deadline) -> Result<Connection, Failure> {
+        let mut connection = Connection::open(&self.endpoint, deadline).map_err(Failure::retryable)?;
         let end = Instant::now() + ANSWER_TIMEOUT;
-        let connection = self.connection()?;
-        loop {
-            if let Some(answer) = take_answer(connection).map_err(Failure::retryable)? {
-                return Ok(answer);
-            }
-            connection.receive(end).map_err(Failure::retryable)?;
-        }
-    }
-
-    fn wait_for(&mut self, n: usize) -> Result<(), Failure> {
-        while self.n_in_flight > n {
-            let answer = self.answer()?;
-            if let Some(error) = answer.strip_prefix('-') {
-                let failure = format!("the server does not accept a result: {error}");
-                // All errors are treated as temporary: the server has no memory, is loading or is read-only, or the key has another type.
-                return Err(Failure::retryable(io::Error::other(failure)));
-            }
-            self.n_in_flight -= 1;
-            self.n_acknowledged += 1;
-        }
-        Ok(())
-    }
-
-    fn try_connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
-        self.connection = Some(Connection::open(&self.endpoint, deadline).map_err(Failure::retryable)?);
         let mut calls: Vec<Vec<Vec<u8>>> = Vec::new();
         let bytes = |text: &str| text.as_bytes().to_vec();
         if let Some(password) = &self.password {
@@ -107,7 +64,9 @@ impl Redis {
         calls.extend(self.database.as_ref().map(|database| vec![bytes("SELECT"), bytes(database)]));
         calls.push(vec![bytes("PING")]);
         for words in &calls {
-            let answer = self.call(&words.iter().map(|word| &**word).collect::<Vec<_>>())?;
+            let words: Vec<&[u8]> = words.iter().map(|word| &**word).collect();
+            connection.write(&command(&words)).map_err(Failure::retryable)?;
+            let answer = receive(&mut connection, end)?;
             if let Some(error) = answer.strip_prefix('-') {
                 let is_login =
                     ["WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR Client sent AUTH"].iter().any(|code| error.starts_with(code));
@@ -116,11 +75,10 @@ impl Redis {
             }
         }
         self.has_connected = true;
-        Ok(())
+        Ok(connection)
     }
 
-    fn try_publish(&mut self, message: &Message) -> Result<(), Failure> {
-        self.wait_for(MAX_IN_FLIGHT - 1)?;
+    fn encode(&mut self, _number: u64, message: &Message) -> Result<Vec<u8>, String> {
         let key = self.key.of_stream(message.stream_name(), |c| !c.is_control());
         let (id, max_length) = (message.id(), self.max_length.map(|n| n.to_string()));
         let mut words: Vec<&[u8]> = vec![b"XADD", key.as_bytes()];
@@ -128,43 +86,36 @@ impl Redis {
             words.extend([b"MAXLEN".as_slice(), b"~", max_length.as_bytes()]);
         }
         words.extend([b"*".as_slice(), b"id", id.as_bytes(), b"data", &message.payload]);
-        self.n_in_flight += 1;
-        self.connection()?.write(&command(&words)).map_err(Failure::retryable)
+        Ok(command(&words))
     }
 
-    fn reset_on_failure(&mut self, outcome: Result<(), Failure>) -> Result<(), Failure> {
-        if outcome.is_err() {
-            self.connection = None;
-            self.n_in_flight = 0;
+    fn handle_received(&mut self, connection: &mut Connection, in_flight: &mut InFlight) -> Result<(), Failure> {
+        while let Some(answer) = take_answer(connection).map_err(Failure::retryable)? {
+            if let Some(error) = answer.strip_prefix('-') {
+                let failure = format!("the server does not accept a result: {error}");
+                // All errors are treated as temporary: the server has no memory, is loading or is read-only, or the key has another type.
+                return Err(Failure::retryable(io::Error::other(failure)));
+            }
+            // Answers have the order of the commands. The answer to `PING` is the only one that begins with `+`.
+            if !answer.starts_with('+') {
+                in_flight.acknowledge(|_| true);
+            }
         }
-        outcome
+        Ok(())
+    }
+
+    fn ping(&self) -> Vec<u8> {
+        command(&[b"PING"])
     }
 }
 
-impl Destination for Redis {
-    fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
-        self.n_in_flight = 0;
-        let outcome = self.try_connect(deadline);
-        self.reset_on_failure(outcome)
-    }
-
-    fn publish(&mut self, message: &Message) -> Result<(), Failure> {
-        let outcome = self.try_publish(message);
-        self.reset_on_failure(outcome)
-    }
-
-    fn flush(&mut self) -> Result<(), Failure> {
-        let outcome = self.wait_for(0);
-        self.reset_on_failure(outcome)
-    }
-
-    fn acknowledged(&self) -> u64 {
-        self.n_acknowledged
-    }
-
-    fn idle(&mut self) -> Result<(), Failure> {
-        let outcome = self.call(&[b"PING"]).map(|_| ());
-        self.reset_on_failure(outcome)
+/// Waits for an answer. Returns its first line, which begins with the type.
+fn receive(connection: &mut Connection, end: Instant) -> Result<String, Failure> {
+    loop {
+        if let Some(answer) = take_answer(connection).map_err(Failure::retryable)? {
+            return Ok(answer);
+        }
+        connection.receive(end).map_err(Failure::retryable)?;
     }
 }
 

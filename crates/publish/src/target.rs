@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use super::address::Address;
+use super::client::Client;
 #[cfg(feature = "http")]
 use super::http::Http;
 use super::mqtt::Mqtt;
@@ -58,11 +59,11 @@ impl Target {
         let user = address.user.as_deref().unwrap_or_default();
         let spool_name = format!("{readable}-{:08x}", crc32fast::hash(format!("{shown} {user}").as_bytes()));
         let server: Box<dyn Destination> = match &*address.scheme {
-            "mqtt" | "mqtts" => Box::new(Mqtt::new(address)?),
+            "mqtt" | "mqtts" => Box::new(Client::new(Mqtt::new(address)?)),
             #[cfg(feature = "http")]
             "http" | "https" => Box::new(Http::new(address)?),
-            "nats" | "tls" => Box::new(Nats::new(address)?),
-            "redis" | "rediss" => Box::new(Redis::new(address)?),
+            "nats" | "tls" => Box::new(Client::new(Nats::new(address)?)),
+            "redis" | "rediss" => Box::new(Client::new(Redis::new(address)?)),
             scheme => return Err(format!("unknown scheme `{scheme}`: expected {FORMS}")),
         };
         Ok(Self { shown, spool_name, kind: Kind::Server(server) })
@@ -101,7 +102,7 @@ fn rotation(address: &mut Address) -> Result<Rotation, String> {
     let (max_bytes, max_age) = (address.take_number("max-bytes")?, address.take_duration("max-age")?);
     let (keep, gzip) = (address.take_number("keep")?, address.take_switch("gzip")?);
     address.finish_file("max-bytes, max-age, keep, gzip")?;
-    if max_bytes.or(max_age.map(|age| age.as_secs())) == Some(0) {
+    if max_bytes == Some(0) || max_age.is_some_and(|age| age.is_zero()) {
         return Err("options max-bytes and max-age: expected more than 0".to_owned());
     }
     if (keep.is_some() || gzip) && max_bytes.is_none() && max_age.is_none() {
