@@ -13,7 +13,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("results", &[]),
     ("publish", &[]),
     ("vision", &["tensor", "results"]),
-    ("images", &["vision"]),
+    ("images", &["tensor", "vision"]),
     ("runtime", &["tensor"]),
     ("devices", &["tensor", "runtime"]),
     ("analytics", &["tensor", "results", "vision"]),

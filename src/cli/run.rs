@@ -15,8 +15,8 @@ use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Classifier, Credentials, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan,
-    Progress, Restart, RestartPolicy, Spec, SpoolFolder, images_out, limits, models::check_labels, naming, outputs, streams,
+    self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan,
+    Progress, Restart, RestartPolicy, Spec, SpoolFolder, images_out, models::check_labels, naming, outputs, streams,
 };
 use crate::{folders, publish, redaction, stages};
 
@@ -59,6 +59,19 @@ pub(super) struct Args {
     /// Drop results that are older than this in the spool, such as 90s, 12h or 7d
     #[arg(long, value_name = "DURATION", requires = "spool", value_parser = parse_duration)]
     spool_max_age: Option<Duration>,
+    /// Write the best image of each tracked object as JPEG into this folder, and a line with its path to --json and --publish; without
+    /// --track, each object of each frame; {stream} as for --json
+    #[arg(long, value_name = "FOLDER")]
+    crops: Option<PathBuf>,
+    /// Put the images of objects into the lines of --json and --publish, encoded in Base64
+    #[arg(long)]
+    crops_in_messages: bool,
+    /// Write only images of objects with these labels, with commas between
+    #[arg(long, value_name = "LABELS")]
+    crops_class: Option<String>,
+    /// Maximum size of all images in the folder of --crops, such as 500M; then the oldest are deleted [default: 1G]
+    #[arg(long, value_name = "BYTES", requires = "crops", value_parser = parse_bytes)]
+    crops_max_bytes: Option<u64>,
     /// Write the video with boxes drawn (.mp4, .mov, .mkv); `-` is standard output; {stream} as for --json
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
@@ -320,7 +333,20 @@ fn plan(
     let (json, show, repeat, if_exists) = (args.json.clone(), args.show, args.repeat, args.if_exists());
     let spool = args.spool.clone().map(|path| SpoolFolder { path, max_bytes: args.spool_max_bytes, max_age: args.spool_max_age });
     let publish = args.publish.clone();
-    let outputs = Outputs { json, publish, spool, video, images, show, repeat, if_exists, ..Outputs::default() };
+    let has_crops = args.crops.is_some() || args.crops_in_messages;
+    if args.crops_in_messages && json.is_none() && publish.is_empty() {
+        return Err(pipeline::Error::usage("--crops-in-messages: expected --json or --publish, got neither"));
+    }
+    if args.crops_class.is_some() && !has_crops {
+        return Err(pipeline::Error::usage("--crops-class: expected --crops or --crops-in-messages, got neither"));
+    }
+    let crops = has_crops.then(|| Crops {
+        folder: args.crops.clone(),
+        in_messages: args.crops_in_messages,
+        classes: args.crops_class.clone(),
+        max_bytes: args.crops_max_bytes,
+    });
+    let outputs = Outputs { json, publish, spool, crops, video, images, show, repeat, if_exists, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     let plan = Plan::resolve(spec, set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
     let frame_timeout = args.no_frame_timeout.map_or(plan.limits.frame_timeout, |timeout| timeout.0);

@@ -9,7 +9,8 @@
 //! - `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle`: the driver of the inference elements, with a
 //!   table of its files.
 //! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
-//! - The elements: [`detect`], [`track`], [`classify`], [`overlay`], [`publish`].
+//! - The elements: [`detect`], [`track`], [`classify`], [`crop`], [`overlay`], [`publish`].
+//! - `records`: lines of JSON that elements send through [`publish`].
 //! - [`capi`]: the same results for C.
 //!
 //! An element never uses an inference request directly: it passes frames to an inference stage.
@@ -31,6 +32,7 @@ pub mod capi;
 pub mod caps;
 mod classes;
 pub mod classify;
+pub mod crop;
 pub mod detect;
 mod events;
 mod frames;
@@ -52,6 +54,7 @@ mod policy;
 mod pool;
 mod properties;
 pub mod publish;
+mod records;
 mod regions;
 #[allow(unsafe_code, reason = "implements a meta of GStreamer")]
 mod results_meta;
@@ -80,6 +83,7 @@ const ELEMENTS: &[Entry] = &[
     ("roidetect", detect::RoiDetect::static_type),
     ("roitrack", track::RoiTrack::static_type),
     ("roiclassify", classify::RoiClassify::static_type),
+    ("roicrop", crop::RoiCrop::static_type),
     ("roioverlay", overlay::RoiOverlay::static_type),
     ("roipublish", publish::RoiPublish::static_type),
 ];

@@ -61,7 +61,7 @@ pub use images_out::ImageFiles;
 pub use input::Input;
 pub use limits::Limits;
 pub use models::{Classifier, Models};
-pub use plan::{Outputs, Plan, SpoolFolder};
+pub use plan::{Crops, Outputs, Plan, SpoolFolder};
 pub use restart::{Restart, RestartPolicy};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;

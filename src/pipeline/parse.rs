@@ -5,7 +5,7 @@
 use gst::prelude::*;
 use gstreamer as gst;
 
-use super::plan::PUBLISH;
+use super::plan::{CROP, PUBLISH};
 use super::{Error, Outputs, Plan, Result, properties};
 use crate::stages::did_you_mean;
 
@@ -136,7 +136,7 @@ fn check_ends(pipeline: &gst::Pipeline) -> Result<()> {
         let pads = element.src_pads();
         if !pads.is_empty() && pads.iter().all(|pad| !pad.is_linked()) {
             let what = match element.name() {
-                name if name == PUBLISH => "`{json}`".to_owned(),
+                name if name.starts_with(PUBLISH) || name == CROP => "`{json}`".to_owned(),
                 name if name.starts_with("roiflow-") => "`{source}`".to_owned(),
                 name => format!("element `{name}`"),
             };
@@ -154,6 +154,7 @@ impl Outputs {
     pub(super) fn check_places(&self, places: &[&str]) -> Result<()> {
         for (is_wanted, place, option, where_to) in [
             (!self.publish.is_empty(), "json", "--publish", "add it after the last inference element, as in `... ! {json} ! {video}`"),
+            (self.crops.is_some(), "json", "--crops", "add it after the last inference element, as in `... ! {json} ! {video}`"),
             (self.json.is_some(), "json", "--json", "add it after the last inference element, as in `... ! {json} ! {video}`"),
             (self.video.is_some(), "video", "--video", "end the graph with it, as in `... ! roioverlay ! {video}`"),
             (self.show, "video", "--show", "end the graph with it, as in `... ! roioverlay ! {video}`"),

@@ -22,6 +22,8 @@ pub struct Outputs {
     pub publish: Vec<String>,
     /// Folder and limits of the results that are stored until these servers acknowledge them.
     pub spool: Option<SpoolFolder>,
+    /// Images of objects.
+    pub crops: Option<Crops>,
     /// Video with boxes; `-` is standard output (Matroska).
     pub video: Option<PathBuf>,
     /// One image file per frame.
@@ -49,6 +51,19 @@ pub struct SpoolFolder {
     pub max_bytes: Option<u64>,
     /// Maximum age; `None` is no limit.
     pub max_age: Option<Duration>,
+}
+
+/// Images of objects, for `roicrop`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Crops {
+    /// Folder of the files.
+    pub folder: Option<PathBuf>,
+    /// Whether the lines of `json` and `publish` contain the images.
+    pub in_messages: bool,
+    /// Labels of the objects, with commas between; `None` is all objects.
+    pub classes: Option<String>,
+    /// Maximum size of all files in bytes; `None` is the default of `roicrop`.
+    pub max_bytes: Option<u64>,
 }
 
 impl Outputs {
@@ -98,6 +113,7 @@ pub(super) const SOURCE: &str = "roiflow-source";
 /// The element after a decoding source.
 pub(super) const ENTRY: &str = "roiflow-entry";
 pub(super) const PUBLISH: &str = "roiflow-publish";
+pub(super) const CROP: &str = "roiflow-crop";
 pub(super) const SINK: &str = "roiflow-sink";
 pub(super) const WINDOW: &str = "roiflow-window";
 
@@ -220,6 +236,16 @@ fn text_of<'a>(option: &str, path: &'a Path) -> Result<&'a str> {
 /// Returns the elements for `{json}`.
 fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
     let mut elements = Vec::new();
+    if let Some(crops) = &outputs.crops {
+        if let Some(folder) = &crops.folder {
+            assign(assignments, CROP, "folder", text_of("--crops", folder)?);
+        }
+        assign(assignments, CROP, "in-message", crops.in_messages.to_string());
+        crops.classes.iter().for_each(|classes| assign(assignments, CROP, "object-class", classes));
+        crops.max_bytes.iter().for_each(|n| assign(assignments, CROP, "max-bytes", n.to_string()));
+        outputs.stream_of_servers.iter().for_each(|stream| assign(assignments, CROP, "stream-id", stream));
+        elements.push(format!("roicrop name={CROP}"));
+    }
     let mut add = |name: &str, stream: &Option<String>, values: &[(&str, &str)]| {
         values.iter().for_each(|(property, value)| assign(assignments, name, property, *value));
         assign(assignments, name, "source", input.name());

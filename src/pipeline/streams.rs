@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::handle::{Event, PipelineHandle, StreamEvent, StreamId};
 use super::input::file_of_uri;
-use super::{Ending, Error, Interrupt, Outputs, Plan, Result};
+use super::{Crops, Ending, Error, Interrupt, Outputs, Plan, Result};
 use crate::redaction::{self, HIDDEN};
 
 /// Placeholder for the stream's name in output paths.
@@ -92,6 +92,7 @@ impl Outputs {
         Self {
             json: self.json.as_ref().map(place),
             video: self.video.as_ref().map(place),
+            crops: self.crops.clone().map(|crops| Crops { folder: crops.folder.as_ref().map(place), ..crops }),
             images: self.images.as_ref().map(|images| images.of_stream(name)),
             publish: self.publish.iter().map(|url| if is_file_url(url) { url.replace(PLACEHOLDER, name) } else { url.clone() }).collect(),
             stream: is_one_of_many.then(|| name.to_owned()),

@@ -20,6 +20,7 @@ mod capi;
 mod cascade;
 mod classify;
 mod copies;
+mod crops;
 mod detect;
 mod dlstreamer;
 mod documentation;

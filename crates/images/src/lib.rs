@@ -1,6 +1,7 @@
-//! Reads image files, and draws results on frames.
+//! Reads image files, cuts regions out of frames, and draws results on frames.
 //!
 //! - [`mod@file`] reads a complete image file as an upright RGB image, and limits its size.
+//! - [`crop`] cuts regions out of frames, and encodes them as JPEG.
 //! - [`draw`] draws rectangles and text on frames in any format.
 //! - [`overlay`] draws the results of a frame.
 //!
@@ -8,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod crop;
 pub mod draw;
 pub mod file;
 pub mod overlay;

@@ -16,12 +16,15 @@
 //! A [`Spool`] stores messages on disk until the destination acknowledges them. Messages survive an outage of the destination and the end
 //! of the process. Each message is delivered at least once, in order; [`Message::id`] identifies repeated messages.
 //!
+//! A [`FileStore`] is a folder of whole files, such as images and clips, that messages refer to.
+//!
 //! Uses no GStreamer and no message format.
 
 mod address;
+mod client;
 mod connection;
 mod deadline;
-mod client;
+mod file_store;
 #[cfg(feature = "http")]
 mod http;
 mod line_file;
@@ -42,6 +45,7 @@ use std::sync::Arc;
 
 pub use address::{bytes as parse_bytes, duration as parse_duration};
 pub use deadline::Deadline;
+pub use file_store::{FileStore, absolute, file_name_part};
 pub use line_file::LineFile;
 pub use output_file::{IfExists, OutputFile, is_stdout, new_file};
 pub use publisher::{Counts, Event, Options, Publisher, Refused, WhenFull};
@@ -60,6 +64,8 @@ pub struct Message {
     pub epoch: u64,
     /// Number of the frame. Increases within an epoch of a stream.
     pub frame: u64,
+    /// 0 for the results of the frame. Numbers the further messages between this frame and the next, from 1.
+    pub part: u32,
 }
 
 impl Message {
@@ -71,9 +77,10 @@ impl Message {
         self.stream.as_deref().unwrap_or(Self::UNNAMED)
     }
 
-    /// `stream/epoch/frame`. A message that is delivered again has the same ID.
+    /// `stream/epoch/frame`, or `stream/epoch/frame.part` for further messages. A message that is delivered again has the same ID.
     pub fn id(&self) -> String {
-        format!("{}/{}/{}", self.stream_name(), self.epoch, self.frame)
+        let part = if self.part == 0 { String::new() } else { format!(".{}", self.part) };
+        format!("{}/{}/{}{part}", self.stream_name(), self.epoch, self.frame)
     }
 }
 

@@ -29,6 +29,7 @@
 
 mod event;
 mod geometry;
+mod record;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use event::{SourceEvent, event_line};
 use geometry::{Placed, RelativePoint};
+pub use record::{RecordContext, record_line};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 

@@ -20,7 +20,7 @@ use gstreamer_base as gst_base;
 use super::route::{Destination, Name, Route, cannot_open};
 use super::{Format, Method, Numbering, WhenFull};
 use crate::elements::if_exists::IfExists;
-use crate::elements::{caps, meta, origin};
+use crate::elements::{caps, meta, origin, records};
 use crate::frame::{FrameResults, InferenceStatus, Size, json};
 use crate::publish::{Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus};
 use crate::redaction;
@@ -87,8 +87,9 @@ struct State {
     name: Name,
     /// Start of the run in the IDs of messages: milliseconds since 1970.
     epoch: u64,
-    /// Number of the last frame with a message.
+    /// Number of the last frame with a message, and the number of records since then.
     last_frame: Option<u64>,
+    n_records: u32,
     /// Frame size in the caps.
     size: Option<Size>,
     n_frames: u64,
@@ -302,7 +303,8 @@ impl BaseTransformImpl for RoiPublish {
         *self.last_stats.lock().unwrap() = Default::default();
         self.is_flushing.store(false, Ordering::Release);
         let (epoch, route) = (milliseconds(SystemTime::now()), Arc::new(route));
-        *self.state.lock().unwrap() = Some(State { route, name, epoch, last_frame: None, size: None, n_frames: 0, lost_rois: None });
+        *self.state.lock().unwrap() =
+            Some(State { route, name, epoch, last_frame: None, n_records: 0, size: None, n_frames: 0, lost_rois: None });
         Ok(())
     }
 
@@ -340,6 +342,7 @@ impl BaseTransformImpl for RoiPublish {
                 }
                 self.warn_of_losses();
             }
+            gst::EventType::CustomDownstream => self.publish_record(&event),
             _ => {}
         }
         self.parent_sink_event(event)
@@ -393,6 +396,30 @@ impl RoiPublish {
     /// Opens the destination of a stream that ended without a frame.
     pub(super) fn open(&self) {
         self.with_publisher(Publisher::flush);
+    }
+
+    /// Publishes a record of an element upstream, if the event is one.
+    fn publish_record(&self, event: &gst::Event) {
+        let record = match records::read(event) {
+            None => return,
+            Some(Ok(record)) => record,
+            Some(Err(error)) => {
+                gst::element_imp_warning!(self, gst::StreamError::Format, ("{}", crate::stages::Printable(&error)));
+                return;
+            }
+        };
+        let (stream_id, source) = {
+            let settings = self.settings.lock().unwrap();
+            (settings.stream_id.clone(), settings.source.clone())
+        };
+        let (route, message) = {
+            let mut guard = self.state.lock().unwrap();
+            let Some(state) = guard.as_mut() else { return };
+            let numbering = *self.numbering.lock().unwrap();
+            (state.route.clone(), state.record(record, numbering, stream_id, source.as_deref()))
+        };
+        // A refusal is counted, or the stream is flushing.
+        let _published = route.publisher.publish(message);
     }
 
     fn with_publisher(&self, act: impl FnMut(&Publisher)) {
@@ -527,8 +554,8 @@ impl State {
             // Frame numbers have started again, for example because of another detector. A new epoch keeps message IDs unique.
             self.epoch = milliseconds(SystemTime::now()).max(self.epoch + 1);
         }
-        self.last_frame = Some(frame_number);
-        let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame: frame_number };
+        (self.last_frame, self.n_records) = (Some(frame_number), 0);
+        let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame: frame_number, part: 0 };
         let message_id = self.name.is_server.then(|| message.id());
         let context = json::Context {
             frame_number,
@@ -543,6 +570,30 @@ impl State {
         json::write_line(&mut message.payload, &results, &context).expect("every value has a form in JSON");
         message.payload.pop();
         Some(message)
+    }
+
+    /// Returns the message of a record.
+    fn record(&mut self, record: records::Record, numbering: Numbering, stream_id: Option<Arc<str>>, source: Option<&str>) -> Message {
+        let records::Record { kind, mut body } = record;
+        for (key, value) in &mut body {
+            let first = match &**key {
+                "frame" => numbering.first_frame,
+                "timestamp" => numbering.first_timestamp_ns,
+                key if key.ends_with("_timestamp") => numbering.first_timestamp_ns,
+                _ => continue,
+            };
+            if let Some(own) = value.as_u64() {
+                *value = own.saturating_add(first).into();
+            }
+        }
+        self.n_records += 1;
+        let frame = self.last_frame.unwrap_or(numbering.first_frame);
+        let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame, part: self.n_records };
+        let message_id = self.name.is_server.then(|| message.id());
+        let context =
+            json::RecordContext { stream_id: stream_id.as_deref(), source, time: SystemTime::now(), message_id: message_id.as_deref() };
+        message.payload = json::record_line(&kind, body, &context).expect("every value has a form in JSON");
+        message
     }
 }
 

@@ -1,7 +1,7 @@
 //! Form of a message on disk, and records of gaps.
 //!
-//! A record is `length (4 bytes) | CRC-32 (4) | kind (1) | time (8) | epoch (8) | frame (8) | stream length (2) | stream | payload`. Numbers are
-//! little-endian. Length and checksum cover the bytes after the checksum.
+//! A record is `length (4 bytes) | CRC-32 (4) | kind (1) | time (8) | epoch (8) | frame (8) | stream length (2) | stream | part (4) | payload`. Numbers are
+//! little-endian. Length and checksum cover the bytes after the checksum. Only messages with a part above 0 have the field `part`.
 
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +60,7 @@ impl Gap {
     /// The message that reports the gap.
     pub(super) fn message(mut self) -> Message {
         let mut message =
-            Message { payload: Vec::new(), stream: self.stream.as_deref().map(Into::into), epoch: self.epoch, frame: self.to };
+            Message { payload: Vec::new(), stream: self.stream.as_deref().map(Into::into), epoch: self.epoch, frame: self.to, part: 0 };
         self.message_id = format!("{}/{}/gap-{}-{}", message.stream_name(), self.epoch, self.from, self.to);
         message.payload = serde_json::to_vec(&self).unwrap_or_default();
         message
@@ -98,9 +98,9 @@ impl Gaps {
 impl Record {
     /// Appends the record to `bytes`.
     pub(super) fn write(&self, bytes: &mut Vec<u8>) {
-        let Message { payload, stream, epoch, frame } = &self.message;
+        let Message { payload, stream, epoch, frame, part } = &self.message;
         // A flag in the kind distinguishes a missing stream name from an empty name.
-        let kind = u8::from(self.is_gap) | u8::from(stream.is_none()) << 1;
+        let kind = u8::from(self.is_gap) | u8::from(stream.is_none()) << 1 | u8::from(*part > 0) << 2;
         let stream = stream.as_deref().unwrap_or_default();
         let begin = bytes.len();
         bytes.extend_from_slice(&[0; PREFIX_BYTES]);
@@ -112,6 +112,9 @@ impl Record {
         let n_stream = stream.floor_char_boundary(usize::from(u16::MAX));
         bytes.extend_from_slice(&(n_stream as u16).to_le_bytes());
         bytes.extend_from_slice(&stream.as_bytes()[..n_stream]);
+        if *part > 0 {
+            bytes.extend_from_slice(&part.to_le_bytes());
+        }
         bytes.extend_from_slice(payload);
         let body = &bytes[begin + PREFIX_BYTES..];
         let (length, checksum) = (body.len() as u32, crc32fast::hash(body));
@@ -136,8 +139,14 @@ impl Record {
         let (time, epoch, frame) = (number(1)?, number(9)?, number(17)?);
         let n_stream = usize::from(u16::from_le_bytes(body.get(25..27)?.try_into().ok()?));
         let stream = std::str::from_utf8(body.get(FIELDS_BYTES..FIELDS_BYTES + n_stream)?).ok()?;
-        let payload = body.get(FIELDS_BYTES + n_stream..)?.to_vec();
+        let rest = body.get(FIELDS_BYTES + n_stream..)?;
+        let (part, payload) = if kind & 4 == 0 {
+            (0, rest)
+        } else {
+            rest.split_at_checked(4).and_then(|(part, rest)| Some((u32::from_le_bytes(part.try_into().ok()?), rest)))?
+        };
+        let payload = payload.to_vec();
         let stream = (kind & 2 == 0).then(|| stream.into());
-        Some(Self { message: Message { payload, stream, epoch, frame }, time, is_gap: kind & 1 == 1 })
+        Some(Self { message: Message { payload, stream, epoch, frame, part }, time, is_gap: kind & 1 == 1 })
     }
 }

@@ -39,7 +39,7 @@ impl Drop for Folder {
 }
 
 fn message(frame: u64) -> Message {
-    Message { payload: format!("frame {frame}").into_bytes(), stream: Some("door".into()), epoch: 7, frame }
+    Message { payload: format!("frame {frame}").into_bytes(), stream: Some("door".into()), epoch: 7, frame, part: 0 }
 }
 
 fn large(frame: u64) -> Message {
@@ -456,4 +456,18 @@ fn outage_at_the_start_is_always_reported() {
         let rig = Rig::new(Folder::new(&format!("start {round}")), Mode::Down);
         assert_eq!(rig.events.recv_timeout(LIMIT).unwrap(), "down");
     }
+}
+
+#[test]
+fn parts_of_a_frame_keep_their_ids() {
+    let folder = Folder::new("parts");
+    let mut log = folder.log(1 << 20);
+    let part = Message { part: 3, ..message(5) };
+    assert_eq!(log.append(&message(5), 1), Appended::Stored);
+    assert_eq!(log.append(&part, 1), Appended::Stored);
+    drop(log);
+    let mut log = folder.log(1 << 20);
+    assert_eq!(log.next().unwrap(), Some((message(5), false)));
+    assert_eq!(log.next().unwrap(), Some((part.clone(), false)));
+    assert_eq!((message(5).id(), part.id()), ("door/7/5".to_owned(), "door/7/5.3".to_owned()));
 }

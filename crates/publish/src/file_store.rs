@@ -1,0 +1,226 @@
+//! A folder with many files of one kind, such as images or clips: atomic names, and a limit of their total size.
+//!
+//! A file gets its name when it is complete. Until then it has a hidden name that ends in `.part`. When the limit is reached, the oldest
+//! files of the same kind are deleted. Several stores, also of several processes, can use the same folder.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Part of the limit that is freed in advance, so that not every new file needs a list of the folder.
+const MARGIN: u64 = 16;
+/// Age from which a partial file counts as left behind by a process that was killed.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// Files in one folder whose names begin with a prefix.
+#[derive(Debug)]
+pub struct FileStore {
+    folder: PathBuf,
+    prefix: String,
+    max_bytes: u64,
+    /// Bytes that may be added until the folder is listed again.
+    n_free: u64,
+}
+
+impl FileStore {
+    /// Creates the folder if it is missing, and removes partial files of processes that were killed. `prefix` is the begin of the names of
+    /// all files of this kind: other files are never deleted. `max_bytes` limits the total size of the files; 0 is no limit.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be created or read.
+    pub fn open(folder: impl Into<PathBuf>, prefix: &str, max_bytes: u64) -> io::Result<Self> {
+        let folder = folder.into();
+        fs::create_dir_all(&folder)?;
+        let store = Self { folder, prefix: prefix.to_owned(), max_bytes, n_free: 0 };
+        let now = SystemTime::now();
+        for (time, path, _) in store.list(|name| name.starts_with(&format!(".{prefix}")) && name.ends_with(".part"))? {
+            if now.duration_since(time).is_ok_and(|age| age >= ABANDONED) {
+                // Another process may have removed it.
+                let _removed = fs::remove_file(path);
+            }
+        }
+        Ok(store)
+    }
+
+    /// The path of a file with this name while it is incomplete. `name` begins with the prefix.
+    pub fn part(&self, name: &str) -> PathBuf {
+        self.folder.join(format!(".{name}.{}.part", std::process::id()))
+    }
+
+    /// Gives a complete file its name, and returns its path. Deletes the oldest files if the limit is reached.
+    ///
+    /// # Errors
+    /// Returns an error if the file alone is larger than the limit, or cannot be renamed. The partial file is removed.
+    pub fn finish(&mut self, name: &str) -> io::Result<PathBuf> {
+        let (part, path) = (self.part(name), self.folder.join(name));
+        let renamed = fs::metadata(&part).and_then(|metadata| self.make_room(metadata.len())).and_then(|()| fs::rename(&part, &path));
+        match renamed {
+            Ok(()) => Ok(path),
+            Err(error) => {
+                self.abandon(name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the partial file with this name.
+    pub fn abandon(&self, name: &str) {
+        // The file may not exist yet.
+        let _removed = fs::remove_file(self.part(name));
+    }
+
+    /// Writes a file, and returns its path.
+    ///
+    /// # Errors
+    /// Returns the errors of [`FileStore::finish`], and an error if the disk is full.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+        let written = fs::File::create(self.part(name)).and_then(|mut file| file.write_all(bytes));
+        if let Err(error) = written {
+            self.abandon(name);
+            return Err(error);
+        }
+        self.finish(name)
+    }
+
+    /// Deletes the oldest files until `n_bytes` more fit into the limit.
+    fn make_room(&mut self, n_bytes: u64) -> io::Result<()> {
+        if self.max_bytes == 0 {
+            return Ok(());
+        }
+        if n_bytes > self.max_bytes {
+            let text = format!("expected at most {} bytes, the limit of the folder, got a file of {n_bytes} bytes", self.max_bytes);
+            return Err(io::Error::new(ErrorKind::FileTooLarge, text));
+        }
+        if let Some(n_left) = self.n_free.checked_sub(n_bytes) {
+            self.n_free = n_left;
+            return Ok(());
+        }
+        let mut files = self.list(|name| name.starts_with(&self.prefix))?;
+        files.sort();
+        let mut total: u64 = files.iter().map(|(_, _, n_bytes)| n_bytes).sum();
+        // Free more than needed, if possible.
+        let goal = (self.max_bytes - n_bytes).saturating_sub(self.max_bytes / MARGIN);
+        for (_, path, n_bytes) in files {
+            if total <= goal {
+                break;
+            }
+            match fs::remove_file(path) {
+                Ok(()) => total -= n_bytes,
+                // Another store has deleted it.
+                Err(error) if error.kind() == ErrorKind::NotFound => total -= n_bytes,
+                Err(error) => return Err(error),
+            }
+        }
+        self.n_free = self.max_bytes.saturating_sub(total + n_bytes);
+        Ok(())
+    }
+
+    /// Time of the last change, path and size of the files whose names `is_it` accepts.
+    fn list(&self, is_it: impl Fn(&str) -> bool) -> io::Result<Vec<(SystemTime, PathBuf, u64)>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            if path.file_name().and_then(OsStr::to_str).is_some_and(&is_it)
+                // Another store may delete the file at any time. Links are not followed.
+                && let Ok(metadata) = fs::symlink_metadata(&path)
+                && metadata.is_file()
+            {
+                files.push((metadata.modified()?, path, metadata.len()));
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Returns a text as a part of a file name: other characters than letters, digits, `.`, `_` and `-` become `_`.
+pub fn file_name_part(text: &str) -> String {
+    text.chars().map(|c| if c.is_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '_' }).take(64).collect()
+}
+
+/// Returns an absolute path without resolving links, for messages to programs with another working folder.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("roiflow store {} {test}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let names = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            names
+        }
+
+        fn age(&self, name: &str, seconds: u64) {
+            let file = fs::File::options().append(true).open(self.0.join(name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn oldest_files_of_the_kind_make_room() {
+        let folder = Folder::new("quota");
+        fs::write(folder.0.join("other.jpg"), [0; 500]).unwrap();
+        folder.age("other.jpg", 9000);
+        let mut store = FileStore::open(&folder.0, "crop-", 100).unwrap();
+        for n in 0..4 {
+            store.write(&format!("crop-{n}"), &[0; 30]).unwrap();
+            folder.age(&format!("crop-{n}"), 100 - n);
+            let total: u64 = folder.names().iter().filter(|name| name.starts_with("crop")).map(|_| 30).sum();
+            assert!(total <= 100, "{:?}", folder.names());
+        }
+        assert_eq!(folder.names(), ["crop-1", "crop-2", "crop-3", "other.jpg"]);
+        // A second store of the same folder counts the files of the first.
+        let mut second = FileStore::open(&folder.0, "crop-", 100).unwrap();
+        second.write("crop-4", &[0; 60]).unwrap();
+        assert_eq!(folder.names(), ["crop-3", "crop-4", "other.jpg"]);
+    }
+
+    #[test]
+    fn file_above_the_limit_is_an_error_and_leaves_nothing() {
+        let folder = Folder::new("large");
+        let mut store = FileStore::open(&folder.0, "clip-", 100).unwrap();
+        store.write("clip-1", &[0; 90]).unwrap();
+        let error = store.write("clip-2", &[0; 101]).unwrap_err();
+        assert!(error.to_string().contains("expected at most 100 bytes"), "{error}");
+        assert_eq!(folder.names(), ["clip-1"]);
+    }
+
+    #[test]
+    fn partial_files_have_no_final_name_and_are_removed_when_old() {
+        let folder = Folder::new("part");
+        let store = FileStore::open(&folder.0, "clip-", 0).unwrap();
+        fs::write(store.part("clip-1.mp4"), "half").unwrap();
+        fs::write(store.part("clip-2.mp4"), "half").unwrap();
+        let part = |name: &str| store.part(name).file_name().unwrap().to_str().unwrap().to_owned();
+        folder.age(&part("clip-1.mp4"), 7200);
+        let mut store = FileStore::open(&folder.0, "clip-", 0).unwrap();
+        assert_eq!(folder.names(), [part("clip-2.mp4")]);
+        assert_eq!(store.finish("clip-2.mp4").unwrap(), folder.0.join("clip-2.mp4"));
+        assert_eq!(folder.names(), ["clip-2.mp4"]);
+    }
+
+    #[test]
+    fn names_of_streams_become_parts_of_file_names() {
+        assert_eq!(file_name_part("../Tür 1/a:b"), ".._Tür_1_a_b");
+    }
+}
