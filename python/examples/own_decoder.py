@@ -1,7 +1,7 @@
 """A decoder of your own, for a model that no built-in decoder reads: `python own_decoder.py [MODEL]`.
 
-Without an argument, the program uses a tiny model of this project, which finds the rectangle around all colored pixels. Each row of the model's
-output `boxes` has the background score, the object score, and two corners in 0 to 1.
+Without an argument, the program uses a tiny model of this project, which finds the rectangle around all colored pixels. Each row of the
+model's output `boxes` has the background score, the object score, and two corners in 0 to 1.
 """
 
 import pathlib

@@ -84,7 +84,8 @@ def _attributes(items: Iterable[tuple[str, Any]], size: tuple[int, int]) -> dict
 
 
 class FrameObject:
-    """One object in a frame of a pipeline. `label`, `confidence`, `class_id`, `xyxy`, `keypoints` and `attributes` are as in `Detection`."""
+    """One object in a frame of a pipeline. `label`, `confidence`, `class_id`, `xyxy`, `keypoints` and `attributes` are as in
+    `Detection`."""
 
     __slots__ = ("_data", "_size")
 

@@ -617,8 +617,8 @@ def load(
     options = {str(key): ("true" if value else "false") if isinstance(value, bool) else str(value) for key, value in (config or {}).items()}
 
     def make(hint: str, batch_size: int | None) -> _roiflow._Stage:
-        # The models of a cascade run in turn on the same cores. If threads of ONNX Runtime spin after a run, the next model lacks their cores:
-        # three models reach only a third of the images per second. Other engines ignore the option.
+        # The models of a cascade run in turn on the same cores. If threads of ONNX Runtime spin after a run, the next model lacks their
+        # cores: three models reach only a third of the images per second. Other engines ignore the option.
         defaults = {"ORT.session.intra_op.allow_spinning": "0"} if hint == "latency" else {}
         merged = ",".join(f"{key}={value}" for key, value in {"performance": hint, **defaults, **options}.items())
         names = None if labels is None else list(labels)

@@ -1,9 +1,9 @@
-"""Interoperability of roiflow with GStreamer's analytics elements. scripts/test-analytics runs this in a root with
-GStreamer 1.26 and a plugin that was built with an older version.
+"""Checks that roiflow and GStreamer's analytics elements read each other's metadata. scripts/test-analytics runs this script in a root with
+GStreamer 1.26. The plugin may have been built with an older version of GStreamer.
 
-    python3 check.py FOLDER OUT      FOLDER has the tiny models; the overlay's image is written to OUT
+    python3 check.py FOLDER OUT      FOLDER has the tiny models; the image of the overlay is written to the folder OUT
 
-Every check prints its name; the exit status is 0 if all hold.
+Every check prints its name; the exit status is 0 if all checks pass.
 """
 
 import json
@@ -32,7 +32,7 @@ CAPS = f"video/x-raw,format=RGB,width={WIDTH},height={HEIGHT},framerate=25/1"
 
 
 def image(rects):
-    """Black, with rectangles of a color, as the bytes of an RGB frame."""
+    """Returns the bytes of a black RGB frame with colored rectangles."""
     pixels = bytearray(WIDTH * HEIGHT * 3)
     for (x, y, width, height), color in rects:
         for row in range(y, y + height):
@@ -75,7 +75,7 @@ def run(line, buffers, look=None, n_sinks=1):
 
 
 def entries(buffer):
-    """Detections and classifications of the buffer's relation meta, and the relations among them."""
+    """Returns the detections and classifications in the buffer's relation meta, and the relations between them."""
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
     if meta is None:
         return None
@@ -93,7 +93,7 @@ def entries(buffer):
 
 
 def results_of(line, buffers):
-    """The JSON lines of the buffers after this pipeline."""
+    """Runs the pipeline on the buffers, and returns the JSON lines of its results."""
     path = OUT / "results.jsonl"
     run(f'{line} ! roipublish address="{path}" ! fakesink', buffers, n_sinks=0)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -113,7 +113,7 @@ def the_overlay_of_gstreamer_draws_our_boxes():
     drawn, plain = OUT / "drawn.png", OUT / "plain.png"
     blue = 0xFF0000FF
     for path, overlay in ((drawn, f"! objectdetectionoverlay object-detection-outline-color={blue}"), (plain, "")):
-        # A red area on black, drawn by elements.
+        # The pipeline itself draws a red area on black.
         x, y, width, height = AREA
         line = (
             f"videotestsrc num-buffers=1 pattern=solid-color foreground-color=0xffff0000 ! video/x-raw,format=BGRA,width={width},height={height} "
@@ -126,14 +126,14 @@ def the_overlay_of_gstreamer_draws_our_boxes():
     left, top, width, height = AREA
     right, bottom = left + width, top + height
     middle_x, middle_y = left + width // 2, top + height // 2
-    # The line is two pixels wide.
+    # The overlay's line is two pixels wide, so check both pixels of each edge.
     edges = [(side + at, middle_y) for side in (left, right) for at in (-1, 0)]
     edges += [(middle_x, side + at) for side in (top, bottom) for at in (-1, 0)]
     for x, y in edges:
         r, g, b = with_boxes(x, y)
         assert b > 200 and r < 60 and g < 60, f"the edge at ({x}, {y}) is {(r, g, b)}, expected blue"
         assert without(x, y)[2] < 60, f"without the overlay ({x}, {y}) is {without(x, y)}"
-    # Only the edges changed: three pixels away, the image is unchanged.
+    # Check that only the edges changed: three pixels away from an edge, the image is unchanged.
     off = [(left - 3, middle_y), (left + 3, middle_y), (right - 4, middle_y), (right + 3, middle_y)]
     off += [(middle_x, top + 3), (middle_x, bottom - 4), (middle_x, bottom + 3)]
     for x, y in off:
@@ -160,7 +160,7 @@ def what_we_find_is_read_by_others():
         same((area_type, area_place, cell_type, cell_place), ("rectangle", AREA, "cell", CELL))
         ((red, (label, confidence)),) = classes.items()
         same((label, confidence > 0.9), ("red", True))
-        # DL Streamer interprets the target of this relation as class descriptor.
+        # The relation must not be RELATE_TO: DL Streamer takes the target of that relation for a class descriptor.
         contains, part_of = (int(kind) for kind in (REL.CONTAIN, REL.IS_PART_OF))
         expected = {(area, cell): contains, (cell, area): part_of, (area, red): contains, (red, area): part_of}
         same(relations, expected)
@@ -191,7 +191,7 @@ def others_metas_are_kept_and_adopted(n_frames=5):
         same((left["color"]["label"], right["color"]["label"]), ("red", "blue"))
         same((left["classification"]["label"], left["classification"]["confidence"]), ("parked", 0.25))
         same(("classification" in right, left["parent_id"], right["parent_id"]), (False, None, left["region_id"]))
-    # Three of our elements in a row do not duplicate objects.
+    # Three elements of roiflow in a row do not duplicate objects.
     arrived, _ = run(f"{COLOR} ! {DETECT} ! {COLOR.replace('color.onnx', 'brightness.onnx')} ! SINK", [buffer() for _ in range(n_frames)], entries)
     for objects, classes, relations in arrived[0]:
         same([name for name, *_ in objects.values()], ["left", "right", "rectangle"])
@@ -200,7 +200,8 @@ def others_metas_are_kept_and_adopted(n_frames=5):
 
 
 def others_detections_and_ours_are_told_apart():
-    """A foreign detector between two of our elements: our objects are matched by ID, foreign ones are added."""
+    """With another program's detector between two elements of roiflow, roiflow's objects are matched by ID, and the other objects are
+    added."""
     arrived, _ = run(f"{DETECT} ! SINK", [area_with_cell()], lambda buffer: buffer)
     buffer = arrived[0][0].copy_deep()
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
@@ -215,7 +216,7 @@ def others_detections_and_ours_are_told_apart():
 
 
 def track_of(buffer):
-    """Label and track ID of each detection."""
+    """Returns the label and the track ID of each detection."""
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
     mtds = [*meta]
     tracks = {mtd.id: mtd.get_info() for mtd in mtds if isinstance(mtd, GstAnalytics.TrackingMtd)}
@@ -255,7 +256,8 @@ def names_that_others_gave_are_read():
 
 
 def elements_between_keep_them():
-    """Through tee, conversion and scaling, entries still match our objects and follow the frame, without duplicates."""
+    """After tee, conversion and scaling, the entries of the meta still match roiflow's objects, have the scaled boxes, and are not
+    duplicated."""
     x, y, width, height = AREA
     half = (x // 2, y // 2, width // 2, height // 2)
     for middle, expected in (
@@ -276,7 +278,7 @@ def elements_between_keep_them():
 
 
 def what_an_encoder_or_a_crop_takes_is_in_our_meta():
-    """Our results arrive exactly once, even if other metas are changed."""
+    """roiflow's results arrive exactly once, even if other metas are changed."""
     for middle in ("videoconvert ! x264enc tune=zerolatency ! avdec_h264 ! videoconvert", "videoflip method=horizontal-flip"):
         (line, *_) = results_of(f"{DETECT} ! {middle} ! {COLOR}", [area_with_cell() for _ in range(3)])
         same(len(line["objects"]), 1)
@@ -296,9 +298,10 @@ def many_objects_fit():
 
 
 def what_does_not_fit_is_in_our_meta():
-    """The relation meta has a byte per pair of entries: 18,300 objects would take 300 MB per frame."""
+    """The relation meta has a byte per pair of entries, so 18,300 objects would take 300 MB per frame. roiflow writes only 2048 entries
+    into it."""
     stripes = f"roidetect model={MODELS}/stripes.onnx device=CPU"
-    # Sixty bright cells, with three hundred cells in each.
+    # The frame has sixty bright cells, and each of them has three hundred cells.
     white = lambda: Gst.Buffer.new_wrapped(image([((0, 0, WIDTH, 3 * HEIGHT // 15), (255, 255, 255))]))  # noqa: E731
     line = f"{stripes} ! {stripes} inference-region=roi-list object-class=cell"
     arrived, _ = run(f"{line} ! SINK", [white()], lambda buffer: len([*GstAnalytics.buffer_get_analytics_relation_meta(buffer)]))
@@ -306,27 +309,28 @@ def what_does_not_fit_is_in_our_meta():
     same(len(results_of(line, [white()])[0]["objects"]), 60 + 60 * 300)
 
 
-# Simulation of DL Streamer's elements: data and lookups as in its source.
+# Simulation of DL Streamer's elements. Data and lookups are as in DL Streamer's source.
 
 
-# Structures of regions: the bindings find each by name, but cannot list them.
+# Names of the structures in region metas. The Python bindings find a structure by its name, but cannot list the structures.
 STRUCTURES = ("detection", "color", "type")
 
 
 def iterate(buffer):
-    """The region metas of a buffer by ID: the bindings find each by ID, but cannot list them."""
+    """Returns the region metas of a buffer. The Python bindings find a meta by its ID, but cannot list the metas, so this function tries
+    IDs."""
     found = (GstVideo.buffer_get_video_region_of_interest_meta_id(buffer, number) for number in range(64))
     return [meta for meta in found if meta is not None]
 
 
 def params(meta):
-    """The structures of a region by name."""
+    """Returns the structures of a region meta by name."""
     found = {name: meta.get_param(name) for name in STRUCTURES}
     return {name: structure for name, structure in found.items() if structure is not None}
 
 
 def descriptor(meta, labels):
-    """The class descriptor of a model: all its labels with confidence 0."""
+    """Adds the class descriptor of a model: all its labels with confidence 0."""
     quarks = [GLib.quark_from_string(label) for label in labels]
     _, mtd = meta.add_cls_mtd([0.0] * len(labels), quarks)
     return mtd
@@ -381,7 +385,7 @@ def gvaclassify(buffer, label, labels):
 
 
 def gvametaconvert(buffer):
-    """The objects of a buffer as gvametaconvert prints them: for each entry, it looks up the region by ID."""
+    """Returns the objects of a buffer as gvametaconvert prints them: for each entry, it searches the region meta by ID."""
     meta = GstAnalytics.buffer_get_analytics_relation_meta(buffer)
     entries = [mtd for mtd in meta if isinstance(mtd, GstAnalytics.ODMtd)]
     printed = []
@@ -441,7 +445,7 @@ def what_gvadetect_finds_is_read_once(n_frames=3):
                 same((car["parent_id"], plate["parent_id"]), (None, car["region_id"]))
                 same(len(result["objects"]), 3 if "rectangle" in line else 2)
                 assert not any("classification" in thing for thing in result["objects"]), f"a class descriptor is not a result: {result}"
-        # gvaclassify after our elements finds the objects of both.
+        # gvaclassify, downstream of roiflow's elements, finds the objects of gvadetect and of roiflow.
         arrived, _ = run(f"{DETECT} ! {COLOR} ! SINK", [buffer()], lambda buffer: buffer.copy_deep())
         (buffer_of_both,) = arrived[0]
         same(gvaclassify(buffer_of_both, "car", ["van", "truck", "bus"]), 1)
@@ -451,7 +455,7 @@ def what_gvadetect_finds_is_read_once(n_frames=3):
 
 
 def what_gvaclassify_says_without_its_regions_is_read_from_the_entries():
-    """A scaler drops the parameters of regions; the label ID is the index in the descriptor."""
+    """A scaler drops the parameters of region metas. The label ID is then the index in the class descriptor."""
     buffer = area_with_cell()
     gvadetect(buffer, [("car", AREA, None)], ["person", "car"])
     gvaclassify(buffer, "car", ["bus", "truck", "van"])

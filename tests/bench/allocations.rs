@@ -43,7 +43,7 @@ pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> R
         batched.infer(()).expect("it runs");
     });
 
-    // Several concurrent runs, which start and end on several threads.
+    // Measure several concurrent runs, which start and end on several threads.
     let n_requests = 2 * engines.n_threads()?;
     let (restarting, queue) = (Restarting::new(&engines.noop, n_requests)?, Queue::new(&engines.noop, n_requests)?);
     let values = effort.count(N_RUNS, |n_runs| of_all_threads(|| restarting.run(n_runs)));
@@ -51,7 +51,7 @@ pub fn allocations(engines: &Engines, effort: &Effort, report: &mut Report) -> R
     let values = effort.count(N_RUNS, |n_runs| of_all_threads(|| queue.run(n_runs)));
     report.counted("allocations, a run, queue", "each", &values, budget);
 
-    // The allocations of the bare engine call are subtracted.
+    // Subtract the allocations of the bare engine call.
     for subject in &engines.models {
         let (mut bare, request) = (subject.bare(), subject.request()?);
         let of_engine = effort.count(4, |n_runs| of_all_threads(|| (0..n_runs).for_each(|_| bare())));

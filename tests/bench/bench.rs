@@ -3,8 +3,8 @@
 //! Every result is compared with a baseline that is measured in the same run, in interleaved pairs; see `harness`. All budgets are in
 //! `budgets`. Prints a table, writes `summary.json` and `raw.csv`, and exits with 1 if a budget is missed.
 //!
-//! `--quick` checks within seconds that everything works, without results. `--only WORDS` runs the sections whose names contain these words.
-//! `--pairs N` sets the number of pairs, `--out FOLDER` the folder of the files.
+//! `--quick` checks within seconds that everything works, without results. `--only WORDS` runs the sections whose names contain these
+//! words. `--pairs N` sets the number of pairs, `--out FOLDER` the folder of the files.
 
 mod allocations;
 #[path = "../support/allocator.rs"]

@@ -5,9 +5,9 @@
 /// Additional wall time of a run on the caller's thread, in microseconds.
 pub const SYNC_MORE_US: f64 = 5.0;
 
-/// A run by start and callback, queue, or `.await`, while all workers are busy: additional CPU time in microseconds, on the same threads.
-/// For queue and `.await`, where one thread starts all runs, one thread also starts the bare calls. The difference from bare calls without
-/// such a thread is printed next to it.
+/// Additional CPU time, in microseconds, of a run by start and callback, by a queue, or by `.await`, while all workers are busy. Both sides
+/// use the same threads. With a queue and with `.await`, one thread starts all runs, so the baseline also has one thread that starts the
+/// bare calls. The benchmark also prints the difference to bare calls without such a thread.
 pub const ASYNC_MORE_US: f64 = 5.0;
 
 /// Overhead of any run of a model that takes at least a millisecond, in percent.

@@ -1,4 +1,5 @@
-"""What scripts/compare-fill and scripts/compare-pipelines share: the packages of the peers, the machine, figures and where they are kept."""
+"""Code that scripts/compare-fill and scripts/compare-pipelines share: the Python packages of the peers, the name of the processor,
+statistics, and the file of the figures."""
 
 import json
 import os
@@ -14,13 +15,13 @@ PACKAGES = ["openvino==2026.4.1", "opencv-python-headless==4.12.0.88", "numpy<2.
 
 
 class Missing(Exception):
-    """What is not there and can't be had, in words."""
+    """A requirement is missing and cannot be installed. The message names it."""
 
 
 def python_with_packages():
-    """The interpreter of `target/bench/venv`, which has the packages.
+    """Returns the path of the Python interpreter in `target/bench/venv`, which has the packages. Installs the packages if necessary.
 
-    Raises Missing where they could not be installed.
+    Raises Missing if the packages cannot be installed.
     """
     venv = os.path.join(TARGET, "bench", "venv")
     python, done, wanted = os.path.join(venv, "bin", "python"), os.path.join(venv, "complete"), "\n".join(PACKAGES)
@@ -38,13 +39,14 @@ def python_with_packages():
 
 
 def processor():
-    """Its name."""
+    """Returns the name of the processor."""
     with open("/proc/cpuinfo") as file:
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "a processor of unknown name")
 
 
 def estimate(values):
-    """Median, and an interval that holds the true one with 95 %: between order statistics, as in tests/bench/harness.rs."""
+    """Returns the median, and the bounds of an interval that contains the true median with 95 % confidence. The interval is between order
+    statistics, as in tests/bench/harness.rs."""
     values, skipped = sorted(values), 0
     n, tail, probability = len(values), 0.0, 0.5 ** len(values)
     while True:
@@ -58,7 +60,7 @@ def estimate(values):
 
 
 def add_to_summary(folder, prefix, figures):
-    """Writes figures into `summary.json`, instead of those there whose names begin with `prefix`."""
+    """Writes figures into `summary.json`. Replaces the existing figures whose names begin with `prefix`."""
     path, others = os.path.join(folder, "summary.json"), []
     if os.path.exists(path):
         with open(path) as file:

@@ -12,7 +12,7 @@ use roiflow::tensor::{ElementType, Tensor};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::plan::SimplePlan;
 
-/// One call of an engine with prepared inputs; outputs are ignored.
+/// Calls an engine once, without roiflow. Inputs are prepared, and outputs are ignored.
 pub type BareCall = Box<dyn FnMut() + Send>;
 
 /// An engine with a model: bare, and through roiflow.
@@ -53,11 +53,11 @@ impl Subject {
 /// All engines in one [`Core`], so that they use the same threads.
 pub struct Engines {
     pub core: Core,
-    /// Computes nothing.
+    /// A model that computes nothing.
     pub noop: Subject,
-    /// Computes for about 100 microseconds.
+    /// A model that computes for about 100 microseconds.
     pub short: Subject,
-    /// Computes for about a millisecond.
+    /// A model that computes for about a millisecond.
     pub millisecond: Subject,
     /// The models of the demo that exist on this machine.
     pub models: Vec<Subject>,
@@ -110,7 +110,7 @@ fn computing(core: &mut Core, name: &'static str, n_rounds: u64) -> Result<Subje
     Ok(Subject { name, model, bare: Box::new(bare), input: None })
 }
 
-/// Arithmetic that keeps one core busy without accessing memory. The number of operations is fixed, and so is the processor time.
+/// Keeps one core busy with arithmetic, without accessing memory. The number of operations is fixed, so the processor time hardly varies.
 #[inline(never)]
 pub fn compute(n_rounds: u64) {
     let mut state = black_box(0x9E37_79B9_7F4A_7C15_u64);

@@ -28,7 +28,7 @@ struct Metric {
 }
 
 impl Metric {
-    /// Whether the budget is missed: the whole interval must be beyond the budget.
+    /// Whether the budget is met. It is missed only if the whole interval is above the budget.
     fn is_ok(&self) -> bool {
         self.budget.is_none_or(|budget| self.estimate.low <= budget)
     }

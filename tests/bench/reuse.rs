@@ -11,10 +11,10 @@ use crate::harness::Effort;
 use crate::report::Report;
 use crate::{allocator, budgets};
 
-/// More frames than CPU caches hold, so that each frame is as cold as one from a decoder.
+/// So many frames that CPU caches cannot hold all of them. So no frame is in a cache when it is read, as with a frame from a decoder.
 const N_FRAMES: usize = 24;
 
-/// Measures time per frame and allocations.
+/// Measures the time and the allocations per frame.
 pub fn reuse(effort: &Effort, report: &mut Report) -> Result<()> {
     for n_objects in [4, 20, 300] {
         let mut results: Vec<FrameResults> = (0..2).map(|step| objects(n_objects, step as f32 * 2.0)).collect();

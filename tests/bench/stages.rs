@@ -23,7 +23,7 @@ pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Resul
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let here = |path: &str| Some(root.join(path)).filter(|path| path.is_file());
     let tiny = (root.join("assets/tiny/color.onnx"), None);
-    // This model exists only after `make demo`.
+    // This model is missing until `make demo` has fetched it.
     let gender = here("assets/demo/gender-v1.onnx").zip(here("assets/models/gender.toml").map(Some));
     let core = devices::core();
     for device in ["CPU", "ORT.CPU", "OPENVINO.CPU"] {

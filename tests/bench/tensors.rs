@@ -19,7 +19,7 @@ const EDGE: usize = 224;
 /// Number of slices in a batch.
 const N_SLICES: usize = 8;
 
-/// A region of the frame.
+/// The region of the frame that the benchmark uses.
 const REGION: PixelRect = PixelRect { x: 301, y: 99, width: 300, height: 300 };
 
 /// Measures the creation and the drop of a region.

@@ -9,7 +9,7 @@ Inputs are set once, and results are not copied. There are as many threads as co
 separate requests, which use one thread and f32, as in roiflow. Prints one JSON object: CPU and wall time of all frames, and the
 overhead of Python's calls into the library.
 
-Uses only the standard library, because the work of this process in addition to the engine must be small. It is measured and subtracted.
+Uses only the standard library, because the work of this process besides the engine must be small. This work is measured and subtracted.
 """
 
 import array
@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 
-F32 = 4  # of ov_element_type_e since 2025.1
+F32 = 4  # the value of F32 in OpenVINO's ov_element_type_e since 2025.1
 
 
 class Shape(ctypes.Structure):
@@ -83,7 +83,8 @@ class Engine:
 
 
 class Calls:
-    """A model with a request per thread. `run(n)` makes one call with n rows, or n calls with one row each."""
+    """A model with a request per thread. `run(n)` of a request makes one call with n rows if the model has a dynamic batch, otherwise n
+    calls."""
 
     def __init__(self, engine, model, n_rows_max):
         self.engine = engine
@@ -125,13 +126,13 @@ class Calls:
 
 
 def measured(makers, frames, n_threads):
-    """CPU and wall time of all frames in seconds, and the number of calls into the library."""
+    """Runs all frames. Returns CPU and wall time in seconds, and the number of calls into the library."""
     turns, n_calls = iter(frames), [0] * n_threads
     ready, go = threading.Barrier(n_threads + 1), threading.Event()
 
     def work(thread_idx):
         runs = [maker.request() for maker in makers]
-        # The first run of a request allocates.
+        # Run each request once before the measurement, because the first run allocates memory.
         for run in runs:
             run(1)
         ready.wait()
@@ -153,7 +154,7 @@ def measured(makers, frames, n_threads):
 
 
 def cost_of_a_call(engine):
-    """Seconds that Python needs to call a trivial function of the library."""
+    """Returns the time in seconds that Python needs to call a trivial function of the library."""
     function, n_calls = engine.library.ov_get_error_info, 20_000
     function.argtypes = None
     begin = time.process_time()
@@ -164,7 +165,7 @@ def cost_of_a_call(engine):
 
 def main():
     asked = json.load(sys.stdin)
-    # Python switches threads when an engine call returns, not during the call.
+    # ctypes releases Python's lock during a call, so the calls of the threads run in parallel.
     engine = Engine(asked["library"], asked["n_threads"])
     n_rows_max = max((rows for frame in asked["frames"] for rows in frame), default=1) or 1
     makers = [Calls(engine, model, n_rows_max) for model in [asked["detector"], *asked["classifiers"]]]

@@ -1,4 +1,5 @@
-"""Preprocessing by OpenCV, or by OpenVINO in the model's graph: the peers of tests/bench/fill. Used by scripts/compare-fill.
+"""Preprocesses images with OpenCV, or with OpenVINO as a part of the compiled model, for comparison with tests/bench/fill. Used by
+scripts/compare-fill.
 
 Reads lines `SIDE FORMAT WIDTH HEIGHT INPUT_WIDTH INPUT_HEIGHT BATCH N_RUNS` and answers each with nanoseconds per run and the mean of the
 written values. tests/bench/fill/main.rs defines a run. SIDE is `opencv` or `openvino`. Both compute on one thread and reuse their
@@ -82,7 +83,8 @@ def opencv(case):
 
 
 def openvino(case):
-    """A model that only preprocesses: convert_color, resize, mean, scale, convert_layout. No letterbox."""
+    """Returns a function that runs a model that only preprocesses: convert_color, resize, mean, scale, convert_layout. It supports no
+    letterbox."""
     import openvino as ov
     from openvino import opset13
     from openvino.preprocess import ColorFormat, PrePostProcessor, ResizeAlgorithm

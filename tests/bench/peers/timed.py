@@ -1,6 +1,7 @@
-"""Runs an unchanged Python program that reads a video with OpenCV and writes a JSON line per frame, and records the times.
+"""Runs an unchanged Python program that reads a video with OpenCV and writes a JSON line per frame. Records when each frame arrives and
+when its line is written.
 
-    timed.py PROGRAM VIDEO OUT [ARGUMENT...]      with TIMED_FPS, frames arrive at this rate; otherwise at the reading speed
+    timed.py PROGRAM VIDEO OUT [ARGUMENT...]      with TIMED_FPS, frames arrive at this rate; otherwise as fast as the program reads them
 
 A frame arrives when `cv2.VideoCapture.read` returns it. Its result is complete when the program writes its line to the file, even
 if the file's buffer still holds the line. Used by scripts/compare-pipelines, which reads the last line of

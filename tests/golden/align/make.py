@@ -1,13 +1,13 @@
 """Writes cases.json and data.bin: small frames with keypoints, and aligned images as face recognition programs compute them.
 
-Run in this folder: python3 make.py (needs numpy, opencv-python-headless and scikit-image; cases.json has their versions). The targets of the
-five points are those of InsightFace for ArcFace, in an input of 112x112. The similarity is scikit-image's SimilarityTransform.
-Two images per case:
-  - `exact`: computed from the definition in float64. Bilinear interpolation at the mapped position of a pixel; integers are pixel centers;
-    outside the frame all pixels are `pad`.
+Run in this folder: python3 make.py (needs numpy, opencv-python-headless and scikit-image; cases.json has their versions). The target
+positions of the five keypoints are those of InsightFace for ArcFace, in an input of 112x112. scikit-image's SimilarityTransform computes
+the transform. Each case has two images:
+  - `exact`: computed from the definition in float64. A pixel of the input is interpolated bilinearly at its position in the frame. Integer
+    positions are pixel centers, and pixels outside the frame have the value `pad`.
   - `opencv`: cv2.warpAffine(INTER_LINEAR, BORDER_CONSTANT) on 8 bits. OpenCV 4 rounds positions to 1/32 of a pixel, so steep edges
     differ by several levels. OpenCV 5 does not.
-data.bin has frames and images one after the other, in row-major order. cases.json has their offsets.
+data.bin has the bytes of all frames and images, in row-major order. cases.json has their offsets.
 """
 import json
 
@@ -32,7 +32,7 @@ SHAPES = [
 
 
 def smooth(rng, width, height):
-    """A frame without sharp edges."""
+    """Returns a random frame without sharp edges."""
     small = rng.integers(0, 256, (6, 6, 3)).astype(np.uint8)
     return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
 
@@ -66,7 +66,7 @@ def main():
         frame = smooth(rng, width, height)
         angle = np.deg2rad(degrees)
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        # The keypoints of no face equal the targets.
+        # Add noise, because the keypoints of a real face never equal the targets exactly.
         keypoints = ((TARGETS - 0.5) * extent + rng.normal(0, 0.03 * extent, (5, 2))) @ turn.T + center
         keypoints = keypoints.astype(np.float32)
         transform = SimilarityTransform.from_estimate(keypoints.astype(np.float64), TARGETS * size)

@@ -3,9 +3,9 @@
 Run in this folder: python3 make.py (needs numpy, Pillow, torch and torchvision; cases.json has their versions). Three results per case:
   - `pillow_u8`: Image.resize(BILINEAR) of the 8-bit image. Pillow up to 12 filters columns first. Pillow 13 filters rows first if that
     is faster, and single pixels differ by one.
-  - `pillow_f32`: the same for each channel in single precision, mode F.
+  - `pillow_f32`: Image.resize(BILINEAR) of each channel in single precision (mode F).
   - `torch_f32`: torchvision.transforms.v2.functional.resize(antialias=True), bilinear, of a single-precision tensor.
-data.bin has images and results one after the other, in row-major order. cases.json has their offsets.
+data.bin has the bytes of all images and results, in row-major order. cases.json has their offsets.
 """
 import json
 
@@ -17,7 +17,8 @@ from PIL import Image
 from torchvision.transforms.v2.functional import resize
 
 SEED = 20261122
-# (width, height) of the image, region as x, y, width, height, (width, height) of the input: downscaled, upscaled, mixed, and unscaled.
+# Cases: (width, height) of the image; region as (x, y, width, height); (width, height) of the input. The regions are downscaled, upscaled,
+# both (one per axis), or unscaled.
 SHAPES = [
     ((40, 30), (0, 0, 40, 30), (13, 9)),
     ((40, 30), (3, 5, 31, 20), (10, 10)),
@@ -48,7 +49,7 @@ def main():
         for mode in ("RGB", "GRAY8"):
             channels = 3 if mode == "RGB" else 1
             data = rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
-            # Edges between black and white, so that sums reach both limits.
+            # Add edges between black and white, so that weighted sums reach both limits of the range.
             data[rng.random((height, width)) < 0.3] = 255
             data[rng.random((height, width)) < 0.3] = 0
             cut = np.ascontiguousarray(data[y : y + h, x : x + w])

@@ -1,7 +1,7 @@
 """Writes the golden data of the decoders: random outputs of models, decoded by published packages.
 
-Every case runs the postprocessing of a published package. The file has its name and version. Run in this folder, with the names of the
-files to write, or without names for all installed packages:
+Every case runs the postprocessing of a published package. The written file names the package and its version. Run in this folder, with the names of
+the files to write, or without names for the files of all installed packages:
 
     python3 -m venv env && . env/bin/activate
     pip install opencv-python-headless==4.12.0.88 onnx==1.19.1 scipy
@@ -9,14 +9,14 @@ files to write, or without names for all installed packages:
     pip download --no-deps --no-binary :all: insightface==0.7.3 && tar xf insightface-0.7.3.tar.gz   # SCRFD=.../model_zoo/scrfd.py
     python3 make.py classification nms yunet nanodet nanodet-plus retinaface scrfd centerface picodet tf-ssd yolox ultraface ssd
 
-and with an old torch without CUDA, which Debian 12 has:
+For other files, use the old torch without CUDA that Debian 12 has:
 
     apt-get install python3-torch python3-torchvision python3-venv
     /usr/bin/python3 -m venv --system-site-packages torch-env && . torch-env/bin/activate
     pip install opencv-python-headless==4.10.0.84 pyyaml && pip install --no-deps ultralytics==8.4.190 yolov5==7.0.14
     python3 make.py yolov5 yolov8 yolov10 boxes-scores
 
-and, because its packages have conflicting requirements:
+The last file needs a separate environment, because the requirements of its package conflict with those of the packages above:
 
     python3 -m venv model-api-env && . model-api-env/bin/activate && pip install openvino-model-api==0.4.7
     python3 make.py boxes-labels
@@ -39,7 +39,8 @@ import types
 import numpy as np
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-# Thresholds may change by this much without changing the result. Closer cases are generated again.
+# The result of a case must be the same if its thresholds change by this much. Cases that do not fulfill this condition are replaced by
+# other cases.
 IOU_MARGIN, SCORE_MARGIN = 0.03, 0.002
 NEIGHBORS = [(0, 0), (1, 0), (0, 1), (-1, 0)]
 
@@ -53,7 +54,7 @@ def rounded(array):
 
 
 def written(name, array):
-    """A tensor in the format of the files."""
+    """Returns a tensor in the format of the files."""
     flat = array.ravel()
     values, counts = np.unique(flat, return_counts=True)
     fill = values[counts.argmax()]
@@ -73,7 +74,8 @@ def box(x_min, y_min, x_max, y_max, score, class_id, keypoints=()):
 
 
 def case(decoder, made_by, size, outputs, score, iou, answer, **more):
-    """`outputs`: name -> tensor. `answer(score, iou)` is the result of the package; None if it is too close to a threshold."""
+    """Returns a case for a file, or None if the result changes with a threshold that is slightly different. `outputs` maps names to
+    tensors. `answer(score, iou)` returns the result of the package."""
     boxes = answer(score, iou)
     for off_score, off_iou in [(SCORE_MARGIN, 0), (-SCORE_MARGIN, 0), (0, IOU_MARGIN), (0, -IOU_MARGIN)]:
         if len(answer(score + off_score, iou + off_iou)) != len(boxes):
@@ -83,7 +85,8 @@ def case(decoder, made_by, size, outputs, score, iou, answer, **more):
 
 
 def cases(n_cases, draw):
-    """The first cases that are not too close to a threshold, from seeds 0, 1, 2, ..."""
+    """Returns the first `n_cases` usable cases, drawn with the seeds 0, 1, 2, ... A case is usable if it has boxes and is not too close to
+    a threshold."""
     found = []
     for seed in range(500):
         drawn = draw(np.random.default_rng(seed))
@@ -94,9 +97,10 @@ def cases(n_cases, draw):
 
 
 def clusters(rng, n_columns, n_lines, n_objects, margin=0):
-    """Cells of objects and their neighbors, each cell once: (object, column, line, columns and lines from the object's cell).
+    """Yields the cells of random objects and their neighbors, each cell once: (object, column, line, columns and lines from the object's
+    cell).
 
-    Objects are at least `margin` cells away from the edges. A grid that is too small for this has no objects."""
+    Objects are at least `margin` cells away from the edges. If the grid is too small for this distance, there are no objects."""
     seen = set()
     for object_idx in range(n_objects if min(n_columns, n_lines) > 2 * margin else 0):
         column, line = int(rng.integers(margin, n_columns - margin)), int(rng.integers(margin, n_lines - margin))
@@ -108,12 +112,13 @@ def clusters(rng, n_columns, n_lines, n_objects, margin=0):
 
 
 def inside(boxes, size):
-    """Whether all boxes are inside the input: packages clip boxes differently."""
+    """Returns whether all boxes are inside the input. Only such cases are used, because packages clip boxes differently."""
     return all(b[0] > 1 and b[1] > 1 and b[0] + b[2] < size[0] - 1 and b[1] + b[3] < size[1] - 1 for b in boxes)
 
 
 def without_init(*packages):
-    """Makes modules of these packages importable without the imports of their `__init__`: training, reports, other engines."""
+    """Makes modules of these packages importable without running their `__init__`, which imports code for training, reports and other
+    engines."""
     for name in packages:
         parent, _, last = name.rpartition(".")
         folders = sys.modules[parent].__path__ if parent else sys.path
@@ -239,7 +244,7 @@ def make_nanodet(name="nanodet"):
         if drawn is None or not inside(drawn["boxes"], size):
             return None
         if name == "nanodet" and rng.integers(0, 2):
-            # The same numbers as in a model that is exported with separate grids.
+            # Store the same numbers as separate outputs, as in a model that is exported with separate grids.
             apart = {f"cls_pred_stride_{s}": g[..., :n_classes] for s, g in zip(strides, grids)}
             apart |= {f"dis_pred_stride_{s}": g[..., n_classes:] for s, g in zip(strides, grids)}
             drawn["outputs"] = [written(port, np.ascontiguousarray(tensor)) for port, tensor in apart.items()]
@@ -351,7 +356,7 @@ def make_yolox():
             found = model.postprocess(copied, {"scale": 1, "original_shape": (size[1] * 2, size[0] * 2, 3)})
             return [box(d.xmin, d.ymin, d.xmax, d.ymax, d.score, d.id) for d in found]
 
-        # This package's NMS ignores classes, and rounds clipped boxes to integers, which is left out.
+        # This package's NMS ignores classes. The package also clips boxes and rounds them to integers; the replacement skips this step.
         sys.modules[YOLOX.__module__].clip_detections = lambda found, shape: found
         drawn = case("yolox", version("openmodelzoo-modelapi", "YOLOX"), size, outputs, 0.3, 0.45, answer, agnostic=True)
         return drawn if drawn and inside(drawn["boxes"], size) else None
@@ -432,7 +437,7 @@ def make_boxes_labels():
 
 
 def make_scrfd():
-    # Only this file, because the rest of the package needs compilation.
+    # Import only this file of the package, because the rest of the package must be compiled.
     for unused in ("onnx", "onnxruntime"):
         sys.modules.setdefault(unused, types.ModuleType(unused))
     spec = importlib.util.spec_from_file_location("scrfd", os.environ.get("SCRFD", "insightface-0.7.3/insightface/model_zoo/scrfd.py"))
@@ -455,7 +460,7 @@ def make_scrfd():
         tensors = scores + boxes + points
         if rng.integers(0, 2):
             tensors = [tensor[None] for tensor in tensors]
-        # Numbered as in the graphs of that project.
+        # The outputs have numbers as names, as in the models of that project.
         outputs = {str(448 + n): tensor for n, tensor in enumerate(tensors)}
         port = lambda name, shape: types.SimpleNamespace(name=name, shape=list(shape))
         session = types.SimpleNamespace(
@@ -493,7 +498,7 @@ def make_centerface():
 
         def answer(score, iou):
             plain_nms = CenterFace.nms
-            # The package has a fixed IoU threshold.
+            # The IoU threshold of the package cannot be changed.
             detector.nms = lambda boxes, scores, _: plain_nms(boxes, scores, iou)
             boxes, points = detector.decode(*outputs.values(), (size[1], size[0]), threshold=score)
             return [box(*row, 0, p) for row, p in zip(boxes, points)]
@@ -532,7 +537,7 @@ def make_tf_ssd():
 
 
 def yolo_rows(rng, size, n_rows, n_classes, has_objectness):
-    """Center, size, optional objectness, class scores; most rows are nearly zero."""
+    """Returns random rows: center, size, optional objectness, class scores. Most rows are nearly zero."""
     rows = np.zeros((n_rows, 4 + has_objectness + n_classes), np.float32)
     places = rng.permutation(n_rows)
     for object_idx in range(12):
@@ -551,7 +556,7 @@ def of_torch(found):
 
 
 def stub_imports(*names):
-    """Modules that a package imports in addition to its postprocessing and that are not installed."""
+    """Replaces modules that are not installed by mocks. A package imports these modules, but its postprocessing does not use them."""
     from unittest.mock import MagicMock
 
     for name in names:
@@ -631,9 +636,9 @@ def make_boxes_scores():
         coder = BoxCoder(weights=(10.0, 10.0, 5.0, 5.0))
         corners = coder.decode_single(offsets, anchors).numpy() / np.array([*size, *size])
         outputs = {"scores": torch.softmax(logits, -1).numpy()[None], "boxes": corners.astype(np.float32)[None]}
-        # Stored values are rounded, and the package must use the same: offsets are 0 from the stored boxes.
+        # Stored values are rounded, and the package must decode the same boxes. So its anchors are the stored boxes, and its offsets are 0.
         outputs = {name: rounded(tensor) for name, tensor in outputs.items()}
-        # The package applies the softmax, so rows must sum to 1 again.
+        # The package applies the softmax to the logarithms of the scores. So the rounded scores of a row must again have the sum 1.
         outputs["scores"][..., 0] = rounded(1 - outputs["scores"][..., 1:].astype(np.float64).sum(-1))
         head = {"bbox_regression": torch.zeros(1, n_priors, 4), "cls_logits": torch.log(torch.from_numpy(outputs["scores"]).clamp(min=1e-9))}
         stored = torch.from_numpy((outputs["boxes"][0] * np.array([*size, *size])).astype(np.float32))

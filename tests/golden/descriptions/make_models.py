@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Small models with metadata: one as exported by Ultralytics, one with model_info of OpenVINO's Model API.
+"""Writes two small models with metadata: one as exported by Ultralytics, one with model_info of OpenVINO's Model API.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install onnx==1.23.2 openvino==2026.4.1
     /tmp/venv/bin/python tests/golden/descriptions/make_models.py
 
-Both output constant boxes: the central fifth of the image, as the third of four classes.
+Both models output a constant box: the central fifth of the image, with the third of four classes.
 """
 import json
 import pathlib

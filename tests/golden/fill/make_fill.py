@@ -7,8 +7,8 @@ Run in this folder: python3 make_fill.py (needs only numpy). Computes one pixel 
   - Rounding "u8" rounds half up after the conversion (and after the conversion to gray), and resizes with integers as OpenCV's
     INTER_LINEAR: weights are multiples of 1/2048, sums of two columns lose their last four bits, products of two rows are truncated to
     quarters, and their sum is rounded half up.
-  - The value is (pixel - mean[c]) / scale[c]; u8 and i8 tensors round half up and saturate.
-data.bin has frames and expected values one after the other. cases.json has their offsets.
+  - The value is (pixel - mean[c]) / scale[c]; for u8 and i8 tensors, it is rounded half up and saturated.
+data.bin has the bytes of all frames and expected values. cases.json has their offsets.
 """
 import json
 import math
@@ -26,7 +26,8 @@ def round_half_up(value):
 
 
 def make_frame(rng, fmt, width, height):
-    """Random samples with an offset and padded rows: (bytes, [(offset, row stride)])."""
+    """Returns a frame of random samples: (bytes, [(offset, row stride) of each plane]). Planes start at an offset, and rows have
+    padding."""
     if fmt in ("P010_10LE", "I420_10LE"):
         data, places = make_frame(rng, {"P010_10LE": "NV12", "I420_10LE": "I420"}[fmt], width, height)
         samples = rng.integers(0, 1024, len(data), dtype=np.uint16) << (6 if fmt == "P010_10LE" else 0)
@@ -43,19 +44,19 @@ def make_frame(rng, fmt, width, height):
 
 
 def color(case, data, x, y):
-    """r, g, b of pixel (x, y) of the whole frame."""
+    """Returns r, g, b of pixel (x, y) of the whole frame."""
     fmt = case["format"]
     ten = fmt in ("P010_10LE", "I420_10LE")
 
     def byte(plane, row, column):
-        """A sample; 10-bit samples in units of 1/4."""
+        """Returns a sample in 0 to 256. 10-bit samples are divided by 4."""
         offset, stride = case["places"][plane]
         if ten:
             low, high = (int(data[offset + row * stride + 2 * column + i]) for i in (0, 1))
             return (low + 256 * high) / {"P010_10LE": 64, "I420_10LE": 1}[fmt] / 4
         return float(data[offset + row * stride + column])
 
-    # Full range extends to the maximum value.
+    # With full range, white is the maximum value of a sample.
     full = 1023 / 4 if ten else 255
     if fmt == "GRAY8":
         luma = (byte(0, y, x) - 16) / 219 if case["range"] == "limited" else byte(0, y, x) / full
@@ -84,7 +85,7 @@ def color(case, data, x, y):
 
 
 def channels(case, data, x, y):
-    """The channels of the input, from one source pixel."""
+    """Returns the channels of an input pixel, computed from one source pixel."""
     r, g, b = color(case, data, x, y)
     if case["color"] == "gray":
         gray = r if case["format"] == "GRAY8" else 0.299 * r + 0.587 * g + 0.114 * b
@@ -93,7 +94,7 @@ def channels(case, data, x, y):
 
 
 def placement(case):
-    """(scaled width, scaled height, left, top, frame_from_input as scale x, y, offset x, y)"""
+    """Returns (scaled width, scaled height, left, top, frame_from_input). frame_from_input is [scale x, scale y, offset x, offset y]."""
     (_, _, w, h), (width, height) = case["region"], case["input"]
     if case["resize"] == "stretch":
         return width, height, 0, 0, [w / width, h / height, 0.0, 0.0]
@@ -106,7 +107,7 @@ def placement(case):
 
 
 def fill(case, data):
-    """The values of one batch item, flat, and frame_from_input."""
+    """Returns the values of one batch item as a flat array, and frame_from_input (see `placement`)."""
     (x0, y0, w, h), (width, height) = case["region"], case["input"]
     nw, nh, left, top, transform = placement(case)
     n_channels = 1 if case["color"] == "gray" else 3
@@ -169,7 +170,7 @@ def main():
     def append(array):
         nonlocal end
         raw = array.tobytes()
-        # Values are aligned to four bytes, frames are not.
+        # Padding makes each array begin at a multiple of four bytes. The planes of a frame begin at any offset in its array.
         blobs.append(raw + b"\0" * (-len(raw) % 4))
         start, end = end, end + len(blobs[-1])
         return [start, len(raw)]

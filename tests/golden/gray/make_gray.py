@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Faces that UltraFace detects in two clips converted to gray, with OpenCV and ONNX Runtime.
+"""Writes the faces that UltraFace detects in two clips converted to gray, computed with OpenCV and ONNX Runtime.
 
 usage: make_gray.py MODELS      (the folder with models/ and videos/ of the development set)
 Needs numpy, opencv-python-headless, onnxruntime. Made with numpy 2.4, OpenCV 5.0, ONNX Runtime 1.31.
 
-The network was trained on color images. On gray images it detects other boxes (76 % and 93 % of those in color, at IoU 0.9). So a pipeline
-with GRAY8 input is compared with these results. One line per frame: a list of
-[x1, y1, x2, y2] in source pixels.
+The network was trained on color images. On gray images it detects partly other boxes: at IoU 0.9, only 76 % and 93 % of the boxes in color
+are also detected in gray. So the tests compare a pipeline with GRAY8 input with these results, not with the results for color. A line is
+the result for a frame: a list of [x1, y1, x2, y2] in source pixels.
 """
 import json
 import pathlib

@@ -1,15 +1,15 @@
 """Writes golden results of real models: computed with OpenCV, numpy and the Python packages of engines on stored images.
 
-Needs the development set (`ROIFLOW_MODELS`, or next to the project): models, images, and `reference/decoders.py`, plain pre- and
-postprocessing that the results of the set were computed with. Results of UltraFace (NHWC), gender, age, YOLOX, vehicle-detection-0200 and
-EfficientNet are in the set and are not computed again.
+Needs the development set in the folder `ROIFLOW_MODELS`, or next to the project. The set has models, images, their results, and
+`reference/decoders.py`: the plain pre- and postprocessing with which these results were computed. The set already has the results of
+UltraFace (NHWC), gender, age, YOLOX, vehicle-detection-0200 and EfficientNet, so this script does not compute them again.
 
     python3 -m venv env && env/bin/pip install onnxruntime==1.31.1 openvino==2026.4.1 opencv-python-headless==4.12.0.88 "numpy<2.3"
     env/bin/python make.py
 
-A line of a file is an image and two results: `u8` if it was scaled with 8 bits, `exact` if in floating point. For a detector, a result is a
-list of [x1, y1, x2, y2, score, class] in pixels. For a classifier, it is a list of crops, each with its pixels [x1, y1, x2, y2] (right and
-bottom exclusive) and the values of each output. The first line has the versions of the programs.
+A line of a file has an image and two results: for `u8`, the image was resized with 8 bits, and for `exact`, in floating point. For a
+detector, a result is a list of [x1, y1, x2, y2, score, class] in pixels. For a classifier, it is a list of crops, each with its pixels [x1,
+y1, x2, y2] (right and bottom exclusive) and the values of each output. The first line of a file has the versions of the programs.
 """
 
 import importlib.metadata
@@ -30,7 +30,7 @@ import decoders  # noqa: E402
 
 FACES = ["demo_A_face_gender_age", "demo_A2_faces_grid"]
 N_CROPS = 24  # maximum number of crops per classifier
-LEAST = 24  # pixels: smaller boxes are too small for classification
+LEAST = 24  # minimum width and height in pixels of a box that is classified
 
 
 def onnx(file):
@@ -49,7 +49,7 @@ def ir(file):
 
 
 def frames(*names):
-    """Stored frames, and the reference boxes in them, in pixels."""
+    """Yields the paths of stored frames, with the reference boxes in each frame, in pixels."""
     for name in names:
         for line in open(SET / "reference" / f"{name}.jsonl"):
             answer = json.loads(line)
@@ -62,7 +62,7 @@ def rounded(values, digits=6):
 
 
 def both(answer, image):
-    """Results for images scaled with 8 bits, and in floating point."""
+    """Returns the results for the image resized with 8 bits, and for the image resized in floating point."""
     return {"u8": answer(image), "exact": answer(image.astype(np.float32))}
 
 
@@ -95,7 +95,7 @@ def classifications(file, pictures, engine, pre, keys):
 
 
 def detection_output(outputs, image):
-    """Rows of image index, class, score and corners in 0 to 1. The list ends at a negative image index."""
+    """Decodes rows of image index, class, score and corners in 0 to 1. A negative image index ends the list of rows."""
     height, width = image.shape[:2]
     rows = outputs["detection_out"].reshape(-1, 7)
     ends = np.flatnonzero(rows[:, 0] < 0)
@@ -114,7 +114,7 @@ def emotion(crop):
 
 
 def person(crop):
-    """The input has width 128 and height 256, NHWC."""
+    """Returns the input of a model with width 128 and height 256, NHWC."""
     return decoders.stretch(crop, 128, 256).astype(np.float32)[None]
 
 

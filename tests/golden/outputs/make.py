@@ -1,4 +1,5 @@
-"""Writes models whose outputs contradict their ports, or with hostile names, to test the messages about them.
+"""Writes models whose outputs contradict the description that their ports suggest, and a model with hostile names, to test the messages
+about them.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install onnx numpy
     /tmp/venv/bin/python tests/golden/outputs/make.py        writes the models to the folder of this file
@@ -19,7 +20,7 @@ HOSTILE = "evil\x1b[2J\r\x9b31m\u202e\nname"
 class Graph:
     def __init__(self, size):
         self.size, self.nodes, self.constants, self.outputs = size, [], [], {}
-        # 0 for any image, so that every engine has to read the input.
+        # Add a term that depends on the image and is 0 for any image, so that every engine has to read the input.
         mean = self.op("ReduceMean", "image", axes=[1, 2, 3], keepdims=0)
         self.zero = self.op("Mul", mean, self.constant("nothing", [0.0]))
 
@@ -64,7 +65,7 @@ class Graph:
 
 
 def grid_boxes(size):
-    """Centers and sizes of YOLOv5: three rows per cell of strides 8, 16 and 32, in pixels."""
+    """Returns centers and sizes in pixels as in outputs of YOLOv5: three rows per cell of strides 8, 16 and 32."""
     rows = []
     for stride in (8, 16, 32):
         cells = size // stride
@@ -74,7 +75,8 @@ def grid_boxes(size):
 
 
 def yolov5(stem, scale, logits=False):
-    """One object: row 100, in the center, half the width and a quarter of the height of the image, with score .859."""
+    """Writes a model that outputs one object in row 100. The box is in the center of the image, with half its width, a quarter of its
+    height, and score 0.859."""
     g, boxes = Graph(64), grid_boxes(64)
     boxes[100] = [32, 32, 32, 16]
     scores = np.full((len(boxes), 2), 0.001)
@@ -86,7 +88,7 @@ def yolov5(stem, scale, logits=False):
 
 
 def yolov8(stem, scale):
-    """The same object in columns: boxes, then one class."""
+    """Writes a model that outputs the same object in columns, as YOLOv8: boxes, then the scores of one class."""
     g, boxes = Graph(64), grid_boxes(64)[::3]
     boxes[40] = [32, 32, 32, 16]
     scores = np.full((len(boxes), 1), 0.001)
@@ -96,7 +98,8 @@ def yolov8(stem, scale):
 
 
 def ultraface(stem, apply_priors):
-    """Scores, and offsets from priors or decoded boxes: ports do not distinguish them."""
+    """Writes a model that outputs scores, and either decoded boxes (`apply_priors`) or offsets from priors. The ports of both are the
+    same."""
     random, size = np.random.default_rng(1), 64
     priors = []
     for stride, extents in ((8, (10, 16, 24)), (16, (32, 48)), (32, (64, 96)), (64, (128, 192, 256))):
@@ -117,7 +120,7 @@ def ultraface(stem, apply_priors):
 
 
 def blazeface():
-    """Offsets in pixels and keypoints of 896 anchors, and logits."""
+    """Writes a model that outputs offsets in pixels and keypoints of 896 anchors, and logits."""
     g = Graph(128)
     g.filled("regressors", 3.0, [1, 896, 16])
     g.filled("classificators", -4.0, [1, 896, 1])
@@ -137,7 +140,7 @@ def classifier(stem, values):
 
 
 def hostile():
-    """An object in the format of YOLOv10, with names that contain terminal control characters."""
+    """Writes a model that outputs an object in the format of YOLOv10. Its names contain terminal control characters."""
     g = Graph(64)
     g.table(HOSTILE, [[[8, 16, 40, 48, 0.9, 0], [0, 0, 0, 0, 0, 0]]])
     g.save("hostile", image=HOSTILE + " in", metadata=[(HOSTILE, HOSTILE), ("note", "a\x1b]0;title\x07b")])

@@ -1,12 +1,12 @@
-"""Writes the speech and the expected results for the test of a streaming model: silero-vad, which has its state in inputs and outputs.
+"""Writes the speech and the expected results for the test of a model with state: silero-vad, whose state is an input and an output.
 
     apt-get install espeak-ng sox
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install onnx numpy onnxruntime && /tmp/venv/bin/pip install --no-deps silero-vad==6.2.3
     /tmp/venv/bin/python tests/golden/vad/make.py
 
-speech.s16 is a synthesized sentence between silence and noise: 16 kHz, mono, 16 bits, little-endian.
-probabilities.json has the output of the model in ONNX Runtime for each chunk, with explicit state. A chunk has 576 samples: the last 64 of the
-previous chunk and 512 new ones, as in the wrapper of the package.
+speech.s16 has a synthesized sentence between silence and noise: 16 kHz, mono, 16 bits, little-endian.
+probabilities.json has the output of the model in ONNX Runtime for each chunk. The script passes the state from run to run. A chunk has 576
+samples: the last 64 samples of the previous chunk and 512 new samples, as in the wrapper of the package.
 """
 
 import importlib.util
