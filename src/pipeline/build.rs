@@ -29,7 +29,7 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
             false,
             glib::closure!(|_source: &gst::Element, _pad: &gst::Pad, caps: &gst::Caps| {
                 let kind = caps.structure(0).map(|structure| structure.name().as_str());
-                // GStreamer 1.22's GIF demuxer never reaches EOS.
+                // GIF is not decoded, because GStreamer 1.22's GIF demuxer never reaches EOS.
                 let is_other =
                     kind.is_some_and(|kind| ["audio/", "text/", "subpicture/", "image/gif"].iter().any(|other| kind.starts_with(other)));
                 if !is_other {

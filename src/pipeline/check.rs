@@ -32,7 +32,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     let slots =
         Graph::parse(&spec.file.pipeline.graph, &Structure { source: String::new(), json: String::new(), video: String::new() })?.slots;
     for element in &plan.elements {
-        // The missing value could be anything, so the element is not checked.
+        // If a parameter of the element has no value yet, the element cannot be checked.
         if slots.iter().any(|slot| slot.element == element.name && missing.contains(&slot.parameter)) {
             continue;
         }

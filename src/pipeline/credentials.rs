@@ -70,7 +70,7 @@ impl Credentials {
     /// `HOST` may include a port. Values with spaces are quoted.
     ///
     /// # Errors
-    /// Returns Returns `Usage` with the line number if the file has a syntax error.
+    /// Returns `Usage` with the line number if the file has a syntax error.
     pub fn netrc(text: &str) -> Result<Self> {
         let wrong = |line: usize, expected: &str| Error::usage(format!("line {line}: expected {expected}"));
         let mut tokens = tokens(text)?.into_iter();

@@ -195,7 +195,7 @@ impl Seen {
             self.n_lost += n_lost;
             self.n_absent += n_room.saturating_sub(n_lost);
         } else if pts + frame_time / 2 < before {
-            // Reordered frames that arrive late were counted as lost.
+            // This frame arrives late, because frames were reordered. It was counted as lost, so correct the count.
             self.n_lost = self.n_lost.saturating_sub(1);
         }
         self.inside = self.inside.split_off(&(pts + gst::ClockTime::from_nseconds(1)));

@@ -5,7 +5,7 @@
 //! libraries take half the time, and other threads can load libraries in between. The effect is as if other plugins had loaded these
 //! libraries earlier.
 //!
-//! Libraries that cannot be read or loaded here are left to GStreamer, which reports the error.
+//! If this module cannot read or load a library, it ignores the error: GStreamer loads the library later, and reports the error.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -74,7 +74,8 @@ fn needs(library: &Path) -> Result<Vec<String>, ParseError> {
 
 /// Loads a library permanently, as GStreamer loads plugins. Returns false if the loader fails.
 fn open(name: &str) -> bool {
-    // SAFETY: GStreamer is about to load the plugin on this thread, which would run the same initializers.
+    // SAFETY: `Library::open` runs the initializers of the library, which must be sound to run. GStreamer is about to load the plugin on
+    // this thread, which would run the same initializers.
     let opened = unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) };
     opened.map(std::mem::forget).is_ok()
 }

@@ -28,9 +28,9 @@ const MAX_UNREAD_PROGRESS: usize = 64;
 /// };
 /// let (handle, events) = PipelineHandle::new()?;
 /// let door = handle.add(&plan("rtsp://camera-1/live", "door.jsonl")?)?;
-/// // Later, while the first one runs:
+/// // Later, while the first stream runs:
 /// let yard = handle.add(&plan("rtsp://camera-2/live", "yard.jsonl")?)?;
-/// // Everything in flight is written, and the other stream goes on.
+/// // The results of all frames in flight are written, and the other stream continues.
 /// let ending = handle.remove(door)?;
 /// println!("{} frames of the door", ending.stats.n_frames);
 /// for event in events {
@@ -182,7 +182,7 @@ impl PipelineHandle {
         self.0.board.lock().keys().copied().collect()
     }
 
-    /// Phase and progress of a stream; `None` if the handle does not have this stream.
+    /// Returns phase and progress of a stream; `None` if the handle does not have this stream.
     pub fn status(&self, stream: StreamId) -> Option<Status> {
         self.0.board.lock().get(&stream).map(|entry| entry.status)
     }
@@ -307,7 +307,7 @@ impl Board {
             entry.status.phase = phase;
             std::mem::replace(&mut entry.outcome, Outcome::Pending { past: Box::new(past.clone()), meter })
         });
-        // Dropping it may free elements.
+        // Drop the previous outcome after the lock is released, because the drop may free elements.
         drop(before);
     }
 

@@ -201,10 +201,10 @@ impl ImageFiles {
         Ok(())
     }
 
-    /// Refuses existing files, as far as their names are known before the frames.
+    /// Refuses output files that exist. For a video, the names of the files are not known before its frames, so nothing is checked.
     ///
     /// # Errors
-    /// `Usage`, with the file.
+    /// Returns `Usage`, with the file, if a file exists.
     fn check_new(&self, input: &Input) -> Result<()> {
         let Input::Images(images) = input else { return Ok(()) };
         match self.targets(images).into_iter().find(|target| fs::symlink_metadata(target).is_ok()) {
@@ -227,7 +227,7 @@ impl ImageFiles {
 /// Checks that no image of a stream is an input or an image of another stream.
 ///
 /// # Errors
-/// `Usage`, with the file.
+/// Returns `Usage`, with the file, if a stream would overwrite an image.
 pub fn check_streams<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Result<()> {
     let plans: Vec<&Plan> = plans.into_iter().collect();
     let inputs = || plans.iter().map(|plan| &plan.input);
@@ -238,7 +238,7 @@ pub fn check_streams<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Result<()
 }
 
 impl ImageFiles {
-    /// Like [`ImageFiles::check`], against the input of another stream.
+    /// Like [`ImageFiles::check`], but checks against the input of another stream.
     fn check_against(&self, input: &Input) -> Result<()> {
         let Input::Images(images) = input else { return Ok(()) };
         let folder = folder_of(&self.template);

@@ -143,7 +143,7 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
         },
         Err(_) if fs::symlink_metadata(path).is_err() && is_pattern(path) => {
             let images = matching(path).map_err(|error| Error::usage(format!("input `{}`: {error}", shown())))?;
-            // Brackets are common in file names: without other wildcards, a file is meant.
+            // Brackets are common in file names. So a text with brackets but without other wildcards means a file.
             let is_name = !path.to_string_lossy().contains(['*', '?']);
             match images.is_empty() {
                 true if is_name => Err(failed(&std::io::Error::from(std::io::ErrorKind::NotFound))),

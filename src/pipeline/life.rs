@@ -45,7 +45,7 @@ pub(super) struct Life {
     /// Why a session was stopped during an outage.
     leaving: Option<Leaving>,
     carried: Carried,
-    /// Sum of the sessions that have ended.
+    /// The combined ending of all sessions that have ended.
     past: Ending,
     abandoned: Vec<Weak<Parts>>,
 }
@@ -113,7 +113,7 @@ impl Life {
         board.end(stream, ended);
     }
 
-    /// When [`Life::tick`] is due.
+    /// Returns the time at which [`Life::tick`] is due.
     pub(super) fn timer(&self) -> Instant {
         match &self.state {
             State::Running(session) => session.timer(),
@@ -124,7 +124,7 @@ impl Life {
         }
     }
 
-    /// Handles a request of the application. `Break` with the ending if the stream has ended.
+    /// Handles a request of the application. Returns `Break` with the ending if the stream has ended.
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
         self.is_requested |= matches!(request, Request::Drain | Request::Stop);
         match (&mut self.state, &request) {
@@ -157,7 +157,7 @@ impl Life {
         }
     }
 
-    /// Handles timeouts that are due. `Break` with the ending if the stream has ended.
+    /// Handles timeouts that are due. Returns `Break` with the ending if the stream has ended.
     pub(super) fn tick(&mut self, now: Instant) -> ControlFlow<Result<Ending>> {
         let is_late = self.backoff.deadline(&self.plan.restart).is_some_and(|deadline| deadline <= now);
         let ticked = match &mut self.state {
@@ -270,7 +270,7 @@ impl Life {
             return self.break_off(error);
         }
         if is_requested {
-            // The application requested the end, so the loss of the source is not a failure, as between two attempts.
+            // The application has requested the end, so the loss of the source is not a failure.
             self.past.interrupted = true;
             return self.break_off(None);
         }

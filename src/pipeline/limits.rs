@@ -83,7 +83,7 @@ impl Gate {
             if n_frames != Some(passed.n_frames) {
                 return gst::PadProbeReturn::Ok;
             }
-            // The frame is pushed here, so that EOS cannot overtake it.
+            // Push the last frame in this probe, so that EOS, which `reach` sends, cannot overtake the frame.
             if let (Some(peer), Some(gst::PadProbeData::Buffer(buffer))) = (pad.peer(), info.data.take()) {
                 info.flow_res = peer.chain(buffer);
             }

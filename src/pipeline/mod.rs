@@ -3,16 +3,17 @@
 //! - Description: [`spec`] is the parsed file, [`graph`] its tokenized gst-launch line, and [`plan`] the resolved description with values
 //!   for all parameters. `parse` and `properties` check a line before GStreamer's parser reads it.
 //! - Building: [`build`] creates a `gst::Pipeline` from a plan. [`mod@check`] finds errors without playing it.
-//! - Running: [`handle`] adds and removes streams while others run. `supervisor` is the bus loop of all streams, `life` one stream in
-//!   it, `session` one pipeline of a stream. [`mod@restart`] decides when a lost source is opened again, and `carry` what the next pipeline
-//!   continues. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures them.
+//! - Running: [`handle`] adds and removes streams while other streams run. `supervisor` is the bus loop of all streams. In this loop,
+//!   `life` handles one stream, and `session` one pipeline of a stream. [`mod@restart`] decides when a lost source is opened again. `carry`
+//!   has the state that the next pipeline takes over. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
+//!   pipelines.
 //! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames.
 //!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
 //!   loads the libraries of a decoder.
 //! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results.
 //!
-//! [`input`] parses inputs: [`uri`] for addresses, with [`credentials`]; `images` for images.
+//! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `images` reads image files.
 //!
 //! This module uses the elements only by name and property. It uses no inference requests, and reads pixels only to pass them on.
 

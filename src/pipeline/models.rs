@@ -113,7 +113,8 @@ impl Models {
 
 /// Checks that the detector has the labels that the classifiers select. `set` are the values of the parameters.
 ///
-/// Errors of the detector itself, and labels that cannot be known before, are reported when the detector is loaded.
+/// Some labels are known only when the detector is loaded. They are checked at that time, and errors of the detector itself are reported
+/// then.
 ///
 /// # Errors
 /// Returns `Usage` with the nearest label if the detector lacks a label that a classifier selects.

@@ -47,7 +47,7 @@ enum Identity {
 /// `also_read` are further input files with their purposes.
 ///
 /// # Errors
-/// `Usage`, with both files.
+/// Returns `Usage`, with both files, if an output is also an input or another output.
 pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>, also_read: &[(&str, &Path)]) -> Result<()> {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     also_read.iter().for_each(|(role, path)| add_read(&mut reads, role, path));
@@ -88,11 +88,11 @@ pub(super) fn check_built(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
 /// files with their purposes; further files of models are added.
 ///
 /// # Errors
-/// `Usage`, with both files.
+/// Returns `Usage`, with both files, if the output is also an input.
 pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<()> {
     let mut files = Vec::new();
     reads.iter().for_each(|(role, path)| add_read(&mut files, role, path));
-    // The description next to the model may be overwritten.
+    // The description that was found next to the model may be overwritten: `roiflow describe --out` writes it again.
     files.retain(|file| file.role != "description" || reads.iter().any(|(_, path)| *path == file.path));
     compare(&files, &[File { role: option.to_owned(), path: out.to_owned(), is_json: false }])
 }
@@ -219,7 +219,7 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
     let written: Vec<_> = writes.iter().filter_map(|file| Some((file, identity(&file.path)?))).collect();
     for (idx, (write, id)) in written.iter().enumerate() {
         if is_shared(&write.path) {
-            // Several streams may write lines there, but lines and video cannot be separated again.
+            // Several streams may write lines to standard output. But lines and video cannot be separated again.
             let other = written[..idx].iter().find(|(other, other_id)| other_id == id && other.is_json != write.is_json);
             if let Some((other, _)) = other.filter(|(other, _)| is_stdout(other) && is_stdout(write) && !is_null(&write.path)) {
                 return Err(Error::usage(format!("{} and {}: only one of them can be standard output", other.role, write.role)));
@@ -331,8 +331,8 @@ impl Outputs {
 
 /// Returns the elements that write video, and the location of the last one.
 pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
-    // Encoders with lookahead hold frames back. The window would wait for these frames, and a loop would assign wrong timestamps to them.
-    // When a camera or the process stops, the frames are lost.
+    // An encoder with lookahead holds frames back. A window would wait for these frames, and a loop would assign wrong timestamps to them.
+    // When a camera or the process stops, these frames would be lost. So lookahead is turned off in these cases.
     let is_live = matches!(input, Input::Uri(_));
     let tune = if outputs.show || outputs.repeat || is_live { " tune=zerolatency" } else { "" };
     // Images of several sizes are scaled to one size, because mp4 allows only one.
@@ -362,8 +362,8 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
     Ok((format!("{encode} ! {muxer} ! {sink}"), path.to_owned()))
 }
 
-/// Crops or pads by one pixel when the frame size is known: the encoder accepts even sizes from 16 x 16. The following `videoscale` then
-/// changes nothing; it is needed because the encoder's limits are queried earlier.
+/// Crops or pads the frames when their size is known, because the encoder accepts only even sizes from 16 x 16. The `videoscale` after the
+/// `videobox` then changes nothing. It is needed because the encoder's limits are queried before the size of the frames is known.
 pub(super) fn keep_size_even(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(EVEN).and_then(|even| even.static_pad("sink")) else { return };
     let even = |extent: i32| if extent < 16 { extent - 16 } else { extent % 2 };

@@ -176,7 +176,7 @@ impl Plan {
                 assignments.push(Assignment { element: slot.element, property: slot.property, value: value.clone() });
             }
         }
-        // Foreign elements may show frames themselves.
+        // If all elements are roiflow's and no output needs pixels, overlays need not draw. Other elements could show or write frames.
         let are_ours = graph.elements.iter().all(|element| element.factory.starts_with("roi"));
         if are_ours && !outputs.need_pixels() {
             // Drawing would copy frames that the decoder still references, without any use.

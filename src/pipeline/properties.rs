@@ -49,12 +49,12 @@ pub(super) fn value(factory: &str, element: &str, pspec: &glib::ParamSpec, text:
     if pspec.value_type() == glib::Type::STRING {
         return Ok(text.to_value());
     }
-    // Some of GStreamer's parsers read an empty text as 0.
+    // Refuse an empty text as a number, because some of GStreamer's parsers read it as 0.
     if text.trim().is_empty() && is_number(pspec) {
         return Err(refused());
     }
     let value = glib::Value::deserialize_with_pspec(text, pspec).map_err(|_| refused())?;
-    // GStreamer's parser truncates numbers that do not fit the type.
+    // GStreamer's parser truncates numbers that do not fit the type. So compare the number in the text with the parsed number.
     let is_cut = text.trim().parse::<i128>().is_ok_and(|number| integer(&value).is_some_and(|read| read != number));
     if is_cut || !is_in_range(pspec, &value) { Err(refused()) } else { Ok(value) }
 }
@@ -151,7 +151,7 @@ fn expected(pspec: &glib::ParamSpec) -> String {
 /// Describes a range; limits of the type itself are left out.
 fn between(what: &str, least: String, most: String) -> String {
     let digits = |text: &str| text.trim_start_matches('-').len();
-    // 2147483647 and above means "the type's maximum"; floats would print hundreds of digits.
+    // A number with so many digits is a limit of the type, and is left out. The limits of floating-point types have hundreds of digits.
     match (digits(&least) > 19, digits(&most) > 20) {
         (true, true) => what.to_owned(),
         (false, true) => format!("{what} of at least {least}"),

@@ -89,14 +89,14 @@ fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error 
     if let Some(answer) = answer(error) {
         return Error::failed(format!("{what} `{name}`: {answer}"));
     }
-    // Network elements report no reason if no connection was made.
+    // If no connection was made, network elements do not report why. So try to connect, and report the reason of that failure.
     let origin = error.src().and_then(|source| source.downcast_ref::<gst::Element>()).filter(|element| is_network(element));
     if let Some(origin) = origin {
         let broke_off = || if has_played { "the connection was closed".to_owned() } else { text.clone() };
         let cause = unreachable(origin).unwrap_or_else(broke_off);
         return Error::failed(format!("{what} `{name}`: {cause}"));
     }
-    // GStreamer's error for an audio-only stream does not mention video.
+    // For a stream with audio only, GStreamer's error does not say that video is missing, so add this hint.
     let flow = error.details().and_then(|details| details.get::<i32>("flow-return").ok());
     let no_video = flow == Some(gst::FlowError::NotLinked.into_glib()) || reason.kind() == Some(gst::CoreError::MissingPlugin);
     let hint = if no_video { "; expected a file or stream with video" } else { "" };

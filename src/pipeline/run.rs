@@ -41,7 +41,7 @@ impl Progress {
             sum = Some(match sum {
                 None => *progress,
                 Some(sum) => {
-                    // A stream without a known end has the most remaining time.
+                    // A stream without a known end counts as the stream with the most remaining time.
                     let is_behind = left(&sum).is_some_and(|most| left(progress).is_none_or(|left| left > most));
                     let last = if is_behind { *progress } else { sum };
                     Self { n_frames: sum.n_frames + progress.n_frames, ..last }

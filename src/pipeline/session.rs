@@ -28,10 +28,11 @@ use crate::redaction::Secrets;
 const TICK: Duration = Duration::from_millis(100);
 /// How long results may wait for a reader after a request to end.
 const MAX_WRITE_WAIT: Duration = Duration::from_secs(3);
-/// How long a stream may take to drain. Stopping it may take a few seconds more; both together at most ten.
+/// How long a stream may take to drain. Stopping the stream may take a few seconds more. Draining and stopping together take at most ten
+/// seconds.
 const MAX_DRAIN: Duration = Duration::from_secs(5);
-/// How long a stream may take to drain before its first frame. Nothing is lost then, because a model is being compiled or a source is being
-/// opened.
+/// How long a stream may take to drain before its first frame. The limit is short, because no frames are lost: a model is still being
+/// compiled, or a source is being opened.
 const MAX_DRAIN_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
 /// How long a failed source may deliver nothing before its stream is ended.
 const MAX_SOURCE_STALL: Duration = Duration::from_secs(2);
@@ -247,19 +248,19 @@ impl Session {
         self.parts.supervision.watch.as_ref()?.frames()
     }
 
-    /// Data that is released when a pipeline that did not stop in time has ended.
+    /// Returns a weak reference to the data of a pipeline that did not stop in time. The data is freed when the pipeline has ended.
     pub(super) fn abandoned(&self) -> Weak<Parts> {
         Arc::downgrade(&self.parts)
     }
 
-    /// Stops the pipeline, whose source has not come back in time.
+    /// Stops the pipeline at once, without draining it. Called during an outage of the source.
     pub(super) fn abort(&mut self) {
         if !matches!(self.state, State::Stopping(_)) {
             self.finish(Outcome::Stopped);
         }
     }
 
-    /// When [`Session::tick`] is due.
+    /// Returns the time at which [`Session::tick`] is due.
     pub(super) fn timer(&self) -> Instant {
         self.timer
     }
@@ -356,7 +357,7 @@ impl Session {
     fn check_closing(&mut self) {
         let is_lost = matches!(&self.state, State::Closing(Closing { cause: Cause::Lost(_), .. }));
         if is_lost && self.parts.pipeline.current_state() != gst::State::Playing {
-            // Repeat this, because a concurrent state change may have undone the first attempt.
+            // Call this function again, because a concurrent state change may have undone the first call.
             self.continue_without_source();
         }
         let Self { parts, state: State::Closing(closing), .. } = self else { return };
@@ -365,7 +366,7 @@ impl Session {
             parts.entry_pad().iter().for_each(limits::push_end);
         }
         let max_drain = if parts.meter.waits_for_frames() { MAX_DRAIN_WITHOUT_FRAMES } else { MAX_DRAIN };
-        // The end at a limit is regular, so the frames in flight may take their time.
+        // If the stream ends at a limit of frames or time, this is no failure, and there is no limit for the frames in flight.
         let is_limited = self.ending.interrupted || !matches!(closing.cause, Cause::Limit);
         if is_limited && closing.since.elapsed() > max_drain {
             let n_lost = parts.meter.n_in_flight();
@@ -427,8 +428,8 @@ impl Session {
                 Some(limits::REACHED) => self.check_limit(),
                 Some(FIRST_FRAME) => {
                     if let Some(gate) = self.gate.take() {
-                        // Segment seeks instead of flushes: running time continues across the seams, so encoders and muxers see one
-                        // stream.
+                        // Later repetitions use segment seeks without a flush. So running time continues from one repetition to the next,
+                        // and encoders and muxers see one stream. This first seek turns segment mode on.
                         self.spawn("roiflow-seek", move |parts, _| {
                             let sought = parts.seek_to_start(gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT);
                             gate.open();
@@ -450,14 +451,15 @@ impl Session {
 
     fn on_error(&mut self, message: &gst::Message, error: &gst::message::Error) {
         let is_from_source = reasons::is_from_source(&self.parts.plan, error.src());
-        // A demuxer reports an error if it is interrupted in mid-segment; EOS follows anyway.
+        // While the stream ends, ignore errors of the source: a demuxer reports an error if it is interrupted within a segment, but EOS
+        // follows anyway.
         if matches!(self.state, State::Closing(_)) && is_from_source {
             return;
         }
         if write_failure(error.details(), error.src()) == Some(true) {
             return self.finish(Outcome::Failed(Reason::Known(Error::closed())));
         }
-        // An error that follows a failure to write results is not the cause.
+        // If the source was lost or results could not be written before, that is the cause of the end, not this error.
         let first = match self.take_cause() {
             Some(Cause::Lost(first)) => Some(first),
             Some(Cause::Unwritable(first)) => Some(Reason::Known(first)),
@@ -467,7 +469,7 @@ impl Session {
         let is_lost = first.is_none() && is_from_source && supervision.may_have_results(error);
         let reason = first.unwrap_or_else(|| Reason::OfElement { message: message.clone(), has_played: supervision.has_played() });
         if is_lost {
-            // The source pushes EOS after its error, so that the delivered frames are completed.
+            // The source pushes EOS after its error. So do not stop the pipeline yet: the frames that were delivered can complete.
             self.close(Cause::Lost(reason));
             self.continue_without_source();
         } else {
@@ -492,7 +494,7 @@ impl Session {
             }
         }
         let name = reasons::name(&self.parts.plan);
-        // The source will never have a matching pad.
+        // This warning means that the source will never have a pad for the delayed link, because it has no decodable video.
         if warning.error().kind::<gst::ParseError>() == Some(gst::ParseError::DelayedLink) {
             let error = format!("cannot play `{name}`: it has no decodable video; expected a file or stream with video");
             return self.finish(Outcome::Failed(Reason::Known(Error::failed(error))));
@@ -531,7 +533,7 @@ impl Session {
         let ending = std::mem::take(&mut self.ending);
         let has_reason = matches!(outcome, Outcome::Failed(_) | Outcome::Ended(Some(Cause::Lost(_))) | Outcome::Forced(Cause::Lost(_)));
         let is_live = matches!(&self.parts.plan.input, Input::Uri(uri) if uri.is_live());
-        // Whether the source has a duration is not queried: the query may block.
+        // Do not query whether the source has a duration, because the query may block.
         let end = if is_live { self.parts.end_of(&outcome, || false) } else { End::Final };
         let error = has_reason.then(|| Error::failed("the stream failed, and its pipeline did not stop in time; try --log debug"));
         let late = Ending { forced: true, stats: self.parts.meter.stats(false), ..ending.clone() };
@@ -630,11 +632,11 @@ impl Parts {
             end = End::Source(Fault { is_recording: self.is_recording(), ..Fault::default() });
         }
         ending.stats = self.meter.stats(played.is_ok());
-        // An output that waits for its reader holds the lock of its state.
+        // Let outputs stop waiting for their readers. Otherwise they hold the lock of their state, which the next call needs.
         self.write_until(Instant::now());
         let carried = Carried::of(&self.pipeline, &self.plan, &self.meter);
         self.stop();
-        // Stopping writes or drops the waiting lines.
+        // Read this count after the stop, because the stop writes or drops the lines in the queue.
         ending.stats.n_lines_lost = self.meter.n_lines_lost();
         ending.n_skipped_images = self.images.n_skipped();
         let failure = match (self.images.nothing_read(), played) {
@@ -645,7 +647,8 @@ impl Parts {
         Finished { ending, error, end, carried: Some(carried) }
     }
 
-    /// Creates the empty results file of an input without frames. A FIFO may have no reader.
+    /// Creates the empty results file of an input without frames. If the file is a FIFO without a reader, opening it waits for a limited
+    /// time.
     fn open_results(&self) {
         self.write_until(Instant::now() + MAX_WRITE_WAIT);
         let elements = self.pipeline.iterate_recurse().into_iter().flatten();
@@ -671,7 +674,7 @@ impl Parts {
     }
 
     fn stop(&self) {
-        // A sink that waits for its reader would block the stop.
+        // Let sinks stop waiting for their readers, because a waiting sink would block the state change.
         self.write_until(Instant::now());
         let mut is_stopped = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
         *is_stopped = true;
@@ -686,7 +689,7 @@ impl Parts {
     /// Pushes EOS after the source, so that all frames in flight complete and files are finished.
     fn end(&self) {
         match (&self.plan.input, self.entry_pad()) {
-            // A file source may work in pull mode, which ignores events; so EOS replaces its next frame.
+            // A file source may work in pull mode, in which it ignores events. So a probe replaces the next decoded frame by EOS.
             (Input::File(_), Some(pad)) => {
                 pad.add_probe(gst::PadProbeType::BUFFER, |pad, _info| {
                     pad.push_event(gst::event::Eos::new());
@@ -713,7 +716,7 @@ impl Parts {
         self.pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"))
     }
 
-    /// Seeks at the decoder's output, because a muxer downstream would handle the seek itself.
+    /// Seeks to the start. Sends the seek at the decoder's output: a seek at the sink would reach a muxer, which would handle it itself.
     fn seek_to_start(&self, flags: gst::SeekFlags) -> Result<()> {
         let (from, to) = ((gst::SeekType::Set, gst::ClockTime::ZERO), (gst::SeekType::None, gst::ClockTime::NONE));
         let seek = gst::event::Seek::new(1.0, flags, from.0, from.1, to.0, to.1);

@@ -82,7 +82,7 @@ struct Token(Arc<Entrance>);
 
 impl Drop for Token {
     fn drop(&mut self) {
-        // A full channel already wakes the stream up; a disconnected one means that it was dropped.
+        // Sending may fail: a full channel already wakes up the stream, and a disconnected channel means that the stream was dropped.
         let _sent = self.0.wake.try_send(());
     }
 }

@@ -1,7 +1,8 @@
 //! The bus loop of the process: one thread handles the messages, requests and timers of all pipelines, and never blocks on a stream.
 //!
 //! Messages arrive through the synchronous handler of each bus, so nothing is polled. Operations that may block run on separate threads
-//! and send their results here: starting, seeking, stopping, querying a server. The thread ends when no handle and no stream is left.
+//! and send their results to the loop: starting, seeking, stopping, querying a server. The thread of the loop ends when no handle and no
+//! stream is left.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

@@ -69,7 +69,7 @@ impl Watch {
             );
         }
         if let Some(pad) = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src")) {
-            // A lost RTSP source flushes, which would discard frames in encoders and muxers.
+            // Drop flush events: a lost RTSP source flushes, and the flush would discard frames in encoders and muxers.
             pad.add_probe(gst::PadProbeType::EVENT_FLUSH, |_, _| gst::PadProbeReturn::Drop);
         }
         let of_frames = frames.clone();
@@ -87,7 +87,7 @@ impl Watch {
         let is_segmented = arrivals.is_segmented.load(Ordering::Relaxed);
         let has_decoded = arrivals.n_decoded.swap(n_decoded, Ordering::Relaxed) != n_decoded;
         if is_segmented {
-            // Frames of an arrived segment may still be decoding.
+            // A segment arrives at once, and its frames are then decoded for a while. So decoded frames count as arrived data.
             if has_decoded {
                 arrivals.last_ms.store(arrivals.begin.elapsed().as_millis() as u64, Ordering::Relaxed);
             }
@@ -97,7 +97,8 @@ impl Watch {
         if since < timeout || arrivals.n_in_push.load(Ordering::Relaxed) > 0 || arrivals.is_unknown.load(Ordering::Relaxed) {
             return None;
         }
-        // Received data is still being processed. A live playlist continues after each segment.
+        // If the source has delivered all its data, it is not late: the data is still being processed. A live playlist is different,
+        // because it continues after each segment.
         if arrivals.is_done.load(Ordering::Relaxed) && !(is_segmented && self.duration().is_none()) {
             return None;
         }
@@ -118,7 +119,7 @@ impl Watch {
         let (data, frames) = (&self.arrivals, &self.frames);
         let mut timeout = self.frame_timeout?;
         let since = match frames.n_buffers.load(Ordering::Relaxed) {
-            // A camera sends a key frame every few seconds only.
+            // Before the first frame, allow more time: decoding begins with a key frame, which a camera sends only every few seconds.
             0 => {
                 timeout = timeout.saturating_mul(3);
                 data.first.get()?.elapsed()
@@ -182,7 +183,8 @@ impl Watch {
         let is_whole = match (n_bytes.map(|bytes| *bytes).filter(|bytes| *bytes > 0), duration) {
             // Durations of endless network streams are estimated from the received data.
             _ if is_live && duration.is_none() && !declares_duration => false,
-            // A container may have unread bytes after its last frame.
+            // A container may have bytes after its last frame that the demuxer does not read. So a file is also whole if its declared
+            // duration was played.
             (Some(n_bytes), duration) => {
                 let is_played = duration.zip(reached).is_some_and(|(duration, reached)| reached + TOLERANCE >= duration);
                 self.arrivals.end_bytes.load(Ordering::Relaxed) >= n_bytes || declares_duration && is_played
@@ -236,10 +238,10 @@ impl Arrivals {
     }
 }
 
-/// Limits the element's own timeouts, and deselects unused streams of a camera.
+/// Limits the timeouts of the source element itself, and deselects the streams of a camera that are not video.
 fn set_up(source: &gst::Element, timeout: Option<Duration>) {
     let set = |name: &str, value: glib::Value| {
-        // Versions of an element differ; a property of another type is left unchanged.
+        // The type of a property may differ between versions of the element. Properties of another type are left unchanged.
         if source.find_property(name).is_some_and(|pspec| pspec.value_type() == value.type_()) {
             source.set_property_from_value(name, &value);
         }
@@ -275,7 +277,7 @@ fn watch_element(bin: &gst::Bin, element: &gst::Element, arrivals: &Arc<Arrivals
         arrivals.is_segmented.store(true, Ordering::Relaxed);
     }
     if factory == "rtpjitterbuffer" {
-        // The jitter buffer stores packets without ever blocking, even if downstream is slow.
+        // Count the packets that enter the jitter buffer: it stores packets without ever blocking, even if downstream is slow.
         if let Some(pad) = element.static_pad("sink") {
             let arrivals = arrivals.clone();
             pad.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST, move |_, info| {
@@ -331,7 +333,8 @@ fn count(arrivals: &Arrivals, info: &gst::PadProbeInfo<'_>) {
     }
 }
 
-/// UDP sources of an RTSP session also receive RTCP reports, even without video.
+/// Returns whether the element is inside an `rtspsrc`. Its UDP sources do not count as arrivals, because they also receive RTCP reports,
+/// even without video.
 fn is_in_rtsp(bin: &gst::Bin) -> bool {
     let mut parent: Option<gst::Object> = Some(bin.clone().upcast());
     while let Some(object) = parent {
