@@ -39,7 +39,7 @@ fn library_of(device: &str) -> Option<PathBuf> {
     info.properties.into_iter().find(|(key, _)| *key == "library").map(|(_, path)| PathBuf::from(path))
 }
 
-/// A core with the embedded engine and these families.
+/// A core with the built-in engine and these families.
 fn core_of(families: impl IntoIterator<Item = Arc<dyn DeviceFamily>>) -> Core {
     let mut core = Core::new();
     core.register(Arc::new(CpuDevice));

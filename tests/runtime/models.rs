@@ -1,4 +1,4 @@
-//! Real ONNX files on the embedded engine.
+//! Real ONNX files on the built-in engine.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Decoders on real models with the embedded engine. If models or images are missing, the tests print a message and pass.
+//! Decoders on real models with the built-in engine. If models or images are missing, the tests print a message and pass.
 
 use image::ImageReader;
 use roiflow::frame::{Classification, Frame, Outcome, PixelFormat, PixelRect, Size};

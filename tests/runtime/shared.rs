@@ -138,7 +138,7 @@ fn the_other_process() {
     }
 }
 
-/// The role of a peer that doubles received tensors with the embedded engine. The peer sends its output tensor once.
+/// The role of a peer that doubles received tensors with the built-in engine. The peer sends its output tensor once.
 fn play_doubler(line: &mut Line) {
     let request = compile(&tiny("double.onnx")).create_infer_request().unwrap();
     let input = mapped(line.receive());
@@ -187,7 +187,7 @@ fn requests_read_and_write_shared_memory_where_it_lies() {
     request.infer(&ours).unwrap();
     assert_eq!([ours.address() as usize, theirs.address() as usize], [0, 1].map(|idx| seen[idx].load(Ordering::Relaxed)));
     assert_eq!(values(&output), [3.0; 12], "the other mapping has the new values");
-    // The embedded engine copies inputs and outputs of the user once. The test checks that the results are in the user's memory.
+    // The built-in engine copies inputs and outputs of the user once. The test checks that the results are in the user's memory.
     let request = compile(&tiny("double.onnx")).create_infer_request().unwrap();
     request.set_output_tensor((), &theirs).unwrap();
     let before = theirs.address();
@@ -342,7 +342,7 @@ fn indices_in_shared_memory_are_copied_before_the_engine_sees_them() {
     // An index outside the table must fail the run or give 0.
     let check = |output: roiflow::runtime::Result<()>, request: &InferRequest| match output {
         Ok(()) => assert!(values(&request.output_tensor(()).unwrap()).iter().all(|value| [0.0, 0.5, 1.5].contains(value))),
-        // The runtime reports a panic of the embedded engine as an error.
+        // The runtime reports a panic of the built-in engine as an error.
         Err(error) => assert!(matches!(error.kind(), RunErrorKind::Device | RunErrorKind::Panic | RunErrorKind::Unsupported), "{error}"),
     };
     for device in ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"].into_iter().filter(|device| is_here(device)) {

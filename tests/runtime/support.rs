@@ -40,7 +40,7 @@ pub fn fetched(path: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Compiles a file for the embedded engine.
+/// Compiles a file for the built-in engine.
 pub fn compile(path: &Path) -> CompiledModel {
     compile_on("CPU", path)
 }

@@ -9,7 +9,7 @@
 //! - Nothing hangs: each operation ends, frames arrive, and threads and descriptors do not accumulate ([`watch`]).
 //! - All errors and warnings on the bus are provoked by the test.
 //!
-//! GStreamer decodes the clip. The models are the tiny ones, on the embedded engine or on NULL devices with scripted failures
+//! GStreamer decodes the clip. The models are the tiny ones, on the built-in engine or on NULL devices with scripted failures
 //! ([`device`]). [`stream`] chooses the operations of a stream. Between rounds most streams are in READY while memory is measured
 //! ([`memory`]): the streams then hold constant memory, so that growth is visible within seconds. In runs of at least [`LONG`], two
 //! streams only pause, to detect accumulation in endless streams.

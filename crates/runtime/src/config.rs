@@ -50,7 +50,7 @@ pub struct Config {
     /// Maximum number of runs that are combined into one call of the engine, from 1 to [`MAX_BATCH_SIZE`]. The default, 1, disables
     /// batching.
     ///
-    /// Batching is faster if a call has a fixed cost, or if the engine computes several batch items more efficiently than one. The embedded
+    /// Batching is faster if a call has a fixed cost, or if the engine computes several batch items more efficiently than one. The built-in
     /// engine runs batch items sequentially, so batching does not make it faster. Batch items must be independent, see
     /// [`Core::compile_model`](super::Core::compile_model).
     pub batch_size: usize,

@@ -76,7 +76,7 @@ fn runs_of_one_request_do_not_grow_the_memory() {
     });
 }
 
-/// Requests of the embedded engine that are created and dropped, and direct inference with changing batch sizes.
+/// Requests of the built-in engine that are created and dropped, and direct inference with changing batch sizes.
 #[test]
 fn runs_on_the_embedded_engine_do_not_grow_the_memory() {
     alone("request::memory::runs_on_the_embedded_engine_do_not_grow_the_memory", || {

@@ -1,4 +1,4 @@
-//! The device `CPU`: the embedded engine tract. It is pure Rust and always available. No other module uses the tract crate.
+//! The device `CPU`: the built-in engine tract. It is pure Rust and always available. No other module uses the tract crate.
 //!
 //! - It reads ONNX. It cannot run quantized graphs with `u8` inputs, nor some control-flow operators; the error names the node.
 //! - The engine compiles a plan for each set of input shapes. If the first axis is dynamic, the items of a batch run one by one on the plan
@@ -36,7 +36,7 @@ impl Device for CpuDevice {
     fn info(&self) -> DeviceInfo {
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
         DeviceInfo {
-            description: "embedded engine (tract, pure Rust), reads ONNX".to_owned(),
+            description: "built-in engine (tract, pure Rust), reads ONNX".to_owned(),
             properties: vec![("engine", "tract 0.23".to_owned()), ("threads", n_threads.to_string())],
             missing: None,
         }

@@ -118,7 +118,7 @@ impl OnnxFile {
         Error::new(
             ErrorKind::Model,
             format!(
-                "device CPU (the embedded engine) cannot run `{}`: {why}; use a float model, or a device with a full ONNX engine (OpenVINO, ONNX Runtime)",
+                "device CPU (the built-in engine) cannot run `{}`: {why}; use a float model, or a device with a full ONNX engine (OpenVINO, ONNX Runtime)",
                 self.source
             ),
         )
@@ -206,7 +206,7 @@ pub(super) fn datum_of(element: ElementType) -> Result<DatumType> {
     })
 }
 
-/// A model compiled for the embedded engine. Its plans are compiled on demand.
+/// A model compiled for the built-in engine. Its plans are compiled on demand.
 pub(super) struct CpuModel {
     info: ModelInfo,
     pool: Arc<dyn Executor>,

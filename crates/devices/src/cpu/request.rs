@@ -1,4 +1,4 @@
-//! One inference request of the embedded engine: its plan state, and input memory that the engine reads in place.
+//! One inference request of the built-in engine: its plan state, and input memory that the engine reads in place.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
