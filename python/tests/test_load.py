@@ -93,7 +93,7 @@ def test_image_files_are_rgb(tmp_path):
 
 
 def test_results_equal_those_of_the_rust_crates_bit_by_bit():
-    # tests/runtime/image_results.rs compares the same file with what `Stage` returns.
+    # tests/runtime/image_results.rs compares the same file with the results of the Rust type `Stage`.
     expected = json.loads((ROOT / "tests" / "golden" / "image_results.json").read_text())
     image = pattern()
     boxes = load("rectangle")(image)

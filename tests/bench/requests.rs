@@ -16,7 +16,7 @@ use crate::engines::{BareCall, Engines, Subject};
 use crate::harness::{Clock, Effort, Pairs};
 use crate::report::Report;
 
-/// Runs on the caller's thread.
+/// Compares runs on the caller's thread with bare calls.
 pub fn sync(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let compare = |subject: &Subject| -> Result<_> {
         let (mut bare, request) = (subject.bare(), subject.request()?);
@@ -44,7 +44,7 @@ pub fn sync(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// Runs that keep all threads busy, each started by the callback of the previous one.
+/// Measures runs that keep all threads busy. The callback of each run starts the next run.
 pub fn callback(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     saturated("callback", engines, effort, report, |subject, n_requests| {
         let restarting = Restarting::new(subject, n_requests)?;
@@ -52,7 +52,7 @@ pub fn callback(engines: &Engines, effort: &Effort, report: &mut Report) -> Resu
     })
 }
 
-/// Runs that keep all threads busy, fed by a thread that waits for idle requests.
+/// Measures runs that keep all threads busy. One thread starts the runs through a queue, and waits for idle requests.
 pub fn queue(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     saturated("queue", engines, effort, report, |subject, n_requests| {
         let queue = Queue::new(subject, n_requests)?;
@@ -60,7 +60,7 @@ pub fn queue(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<
     })
 }
 
-/// Runs that keep all threads busy, awaited by one thread.
+/// Measures runs that keep all threads busy. One thread starts and awaits all runs.
 pub fn awaited(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     saturated(".await", engines, effort, report, |subject, n_requests| {
         let requests = requests(subject, n_requests)?;
@@ -109,7 +109,7 @@ fn saturated(
     Ok(())
 }
 
-/// Time per run with 1 to 8 requests, relative to the bare engine with one thread per request, at most one per core.
+/// Measures the time per run with 1 to 8 requests. The baseline is the bare engine with one thread per request, but at most one per core.
 pub fn throughput(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let n_threads = engines.n_threads()?;
     let gender = engines.models.iter().find(|subject| subject.name == "gender");
@@ -124,7 +124,7 @@ pub fn throughput(engines: &Engines, effort: &Effort, report: &mut Report) -> Re
     Ok(())
 }
 
-/// Latency of a call to a sleeping thread and back: by a channel, and by a request.
+/// Measures the latency of a call to a sleeping thread and back. The baseline sends through a channel; the other side uses a request.
 pub fn wake_up(engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let echo = Echo::new();
     let request = engines.noop.request()?;
@@ -188,10 +188,11 @@ impl Task for Loop {
     }
 }
 
-/// Bare calls on the same threads, passed one by one by a thread that sleeps until one of them is free.
+/// Bare calls on the threads that run models. A separate thread passes them one by one, and sleeps until one of these threads is free.
 ///
 /// The passing thread sleeps immediately, like the thread that starts requests. With a crossbeam channel, the passing thread would first
-/// yield until the computing thread has run. No calls would then be queued, and at 90 % load the baseline would use less CPU time.
+/// yield until the computing thread has run. No calls would then be queued, and at 90 % load the baseline would use less CPU time than it
+/// should.
 struct Fed {
     pool: Arc<Pool>,
     calls: Vec<Arc<Call>>,
@@ -303,7 +304,7 @@ impl Queue {
     }
 }
 
-/// Starts a thread that awaits the runs of several requests at once.
+/// Runs several requests until `n_runs` runs are done, and awaits all of them on the calling thread.
 fn await_each(requests: &[InferRequest], n_runs: usize) {
     let left = AtomicUsize::new(n_runs);
     block_on(join_all(requests.iter().map(async |request| {
@@ -313,7 +314,7 @@ fn await_each(requests: &[InferRequest], n_runs: usize) {
     })));
 }
 
-/// Starts a thread that answers each message.
+/// A thread that answers each message.
 struct Echo {
     there: Sender<()>,
     back: Receiver<()>,
