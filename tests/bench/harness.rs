@@ -118,8 +118,8 @@ pub struct Estimate {
 
 impl Estimate {
     /// The interval is between order statistics, for any distribution. The number of values below the true median has a binomial
-    /// distribution. With seven values, the interval from the smallest to the largest value has a probability of 98.4 %. With fewer than six
-    /// values, no interval reaches 95 %.
+    /// distribution. With seven values, the interval from the smallest to the largest value has a probability of 98.4 %. With fewer than
+    /// six values, no interval reaches 95 %.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

@@ -191,8 +191,8 @@ impl Task for Loop {
 /// Bare calls on the threads that run models. A separate thread passes them one by one, and sleeps until one of these threads is free.
 ///
 /// The passing thread sleeps immediately, like the thread that starts requests. With a crossbeam channel, the passing thread would first
-/// yield until the computing thread has run. No calls would then be queued, and at 90 % load the baseline would use less CPU time than it
-/// should.
+/// yield until the computing thread has run. No calls would then be queued, and at 90 % load the baseline would use less CPU time,
+/// which would make the comparison unfair.
 struct Fed {
     pool: Arc<Pool>,
     calls: Vec<Arc<Call>>,
