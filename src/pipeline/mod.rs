@@ -15,7 +15,8 @@
 //!
 //! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `images` reads image files.
 //!
-//! This module uses the elements only by name and property. It uses no inference requests, and reads pixels only to pass them on.
+//! Pipelines are built from the names and properties of elements. Only `carry`, `outputs` and `session` use types of elements. This module
+//! uses no inference requests, and reads pixels only to pass them on.
 
 pub mod build;
 mod carry;

@@ -18,9 +18,9 @@ use crate::stages::{Engine, did_you_mean};
 pub struct Outputs {
     /// JSON lines; `-` is standard output.
     pub json: Option<PathBuf>,
-    /// Servers and files that also get the lines, by URL.
+    /// URLs of servers and files that also get the JSON lines.
     pub publish: Vec<String>,
-    /// Folder and limits of the results that are stored until these servers acknowledge them.
+    /// Folder and limits of the results that are stored until the servers of `publish` acknowledge them.
     pub spool: Option<SpoolFolder>,
     /// Images of objects.
     pub crops: Option<Crops>,

@@ -72,8 +72,8 @@ pub struct NotInferred {
 }
 
 impl Stats {
-    /// Sum over streams that ran at the same time. The duration is the longest duration of a stream. Inference elements with the same
-    /// name are combined.
+    /// Combines the measurements of streams that ran at the same time. Counts are added, and the duration is the longest duration of a
+    /// stream. Inference elements with the same name are combined.
     pub fn sum<'a>(of: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for stats in of {
@@ -268,7 +268,7 @@ impl Seen {
     fn leave(&mut self, pts: Option<gst::ClockTime>, now: Instant) {
         self.n_out += 1;
         self.last = Some(now);
-        // The order is preserved; frames that were dropped between the probes are discarded.
+        // Frames keep their order between the probes. So earlier entries are frames that were dropped between the probes: discard them.
         let Some(place) = self.inside.iter().position(|(inside, _)| *inside == pts) else { return };
         let (_, arrived) = self.inside.drain(..=place).next_back().expect("the range has at least one");
         self.latencies.add(now - arrived);
