@@ -39,7 +39,8 @@ pub(super) fn prepare(caps: &gst::Caps) {
 
 /// Loads the dependencies of a library in dependency order. Returns the number of loaded libraries.
 fn open_needs(library: &Path) -> usize {
-    // Plugins are usually in a folder below the libraries. Otherwise only the load order is worse, because the loader finds the libraries.
+    // Plugins are usually in a subfolder of the folder of the libraries. If they are not, only the load order is worse: the loader itself
+    // finds the libraries.
     let folders: Vec<&Path> = library.ancestors().skip(1).take(2).collect();
     let (mut ordered, mut seen) = (Vec::new(), HashSet::new());
     order_needs(library, &folders, &mut seen, &mut ordered);

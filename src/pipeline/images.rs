@@ -52,7 +52,7 @@ impl Feed {
     }
 }
 
-/// Ends the stream when the thread ends for any reason, so that no pipeline waits for it.
+/// Ends the stream when the thread ends for any reason, so that no pipeline waits for further images.
 struct EndOfStream(gst_app::AppSrc);
 
 impl Drop for EndOfStream {
