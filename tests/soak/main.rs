@@ -3,113 +3,67 @@
 //!
 //! Invariants, regardless of the operations:
 //!
-//! - Memory does not grow: the trend of resident memory and heap, per frame ([`trend`]), is at most [`MAX_GROWTH`].
+//! - Memory does not grow: the trend of resident memory and heap, per frame ([`trend`]), is at most [`verdict::MAX_GROWTH`].
 //! - No frame is reordered or duplicated.
 //! - In each inference element, arrived = left + dropped, and each dropped frame has a reason.
 //! - Nothing hangs: each operation ends, frames arrive, and threads and descriptors do not accumulate ([`watch`]).
 //! - All errors and warnings on the bus are provoked by the test.
 //!
 //! GStreamer decodes the clip. The models are the tiny ones, on the built-in engine or on NULL devices with scripted failures
-//! ([`device`]). [`stream`] chooses the operations of a stream. Between rounds most streams are in READY while memory is measured
+//! ([`faulty`]). [`stream`] chooses the operations of a stream. Between rounds most streams are in READY while memory is measured
 //! ([`memory`]): the streams then hold constant memory, so that growth is visible within seconds. In runs of at least [`LONG`], two
 //! streams only pause, to detect accumulation in endless streams.
 //!
 //! `SOAK_LEAK=1024` leaks this many bytes per frame, which the soak test must detect. `SOAK_CLIP` sets the clip; the default is that of
 //! the demo (`make demo` fetches it), or a generated one.
 
-mod device;
+#[path = "../support/faulty.rs"]
+mod faulty;
+#[path = "../support/memory.rs"]
 mod memory;
+#[path = "../support/random.rs"]
+mod random;
 mod stream;
+#[path = "../support/trend.rs"]
 mod trend;
+#[path = "../support/verdict.rs"]
+mod verdict;
+#[path = "../support/watch.rs"]
 mod watch;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 use gstreamer as gst;
 
-use device::{Faulty, Habits, SCRIPTED};
+use faulty::{Faulty, Habits};
 use memory::Held;
 use stream::{Kind, N_OPERATIONS, OPERATIONS, Stream};
-use trend::{Trend, trend};
+use trend::trend;
+use verdict::{Sample, Violations, judge, number, resident};
 use watch::{ROUND, Watch};
 
 const N_STREAMS: usize = 16;
-/// Bytes per frame. The lower bound of the trend's interval must exceed it to count as growth.
-const MAX_GROWTH: f64 = 256.0;
 /// Samples at the begin that are ignored, while pools, caches and the allocator reach their size.
 const N_WARM_UP: usize = 4;
 
 /// Runs of at least this duration have streams that are never stopped.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Pseudorandom numbers from a seed (splitmix64).
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a number from 0 to `end` - 1.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.draw() % end.max(1)
-    }
-}
-
-/// Violated invariants.
-#[derive(Default)]
-pub struct Violations {
-    first: Mutex<Vec<String>>,
-    n: AtomicUsize,
-}
-
-impl Violations {
-    pub fn add(&self, what: String) {
-        // The first 20 violations are enough to identify the fault.
-        if self.n.fetch_add(1, Ordering::AcqRel) < 20 {
-            println!("VIOLATION: {what}");
-            self.first.lock().unwrap().push(what);
-        }
-    }
-}
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
-    match text.parse() {
-        Ok(number) => Some(number),
-        Err(_) => {
-            eprintln!("{variable}: expected a number, got `{text}`");
-            std::process::exit(2);
-        }
-    }
-}
-
 fn main() {
     memory::settle_allocators();
     let duration = Duration::from_secs(number("DURATION").unwrap_or(60));
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-    let seed = number("SEED").unwrap_or(now % 1_000_000);
+    let seed = number("SEED").unwrap_or_else(random::any_seed);
     let leak = number("SOAK_LEAK").unwrap_or(0) as usize;
-    keep_scripted_panics_quiet();
+    faulty::keep_scripted_panics_quiet();
     roiflow::elements::register_static().expect("the elements can be registered");
     let clip = clip();
     println!("soak: {} s, SEED={seed}, {N_STREAMS} streams of {}, {leak} bytes leaked a frame", duration.as_secs(), clip.display());
 
     let (watch, violations) = (Arc::new(Watch::new(N_STREAMS + 1)), Arc::new(Violations::default()));
-    end_what_hangs(&watch);
+    verdict::end_what_hangs("soak", &watch);
     let kinds = kinds(seed);
     // The memory of a stream in PAUSED varies by megabytes: only a long run shows its trend.
     let stops = duration < LONG;
@@ -147,66 +101,7 @@ fn main() {
     watch.watched(N_STREAMS, "letting go of all streams", || drop(streams));
     report.iter().for_each(|line| println!("{line}"));
     println!("did {operations}; slowest: {}", watch.slowest());
-    judge(&samples, &violations);
-}
-
-/// A measurement between two rounds.
-struct Sample {
-    at: Duration,
-    n_frames: u64,
-    held: Held,
-}
-
-/// Evaluates the memory, and prints the last line.
-fn judge(samples: &[Sample], violations: &Violations) -> ! {
-    let measured = &samples[N_WARM_UP.min(samples.len())..];
-    for (what, bytes) in [("resident memory", resident as fn(&Sample) -> f64), ("the heap in use", heap)] {
-        let by_frame: Vec<(f64, f64)> = measured.iter().map(|sample| (sample.n_frames as f64, bytes(sample))).collect();
-        let by_minute: Vec<(f64, f64)> = measured.iter().map(|sample| (sample.at.as_secs_f64() / 60.0, bytes(sample))).collect();
-        let (Some(trend), Some(by_minute)) = (trend(&by_frame), trend(&by_minute)) else {
-            violations.add(format!("{what}: only {} samples after the warm-up, expected 5; give it more time", measured.len()));
-            continue;
-        };
-        let Trend { slope, low, high } = trend;
-        let (first, last) = (bytes(&measured[0]), bytes(&measured[measured.len() - 1]));
-        println!(
-            "{what}: {slope:+.1} bytes a frame (95 %: {low:+.1} to {high:+.1}), {:+.0} KiB a minute; Theil-Sen over {} samples after {N_WARM_UP} of \
-             warm-up; {:.1} MiB then, {:.1} MiB at the end",
-            by_minute.slope / 1024.0,
-            measured.len(),
-            first / 1024.0 / 1024.0,
-            last / 1024.0 / 1024.0
-        );
-        if low > MAX_GROWTH {
-            violations
-                .add(format!("{what} grows by {slope:.0} bytes a frame (95 %: {low:.0} to {high:.0}), expected at most {MAX_GROWTH}"));
-        }
-    }
-    // Pools keep a varying number of idle threads for a while: only a rising minimum is growth.
-    let (early, late) = measured.split_at(measured.len() / 2);
-    for (what, count) in [("threads", (|held| held.n_threads) as fn(Held) -> usize), ("descriptors", |held| held.n_descriptors)] {
-        let most = early.iter().map(|sample| count(sample.held)).max().unwrap_or_default();
-        let least = late.iter().map(|sample| count(sample.held)).min().unwrap_or_default();
-        println!("{what}: at most {most} in the first half after the warm-up, at least {least} in the second");
-        if least > most + N_STREAMS {
-            violations.add(format!("{what}: always {least} or more, expected at most {most} as at first"));
-        }
-    }
-    let (n, first) = (violations.n.load(Ordering::Acquire), violations.first.lock().unwrap());
-    let frames = samples.last().map_or(0, |sample| sample.n_frames);
-    match first.first() {
-        None => println!("soak: PASS: {frames} frames"),
-        Some(first) => println!("soak: FAIL: {n} violations in {frames} frames, the first: {first}"),
-    }
-    std::process::exit(i32::from(n > 0));
-}
-
-fn resident(sample: &Sample) -> f64 {
-    sample.held.resident_bytes as f64
-}
-
-fn heap(sample: &Sample) -> f64 {
-    sample.held.heap_bytes as f64
+    judge("soak", &samples, N_WARM_UP, &violations);
 }
 
 fn progress(elapsed: Duration, duration: Duration, samples: &[Sample], streams: &[Stream]) -> String {
@@ -325,33 +220,4 @@ fn clip() -> PathBuf {
     assert!(ended.is_some_and(|message| message.type_() == gst::MessageType::Eos), "the clip can be encoded");
     pipeline.set_state(gst::State::Null).expect("a pipeline can be stopped");
     made
-}
-
-/// Watches until the process ends.
-fn end_what_hangs(watch: &Arc<Watch>) {
-    let watch = watch.clone();
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(Duration::from_millis(500));
-            if let Some(hangs) = watch.hangs() {
-                println!("threads and what they wait for:\n{}", watch::threads());
-                println!("soak: FAIL: {hangs}");
-                // Allows attaching a debugger.
-                if std::env::var_os("SOAK_STAYS").is_some() {
-                    std::thread::sleep(Duration::from_secs(3600));
-                }
-                std::process::exit(1);
-            }
-        }
-    });
-}
-
-/// Prints all panics except the provoked panics.
-fn keep_scripted_panics_quiet() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !panic.payload_as_str().is_some_and(|text| text.contains(SCRIPTED)) {
-            usual(panic);
-        }
-    }));
 }

@@ -9,9 +9,10 @@ use gst::prelude::*;
 use gstreamer as gst;
 use roiflow::elements::{caps, meta};
 
-use super::device::{Faulty, SCRIPTED};
+use super::Violations;
+use super::faulty::{Faulty, SCRIPTED};
+use super::random::Random;
 use super::watch::{PATIENCE, Watch};
-use super::{Random, Violations};
 
 /// Operations on a stream.
 pub const OPERATIONS: [&str; N_OPERATIONS] = [

@@ -72,6 +72,12 @@ impl Broker {
         eventually("the broker accepts connections", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
     }
 
+    /// Sends a signal such as STOP or CONT to the process.
+    #[allow(dead_code, reason = "not all users of this file pause brokers")]
+    pub fn signal(&self, name: &str) {
+        self.process.iter().for_each(|process| crate::rtsp::signal(process, name));
+    }
+
     /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {

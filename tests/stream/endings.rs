@@ -53,7 +53,7 @@ impl Running {
 
     /// Returns standard error of the run, to be read line by line.
     pub fn said(&mut self) -> Said {
-        Said { reader: BufReader::new(self.child.stderr.take().unwrap()), text: String::new() }
+        Said::of(&mut self.child)
     }
 
     /// Waits for the end of the run. Returns exit code, output, and the duration of the wait.
@@ -71,6 +71,11 @@ pub struct Said {
 }
 
 impl Said {
+    /// The child must have a pipe as standard error.
+    pub fn of(child: &mut Child) -> Self {
+        Self { reader: BufReader::new(child.stderr.take().unwrap()), text: String::new() }
+    }
+
     /// Reads until a line contains this text.
     pub fn wait_for(&mut self, part: &str) {
         while !self.text.contains(part) {

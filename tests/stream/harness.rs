@@ -12,6 +12,11 @@ use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, O
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::io::DeviceIo;
 
+pub use folder::{Folder, eventually};
+
+#[path = "../support/folder.rs"]
+mod folder;
+
 /// Time limit of a wait, far above the duration of any test on a busy machine. A longer wait is a hang.
 pub const TIMEOUT: gst::ClockTime = gst::ClockTime::from_seconds(120);
 
@@ -264,15 +269,6 @@ pub fn detect_compiled_through(gate: &Arc<Gate>, name: &str) -> String {
     detect("rectangle", &format!("device={name}"))
 }
 
-/// Waits until the condition is true.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = std::time::Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < TIMEOUT.into(), "expected within the time limit: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-}
-
 /// Time between frames.
 pub const FRAME_TIME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
 
@@ -336,32 +332,6 @@ pub fn assert_near(actual: Rect, expected: Rect, tolerance: f32, what: &str) {
     let sides = |rect: Rect| [rect.x, rect.y, rect.x_max(), rect.y_max()];
     let off = sides(actual).iter().zip(sides(expected)).any(|(actual, expected)| (actual - expected).abs() > tolerance);
     assert!(!off, "{what}: expected {expected:?}, got {actual:?}");
-}
-
-/// A folder for one test, removed when dropped.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("roiflow test {} {test}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn file(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
-        std::fs::write(self.0.join(name), contents).unwrap();
-        self.file(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Writes a clip of `n_frames` frames with a moving rectangle. Returns the rectangle of each frame.

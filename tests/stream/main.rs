@@ -16,6 +16,9 @@ mod bad_input;
 mod book;
 #[cfg(feature = "cli")]
 mod brokers;
+#[cfg(feature = "cli")]
+#[path = "../support/cameras.rs"]
+mod cameras;
 mod capi;
 mod cascade;
 mod classify;
@@ -27,6 +30,8 @@ mod documentation;
 #[cfg(feature = "cli")]
 mod endings;
 mod failures;
+#[cfg(feature = "cli")]
+mod fleet;
 mod flow;
 #[cfg(feature = "cli")]
 mod images;
@@ -48,6 +53,9 @@ mod pipelines;
 mod plausibility;
 mod policies;
 mod publish;
+#[cfg(feature = "cli")]
+#[path = "../support/random.rs"]
+mod random;
 mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;
@@ -58,6 +66,7 @@ mod results_schema;
 mod reuse;
 mod rig;
 #[cfg(feature = "cli")]
+#[path = "../support/rtsp.rs"]
 mod rtsp;
 #[cfg(feature = "cli")]
 mod run_models;

@@ -22,7 +22,7 @@ use crate::rtsp::{Server, signal};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A policy that restarts without noticeable delay.
-const FAST: Restart = Restart {
+pub const FAST: Restart = Restart {
     policy: Some(RestartPolicy::OnError),
     give_up_after: None,
     min_delay: Duration::from_millis(5),
@@ -30,7 +30,7 @@ const FAST: Restart = Restart {
     healthy_after: Duration::from_secs(30),
 };
 
-fn plan(input: &str, device: &str, outputs: Outputs, restart: Restart) -> Plan {
+pub fn plan(input: &str, device: &str, outputs: Outputs, restart: Restart) -> Plan {
     let description = format!(
         "version = 1\nname = \"rectangles\"\ndescription = \"Rectangles.\"\n[pipeline]\ngraph = \"{{source}} ! roidetect model={} device={device} ! \
          roitrack ! {{json}} ! {{video}}\"\n",
@@ -64,7 +64,7 @@ fn next(events: &Events, stream: StreamId) -> Event {
 }
 
 /// Asserts that numbers and times of the lines grow.
-fn check_order(json: &str) -> Vec<Value> {
+pub fn check_order(json: &str) -> Vec<Value> {
     let lines = lines(json);
     for pair in lines.windows(2) {
         assert!(pair[0]["frame"].as_u64() < pair[1]["frame"].as_u64(), "{pair:?}");

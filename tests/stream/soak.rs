@@ -1,6 +1,6 @@
 //! Tests of the soak test's memory evaluation, because the soak test has no harness.
 
-#[path = "../soak/trend.rs"]
+#[path = "../support/trend.rs"]
 mod trend;
 
 use trend::{Trend, trend};

@@ -11,7 +11,7 @@ use roiflow::runtime::executor::Pool;
 use roiflow::runtime::io::DeviceIo;
 use roiflow::runtime::{Error, ErrorKind, Result};
 
-use super::Random;
+use crate::random::Random;
 
 /// Text that every error and panic of these devices contains.
 pub const SCRIPTED: &str = "scripted";
@@ -74,4 +74,14 @@ impl Faulty {
         }
         Ok(())
     }
+}
+
+/// Prints all panics except the provoked panics.
+pub fn keep_scripted_panics_quiet() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.payload_as_str().is_some_and(|text| text.contains(SCRIPTED)) {
+            usual(panic);
+        }
+    }));
 }

@@ -1,9 +1,9 @@
 //! The RTSP server of the tests.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-/// An RTSP server in a separate process.
+/// An RTSP server in a separate process. The process ends with this value, and also if the test is killed.
 pub struct Server {
     pub process: Child,
     pub port: u16,
@@ -12,9 +12,10 @@ pub struct Server {
 impl Server {
     /// Starts the server. Returns `None` if Debian's python3-gi and gir1.2-gst-rtsp-server-1.0 are not installed.
     pub fn start(arguments: &[&str]) -> Option<Self> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream/rtsp-server.py");
-        let python = Command::new("/usr/bin/python3").arg(script).args(arguments).env_remove("G_DEBUG").stdout(Stdio::piped()).spawn();
-        let mut process = python.ok()?;
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/rtsp-server.py");
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(script).args(arguments).env_remove("G_DEBUG").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().ok()?;
         let mut line = String::new();
         BufReader::new(process.stdout.take()?).read_line(&mut line).ok()?;
         match line.trim().parse() {
@@ -33,6 +34,13 @@ impl Server {
 
     pub fn signal(&self, name: &str) {
         signal(&self.process, name);
+    }
+
+    /// Gives the server a command; see the script.
+    #[allow(dead_code, reason = "not all users of this file have commands")]
+    pub fn tell(&mut self, command: &str) {
+        let stdin = self.process.stdin.as_mut().expect("a pipe");
+        writeln!(stdin, "{command}").expect("the server runs");
     }
 }
 
