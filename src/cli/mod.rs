@@ -13,6 +13,7 @@ mod inspect;
 mod manual;
 mod panics;
 mod pipelines;
+mod reload;
 mod run;
 mod service;
 mod signals;

@@ -9,14 +9,16 @@ use clap::builder::TypedValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::events::Events;
+use super::reload::{self, Reloads};
 use super::service::Service;
 use super::signals;
 use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs, Plan,
-    Progress, Restart, RestartPolicy, Spec, SpoolFolder, images_out, models::check_labels, naming, outputs, streams,
+    self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs,
+    PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels, naming, outputs,
+    streams,
 };
 use crate::{folders, publish, redaction, stages};
 
@@ -229,25 +231,9 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let credentials = Credentials::read(args.input_credentials.as_deref())?;
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
-    let mut models = Models::default();
-    let (spec, of_models) = match &args.pipeline {
-        Some(pipeline) => (Spec::find(pipeline)?, Vec::new()),
-        None if args.model.is_none() && args.classify.is_empty() => bail!(pipeline::Error::usage(
-            "expected a pipeline description or a model, got neither: add --model FILE, --classify FILE, or a PIPELINE such as pipelines/faces.toml"
-        )),
-        None => {
-            let classifiers = args.classify.iter().map(|text| Classifier::parse(text)).collect::<Result<_, _>>()?;
-            models = Models { detector: args.model.clone(), track: args.track, classifiers };
-            models.pipeline()?
-        }
-    };
-    let set: Vec<_> =
-        of_models.into_iter().chain(args.set.clone()).chain(args.device.clone().map(|device| ("device".to_owned(), device))).collect();
-    check_labels(&models, &set)?;
     let names = naming::names(&args.input, &args.name)?;
     let is_many = names.len() > 1;
-    let plans: Vec<_> =
-        args.input.iter().zip(&names).map(|(input, name)| plan(&args, (&spec, &set), &credentials, input, name, is_many)).collect();
+    let plans = read_plans(&args, &credentials, &names)?;
     // Usage errors are reported before anything runs. With a single input, every error is reported here, because there is nothing else to
     // run.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
@@ -271,9 +257,16 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let interrupt = Interrupt::default();
     let events = args.events.as_ref().map(|path| Events::start(path, args.if_exists(), terminal)).transpose()?;
     let service = Service::of_process(plans.iter().flatten().count());
-    signals::handle(&interrupt, trace.as_ref(), &service, terminal)?;
+    let (reloads, requests) = Reloads::new();
+    signals::handle(&interrupt, trace.as_ref(), &service, &reloads, terminal)?;
     let begin = Instant::now();
-    let ended = play(&plans, &names, &interrupt, (trace.as_ref(), events.as_ref(), &service), args.quiet, terminal);
+    let reads_again = || {
+        let new = read_plans(&args, &credentials, &names)?;
+        check_restart(&args, new.iter().flatten())?;
+        Ok(new.into_iter().zip(&plans).filter(|(_, old)| old.is_ok()).map(|(new, _)| new).collect())
+    };
+    let again = Again { reads_again: &reads_again, reloads: &reloads, requests };
+    let ended = play(&plans, &names, &interrupt, (trace.as_ref(), events.as_ref(), &service), again, args.quiet, terminal);
     service.end();
     events.into_iter().for_each(|events| events.finish(Instant::now() + MAX_EVENTS_WAIT));
     // The trace of a failed start is not written, so that it does not replace an earlier trace.
@@ -308,6 +301,36 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         n_failed if n_failed == all.len() => bail!("all {n_failed} inputs failed"),
         n_failed => bail!(SomeFailed { n_failed, n_inputs: all.len() }),
     }
+}
+
+/// Reads the pipeline description, and returns the plan of each input.
+fn read_plans(args: &Args, credentials: &Credentials, names: &[String]) -> anyhow::Result<Vec<Result<Plan, pipeline::Error>>> {
+    let mut models = Models::default();
+    let (spec, of_models) = match &args.pipeline {
+        Some(pipeline) => (Spec::find(pipeline)?, Vec::new()),
+        None if args.model.is_none() && args.classify.is_empty() => bail!(pipeline::Error::usage(
+            "expected a pipeline description or a model, got neither: add --model FILE, --classify FILE, or a PIPELINE such as pipelines/faces.toml"
+        )),
+        None => {
+            let classifiers = args.classify.iter().map(|text| Classifier::parse(text)).collect::<Result<_, _>>()?;
+            models = Models { detector: args.model.clone(), track: args.track, classifiers };
+            models.pipeline()?
+        }
+    };
+    let set: Vec<_> =
+        of_models.into_iter().chain(args.set.clone()).chain(args.device.clone().map(|device| ("device".to_owned(), device))).collect();
+    check_labels(&models, &set)?;
+    let is_many = names.len() > 1;
+    let plans = args.input.iter().zip(names).map(|(input, name)| plan(args, (&spec, &set), credentials, input, name, is_many));
+    Ok(plans.collect())
+}
+
+/// How a run reads its description again.
+struct Again<'a> {
+    /// Returns the new plans of the streams that run.
+    reads_again: &'a (dyn Fn() -> anyhow::Result<Vec<Result<Plan, pipeline::Error>>> + Sync),
+    reloads: &'a Reloads,
+    requests: reload::Requests,
 }
 
 fn plan(
@@ -401,6 +424,7 @@ fn play(
     names: &[String],
     interrupt: &Interrupt,
     (trace, events, service): (Option<&Trace>, Option<&Events>, &Service),
+    again: Again<'_>,
     quiet: bool,
     terminal: &Terminal,
 ) -> Vec<Result<Ending, pipeline::Error>> {
@@ -423,7 +447,7 @@ fn play(
         true => terminal.warn(format_args!("stream {}: {text}", playable_names[plan_idx])),
         false => terminal.warn(text),
     };
-    let ended = streams::run_all(&playable, interrupt, |plan_idx, event| {
+    let mut report = |plan_idx: usize, event: &Event| {
         service.record(plan_idx, event);
         if let Some(events) = events {
             events.write(event, playable_names[plan_idx], &playable[plan_idx].input.name());
@@ -444,8 +468,23 @@ fn play(
                     (gap.as_secs_f64(), if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") });
                 tell(plan_idx, &format_args!("the source is back after {gap:.1} s and {attempts}"));
             }
+            Event::Reloaded(Ok(())) => tell(plan_idx, &"continues with the description as it is now"),
+            Event::Reloaded(Err(error)) => tell(plan_idx, &format_args!("not reloaded, and continues as before: {error}")),
             Event::Started | Event::Ended(_) => {}
         }
+    };
+    let Again { reads_again, reloads, requests } = again;
+    let ended = std::thread::scope(|scope| {
+        let started = |handle: &PipelineHandle, streams: &[Option<StreamId>]| {
+            let (handle, streams) = (handle.clone(), streams.to_vec());
+            let serve = move || requests.serve(&handle, &streams, reads_again, service, terminal);
+            if let Err(error) = std::thread::Builder::new().name("roiflow-reload".to_owned()).spawn_scoped(scope, serve) {
+                terminal.warn(format_args!("SIGHUP has no effect: cannot start the thread that reads the description again: {error}"));
+            }
+        };
+        let ended = streams::run_all_with(&playable, interrupt, started, &mut report);
+        reloads.end();
+        ended
     });
     bar.finish();
     let mut ended = ended.into_iter();

@@ -3,8 +3,10 @@
 //! - `READY=1` when each stream has delivered a frame, waits for a lost source, or has ended.
 //! - `WATCHDOG=1`, twice per interval of the unit, while each stream makes progress. A stream that waits for its source makes progress:
 //!   restarting the process would not bring the camera back.
+//! - `RELOADING=1` with SIGHUP, and `READY=1` when each stream has answered whether it continues with the new description.
 //! - `STOPPING=1` with the first signal, and at the end of the run.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,8 @@ struct Shared {
 struct State {
     streams: Vec<Stream>,
     is_ready: bool,
+    /// Streams that have not answered to the last reload.
+    reloading: BTreeSet<usize>,
     is_stopping: bool,
     is_ended: bool,
 }
@@ -71,7 +75,13 @@ impl Service {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return Self(None);
         }
-        let state = State { streams: vec![Stream::Starting; n_streams], is_ready: false, is_stopping: false, is_ended: false };
+        let state = State {
+            streams: vec![Stream::Starting; n_streams],
+            is_ready: false,
+            reloading: BTreeSet::new(),
+            is_stopping: false,
+            is_ended: false,
+        };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         if let Some(interval) = sd_notify::watchdog_enabled() {
             let of_thread = shared.clone();
@@ -92,8 +102,29 @@ impl Service {
         }
         let is_ready = !state.is_ready && state.streams.iter().all(|stream| *stream != Stream::Starting);
         state.is_ready |= is_ready;
+        let has_answered = matches!(event, Event::Reloaded(_) | Event::Ended(_)) && state.reloading.remove(&stream_idx);
+        let is_reloaded = has_answered && state.reloading.is_empty() && state.is_ready;
         drop(state);
-        if is_ready {
+        if is_ready || is_reloaded {
+            send(&[NotifyState::Ready]);
+        }
+    }
+
+    /// These streams are asked to continue with a new description.
+    pub(super) fn reload(&self, streams: impl IntoIterator<Item = usize>) {
+        let Some(shared) = &self.0 else { return };
+        let mut state = shared.lock();
+        if !state.is_ready || state.is_stopping {
+            return;
+        }
+        state.reloading = streams.into_iter().collect();
+        let is_reloaded = state.reloading.is_empty();
+        drop(state);
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => send(&[NotifyState::Reloading, now]),
+            Err(error) => tracing::warn!("cannot read the clock for systemd: {error}"),
+        }
+        if is_reloaded {
             send(&[NotifyState::Ready]);
         }
     }

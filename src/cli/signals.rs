@@ -1,7 +1,8 @@
 //! Signal handling of a run, and the resulting exit codes.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP drains the run, so that its files are complete. A second signal or the
-//! timeout `MAX_RUN` ends the process at once. The exit code is that of a process killed by the signal.
+//! The first SIGINT or SIGTERM drains the run, so that its files are complete. A second signal or the timeout `MAX_RUN` ends the process at
+//! once. The exit code is that of a process killed by the signal. SIGHUP does the same if the process has a terminal, which is then closed.
+//! In a service, which has no terminal, SIGHUP reads the description again.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -13,6 +14,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
+use super::reload::Reloads;
 use super::service::Service;
 use super::terminal::Terminal;
 use super::trace::Trace;
@@ -55,16 +57,28 @@ pub(super) fn check_forced(forced: bool) -> anyhow::Result<()> {
 }
 
 /// Installs the signal handlers.
-pub(super) fn handle(interrupt: &Interrupt, trace: Option<&Trace>, service: &Service, terminal: &Terminal) -> anyhow::Result<()> {
+pub(super) fn handle(
+    interrupt: &Interrupt,
+    trace: Option<&Trace>,
+    service: &Service,
+    reloads: &Reloads,
+    terminal: &Terminal,
+) -> anyhow::Result<()> {
+    let hangup_reloads = !has_terminal();
     let mut handled = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {
         handled.push(SIGHUP);
     }
     let mut signals = Signals::new(handled).context("cannot handle signals")?;
-    let (interrupt, trace, service, terminal) = (interrupt.clone(), trace.cloned(), service.clone(), terminal.clone());
+    let (interrupt, trace, service, reloads, terminal) =
+        (interrupt.clone(), trace.cloned(), service.clone(), reloads.clone(), terminal.clone());
     let body = move || {
         let mut first: Option<Instant> = None;
         for signal in signals.forever() {
+            if signal == SIGHUP && hangup_reloads {
+                reloads.request();
+                continue;
+            }
             match first {
                 Some(first) if first.elapsed() < TOGETHER => continue,
                 Some(_) => low_level::exit(128 + signal),
@@ -116,6 +130,14 @@ fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
+}
+
+/// Whether the process has a controlling terminal. If unknown: true.
+fn has_terminal() -> bool {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name in parentheses: state, parent, group, session, terminal.
+    let number = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(4));
+    number.is_none_or(|number| number != "0")
 }
 
 /// The signal that ends a process after the reader of its standard output has closed the pipe.

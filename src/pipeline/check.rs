@@ -37,7 +37,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
             continue;
         }
         if let Some(found) = pipeline.by_name(&element.name) {
-            check_model(&element.factory, &found, &plan.engine).map_err(|why| named(Error::failed(format!("{}: {why}", element.name))))?;
+            load_model(&element.factory, &found, &plan.engine).map_err(|why| named(Error::failed(format!("{}: {why}", element.name))))?;
         }
     }
     Ok(missing)
@@ -69,10 +69,22 @@ fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
     Ok(())
 }
 
-/// Loads the model of an inference element as the element would.
-fn check_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result<(), String> {
+/// Loads the models of a pipeline as its elements would. Elements that start while the result exists load no model again.
+///
+/// # Errors
+/// Returns an error with the name of the element whose model cannot be loaded.
+pub(super) fn load_models(pipeline: &gst::Pipeline, plan: &Plan) -> Result<Vec<Stage>> {
+    let elements = plan.elements.iter().filter_map(|element| Some((element, pipeline.by_name(&element.name)?)));
+    let loaded = elements.map(|(element, found)| {
+        load_model(&element.factory, &found, &plan.engine).map_err(|why| Error::failed(format!("{}: {why}", element.name)))
+    });
+    loaded.filter_map(Result::transpose).collect()
+}
+
+/// Loads the model of an inference element as the element would. Returns `None` for other elements.
+fn load_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result<Option<Stage>, String> {
     if !["roidetect", "roiclassify"].contains(&factory) {
-        return Ok(());
+        return Ok(None);
     }
     let text = |property: &str| element.property::<Option<String>>(property).filter(|text| !text.is_empty());
     let threshold = |property: &str| Some(element.property::<f32>(property)).filter(|threshold| *threshold >= 0.0);
@@ -98,5 +110,5 @@ fn check_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result
         }
         _ => Stage::classifier(&options),
     };
-    loaded.map(drop).map_err(|error| error.to_string())
+    loaded.map(Some).map_err(|error| error.to_string())
 }

@@ -108,6 +108,8 @@ pub enum Event {
         /// Number of attempts, including the successful one.
         attempts: u64,
     },
+    /// The stream continues with the plan of [`PipelineHandle::reload`], or with its earlier plan and this error.
+    Reloaded(Result<()>),
     /// The stream ended. No events follow.
     Ended(Result<Ending>),
 }
@@ -213,6 +215,15 @@ impl PipelineHandle {
     /// Stops a stream at once: frames in flight are lost, and files may be incomplete. Does not block.
     pub fn stop(&self, stream: StreamId) {
         self.0.inbox.send(Input::Request(stream, Request::Stop));
+    }
+
+    /// Continues a stream with another plan. Does not block: [`Event::Reloaded`] follows.
+    ///
+    /// First the elements and models of the plan are checked while the stream runs. If they are valid, the stream drains and starts a new
+    /// pipeline, as after a lost source: results are appended, and numbers and track IDs go on. Otherwise the stream continues unchanged.
+    /// Only inputs with an address can be reloaded, because files would begin again.
+    pub fn reload(&self, stream: StreamId, plan: &Plan) {
+        self.0.inbox.send(Input::Request(stream, Request::Reload(Box::new(plan.clone()))));
     }
 
     /// Blocks until a stream has ended, and returns the result.

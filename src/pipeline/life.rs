@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::carry::Carried;
 use super::handle::{Board, Event, StreamId};
-use super::restart::Backoff;
+use super::restart::{Backoff, End};
 use super::session::{Finished, NewSession, Parts, Session};
 use super::supervisor::{self, Inbox, Request};
-use super::{Ending, Error, Input, Plan, Result};
+use super::{Ending, Error, Input, Plan, Result, check};
+use crate::stages::Stage;
 
 /// Maximum number of abandoned pipelines, which hang while they stop. With more of them, the next attempt of the stream waits.
 const MAX_ABANDONED: usize = 2;
@@ -29,8 +30,10 @@ pub(super) struct Life {
     stream: StreamId,
     board: Arc<Board>,
     inbox: Arc<Inbox>,
-    /// The plan of the first session.
+    /// The plan of the next session. The first session had it too, unless the plan was reloaded.
     plan: Plan,
+    /// A plan that replaces `plan` when the current session has ended.
+    next_plan: Option<NextPlan>,
     state: State,
     /// Number of the current session, from 0. Requests of earlier sessions are ignored.
     attempt: u32,
@@ -45,9 +48,17 @@ pub(super) struct Life {
     /// Why a session was stopped during an outage.
     leaving: Option<Leaving>,
     carried: Carried,
+    /// Models of a reloaded plan, until its first session has them.
+    models: Vec<Stage>,
     /// The combined ending of all sessions that have ended.
     past: Ending,
     abandoned: Vec<Weak<Parts>>,
+}
+
+/// A valid plan with its models, which are loaded until the next session has started.
+struct NextPlan {
+    plan: Plan,
+    models: Vec<Stage>,
 }
 
 enum State {
@@ -80,6 +91,7 @@ impl Life {
             board,
             inbox,
             plan,
+            next_plan: None,
             state: State::Running(Box::new(session)),
             attempt: 0,
             begin: Instant::now(),
@@ -90,6 +102,7 @@ impl Life {
             is_requested: false,
             leaving: None,
             carried: Carried::default(),
+            models: Vec::new(),
             past: Ending::default(),
             abandoned: Vec::new(),
         }
@@ -127,6 +140,20 @@ impl Life {
     /// Handles a request of the application. Returns `Break` with the ending if the stream has ended.
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
         self.is_requested |= matches!(request, Request::Drain | Request::Stop);
+        let request = match request {
+            Request::Reload(plan) => {
+                self.check(*plan);
+                return ControlFlow::Continue(());
+            }
+            Request::Checked(plan, checked) => {
+                match checked {
+                    Ok(models) => self.reload(NextPlan { plan: *plan, models }),
+                    Err(error) => self.board.report(self.stream, Event::Reloaded(Err(error))),
+                }
+                return ControlFlow::Continue(());
+            }
+            request => request,
+        };
         match (&mut self.state, &request) {
             (State::Running(session), Request::Drain) if self.outage.is_some() && session.frames().is_none() => {
                 self.leaving.get_or_insert(Leaving::Interrupted);
@@ -191,6 +218,49 @@ impl Life {
         ticked
     }
 
+    /// Checks a new plan on a separate thread: builds its pipeline, and loads its models.
+    fn check(&self, plan: Plan) {
+        let is_valid = matches!((&self.plan.input, &plan.input), (Input::Uri(_), Input::Uri(_))) && plan.can_restart();
+        if !is_valid {
+            let error = Error::usage(
+                "expected an input with an address, such as rtsp://, and no video to a pipe, to continue with another description: other inputs \
+                 would begin again",
+            );
+            return self.board.report(self.stream, Event::Reloaded(Err(error)));
+        }
+        let (inbox, stream) = (self.inbox.clone(), self.stream);
+        let send = move |plan, checked| inbox.send(supervisor::Input::Request(stream, Request::Checked(Box::new(plan), checked)));
+        let spawned = std::thread::Builder::new().name("roiflow-check".to_owned()).spawn(move || {
+            let checked = NewSession::build(&plan, 0).and_then(|session| check::load_models(session.pipeline(), &plan));
+            send(plan, checked);
+        });
+        if let Err(error) = spawned {
+            let error = Error::failed(format!("cannot start the thread that checks a description: {error}"));
+            self.board.report(self.stream, Event::Reloaded(Err(error)));
+        }
+    }
+
+    /// Continues with another plan, as soon as the current session has drained.
+    fn reload(&mut self, next_plan: NextPlan) {
+        self.next_plan = Some(next_plan);
+        match &mut self.state {
+            State::Running(session) if self.outage.is_some() && session.frames().is_none() => session.abort(),
+            // The session only stops, so its end is no break of this handler.
+            State::Running(session) => drop(session.handle(Request::Drain)),
+            State::Waiting(_) => self.replace_plan(),
+            State::Building => {}
+        }
+    }
+
+    /// Uses the next plan from now on, if there is one.
+    fn replace_plan(&mut self) {
+        if let Some(NextPlan { plan, models }) = self.next_plan.take() {
+            self.plan = plan;
+            self.models = models;
+            self.board.report(self.stream, Event::Reloaded(Ok(())));
+        }
+    }
+
     /// Builds the next pipeline on a separate thread.
     fn build(&mut self, now: Instant) {
         self.abandoned.retain(|parts| parts.strong_count() > 0);
@@ -224,6 +294,12 @@ impl Life {
             Ok(session) => session,
             Err(error) => return self.break_off(Some(error)),
         };
+        if self.next_plan.is_some() {
+            // The plan was reloaded while this pipeline of the earlier plan was built.
+            self.replace_plan();
+            self.build(Instant::now());
+            return ControlFlow::Continue(());
+        }
         self.carried.continue_in(session.pipeline(), self.begin.elapsed());
         self.board.restart(self.stream, session.meter(), &self.past.stats);
         let warnings = self.past.warnings.clone();
@@ -240,6 +316,8 @@ impl Life {
         if !std::mem::replace(&mut self.has_played, true) {
             self.limit_at = self.plan.limits.duration.and_then(|duration| first.checked_add(duration));
         }
+        // The elements of this session have their models now.
+        self.models.clear();
         let Some(Outage { n_attempts, .. }) = self.outage.take() else { return };
         let gap = self.backoff.lost_since().map_or(Duration::ZERO, |since| first.saturating_duration_since(since));
         self.past.stats.time_down += gap;
@@ -254,7 +332,7 @@ impl Life {
         let State::Running(session) = &self.state else { return ControlFlow::Continue(()) };
         let frames = session.frames();
         let Finished { ending, error, end, carried } = finished;
-        let is_requested = ending.interrupted || self.is_requested;
+        let is_requested = self.is_requested || ending.interrupted && self.next_plan.is_none();
         self.past = self.past.and(ending);
         match self.leaving {
             Some(Leaving::GivesUp) => return self.break_off(Some(self.gave_up())),
@@ -263,6 +341,19 @@ impl Life {
                 return self.break_off(None);
             }
             None => {}
+        }
+        if self.next_plan.is_some() && !is_requested {
+            self.past.interrupted = false;
+            self.replace_plan();
+            let is_at_limit = |n_frames| self.plan.limits.n_frames.is_some_and(|limit| n_frames >= limit);
+            if end == End::Final && error.is_none() {
+                self.carried = std::mem::take(&mut self.carried).and(carried.unwrap_or_default());
+                if is_at_limit(self.carried.n_frames) || self.limit_at.is_some_and(|limit| limit <= Instant::now()) {
+                    return self.break_off(None);
+                }
+                self.build(Instant::now());
+                return ControlFlow::Continue(());
+            }
         }
         let is_live = matches!(&self.plan.input, Input::Uri(uri) if uri.is_live());
         let can_restart = matches!(self.plan.input, Input::Uri(_)) && self.plan.can_restart();

@@ -281,7 +281,7 @@ impl Session {
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Box<Finished>> {
         match request {
             Request::Stopped(finished) => return ControlFlow::Break(finished),
-            Request::Built(_) => {}
+            Request::Built(_) | Request::Reload(_) | Request::Checked(..) => {}
             Request::Message(message) => self.on_message(&message),
             _ if matches!(self.state, State::Stopping(_)) => {}
             Request::Warning(warning) => self.warn(warning),

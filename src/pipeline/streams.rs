@@ -109,13 +109,24 @@ fn is_file_url(url: &str) -> bool {
 
 /// Plays all plans at the same time, each to its end, and returns their results in the order of the plans. Calls `report` with the index
 /// of the plan on this thread.
-pub fn run_all(plans: &[Plan], interrupt: &Interrupt, mut report: impl FnMut(usize, &Event)) -> Vec<Result<Ending>> {
+pub fn run_all(plans: &[Plan], interrupt: &Interrupt, report: impl FnMut(usize, &Event)) -> Vec<Result<Ending>> {
+    run_all_with(plans, interrupt, |_, _| {}, report)
+}
+
+/// Like [`run_all`]. Calls `started` with the streams in the order of the plans, `None` for a plan whose pipeline cannot be built.
+pub fn run_all_with(
+    plans: &[Plan],
+    interrupt: &Interrupt,
+    started: impl FnOnce(&PipelineHandle, &[Option<StreamId>]),
+    mut report: impl FnMut(usize, &Event),
+) -> Vec<Result<Ending>> {
     let (handle, mut events) = match PipelineHandle::new() {
         Ok(new) => new,
         Err(error) => return plans.iter().map(|_| Err(error.clone())).collect(),
     };
     let streams: Vec<Result<StreamId>> = plans.iter().map(|plan| handle.add(plan)).collect();
     interrupt.attach(&handle);
+    started(&handle, &streams.iter().map(|added| added.as_ref().ok().copied()).collect::<Vec<_>>());
     for (plan_idx, failed) in streams.iter().enumerate().filter_map(|(plan_idx, added)| Some((plan_idx, added.as_ref().err()?))) {
         report(plan_idx, &Event::Ended(Err(failed.clone())));
     }

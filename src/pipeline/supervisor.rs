@@ -16,7 +16,8 @@ use gstreamer as gst;
 use super::handle::StreamId;
 use super::life::Life;
 use super::session::{Finished, NewSession};
-use super::{Ending, Error, Result};
+use super::{Ending, Error, Plan, Result};
+use crate::stages::Stage;
 
 /// Input of the loop.
 pub(super) enum Input {
@@ -42,6 +43,10 @@ pub(super) enum Request {
     Drain,
     /// The stream must stop at once.
     Stop,
+    /// The stream must continue with this plan.
+    Reload(Box<Plan>),
+    /// The elements and models of a plan that was requested by `Reload` were checked.
+    Checked(Box<Plan>, Result<Vec<Stage>>),
     /// The stream's pipeline has stopped.
     Stopped(Box<Finished>),
     /// The pipeline of the next session is built.

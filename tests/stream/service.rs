@@ -1,11 +1,13 @@
-//! Messages to systemd.
+//! Messages to systemd, and SIGHUP.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cli::{Folder, command};
+use crate::cli::{Folder, command, lines};
+use crate::endings::{Said, n_lines};
+use crate::harness::eventually;
 use crate::rtsp::{Server, signal};
 
 /// Time limit of a wait; a longer one counts as a hang.
@@ -16,10 +18,21 @@ struct Systemd(UnixDatagram);
 
 impl Systemd {
     fn start(folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Child) {
+        Self::start_command(command(), folder, watchdog, arguments)
+    }
+
+    /// Like [`Systemd::start`], in a process without a terminal, as a service.
+    fn start_without_terminal(folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Child) {
+        // `setsid` only forks if it leads a process group, which a child of a test does not.
+        let mut without = Command::new("setsid");
+        without.arg(command().get_program()).stderr(Stdio::piped());
+        Self::start_command(without, folder, watchdog, arguments)
+    }
+
+    fn start_command(mut command: Command, folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Child) {
         let path = folder.file("notify");
         let _was_there = std::fs::remove_file(&path);
         let socket = UnixDatagram::bind(&path).unwrap();
-        let mut command = command();
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", watchdog.as_micros().to_string());
         let child = command.args(["run", &folder.file("colors.toml"), "-q"]).args(arguments).stdin(Stdio::null()).spawn().unwrap();
         (Self(socket), child)
@@ -85,7 +98,7 @@ fn watchdog_is_fed_while_source_is_lost() {
 fn watchdog_starves_when_results_are_not_read() {
     let folder = Folder::new("service-stuck");
     let fifo = folder.file("fifo");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     // The FIFO has a reader that never reads.
     let _reader = std::fs::File::options().read(true).write(true).open(&fifo).unwrap();
     let arguments = ["--input", "test:100000000", "--json", &fifo];
@@ -98,4 +111,80 @@ fn watchdog_starves_when_results_are_not_read() {
     }
     signal(&child, "KILL");
     child.wait().unwrap();
+}
+
+/// Waits for the messages of a reload.
+fn wait_for_reload(systemd: &Systemd) {
+    loop {
+        let message = systemd.next(LIMIT).expect("RELOADING=1");
+        if message == "WATCHDOG=1" {
+            continue;
+        }
+        let (first, second) = message.split_once('\n').unwrap_or_else(|| panic!("expected two lines, got {message}"));
+        assert!(first == "RELOADING=1" && second.starts_with("MONOTONIC_USEC="), "{message}");
+        return;
+    }
+}
+
+#[test]
+fn hangup_reads_the_description_again_and_keeps_the_old_one_if_it_is_broken() {
+    let folder = Folder::new("service-reload");
+    let Some(server) = Server::start(&[]) else { return };
+    let (json, colors) = (folder.file("o.jsonl"), folder.file("colors.toml"));
+    let uri = server.uri("rtspt", "", "/live");
+    // Without a terminal, as a service: in a process with a terminal, SIGHUP ends the run.
+    let options = ["--input", &uri, "--json", &json];
+    let (systemd, mut child) = Systemd::start_without_terminal(&folder, Duration::from_secs(30), &options);
+    let mut said = Said::of(&mut child);
+    systemd.wait_for("READY=1");
+    let n_results = |name: &str| lines(&json).iter().filter(|line| line["objects"][0][name].is_object()).count();
+    eventually("results of the classifier", || n_results("color") > 5);
+
+    let text = std::fs::read_to_string(&colors).unwrap();
+    for (broken, says) in [
+        (text.replace("[pipeline]", "[pipelines]"), "pipelines"),
+        (text.replace("color.onnx", "absent.onnx"), "absent.onnx"),
+        (text.replace("roioverlay", "roioverlaid"), "roioverlaid"),
+    ] {
+        std::fs::write(&colors, broken).unwrap();
+        signal(&child, "HUP");
+        wait_for_reload(&systemd);
+        systemd.wait_for("READY=1");
+        said.wait_for(says);
+        let n_before = n_lines(&json);
+        eventually("the run continues", || n_lines(&json) > n_before + 10);
+    }
+    assert!(lines(&json).iter().all(|line| line["objects"][0]["color"].is_object()), "no line without the classifier so far");
+
+    std::fs::write(&colors, text.replace("color.onnx", "brightness.onnx")).unwrap();
+    signal(&child, "HUP");
+    wait_for_reload(&systemd);
+    systemd.wait_for("READY=1");
+    said.wait_for("continues with the description as it is now");
+    eventually("results of the other classifier", || n_results("brightness") > 5);
+    signal(&child, "TERM");
+    systemd.wait_for("STOPPING=1");
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", said.rest());
+    let lines = lines(&json);
+    let frames: Vec<u64> = lines.iter().map(|line| line["frame"].as_u64().unwrap()).collect();
+    assert!(frames.iter().copied().eq(0..frames.len() as u64), "frame numbers go on: {frames:?}");
+    assert!(lines.windows(2).all(|pair| pair[0]["timestamp"].as_u64() <= pair[1]["timestamp"].as_u64()));
+}
+
+#[test]
+fn hangup_does_not_restart_a_file() {
+    let folder = Folder::new("service-reload-file");
+    let json = folder.file("o.jsonl");
+    let (systemd, mut child) =
+        Systemd::start_without_terminal(&folder, Duration::from_secs(30), &["--input", "test:100000000", "--json", &json]);
+    let mut said = Said::of(&mut child);
+    systemd.wait_for("READY=1");
+    signal(&child, "HUP");
+    wait_for_reload(&systemd);
+    systemd.wait_for("READY=1");
+    said.wait_for("not reloaded, and continues as before: expected an input with an address");
+    signal(&child, "TERM");
+    systemd.wait_for("STOPPING=1");
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", said.rest());
+    assert!(n_lines(&json) > 0);
 }
