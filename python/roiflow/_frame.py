@@ -146,6 +146,16 @@ class FrameObject:
         """Results of classifiers for this object, by the name of the attribute."""
         return _attributes(((name, data) for name, data in self._data.items() if name not in _OBJECT_KEYS), self._size)
 
+    def crop(self, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """The pixels of the box in `frame.image`, clipped to the frame: a view, not a copy.
+
+        Raises ValueError if the image has another size than the frame.
+        """
+        if (image.shape[1], image.shape[0]) != self._size:
+            raise ValueError(f"expected the image of this frame, of {self._size}, got an image of {(image.shape[1], image.shape[0])}")
+        x, y, width, height = (int(self._data[key]) for key in ("x", "y", "w", "h"))
+        return image[y : y + height, x : x + width]
+
     def to_dict(self) -> dict[str, Any]:
         """The object as in the JSON line. The dictionary belongs to the frame: do not change it."""
         return self._data
@@ -158,12 +168,26 @@ class FrameObject:
 
 
 class Frame:
-    """The results of one frame, without its image."""
+    """The results of one frame, with its image if the pipeline was created with `image=`."""
 
-    __slots__ = ("_data", "_objects")
+    __slots__ = ("_data", "_image", "_objects")
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data, self._objects = data, cast("list[FrameObject] | None", None)
+    def __init__(self, data: dict[str, Any], image: npt.NDArray[np.uint8] | None = None) -> None:
+        self._data, self._image = data, image
+        self._objects = cast("list[FrameObject] | None", None)
+
+    @property
+    def image(self) -> npt.NDArray[np.uint8]:
+        """The image as an array [H, W, 3] of uint8, without boxes: the frame that the models got.
+
+        The array is a view of memory that the command wrote, without a copy. It belongs to the program as long as the program refers to
+        it, and may be changed. After `os.fork`, use a copy: the child process does not keep the memory.
+
+        Raises ValueError if the pipeline was created without `image=`, or was closed before it wrote the pixels of this frame.
+        """
+        if self._image is None:
+            raise ValueError('this frame has no image: expected a pipeline with image="rgb" or image="bgr", which was not closed')
+        return self._image
 
     @property
     def index(self) -> int:

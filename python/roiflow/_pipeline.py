@@ -5,7 +5,8 @@ A pipeline runs in a child process, not in the Python process, for two reasons:
 - The package must not link GStreamer. It stays small, and works on machines without GStreamer.
 - A crash of a decoder or a driver ends the child, and raises `PipelineError`. The Python process continues.
 
-The child writes one JSON line for each frame to a pipe. If the program does not read, the pipe fills up, and the child waits.
+The child writes one JSON line for each frame to a pipe. If the program does not read, the pipe fills up, and the child waits. Images are
+passed in shared memory, see `_frame_memory`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ import weakref
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Union
 
+import numpy as np
+import numpy.typing as npt
+
 from roiflow._frame import Frame
+from roiflow._frame_memory import FrameMemory, checked_color
 from roiflow._roiflow import Error
 
 __all__ = ["Pipeline", "PipelineError", "find_command"]
@@ -140,14 +145,16 @@ class _Reader:
                     _LOGGER.warning("%s", text)
 
 
-def _end(reader: _Reader, watcher: subprocess.Popen[bytes] | None, owner: int) -> None:
+def _end(reader: _Reader, watcher: subprocess.Popen[bytes] | None, memory: FrameMemory | None, owner: int) -> None:
     """End a child process: send SIGTERM, read until it has ended, and send SIGKILL after a timeout. Called once for each child."""
     if os.getpid() != owner:
         return  # This process is a fork of the process that started the child, and must not end the child.
     process = reader.process
     try:
-        # Read the pipes, so that the child is not blocked and can finish its files.
+        # Read the pipes, and end the shared memory, so that the child is not blocked and can finish its files.
         process.terminate()
+        if process.stdin is not None:
+            process.stdin.close()
         deadline = time.monotonic() + STOP_SECONDS
         while reader.open and time.monotonic() < deadline and process.poll() is None:
             reader.wait(min(deadline - time.monotonic(), 0.1))
@@ -165,38 +172,76 @@ def _end(reader: _Reader, watcher: subprocess.Popen[bytes] | None, owner: int) -
         for pipe in (process.stdout, process.stderr, None if watcher is None else watcher.stdin):
             if pipe is not None:
                 pipe.close()
+        if memory is not None:
+            memory.close()
 
 
 class _Run:
     """One run of the command."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], color: str | None) -> None:
+        memory = None if color is None else FrameMemory()
+        descriptors = () if memory is None else (memory.descriptor,)
+        options = [f"--frame-memory={descriptor}:{color}" for descriptor in descriptors]
         try:
             # In its own session, so that Ctrl-C in a terminal reaches only this process, which then ends the child with one signal.
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+                [*command[:2], *options, *command[2:]],
+                bufsize=0,
+                stdin=subprocess.DEVNULL if memory is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=descriptors,
+                start_new_session=True,
             )
         except OSError as error:
+            if memory is not None:
+                memory.close()
             raise PipelineError(f"cannot run the command `{command[0]}`: {error.strerror}. {_INSTALL}.") from error
+        self._memory = memory
         self._reader = _Reader(process)
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._is_closing = False
         # This also ends the child when this object is garbage-collected, and at the end of the interpreter.
-        self._finalizer = weakref.finalize(self, _end, self._reader, _watch(process.pid), os.getpid())
+        self._finalizer = weakref.finalize(self, _end, self._reader, _watch(process.pid), memory, os.getpid())
 
     @property
     def pid(self) -> int:
         return self._reader.process.pid
 
-    def next_line(self) -> bytes | None:
-        """The next JSON line; None at the end. Raises PipelineError if the command failed."""
+    def next_data(self) -> tuple[dict[str, Any], npt.NDArray[np.uint8] | None] | None:
+        """The next JSON line with its image; None at the end. Raises PipelineError if the command failed."""
         with self._lock:
             self._thread = threading.get_ident()
             try:
-                return self._next_line()
+                self._answer()
+                line = self._next_line()
+                return None if line is None else self._parsed(line)
             finally:
                 self._thread = None
+
+    def _parsed(self, line: bytes) -> tuple[dict[str, Any], npt.NDArray[np.uint8] | None]:
+        try:
+            data: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise PipelineError(f"cannot read results: expected a JSON line from the command, got {line[:200]!r}") from error
+        if self._memory is None or (place := data.pop("image", None)) is None:
+            return data, None
+        image = self._memory.image(place)
+        self._answer()
+        return data, image
+
+    def _answer(self) -> None:
+        """Tell the command which lines were read, and which images are no longer used."""
+        pipe = self._reader.process.stdin
+        if self._memory is None or pipe is None or pipe.closed:
+            return
+        if answers := self._memory.answers():
+            try:
+                pipe.write(answers)
+            except OSError:
+                pass  # The command has ended. Its exit code tells the reason.
 
     def _next_line(self) -> bytes | None:
         reader = self._reader
@@ -302,7 +347,7 @@ class Pipeline:
 
     The command `roiflow` runs the pipeline in a child process. Each `for` loop starts the command, and the end of the loop ends the
     command. A further `for` loop reads the inputs from the beginning. The child waits while the program does not take frames; up to 128 KiB
-    of results are buffered. Frames have no images. Warnings of the command go to the logger `roiflow.pipeline`.
+    of results are buffered. Warnings of the command go to the logger `roiflow.pipeline`.
     """
 
     def __init__(
@@ -317,6 +362,7 @@ class Pipeline:
         frames: int | None = None,
         seconds: float | None = None,
         loop: bool = False,
+        image: str | None = None,
         arguments: Iterable[str] = (),
         parameters: Mapping[str, ParameterValue] | None = None,
         **named_parameters: ParameterValue,
@@ -330,6 +376,7 @@ class Pipeline:
         - `device`: the device that runs the models.
         - `frames`, `seconds`: end each stream after this number of frames or seconds of stream time.
         - `loop`: restart the input when it ends.
+        - `image`: "rgb" or "bgr", so that each frame has an `image` with colors in this order (OpenCV uses "bgr"). None: no images.
         - `arguments`: further arguments of `roiflow run`, such as `["--video", "out.mp4"]`.
         - other keywords: parameters of the description. `_` stands for `-`: `detector_description` sets `detector-description`.
         - `parameters`: parameters of the description by their exact names.
@@ -337,6 +384,7 @@ class Pipeline:
         Raises PipelineError if there is no command, TypeError and ValueError for wrong arguments. Wrong names of parameters, and inputs
         that cannot be read, raise PipelineError in the `for` loop.
         """
+        self._image = checked_color(image)
         self._is_running = False
         self._run: _Run | None = None
         self.events: collections.deque[dict[str, Any]] = collections.deque(maxlen=MAX_EVENTS)
@@ -386,17 +434,18 @@ class Pipeline:
         self._is_running = True
         try:
             self.events.clear()
-            run = self._run = _Run(self._command)
+            run = self._run = _Run(self._command, self._image)
             try:
-                while (line := run.next_line()) is not None:
-                    try:
-                        data = json.loads(line)
-                    except ValueError as error:
-                        raise PipelineError(f"cannot read results: expected a JSON line from the command, got {line[:200]!r}") from error
+                while (next_data := run.next_data()) is not None:
+                    data, image = next_data
                     if "event" in data:
                         self.events.append(data)
-                    else:
-                        yield Frame(data)
+                        continue
+                    frame = Frame(data, image)
+                    # Keep no reference to the image while the program works on the frame.
+                    del next_data, image
+                    yield frame
+                    del frame
             finally:
                 run.close()
         finally:

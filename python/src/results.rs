@@ -167,6 +167,7 @@ impl PyResults {
                 pts_ns: None,
                 time: SystemTime::now(),
                 message_id: None,
+                image: None,
             };
             let mut line = Vec::new();
             json::write_line(&mut line, results, &context).map(|()| line)

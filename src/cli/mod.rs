@@ -9,6 +9,7 @@ mod bench;
 mod describe;
 mod devices;
 mod events;
+mod frame_memory;
 mod inspect;
 mod manual;
 mod panics;

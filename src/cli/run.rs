@@ -9,6 +9,7 @@ use clap::builder::TypedValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::events::Events;
+use super::frame_memory::FrameMemoryArg;
 use super::reload::{self, Reloads};
 use super::service::Service;
 use super::signals;
@@ -129,6 +130,9 @@ pub(super) struct Args {
     /// Append the lines of --json to an existing file
     #[arg(long, requires = "json", conflicts_with_all = ["video", "trace"])]
     append: bool,
+    /// For the Python package: write the pixels of each frame to this open file, and read on standard input which frames are in use
+    #[arg(long, value_name = "DESCRIPTOR:COLOR", hide = true, requires = "json", value_parser = FrameMemoryArg::parse)]
+    frame_memory: Option<FrameMemoryArg>,
     /// Print no progress and no summary
     #[arg(long, short)]
     quiet: bool,
@@ -232,8 +236,14 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
     let names = naming::names(&args.input, &args.name)?;
+    let frame_memory = args.frame_memory.map(FrameMemoryArg::open).transpose()?;
     let is_many = names.len() > 1;
-    let plans = read_plans(&args, &credentials, &names)?;
+    let read = || {
+        let mut plans = read_plans(&args, &credentials, &names)?;
+        plans.iter_mut().flatten().for_each(|plan| plan.outputs.frame_memory.clone_from(&frame_memory));
+        anyhow::Ok(plans)
+    };
+    let plans = read()?;
     // Usage errors are reported before anything runs. With a single input, every error is reported here, because there is nothing else to
     // run.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
@@ -261,7 +271,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     signals::handle(&interrupt, trace.as_ref(), &service, &reloads, terminal)?;
     let begin = Instant::now();
     let reads_again = || {
-        let new = read_plans(&args, &credentials, &names)?;
+        let new = read()?;
         check_restart(&args, new.iter().flatten())?;
         Ok(new.into_iter().zip(&plans).filter(|(_, old)| old.is_ok()).map(|(new, _)| new).collect())
     };

@@ -272,6 +272,7 @@ impl RoiflowResults {
                 pts_ns: *pts_ns,
                 time: *time,
                 message_id: None,
+                image: None,
             };
             let mut line = Vec::new();
             match json::write_line(&mut line, &self.results, &context) {

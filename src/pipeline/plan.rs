@@ -9,6 +9,7 @@ use super::limits::Limits;
 use super::restart::Restart;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, ImageFiles, Input, Result, Spec, file_uri, images_out, outputs, properties};
+use crate::elements::publish::FrameMemory;
 use crate::publish::{IfExists, Target};
 use crate::redaction;
 use crate::stages::{Engine, did_you_mean};
@@ -30,6 +31,8 @@ pub struct Outputs {
     pub images: Option<ImageFiles>,
     /// Whether the video is shown in a window.
     pub show: bool,
+    /// Shared memory that gets the pixels of each frame with a JSON line.
+    pub frame_memory: Option<FrameMemory>,
     /// Whether frames are passed to the application.
     pub application: bool,
     /// Whether the input is played again when it ends.

@@ -40,6 +40,7 @@ fn cascade_on_an_image_equals_the_golden_results() {
         pts_ns: None,
         time: SystemTime::UNIX_EPOCH,
         message_id: None,
+        image: None,
     };
     let mut line = Vec::new();
     write_line(&mut line, &results, &context).unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use roiflow_results::json::{Context, SCHEMA_VERSION, write_line};
+use roiflow_results::json::{Context, ImagePlace, SCHEMA_VERSION, write_line};
 use roiflow_results::{
     Classification, Detection, FrameResults, Geometry, InferenceStatus, ObjectId, Outcome, Point, Rect, ScoredLabel, Size, TrackState,
 };
@@ -23,6 +23,7 @@ fn line(results: &FrameResults) -> Value {
         pts_ns: None,
         time: UNIX_EPOCH,
         message_id: Some("door/1/7"),
+        image: Some(ImagePlace { offset: 65_536, width: 640, height: 480 }),
     };
     let mut line = Vec::new();
     write_line(&mut line, results, &context).unwrap();

@@ -65,6 +65,19 @@ pub struct Context<'a> {
     pub time: SystemTime,
     /// Identifies the line in messages that may be delivered more than once.
     pub message_id: Option<&'a str>,
+    /// Place of the pixels in memory that the reader of the line shares with this process.
+    pub image: Option<ImagePlace>,
+}
+
+/// Place of a frame's pixels in shared memory: rows of 8-bit colors, three bytes per pixel, without gaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ImagePlace {
+    /// Offset of the first pixel in bytes.
+    pub offset: u64,
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
 }
 
 /// Appends one line of JSON with a line feed to `line`.
@@ -82,6 +95,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         time: rfc3339(context.time),
         message_id: context.message_id,
         source: context.source,
+        image: context.image,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
         classifications: Classifications(&results.classifications, results.size),
@@ -112,6 +126,8 @@ struct Frame<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     message_id: Option<&'a str>,
     source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<ImagePlace>,
     resolution: Option<Resolution>,
     inference: Inference<'a>,
     #[serde(skip_serializing_if = "Classifications::is_empty")]
@@ -399,6 +415,7 @@ mod tests {
             pts_ns: Some(1040),
             time: UNIX_EPOCH,
             message_id: None,
+            image: None,
         };
         let mut line = Vec::new();
         write_line(&mut line, results, &context).unwrap();

@@ -16,11 +16,13 @@ use gst_base::subclass::BaseTransformMode;
 use gst_base::subclass::prelude::*;
 use gstreamer as gst;
 use gstreamer_base as gst_base;
+use gstreamer_video as gst_video;
 
+use super::frame_memory::FrameMemory;
 use super::route::{Destination, Name, Route, cannot_open};
 use super::{Format, Method, Numbering, WhenFull};
 use crate::elements::if_exists::IfExists;
-use crate::elements::{caps, meta, origin, records};
+use crate::elements::{buffer, caps, meta, origin, records};
 use crate::frame::{FrameResults, InferenceStatus, Size, json};
 use crate::publish::{Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus};
 use crate::redaction;
@@ -92,6 +94,8 @@ struct State {
     n_records: u32,
     /// Frame size in the caps.
     size: Option<Size>,
+    /// Format of raw video.
+    info: Option<gst_video::VideoInfo>,
     n_frames: u64,
     /// Frame sizes before and after ROI metas were lost, and whether a warning was posted.
     lost_rois: Option<((Size, Size), bool)>,
@@ -112,6 +116,8 @@ pub struct RoiPublish {
     /// Time until which messages may wait for a reader.
     pub(super) deadline: Deadline,
     pub(super) numbering: Mutex<Numbering>,
+    /// Shared memory for the pixels of the frames.
+    pub(super) frame_memory: Mutex<Option<FrameMemory>>,
 }
 
 #[glib::object_subclass]
@@ -304,7 +310,7 @@ impl BaseTransformImpl for RoiPublish {
         self.is_flushing.store(false, Ordering::Release);
         let (epoch, route) = (milliseconds(SystemTime::now()), Arc::new(route));
         *self.state.lock().unwrap() =
-            Some(State { route, name, epoch, last_frame: None, n_records: 0, size: None, n_frames: 0, lost_rois: None });
+            Some(State { route, name, epoch, last_frame: None, n_records: 0, size: None, info: None, n_frames: 0, lost_rois: None });
         Ok(())
     }
 
@@ -321,6 +327,7 @@ impl BaseTransformImpl for RoiPublish {
     fn set_caps(&self, incaps: &gst::Caps, _outcaps: &gst::Caps) -> Result<(), gst::LoggableError> {
         if let Some(state) = self.state.lock().unwrap().as_mut() {
             state.size = caps::size_in_caps(incaps);
+            state.info = gst_video::VideoInfo::from_caps(incaps).ok();
         }
         Ok(())
     }
@@ -353,12 +360,21 @@ impl BaseTransformImpl for RoiPublish {
             let settings = self.settings.lock().unwrap();
             (settings.stream_id.clone(), settings.source.clone(), settings.add_empty_results)
         };
+        let image = self.share_pixels(buffer)?;
         let (route, is_first, message, lost_rois) = {
             let mut guard = self.state.lock().unwrap();
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
             let is_first = state.n_frames == 0;
             let mut numbering = self.numbering.lock().unwrap();
-            let message = state.message(buffer, self.stream_time(buffer), &mut numbering, stream_id, source.as_deref(), add_empty_results);
+            let message = state.message(
+                buffer,
+                self.stream_time(buffer),
+                &mut numbering,
+                stream_id,
+                source.as_deref(),
+                add_empty_results,
+                image.as_ref().map(|(_, place)| *place),
+            );
             drop(numbering);
             let lost_rois = state.lost_rois.as_mut().filter(|(_, is_reported)| !is_reported).map(|(sizes, is_reported)| {
                 *is_reported = true;
@@ -379,6 +395,9 @@ impl BaseTransformImpl for RoiPublish {
             // The first frame opens the destination even if the frame has no results.
             publisher.connect();
         }
+        if let (Some((memory, place)), None) = (&image, &message) {
+            memory.discard(place.offset);
+        }
         let published = message.map_or(Ok(()), |message| publisher.publish(message));
         published.map(|()| gst::FlowSuccess::Ok).map_err(|refused| match refused {
             Refused::Interrupted | Refused::Closed => gst::FlowError::Flushing,
@@ -391,6 +410,29 @@ impl RoiPublish {
     /// Returns the stream time of this buffer; `None` without a timestamp, and outside the segment.
     fn stream_time(&self, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
         self.obj().segment().downcast::<gst::ClockTime>().ok()?.to_stream_time(buffer.pts())
+    }
+
+    /// Writes the pixels of a frame to the shared memory, if there is one.
+    fn share_pixels(&self, buffer: &gst::Buffer) -> Result<Option<(FrameMemory, json::ImagePlace)>, gst::FlowError> {
+        let Some(memory) = self.frame_memory.lock().unwrap().clone() else { return Ok(None) };
+        let info = self.state.lock().unwrap().as_ref().and_then(|state| state.info.clone());
+        let share = || {
+            let info = info.ok_or_else(|| "expected raw video, got encoded frames; publish before the encoder".to_owned())?;
+            let frame = buffer::frame(buffer, &info).map_err(|error| error.to_string())?;
+            memory.write(&frame, || self.is_over()).map_err(|error| error.to_string())
+        };
+        match share() {
+            Ok(place) => Ok(place.map(|place| (memory.clone(), place))),
+            Err(error) => {
+                gst::element_imp_error!(self, gst::StreamError::Format, ("cannot share the pixels of a frame: {error}"));
+                Err(gst::FlowError::Error)
+            }
+        }
+    }
+
+    /// Whether the element is flushing or stopping.
+    fn is_over(&self) -> bool {
+        self.is_flushing.load(Ordering::Acquire) || self.deadline.remaining(Duration::MAX).is_err()
     }
 
     /// Opens the destination of a stream that ended without a frame.
@@ -432,8 +474,7 @@ impl RoiPublish {
         let Some((route, name)) = self.state.lock().unwrap().as_ref().map(|state| (state.route.clone(), state.name.clone())) else {
             return;
         };
-        let is_over = || self.is_flushing.load(Ordering::Acquire) || self.deadline.remaining(Duration::MAX).is_err();
-        let n_waiting = route.finish(is_over);
+        let n_waiting = route.finish(|| self.is_over());
         if let Some(folder) = name.spool.filter(|_| n_waiting > 0) {
             gst::element_imp_warning!(
                 self,
@@ -533,6 +574,7 @@ impl State {
         stream_id: Option<Arc<str>>,
         source: Option<&str>,
         add_empty: bool,
+        image: Option<json::ImagePlace>,
     ) -> Option<Message> {
         let own_frame_number = self.n_frames;
         self.n_frames += 1;
@@ -566,6 +608,7 @@ impl State {
             pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
             time: capture_time(buffer).unwrap_or_else(SystemTime::now),
             message_id: message_id.as_deref(),
+            image,
         };
         json::write_line(&mut message.payload, &results, &context).expect("every value has a form in JSON");
         message.payload.pop();

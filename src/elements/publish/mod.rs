@@ -18,9 +18,11 @@
 //! opened with the first frame, so a failed start does not change earlier results. The schema is that of DL Streamer's `gvametaconvert`,
 //! with additions. It is described in [`crate::frame::json`].
 
+mod frame_memory;
 mod imp;
 mod route;
 
+pub use frame_memory::FrameMemory;
 pub(super) use imp::capture_time;
 
 use gst::glib;
@@ -61,6 +63,12 @@ impl RoiPublish {
     pub fn numbering(&self) -> Numbering {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         *self.imp().numbering.lock().unwrap()
+    }
+
+    /// Also writes the pixels of each frame to shared memory; its lines contain their places. The frames must be raw video.
+    pub fn set_frame_memory(&self, memory: FrameMemory) {
+        use gst::subclass::prelude::ObjectSubclassIsExt;
+        *self.imp().frame_memory.lock().unwrap() = Some(memory);
     }
 
     /// Sets the time until which lines may wait for a reader of the destination. Later lines are counted as lost.
