@@ -349,6 +349,31 @@ def test_a_frame_without_an_image_says_how_to_get_one(tmp_path, monkeypatch):
         _ = frame.image
 
 
+def pipeline_snippets():
+    """The snippets about pipelines on the pages, which other tests cannot run because they need the command."""
+    pages = [ROOT / "docs" / "python.md", ROOT / "python" / "README.md"]
+    parts = [part for page in pages for part in page.read_text().split("```python,ignore\n")[1:]]
+    return [snippet for part in parts if "roiflow.Pipeline" in (snippet := part.split("```")[0])]
+
+
+@needs_command
+@pytest.mark.parametrize("snippet", pipeline_snippets())
+def test_the_snippets_about_pipelines_run(snippet, tmp_path):
+    pytest.importorskip("cv2")
+    # Small models and a clip stand in for the names on the pages.
+    list(pipeline(frames=5, arguments=["--video", str(tmp_path / "video.mp4")]))
+    graph = f"{{source}} ! roidetect model={RECTANGLE} device=CPU ! roiclassify model={COLOR} device=CPU ! {{json}} ! {{video}}"
+    (tmp_path / "small.toml").write_text(f'version = 1\nname = "small"\ndescription = "a test"\n[pipeline]\ngraph = """{graph}"""\n')
+    (tmp_path / "yolo11n.onnx").write_bytes((TINY / "ultralytics.onnx").read_bytes())
+    for name, small in (("faces", "small.toml"), ("rtsp://door/stream", "video.mp4"), ("rtsp://gate/stream", "video.mp4"), ("age", "color")):
+        snippet = snippet.replace(f'"{name}"', f'"{small}"')
+    done = subprocess.run(
+        [sys.executable, "-c", f"import cv2, roiflow\n{snippet}"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or list(tmp_path.glob("0-*.jpg"))
+
+
 @needs_command
 def test_a_loop_that_is_left_completes_the_files_of_the_command(tmp_path):
     video = tmp_path / "out.mp4"
