@@ -179,7 +179,8 @@ impl Share {
 }
 
 impl Pool {
-    /// This element's share of the pool at `address`. For a new pool, adapts the slots and returns the message to post.
+    /// This element's share of the pool at `address`. If the pool is new, also fits the number of slots to the size of the pool, and
+    /// returns the message to post on the bus, if any.
     pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {
         let mut report = None;
         if self.share.address != address {

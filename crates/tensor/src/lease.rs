@@ -26,8 +26,8 @@ struct Axis {
     n: usize,
 }
 
-/// Maximum number of axes of a span. Sufficient for every region of a tensor with four axes. If a region has more axes and they cannot be
-/// joined, its span covers additional bytes.
+/// Maximum number of axes of a span. Three suffice for every region of a tensor with four axes, because the innermost axis is the row
+/// (`row_bytes`). If a region has more axes and they cannot be joined, its span covers additional bytes.
 const MAX_AXES: usize = 3;
 
 impl Span {

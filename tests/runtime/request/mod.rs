@@ -47,7 +47,7 @@ pub fn port(name: &str, dims: &[usize]) -> Port {
     Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
 }
 
-/// Compiles a model from ports, without a file, for a separate device NULL.
+/// Compiles a model made from ports, without a file, for a new device `NULL` that only this model uses.
 pub fn compile_ports(script: Arc<Script>, inputs: Vec<Port>, outputs: Vec<Port>) -> CompiledModel {
     let mut core = Core::new();
     core.register(Arc::new(NullDevice::new(script)));
