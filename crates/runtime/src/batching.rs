@@ -1,18 +1,22 @@
-//! Batching: combines runs of several requests into one call of the engine. [`Config::batch_size`] sets the maximum number of runs in a
+//! Batching: combines runs of several requests into one call of the engine. [`Config::batch_size`] sets the maximum number of runs in one
 //! call.
 //!
-//! Each request contributes one batch item, and has its own tensors, steps and callback. Two compiled models execute the runs. `alone` is
-//! the model as the caller compiled it, for single runs. `together` has a dynamic first axis up to the batch size, for calls of several
-//! batch items. If the model already has such an axis, both are the same model. A run joins the [`collector`](super::collector), which
-//! decides whether the run is batched. A batched run copies its item out of the outputs of the call and skips the steps of the device. A
-//! single run executes the steps of the device, as it does without batching.
+//! Each request contributes one batch item to a call, and has its own tensors, steps and callback. Two compiled models execute the runs:
 //!
-//! When a call starts, the batch items are copied from the tensors of the requests in one pass. The tensors of the requests keep their
-//! values, for callbacks and steps, and for a single run if the call fails. A run cannot write its item into the tensor of the call
-//! directly, because the collector decides later whether there is a call.
+//! - `alone` executes single runs. It is the model as the caller compiled it.
+//! - `together` executes calls of several batch items. Its first axis is dynamic, up to the batch size. If the model of the caller already
+//!   has such an axis, `together` is the same model as `alone`.
 //!
-//! Three kinds of runs are not batched: runs whose own inputs have a batch size above 1, runs with a tensor in device memory, and
-//! synchronous runs. A synchronous run computes on the calling thread, which should not wait for other runs.
+//! The first step of a run offers its inputs to the [`collector`](super::collector), which decides whether the run is batched. A batched
+//! run copies its batch item out of the outputs of the call, and skips the steps of the device. A single run executes the steps of the
+//! device, as it does without batching.
+//!
+//! When a call starts, one pass copies the inputs from the tensors of the requests into the input tensors of the call. The tensors of the
+//! requests keep their values, because callbacks and steps may read them, and because the run executes alone if the call fails. A run
+//! cannot write its inputs directly into the tensors of the call, because only the collector decides, later, whether there is a call.
+//!
+//! Three kinds of runs are not batched: runs whose inputs already have a batch size above 1, runs with a tensor in device memory, and
+//! synchronous runs. A synchronous run computes on the calling thread, and this thread should not wait for the runs of other requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +47,7 @@ pub(super) fn gathering(
     config: &Config,
     executors: &Executors,
 ) -> Result<Arc<dyn DeviceModel>> {
-    // The requests for batched calls have no callbacks, so they need no executor for callbacks.
+    // No code sets a callback on the requests that execute the calls, so they need no executor for callbacks.
     let of_calls = Config { callback_thread: false, callback_executor: None, ..config.clone() };
     let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
     let first = alone.steps().into_iter().next().ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
@@ -68,8 +72,8 @@ pub(super) struct Opened {
     pub(super) model: CompiledModel,
 }
 
-/// A model whose first axis is dynamic up to `max_rows`. Recompiles the model if its first axis is fixed. Fails if the batch items depend
-/// on each other.
+/// Returns a model whose first axis is dynamic, for 1 to `max_rows` batch items. Recompiles the model if its first axis is fixed. Fails if
+/// the batch items depend on each other.
 pub(super) fn open_rows(
     device: &dyn Device,
     name: &str,
@@ -126,8 +130,9 @@ fn mixes_rows(how: &str) -> String {
     format!("its batch items are not independent ({how}), so the result of one run would depend on other runs; use batch size 1")
 }
 
-/// Checks that the first axis of all ports can be the batch. Returns whether the first axis of an input is fixed at 1, so that the model
-/// must be recompiled.
+/// Checks that the first axis of all ports can be the batch. `info` has the ports of the compiled model, `said` the ports of the model
+/// before compilation, with its declared axes. Returns whether the first axis of an input is fixed at 1, so that the model must be
+/// recompiled.
 fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
         return Err(refused("it has no inputs, so its runs cannot be batched; use batch size 1"));
@@ -161,8 +166,8 @@ fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> 
     Ok(info.inputs.iter().any(|port| port.shape.dims()[0] == Dim::Fixed(1)))
 }
 
-/// A compiled model that batches the runs of its requests. The model consists of the compiled model of the device and the collector of the
-/// runtime.
+/// A compiled model that batches the runs of its requests. It consists of the model that the device compiled (`alone`), and of the
+/// collector.
 struct BatchingModel {
     alone: Arc<dyn DeviceModel>,
     gathering: Gathering,
@@ -171,9 +176,9 @@ struct BatchingModel {
 /// The batching of a compiled model, see [`Config::batch_size`]. Only the runtime creates this type.
 pub struct Gathering {
     collector: Arc<Collector>,
-    /// The executor on which runs continue.
+    /// The executor on which a run continues after its batch item was computed.
     resume: Arc<dyn Executor>,
-    /// The number of batch items in all calls that the engine runs concurrently.
+    /// The number of batch items in all calls that the engine executes concurrently.
     n_rows: usize,
 }
 
@@ -224,14 +229,14 @@ impl Gathering {
     }
 }
 
-/// The registration of a request with the collector. The runs of such a request may be batched.
+/// The registration of one request with the collector. Only the runs of registered requests can be batched.
 pub(super) struct Seat {
     collector: Arc<Collector>,
     seat_idx: usize,
     resume: Arc<dyn Executor>,
     n_inputs: usize,
     n_outputs: usize,
-    /// The list that passes the inputs to the collector. Empty between runs.
+    /// An empty list between runs, kept to avoid allocations. A run fills it with its inputs and passes it to the collector.
     inputs: Vec<Tensor>,
     /// Whether the latest run was batched.
     is_gathered: bool,
@@ -241,8 +246,8 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// The two steps before the steps of the device: `join` offers the inputs to the collector, `batch` takes the run's batch item out of
-    /// the outputs of the call.
+    /// Returns the two steps that come before the steps of the device: `join` offers the inputs of the run to the collector, and `batch`
+    /// takes the run's batch item out of the outputs of the call.
     pub(super) fn steps(&self) -> [Step; 2] {
         let step = |name: &str, executor, task| Step { name: name.into(), executor, task, duration: Duration::ZERO };
         let waiting_room = self.collector.waiting_room(self.seat_idx);
@@ -282,12 +287,12 @@ impl Seat {
         }
     }
 
-    /// The durations of the device's steps, if the latest run was batched.
+    /// Returns the durations of the device's steps in the call; `None` if the latest run was not batched.
     pub(super) fn times(&self) -> Option<&[Duration]> {
         self.is_gathered.then_some(&*self.times)
     }
 
-    /// The execution times of the nodes in the call, if the latest run was batched and the device reported them.
+    /// Returns the execution times of the nodes in the call; `None` if the latest run was not batched, or if the device reported no times.
     pub(super) fn profile(&self) -> Option<Vec<NodeTime>> {
         self.profile.as_ref().filter(|_| self.is_gathered).map(|profile| profile.to_vec())
     }
@@ -300,7 +305,7 @@ impl Drop for Seat {
     }
 }
 
-/// The region of one batch item in a tensor.
+/// Returns the region of one batch item in a tensor.
 fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
     let shape = batch.shape();
     let (mut begin, mut end) = ([0; MAX_RANK], [0; MAX_RANK]);
@@ -309,7 +314,8 @@ fn row_of(batch: &Tensor, row_idx: usize) -> Result<Tensor> {
     Ok(batch.roi(&begin[..shape.len()], &end[..shape.len()])?)
 }
 
-/// Runs a few random batch items in one call and each item alone, and compares the outputs.
+/// Checks that the outputs of a batch item do not depend on the other items: runs a few random items in one call, then each item alone, and
+/// compares the outputs.
 fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> Result<()> {
     let precision = together.properties().config.precision;
     let batches = alone.inputs().iter().map(|port| noise(port, n_rows)).collect::<Result<Vec<_>>>()?;
@@ -337,7 +343,8 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> R
     Ok(())
 }
 
-/// A tensor of different random batch items. Integers are 0 or 1, because an integer may be an index, which must be in range.
+/// Creates a tensor of `n_rows` random batch items, which differ. Integers are 0 or 1, because the model may use an integer as an index,
+/// and a larger index may be out of range.
 fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     let mut is_batch = true;
     let mut extents = port.shape.dims().iter().map(|dim| match dim {
@@ -366,7 +373,7 @@ fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     Ok(tensor)
 }
 
-/// Describes the first difference of two outputs that is larger than rounding; `None` if there is none.
+/// Describes the first pair of values that differ by more than rounding can explain; `None` if there is none.
 fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Option<String>> {
     if one.shape() != of_all.shape() {
         return Ok(Some(format!("alone it has the shape {}, in a batch {}", one.shape(), of_all.shape())));
@@ -385,7 +392,7 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
             return Ok((a != b).then(|| "its bytes differ".to_owned()));
         }
     };
-    // Infinite values are close only if they are equal, because the difference of infinite values is NaN.
+    // `inf - inf` is NaN, so infinite values are compared with `==`, and only finite values with the tolerance.
     let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs());
     let is_close = |a: f32, b: f32| a == b || is_near(a, b) || (a.is_nan() && b.is_nan());
     let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));
@@ -456,7 +463,7 @@ mod tests {
             let range = match element {
                 ElementType::F32 | ElementType::F16 => 0.0..=1.0,
                 ElementType::U8 => 0.0..=255.0,
-                // An integer may be an index, which must be in range.
+                // The model may use an integer as an index, so only 0 and 1 are drawn.
                 _ => 0.0..=1.0,
             };
             assert!(values.iter().all(|value| range.contains(value)), "{element}: {values:?}");

@@ -1,4 +1,5 @@
-//! Asynchronous completion: a device reports that its work is complete, and then the run continues. No thread blocks in between.
+//! Asynchronous completion: a device reports that its work is complete, and then the run continues. No thread blocks while the device
+//! works.
 //!
 //! A device with an asynchronous engine creates one [`Completion`] per request and returns it from
 //! [`DeviceRequest::completion`](super::device::DeviceRequest::completion). One step starts the work. The next step, on a CPU executor,
@@ -11,14 +12,14 @@
 //!   └─────────────────┘ the engine refused to start
 //! ```
 //!
-//! Two events happen in any order: the runtime hands over the run, and the engine completes its work. The later event queues the run on the
-//! executor of its next step. The engine's thread does nothing else; in particular, it frees no request. So an engine's callback may call
-//! [`Completion::complete`] even if the engine forbids freeing its requests in callbacks.
+//! After the start, two events happen in any order: the runtime hands the run over to the [`Completion`], and the engine completes its
+//! work. The event that happens last queues the run on the executor of its next step. The engine's thread does nothing else. In particular,
+//! it frees no request, so it may call [`Completion::complete`] in a callback even if the engine forbids freeing its requests there.
 //!
-//! While work is pending, the engine uses the tensors of the run, so the run cannot end. A cancel or the drop of the request interrupts the
-//! engine ([`CancelToken::interrupt_with`](super::CancelToken::interrupt_with)) and leaves the run pending. A synchronous run waits on the
-//! calling thread. Work that never completes keeps the memory of its run. `wait_for` and the drop of the request still return after their
-//! time limit.
+//! While work is pending, the engine uses the tensors of the run, so the run cannot end. If the request is canceled or dropped, the engine
+//! is interrupted ([`CancelToken::interrupt_with`](super::CancelToken::interrupt_with)), but the run stays pending until the engine reports
+//! completion. A synchronous run blocks its calling thread while work is pending. If the engine never reports completion, the memory of the
+//! run is never freed. `wait_for` and the drop of the request still return after their time limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,21 +29,21 @@ use super::executor::Executor;
 use super::run::RunTask;
 use crate::sync::{Condvar, Mutex};
 
-/// Reports the completion of work that a step started; see the module documentation.
+/// Reports that work which a step started is complete. The module documentation explains its use.
 #[derive(Default)]
 pub struct Completion {
     /// The lock is held only to read or change the state.
     state: Mutex<State>,
-    /// Notifies a thread that executes a synchronous run.
+    /// Notifies the calling thread of a synchronous run that work is no longer pending.
     changed: Condvar,
 }
 
 #[derive(Default)]
 enum State {
-    /// No work is in progress: none was started, or the run has taken its result.
+    /// No work is in progress: no work was started, or the run has taken the result.
     #[default]
     Idle,
-    /// The engine uses the tensors of the run. Contains the run after the runtime has handed it over.
+    /// The engine uses the tensors of the run. Contains the run as soon as the runtime has handed it over.
     Pending(Option<Waiting>),
     /// The work is complete, but the run has not continued yet.
     Complete(Result<()>),
@@ -58,10 +59,11 @@ impl Completion {
     }
 
     /// Calls `start`, which hands the work to the engine. The step is complete when [`Completion::complete`] is called, which may happen
-    /// before `start` returns. Call this in [`DeviceRequest::run_step`](super::device::DeviceRequest::run_step), at most once per run.
+    /// before `start` returns. Devices call this method in [`DeviceRequest::run_step`](super::device::DeviceRequest::run_step), at most
+    /// once per run.
     ///
     /// # Errors
-    /// The errors of `start`. After an error or a panic, no work is pending, so the engine must not use the tensors.
+    /// Returns the error of `start`. After an error or a panic of `start`, no work is pending, so the engine must not use the tensors.
     pub fn start<T, E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         struct Withdraw<'a>(&'a Completion);
         impl Drop for Withdraw<'_> {
@@ -92,17 +94,17 @@ impl Completion {
         }
     }
 
-    /// Whether work is pending.
+    /// Returns whether work is pending.
     pub fn is_pending(&self) -> bool {
         matches!(*self.state.lock().unwrap(), State::Pending(_))
     }
 
-    /// Continues the run when the work is complete, or immediately if no work is pending.
+    /// Queues the run on the executor of its next step: when the work is complete, or immediately if no work is pending.
     pub(super) fn queue(&self, task: Arc<RunTask>, executor: Arc<dyn Executor>) {
         {
             let mut state = self.state.lock().unwrap();
             if let State::Pending(waiting) = &mut *state {
-                // The task of an earlier, canceled run must not replace the task of the next run.
+                // A canceled earlier run may be handed over late. Its task must not replace the task of the newer run.
                 if waiting.as_ref().is_none_or(|(known, _)| known.n_queued < task.n_queued) {
                     *waiting = Some((task, executor));
                 }

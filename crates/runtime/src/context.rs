@@ -1,4 +1,4 @@
-//! The interface of a run for user steps.
+//! What user steps can see of a run.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::steps::CancelToken;
 use super::{Error, ErrorKind, Port, PortKey, Result};
 use crate::tensor::{Element, Shape, Tensor};
 
-/// The inputs and outputs of a run, for user steps.
+/// The inputs, the outputs and the cancel token of a run, for user steps.
 pub struct RunContext<'a> {
     pub(super) io: &'a RunIo,
     pub(super) cancel: &'a CancelToken,
@@ -15,27 +15,27 @@ pub struct RunContext<'a> {
 }
 
 impl RunContext<'_> {
-    /// The number of the run, counted from 1.
+    /// Returns the number of the run, counted from 1.
     pub fn run(&self) -> u64 {
         self.run
     }
 
-    /// The cancel token of the run. Steps that take long should check it.
+    /// Returns the cancel token of the run. A step that takes long should check this token from time to time.
     pub fn cancel(&self) -> &CancelToken {
         self.cancel
     }
 
-    /// Number of inputs.
+    /// Returns the number of inputs.
     pub fn n_inputs(&self) -> usize {
         self.io.visible_inputs().len()
     }
 
-    /// Number of outputs.
+    /// Returns the number of outputs.
     pub fn n_outputs(&self) -> usize {
         self.io.visible_outputs().len()
     }
 
-    /// The port of an input. The key is a name, an index, a port, or `()` for the only input.
+    /// Returns the port of an input. The key is a name, an index, a port, or `()` for the only input.
     ///
     /// # Errors
     /// Returns `NotFound` if there is no such input.
@@ -43,7 +43,7 @@ impl RunContext<'_> {
         self.input_slot(key.into()).map(|slot| &slot.port)
     }
 
-    /// The port of an output. The key is a name, an index, a port, or `()` for the only output.
+    /// Returns the port of an output. The key is a name, an index, a port, or `()` for the only output.
     ///
     /// # Errors
     /// Returns `NotFound` if there is no such output.
@@ -51,11 +51,11 @@ impl RunContext<'_> {
         self.output_slot(key.into()).map(|slot| &slot.port)
     }
 
-    /// The shape and values of an input, in row-major order: `run.input::<f32>("x")?`.
+    /// Returns the shape and values of an input, in row-major order: `run.input::<f32>("x")?`.
     ///
     /// # Errors
-    /// Returns `NotFound` if there is no such input; `Tensor` if the element type is not `T`, if a tensor that the user set has gaps, or if
-    /// the step runs before the input is filled.
+    /// Returns `NotFound` if there is no such input. Returns `Tensor` if the element type is not `T`, if the input is a tensor with gaps
+    /// that the user set, if it is in device memory, or if the step runs before the input is filled.
     pub fn input<'k, T: Element>(&self, key: impl Into<PortKey<'k>>) -> Result<(Shape, &[T])> {
         let slot = self.input_slot(key.into())?;
         match &slot.lease {
@@ -65,11 +65,11 @@ impl RunContext<'_> {
         }
     }
 
-    /// The shape and values of an output, in row-major order: `run.output::<f32>("scores")?`.
+    /// Returns the shape and values of an output, in row-major order: `run.output::<f32>("scores")?`.
     ///
     /// # Errors
-    /// Returns `NotFound` if there is no such output; `Tensor` if the element type is not `T`, if the step runs before the steps of the
-    /// device, or if an output tensor that the user set has gaps or is in device memory.
+    /// Returns `NotFound` if there is no such output. Returns `Tensor` if the element type is not `T`, if the step runs before the steps of
+    /// the device, or if the user set an output tensor that has gaps or is in device memory.
     pub fn output<'k, T: Element>(&self, key: impl Into<PortKey<'k>>) -> Result<(Shape, &[T])> {
         let slot = self.output_slot(key.into())?;
         let bytes = slot.lease.as_ref().ok_or_else(|| match slot.remote {
@@ -99,7 +99,7 @@ impl fmt::Debug for RunContext<'_> {
     }
 }
 
-/// The error for values in device memory.
+/// Creates the error for values in device memory, which the host cannot read.
 pub(super) fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
     let place = tensor.remote_place().unwrap_or_default();
     Error::new(ErrorKind::Tensor, format!("{kind} {port}: it is in {place}, which the host cannot access")).with_port(port.name())

@@ -1,8 +1,8 @@
 //! Reads regular files completely, up to a size limit.
 //!
-//! A path may name an endless device, a FIFO without a writer, or a file larger than memory. Without a check, reading such a path would
-//! never end or would exhaust the memory. [`read_limited`] and [`read_text`] read a file into memory. [`open_regular`] opens a file that
-//! the caller reads in parts.
+//! A path may name an endless device, a FIFO without a writer, or a file larger than memory. A plain read of such a path would never end,
+//! or would exhaust the memory. [`read_limited`] and [`read_text`] read a whole file into memory. [`open_regular`] opens a file that the
+//! caller then reads in parts.
 
 use std::fmt;
 use std::fs::{File, FileType};
@@ -11,11 +11,11 @@ use std::path::Path;
 
 use super::{Error, ErrorKind, Result};
 
-/// Maximum size of descriptions of models and pipelines, of model-proc files, and of metadata files alongside a model.
+/// Maximum size of model descriptions, pipeline descriptions, model-proc files, and metadata files alongside a model.
 pub const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
 /// Maximum size of text files with labels.
 pub const MAX_LABELS_BYTES: u64 = 16 << 20;
-/// Maximum size of model files. The protocol buffers format is limited to half of it.
+/// Maximum size of model files. Models in the protocol buffers format (ONNX) can have at most half of this size.
 pub const MAX_MODEL_BYTES: u64 = 4 << 30;
 /// Maximum size of the XML file of an OpenVINO IR, without its weights.
 pub const MAX_XML_BYTES: u64 = 256 << 20;
@@ -37,10 +37,10 @@ pub fn open_regular(path: &Path, what: &str) -> Result<File> {
     Ok(file)
 }
 
-/// Reads a file of at most `max_bytes`.
+/// Reads a file of at most `max_bytes`. `what` names the kind of file in messages.
 ///
 /// # Errors
-/// The errors of [`open_regular`]; and `Io` if the file cannot be read or is larger.
+/// Returns the errors of [`open_regular`]. Also returns `Io` if the file cannot be read, or is larger than `max_bytes`.
 pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> {
     let file = open_regular(path, what)?;
     let too_large = |n_bytes: &dyn fmt::Display| {
@@ -51,7 +51,8 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
         return Err(too_large(&n_bytes));
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
-    // Read at most one byte more than the limit: the file may grow, and the size of files in `/proc` is 0.
+    // Do not trust the reported size: the file may grow, and files in `/proc` report 0. So read up to one byte more than the limit, which
+    // shows that the file is too large.
     file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
     if bytes.len() as u64 > max_bytes {
         return Err(too_large(&"more"));
@@ -62,7 +63,7 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
 /// Same as [`read_limited`], but for text in UTF-8.
 ///
 /// # Errors
-/// The errors of [`read_limited`]; and `Io` if the text is not UTF-8.
+/// Returns the errors of [`read_limited`]. Also returns `Io` if the text is not UTF-8.
 pub fn read_text(path: &Path, max_bytes: u64, what: &str) -> Result<String> {
     String::from_utf8(read_limited(path, max_bytes, what)?).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
@@ -126,7 +127,7 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// Files in `/proc` report a size of 0.
+    /// Files in `/proc` report a size of 0, but have content.
     #[test]
     #[cfg(target_os = "linux")]
     fn files_of_the_system_are_read_to_their_end() {

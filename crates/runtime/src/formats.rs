@@ -1,6 +1,7 @@
-//! How ports, options and durations are written to files with serde. Enabled by the feature `serde`.
+//! Serde formats of ports, options and durations in files. Enabled by the feature `serde`.
 //!
-//! An extent is a number, a range such as `"1..8"`, or `"?"` if it is unknown. Axes are text. A duration is a number of seconds.
+//! An extent is a number, a range such as `"1..8"`, or `"?"` if it is unknown. The axes of a port are a string. A duration is a number of
+//! seconds.
 
 use std::sync::Arc;
 use std::time::Duration;

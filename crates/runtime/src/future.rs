@@ -10,7 +10,7 @@ use super::request_pool::PooledRequest;
 use super::run::Expected;
 use super::{Error, InferRequest, Result, Results};
 
-/// A future that is ready when a run is complete and its callback has returned, as with [`InferRequest::wait`].
+/// A future that becomes ready when a run is complete and its callback has returned, like [`InferRequest::wait`].
 ///
 /// The future of [`InferRequest::run`] returns the [`Results`] of the request. Dropping it before the run is complete cancels the run. The
 /// future of [`InferRequest::completed`] or of `request.await` returns `()`. Dropping it has no effect on the run.
@@ -23,7 +23,7 @@ pub struct RunFuture<T = ()> {
     output: PhantomData<fn() -> T>,
 }
 
-/// The value that a [`RunFuture`] returns after a successful run.
+/// A value that a [`RunFuture`] can return after a successful run.
 pub trait RunOutput: Sized {
     /// Reads the value from a request whose run succeeded.
     ///
@@ -52,7 +52,7 @@ enum State {
 }
 
 impl<T> RunFuture<T> {
-    /// A future that cancels the run if it is dropped.
+    /// Creates a future that cancels the run if it is dropped before the run is complete.
     pub(super) fn owning(request: InferRequest, run: Expected) -> Self {
         Self { request, state: State::Running(run), owns_run: true, output: PhantomData }
     }
@@ -66,13 +66,13 @@ impl<T> RunFuture<T> {
         Self { request, state: State::Failed(error), owns_run: false, output: PhantomData }
     }
 
-    /// Discards the results: the future returns `()` when the run is complete.
+    /// Discards the results: the new future returns `()` when the run is complete.
     pub fn without_results(mut self) -> RunFuture {
         let state = std::mem::replace(&mut self.state, State::Over);
         RunFuture { request: self.request.clone(), state, owns_run: self.owns_run, output: PhantomData }
     }
 
-    /// The request of this run.
+    /// Returns the request of this run.
     pub fn request(&self) -> &InferRequest {
         &self.request
     }
@@ -121,8 +121,8 @@ pub struct InferFuture(InferState);
 
 #[derive(Debug)]
 enum InferState {
-    /// When the run is complete, the request returns to the model. The field order matters: the future is dropped first, which cancels the
-    /// run before the request returns to the model.
+    /// When the run is complete, the `PooledRequest` returns its request to the model. The order of the two fields matters: the `RunFuture`
+    /// is dropped first and cancels the run, and only then does the request return to the model.
     Running(RunFuture, PooledRequest),
     Failed(Option<Error>),
 }

@@ -1,4 +1,5 @@
-//! Values for the inputs of a request: one value, a list, pairs or a map. Each value is a shared tensor, copied values, or a batch.
+//! Values for the inputs of a request: one value, a list, pairs of key and value, or a map. Each value is a shared tensor, copied values,
+//! or a batch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,18 +9,19 @@ use crate::tensor::{Element, Tensor, Values, bf16, f16};
 
 /// A value for one input.
 ///
-/// A tensor converts to `Share`, and an `ndarray` to `Copy`: `request.infer([("a", &tensor)])`, `request.infer(&array)`. Write the variant
-/// explicitly only to mix both kinds in one call.
+/// A `&Tensor` converts to `Share`, and an `&ndarray` converts to `Copy`: `request.infer([("a", &tensor)])`, `request.infer(&array)`. Write
+/// the variant explicitly only if one call has inputs of both kinds.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 pub enum Input<'a> {
     /// A tensor that is shared without a copy. Later runs lease its memory, so it cannot be written while they run.
     Share(Tensor),
-    /// Values that are copied immediately into the request's own tensor. Synchronous calls copy them as well, because a run must own all
-    /// memory that the engine reads. To pass an array without a copy, move it into a tensor ([`Tensor::from_owned`], [`Tensor::from_vec`]).
-    /// A tensor of dynamic shape takes the shape of the values. Values of another element type are cast, see [`Values::copy_to`].
+    /// Values that are copied immediately into the request's own tensor. Synchronous calls copy the values as well, because a run must own
+    /// all memory that the engine reads. To pass an array without a copy, move it into a tensor ([`Tensor::from_owned`],
+    /// [`Tensor::from_vec`]). If the request's tensor has a dynamic shape, it takes the shape of the values. Values of a different element
+    /// type are cast, see [`Values::copy_to`].
     Copy(&'a dyn Values),
-    /// The slices of a batch, see [`InferRequest::set_tensors`](super::InferRequest::set_tensors).
+    /// The batch items of one input as separate tensors, see [`InferRequest::set_tensors`](super::InferRequest::set_tensors).
     Batch(&'a [Tensor]),
 }
 
@@ -35,13 +37,14 @@ impl std::fmt::Debug for Input<'_> {
 
 /// A type whose value can be the value of one input.
 pub trait AsInput {
-    /// The value.
+    /// Returns `self` as the value of an input.
     fn as_input(&self) -> Input<'_>;
 
-    /// Calls `see` for each value of a list. The values belong to the first inputs, in order. A list of scalars is the value of one input.
+    /// Calls `see` for each value of a list, with the index of the input as its key. If the values are scalars, the whole list is the value
+    /// of the only input.
     ///
     /// # Errors
-    /// The errors of `see`.
+    /// Returns the first error of `see`.
     fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>
     where
         Self: Sized,
@@ -50,22 +53,22 @@ pub trait AsInput {
     }
 }
 
-/// Values in row-major order without a shape, which are copied. The number of values must be the number of elements of the input. At most
-/// one extent of the input may be dynamic.
+/// The values are copied. They are in row-major order and have no shape, so they take the shape of the input. Their number must be the
+/// number of elements of the input. At most one extent of the input may be dynamic.
 impl<T: Element> AsInput for Vec<T> {
     fn as_input(&self) -> Input<'_> {
         Input::Copy(self)
     }
 }
 
-/// Copies the values; see the implementation for `Vec`.
+/// Copies the values. The implementation for `Vec` explains the shape.
 impl<T: Element> AsInput for &[T] {
     fn as_input(&self) -> Input<'_> {
         Input::Copy(self)
     }
 }
 
-/// Copies the values; see the implementation for `Vec`.
+/// Copies the values. The implementation for `Vec` explains the shape.
 impl<T: Element, const N: usize> AsInput for [T; N] {
     fn as_input(&self) -> Input<'_> {
         Input::Copy(self)
@@ -86,7 +89,7 @@ impl<'a, T: Element, const N: usize> From<&'a [T; N]> for Input<'a> {
 
 macro_rules! scalars {
     ($($scalar:ty),+) => {$(
-        /// The value of an input that has one element.
+        /// A single number is the value of an input that has one element.
         impl AsInput for $scalar {
             fn as_input(&self) -> Input<'_> {
                 Input::Copy(self)
@@ -161,23 +164,23 @@ impl<'a, T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> From<&'a
     }
 }
 
-/// The inputs that [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and
+/// The inputs of a run. [`InferRequest::infer`](super::InferRequest::infer), `start_async`, `set_inputs` and
 /// [`AsyncInferQueue`](super::AsyncInferQueue) accept:
 ///
 /// - `()`: all inputs keep their tensors.
-/// - One value: for the only input. A [`Tensor`] is shared. An `ndarray` is copied. A `Vec`, slice or array of numbers is copied and takes
-///   the shape of the input. A single number is the value of an input with one element.
-/// - A list: for the first inputs, in order.
-/// - Pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map. [`inputs!`](macro@crate::inputs) mixes kinds of keys
-///   and values.
-/// - The [`Results`] of another run: each output becomes the input of the same name.
+/// - One value: the value of the only input. A [`Tensor`] is shared. An `ndarray` is copied. A `Vec`, slice or array of numbers is copied
+///   and takes the shape of the input. A single number is the value of an input with one element.
+/// - A list of values: the values of the first inputs, in order.
+/// - Pairs of a key (name, index, port) and a value, in an array, slice, `Vec` or map. With [`inputs!`](macro@crate::inputs), the pairs of
+///   one call may have different types of keys and values.
+/// - The [`Results`] of a run of another model: each output becomes the value of the input with the same name.
 ///
-/// All values are checked before the first one is set. Inputs for which no value is passed keep their tensors.
+/// All values are checked before the first value is set. Inputs for which no value is passed keep their tensors.
 pub trait Inputs {
-    /// Calls `see` with each value and its key. May be called more than once.
+    /// Calls `see` with each value and its key. A caller may call this method more than once.
     ///
     /// # Errors
-    /// The first error of `see`.
+    /// Returns the first error of `see`.
     fn visit(&self, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>;
 }
 
@@ -219,18 +222,18 @@ impl<I: Inputs + ?Sized> Inputs for &I {
     }
 }
 
-/// An element of a list of inputs: a value whose key is its index in the list, or a pair of key and value.
+/// An element of a list of inputs: either a value, whose key is its index in the list, or a pair of key and value.
 pub trait AsEntry {
     /// Calls `see` with the value and key of the element at `index`.
     ///
     /// # Errors
-    /// The errors of `see`.
+    /// Returns the error of `see`.
     fn visit(&self, index: usize, see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>;
 
     /// Calls `see` with the value and key of each element of a list.
     ///
     /// # Errors
-    /// The errors of `see`.
+    /// Returns the first error of `see`.
     fn visit_list(list: &[Self], see: &mut dyn FnMut(PortKey<'_>, &Input<'_>) -> Result<()>) -> Result<()>
     where
         Self: Sized,

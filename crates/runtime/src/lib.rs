@@ -17,11 +17,12 @@
 //!   fails with [`ErrorKind::Busy`]. The run also leases the memory of its tensors, so a tensor that is also set on another request cannot
 //!   be changed during the run.
 //! - Completion has a fixed order. First the request becomes idle. Then the callback gets the result or the error, while no lock is held.
-//!   Then waiting threads continue. A run that ends during the callback of an earlier run stays unfinished until that callback returns.
-//!   Meanwhile only the thread of the callback may start the request. So a callback never sees the outputs of a later run.
+//!   Then threads that wait for the run continue. If a callback starts its request again, the new run may end before the callback returns.
+//!   The new run then stays unfinished until the callback returns, and only the thread of the callback may start the request. So a callback
+//!   never sees the outputs of a later run.
 //! - A panic in a step or a callback becomes an error of that run.
-//! - Dropping the last handle prevents new runs, cancels the current run, and waits for a bounded time. If the device still uses memory
-//!   after that time, the run owns the memory and frees it when the device returns.
+//! - Dropping the last handle of a request prevents new runs, cancels the current run, and waits for a bounded time. If the device still
+//!   uses memory after that time, the run keeps this memory and frees it when the device returns.
 //!
 //! Reading order for the source. The interface for callers: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`],
 //! [`mod@inputs`], [`results`], [`prepared`]. The execution: `state`, `run`, [`steps`], [`pipeline`], [`io`], [`executor`], `pool`, and

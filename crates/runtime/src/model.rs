@@ -18,7 +18,7 @@ pub struct ModelInfo {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A model that was read but not compiled. Clones share it.
+/// A model that was read but not compiled. Clones share its data.
 #[derive(Debug, Clone)]
 pub struct Model {
     source: Arc<ModelSource>,
@@ -47,18 +47,18 @@ impl Model {
         Self::new(ModelSource::Ports, info)
     }
 
-    /// The source of the model.
+    /// Returns the source of the model.
     pub fn source(&self) -> &ModelSource {
         &self.source
     }
 
-    /// The ports and metadata, including the ports of variables.
+    /// Returns the ports and metadata. Ports that belong to variables are included.
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// Returns the model with other input shapes. Inputs that are not named keep their shape. Output shapes are dynamic until the model is
-    /// compiled.
+    /// Returns the model with the given input shapes. Inputs that are not named in `shapes` keep their shape. Output shapes are dynamic
+    /// until the model is compiled.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::{Config, Dim, PartialShape}};
@@ -73,8 +73,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// Returns `NotFound` if there is no such input; `Tensor` if the number of axes differs, or if a range is empty. A later compilation
-    /// fails if the model cannot be computed with these shapes.
+    /// Returns `NotFound` if there is no such input. Returns `Tensor` if the number of axes differs, or if a range is empty. Does not check
+    /// whether the model can be computed with these shapes: if it cannot, a later compilation fails.
     pub fn reshape<'a, K: Into<PortKey<'a>>>(&self, shapes: impl IntoIterator<Item = (K, PartialShape)>) -> Result<Self> {
         let mut info = (*self.info).clone();
         for (key, shape) in shapes {
@@ -93,7 +93,7 @@ impl Model {
         Ok(Self { info: Arc::new(info), is_reshaped: true, ..self.clone() })
     }
 
-    /// Whether the input shapes may differ from the shapes in the file.
+    /// Returns whether [`Model::reshape`] was called, so that the input shapes may differ from the shapes in the file.
     pub fn is_reshaped(&self) -> bool {
         self.is_reshaped
     }
@@ -110,18 +110,18 @@ impl Model {
         let inputs = self.info.inputs.iter().enumerate().map(|(input_idx, port)| Ok((input_idx, open(port)?)));
         let mut model = self.reshape(inputs.collect::<Result<Vec<_>>>()?)?;
         if let ModelSource::Ports = *self.source {
-            // The runtime does not infer output shapes, so they become dynamic.
+            // No engine infers the output shapes of such a model, so open them in the same way as the input shapes.
             let info = Arc::make_mut(&mut model.info);
             info.outputs.iter_mut().try_for_each(|port| open(port).map(|shape| port.shape = shape))?;
         }
         Ok(model)
     }
 
-    /// Returns the model with declared axes of an input, for [`InferRequest::set_tensors`](super::InferRequest::set_tensors). If no axes
-    /// are declared, the first axis is the batch.
+    /// Returns the model with names for the axes of an input. [`InferRequest::set_tensors`](super::InferRequest::set_tensors) stacks
+    /// tensors along the axis that is named as the batch. If no names are set, it uses the first axis.
     ///
     /// # Errors
-    /// Returns `NotFound` if there is no such input; `Tensor` if the number of axes differs.
+    /// Returns `NotFound` if there is no such input; `Tensor` if `axes` has a different number of axes than the input.
     pub fn with_axes<'a>(&self, key: impl Into<PortKey<'a>>, axes: Axes) -> Result<Self> {
         let mut info = (*self.info).clone();
         let port_idx = key.into().find("input", &info.inputs)?;
@@ -131,11 +131,12 @@ impl Model {
         Ok(Self { info: Arc::new(info), ..self.clone() })
     }
 
-    /// Returns a model in which pairs of an input and an output are variables. The request keeps the output of a run and uses it as the
-    /// input of its next run. The compiled model no longer has these ports. [`InferRequest::query_state`] reads, sets and resets variables.
-    /// Use this method for recurrent models that were exported with their state as inputs and outputs.
+    /// Returns a model in which pairs of an input and an output are variables. A request keeps the output of a run and uses it as the input
+    /// of its next run. The compiled model no longer has these two ports. [`InferRequest::query_state`] reads, sets and resets variables.
+    /// Use this method for recurrent models whose state is exported as inputs and outputs.
     ///
-    /// The initial value of a variable is zero. A dynamic extent is initially 0, so reshape the model first, or set the state.
+    /// The initial value of a variable is zero. A dynamic extent is initially 0, which many models cannot compute. So reshape the model
+    /// first, or set the state before the first run.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -156,8 +157,8 @@ impl Model {
     /// [`InferRequest::query_state`]: super::InferRequest::query_state
     ///
     /// # Errors
-    /// Returns `NotFound` if there is no such port; `Tensor` if the two ports of a pair differ in element type or number of axes, or if a
-    /// port already belongs to a variable.
+    /// Returns `NotFound` if there is no such port. Returns `Tensor` if the two ports of a pair differ in element type or number of axes,
+    /// or if a port already belongs to a variable.
     pub fn make_stateful<'a, I: Into<PortKey<'a>>, O: Into<PortKey<'a>>>(&self, pairs: impl IntoIterator<Item = (I, O)>) -> Result<Self> {
         let mut variables = self.variables.to_vec();
         for (input, output) in pairs {
@@ -179,12 +180,12 @@ impl Model {
         Ok(Self { variables: variables.into(), ..self.clone() })
     }
 
-    /// The variables that [`Model::make_stateful`] defined.
+    /// Returns the variables that [`Model::make_stateful`] defined.
     pub fn variables(&self) -> &[VariablePorts] {
         &self.variables
     }
 
-    /// The name of the model in messages: its path, or the name of its source.
+    /// Returns the name of the model for messages: its path, or the name of its source.
     pub fn name(&self) -> String {
         self.source.to_string()
     }

@@ -1,7 +1,7 @@
 //! Runs inputs on a queue and returns the results in the order of the inputs, as an `Iterator` or as a futures `Stream`.
 //!
-//! Each request can have one running job and one completed job that waits for earlier jobs. So the number of pending jobs is at most twice
-//! the number of requests. The next input is taken only when a request is idle.
+//! Each request can have one running job, and one completed job whose result waits for the results of earlier jobs. So the number of jobs
+//! whose results are not yielded yet is at most twice the number of requests. The next input is taken only when a request is idle.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,10 +17,10 @@ use super::{AsyncInferQueue, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{Condvar, Mutex};
 
 impl<U: Send + 'static> AsyncInferQueue<U> {
-    /// Runs all `inputs`, several at a time, and yields the values that `read` returns for the outputs, in the order of the inputs. `read`
-    /// is called on the thread that completed the run. A failed job yields an `Err`.
+    /// Runs all `inputs`, several at a time. Yields the values that `read` returns for their outputs, in the order of the inputs. `read` is
+    /// called on the thread that completed the run. A failed job yields an `Err`.
     ///
-    /// If the iterator is dropped early, running jobs still complete, and their results are discarded.
+    /// If the iterator is dropped early, jobs that are already running still complete, and their results are discarded.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::{AsyncInferQueue, Config}};
@@ -63,7 +63,7 @@ struct Pending<T> {
     jobs: VecDeque<Arc<Place<T>>>,
 }
 
-/// The storage for the result of one job.
+/// Holds the result of one job until it is yielded, and the waker of the task that waits for it.
 struct Place<T> {
     state: Mutex<(Option<Result<T>>, Option<Waker>)>,
     arrived: Condvar,
@@ -85,7 +85,8 @@ impl<T: Send + 'static> Pending<T> {
         let (to, read) = (Delivery(Some(place.clone())), self.read.clone());
         let tell: Tell = Box::new(move |request, result| to.deliver(result.and_then(|()| read(request))));
         if let Err(error) = idle.start_telling(inputs, tell) {
-            // `start_telling` has dropped the delivery, which stored an error. Replace it by the more specific error of the job.
+            // `start_telling` has dropped the closure, and with it the `Delivery`, which stored a general error. Replace this error by the
+            // error of the job.
             place.put(Err(error));
         }
         self.jobs.push_back(place);
@@ -131,8 +132,8 @@ impl<T> Place<T> {
     }
 }
 
-/// Stores the result of a job. If the delivery is dropped without a result (the job was dropped, or `read` panicked), it stores an error,
-/// so that no thread waits forever.
+/// Stores the result of a job in its `Place`. If the `Delivery` is dropped without a result (the job was dropped, or `read` panicked), it
+/// stores an error, so that no thread waits forever.
 struct Delivery<T>(Option<Arc<Place<T>>>);
 
 impl<T> Delivery<T> {
@@ -201,12 +202,13 @@ impl<U, I, T> fmt::Debug for Ordered<'_, U, I, T> {
 pub struct OrderedStream<'a, U, S: Stream, T> {
     queue: &'a AsyncInferQueue<U>,
     inputs: Option<S>,
-    /// An input that was taken from the stream while no request was idle.
+    /// An input that was already taken from the stream, but waits until a request is idle.
     next_inputs: Option<S::Item>,
     pending: Pending<T>,
 }
 
-// Moving this type is always sound: only `inputs` is polled through a `Pin`, and polling requires `S: Unpin`.
+// Moving this type is always sound: of its fields, only `inputs` is polled through a `Pin`, and `poll_next` is implemented only for
+// `S: Unpin`.
 impl<U, S: Stream, T> Unpin for OrderedStream<'_, U, S, T> {}
 
 impl<U: Send + 'static, S: Stream<Item: Inputs> + Unpin, T: Send + 'static> Stream for OrderedStream<'_, U, S, T> {

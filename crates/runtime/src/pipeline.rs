@@ -1,4 +1,4 @@
-//! The pipeline of a request: a list of steps, each with an executor and a task. The caller can replace the list.
+//! The pipeline of a request: a list of steps, each with an executor and a task. The caller can replace this list.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,28 +37,28 @@ impl PipelineStep {
         Self { name: name.into(), executor, task: Task::Custom(Box::new(task)) }
     }
 
-    /// Returns the same step on another executor.
+    /// Returns the same step, to be run on another executor.
     #[must_use]
     pub fn on(self, executor: Arc<dyn Executor>) -> Self {
         Self { executor, ..self }
     }
 
-    /// The name of the step, for profiles and traces: `fill`, or the name that the device or the caller chose.
+    /// Returns the name of the step in profiles and traces: `fill`, or the name that the device or the caller chose.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The executor that runs the step.
+    /// Returns the executor that runs the step.
     pub fn executor(&self) -> &Arc<dyn Executor> {
         &self.executor
     }
 
-    /// Whether the step is built in: `fill` or a step of the device. False for a user step.
+    /// Returns true if the step is `fill` or a step of the device, and false if it is a user step.
     pub fn is_built_in(&self) -> bool {
         matches!(self.task, Task::BuiltIn(_))
     }
 
-    /// A description of a built-in step. `None` for a user step, whose task cannot be copied.
+    /// Returns a copy of a built-in step. Returns `None` for a user step, because its task cannot be copied.
     pub(super) fn of(step: &Step) -> Option<Self> {
         let task = built_in(&step.task)?;
         Some(Self { name: step.name.clone(), executor: step.executor.clone(), task: Task::BuiltIn(task) })
@@ -75,10 +75,11 @@ fn built_in(task: &StepTask) -> Option<BuiltIn> {
     }
 }
 
-/// Checks a new pipeline against the current steps (`present`), and returns the steps for it.
+/// Checks a new pipeline against the current steps (`present`), and converts it to steps.
 ///
 /// # Errors
-/// Returns `Config` unless each built-in step occurs exactly once and in order, with no user step between the steps of the device.
+/// Returns `Config` unless each built-in step occurs exactly once and in the current order, and no user step is between the steps of the
+/// device.
 pub(super) fn checked(steps: Vec<PipelineStep>, present: &[Step]) -> Result<Vec<Step>> {
     let expected: Vec<BuiltIn> = present.iter().filter_map(|step| built_in(&step.task)).collect();
     let tasks = || steps.iter().map(|step| if let Task::BuiltIn(task) = &step.task { Some(*task) } else { None });
@@ -88,7 +89,8 @@ pub(super) fn checked(steps: Vec<PipelineStep>, present: &[Step]) -> Result<Vec<
         let message = format!("pipeline: expected the built-in steps {} once and in this order, got {got}", names());
         return Err(Error::new(ErrorKind::Config, message).with_expected(names(), got));
     }
-    // User steps may not come between these steps: the device keeps private state between them, and a batched run skips all of them.
+    // User steps may not come between the steps of the device: the device keeps private state from one step to the next, and a batched run
+    // skips all of these steps.
     let is_inner = |task: &Option<BuiltIn>| !matches!(task, None | Some(BuiltIn::Inputs));
     let first = tasks().position(|task| is_inner(&task));
     let last = steps.len() - tasks().collect::<Vec<_>>().iter().rev().position(is_inner).unwrap_or(0);

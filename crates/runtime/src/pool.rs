@@ -1,10 +1,11 @@
-//! A thread pool that starts or wakes another worker when a worker blocks.
+//! A thread pool. When one of its workers blocks, the pool starts or wakes another worker.
 //!
 //! # Order of tasks
 //!
-//! Urgent tasks run before other tasks, but at most [`MAX_URGENT_IN_A_ROW`] of them while others wait. Within each of the two levels, the
-//! groups of tasks are interleaved. A group is usually one model, see [`Task::group`], so the backlog of one model does not delay another
-//! model. Tasks of one group run in the order in which they were queued. [`Pool::in_order`] creates a pool without groups.
+//! Urgent tasks run before other tasks. While other tasks wait, at most [`MAX_URGENT_IN_A_ROW`] urgent tasks run in a row. Within each of
+//! these two levels, the groups of tasks are interleaved, so the backlog of one group does not delay another group. The tasks of one model
+//! usually form a group, see [`Task::group`]. Tasks of one group run in the order in which they were queued. [`Pool::in_order`] creates a
+//! pool that ignores groups.
 //!
 //! # Blocked workers
 //!
@@ -19,10 +20,11 @@
 //!                                                 becomes active                   Reserve, or ends
 //! ```
 //!
-//! - `n_threads` workers are active. When a wait ends, more workers may be active until one of them looks for its next task.
+//! - `n_threads` workers are active. After a wait has ended, more workers are active, until one of them looks for its next task and goes
+//!   into reserve or ends.
 //! - At least one worker stays active. If a wait would block the last active worker and no further thread can be started, the wait fails
 //!   with `WouldDeadlock`. There are at most `n_threads` + [`MAX_SPARE_WORKERS`] threads.
-//! - No other lock is taken while the pool's lock is held. Nothing is called under it, except to start a thread.
+//! - No other lock is taken while the pool's lock is held. The only function that the pool calls while it holds its lock starts a thread.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,7 +36,7 @@ use super::{Error, ErrorKind, Result, waits};
 use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, spawn_joinable};
 use crate::tensor::process::ProcessToken;
 
-/// Maximum number of urgent tasks that run in a row while others wait.
+/// Maximum number of urgent tasks that run in a row while non-urgent tasks wait.
 const MAX_URGENT_IN_A_ROW: usize = 16;
 
 /// Maximum number of additional workers that replace blocked workers.
@@ -46,14 +48,14 @@ pub const MAX_SPARE_WORKERS: usize = 256;
 /// meanwhile. At most [`MAX_SPARE_WORKERS`] workers are added in this way.
 pub struct Pool {
     workers: Arc<Workers>,
-    /// The process that owns the workers. A forked process has no workers.
+    /// The process that started the workers. A process that was forked from it has no workers.
     process: ProcessToken,
 }
 
 /// The state that the workers of a pool share.
 pub(crate) struct Workers {
     name: String,
-    /// The number of active workers. More workers are active for a short time when workers return from a wait.
+    /// The number of workers that are meant to be active. More workers are active for a short time when workers return from a wait.
     n_threads: usize,
     has_groups: bool,
     state: Mutex<State>,
@@ -71,20 +73,21 @@ struct State {
     /// Number of workers that run tasks or wait for a task. Blocked workers and workers in reserve are not counted.
     n_active: usize,
     n_reserve: usize,
-    /// Number of workers in reserve that were made active but have not woken up yet.
+    /// Number of workers in reserve that were notified to become active, but have not woken up yet. They count in `n_reserve` and
+    /// `n_active`.
     n_called: usize,
     n_started: usize,
-    /// The workers that have not ended, with their numbers.
+    /// The threads of all workers that have not ended, each with the number of its worker.
     threads: Vec<(usize, JoinHandle<()>)>,
     is_closed: bool,
 }
 
-/// The waiting tasks of one level of urgency.
+/// The waiting tasks of one of the two levels: urgent tasks or other tasks.
 #[derive(Default)]
 struct Level {
-    /// The groups with waiting tasks. The first group runs next.
+    /// The groups that have waiting tasks. The next task is taken from the first group, which then moves to the end.
     groups: VecDeque<Group>,
-    /// Empty lists, kept to avoid allocations.
+    /// Empty lists of tasks, kept for new groups to avoid allocations.
     lists: Vec<VecDeque<Arc<dyn Task>>>,
 }
 
@@ -145,16 +148,16 @@ impl Pool {
         Self::start(name, n_threads, true)
     }
 
-    /// Same as [`Pool::new`], but tasks start in the order in which they were queued, regardless of their group. Urgent tasks still run
-    /// first.
+    /// Same as [`Pool::new`], but tasks of all groups start in the order in which they were queued. Urgent tasks still run before other
+    /// tasks.
     ///
     /// # Errors
-    /// The errors of [`Pool::new`].
+    /// Returns the errors of [`Pool::new`].
     pub fn in_order(name: &str, n_threads: usize) -> Result<Self> {
         Self::start(name, n_threads, false)
     }
 
-    /// Number of tasks that run concurrently.
+    /// Returns the number of tasks that run concurrently.
     pub fn n_threads(&self) -> usize {
         self.workers.n_threads
     }
@@ -212,7 +215,7 @@ impl Workers {
         Ok(())
     }
 
-    /// The loop of a worker.
+    /// Runs tasks until the worker must end.
     fn work(self: &Arc<Self>, worker_idx: usize) {
         waits::enter_worker(self.clone(), worker_idx);
         while let Some(task) = self.next_task(worker_idx) {
@@ -220,15 +223,16 @@ impl Workers {
         }
     }
 
-    /// Blocks until there is a task for this worker. Returns `None` if the worker must end, because the pool was dropped and no task is
-    /// left, or because enough workers are in reserve.
+    /// Blocks until there is a task for this worker. Returns `None` if the worker must end: the pool was dropped and no task is left, or
+    /// enough workers are already in reserve.
     fn next_task(&self, worker_idx: usize) -> Option<Arc<dyn Task>> {
         let mut state = self.lock();
         loop {
             if state.n_active > self.n_threads {
                 state.n_active -= 1;
                 if state.has_task() {
-                    // This worker may have consumed the notification, so pass it on.
+                    // This worker leaves without a task, but may have consumed the notification of that task. So notify another active
+                    // worker.
                     self.has_task.notify_one();
                 }
                 if state.n_reserve == self.n_threads || state.is_closed {
@@ -255,13 +259,14 @@ impl Workers {
         }
     }
 
-    /// Removes a worker that ends. The worker must no longer be counted as active.
+    /// Removes a worker that ends from the list of threads. Returns `None`, the value that ends the worker's loop. The worker must no
+    /// longer be counted as active.
     fn end<T>(&self, mut state: MutexGuard<'_, State>, worker_idx: usize) -> Option<T> {
         state.threads.retain(|(known_idx, _)| *known_idx != worker_idx);
         None
     }
 
-    /// Called when the current worker is about to block. Another worker replaces it.
+    /// Must be called when the current worker is about to block. Another worker then replaces it.
     ///
     /// # Errors
     /// Returns `WouldDeadlock` if no active worker would be left.
@@ -293,18 +298,18 @@ impl Workers {
                 );
                 Err(Error::new(ErrorKind::WouldDeadlock, message))
             }
-            // If no thread could be started, the remaining active workers run the tasks.
+            // If no thread could be started, the workers that are still active run the tasks.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    /// Called when the wait of the current worker has ended.
+    /// Must be called when the wait of the current worker has ended.
     pub(crate) fn end_wait(&self) {
         self.lock().n_active += 1;
     }
 }
 
-/// Runs a task. Catches its panic, so that the worker continues.
+/// Runs a task. If the task panics, logs the panic, so that the worker continues.
 fn run(task: Arc<dyn Task>) {
     let _survived = catch(format_args!("the log"), || {
         if let Err(error) = catch(format_args!("a task"), || task.run()) {
@@ -322,20 +327,23 @@ impl fmt::Debug for Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // This process was forked: the workers do not exist here, and one of them may have held the lock during the fork.
+            // This process was forked, so it has no workers. One of them may have held the lock during the fork, so the lock must not be
+            // taken.
             return;
         }
         self.workers.lock().is_closed = true;
         self.workers.has_task.notify_all();
         self.workers.has_place.notify_all();
-        // A task on one of the workers may own the last handle of the pool. That worker must not join its own thread.
+        // A task on one of the workers may drop the last handle of the pool. Then this code runs on that worker, which must not join its
+        // own thread.
         let own_idx = waits::worker_idx(&self.workers);
         loop {
             let threads = std::mem::take(&mut self.workers.lock().threads);
             if threads.is_empty() {
                 break;
             }
-            // While these threads end, a worker that blocks may start another worker, so check again afterwards.
+            // While these threads end, a task of a worker may block, and `begin_wait` then starts another worker. So look for further
+            // threads afterwards.
             for (worker_idx, thread) in threads {
                 if own_idx != Some(worker_idx) {
                     let _ended = thread.join();

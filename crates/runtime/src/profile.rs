@@ -28,26 +28,26 @@ pub struct StepTime {
     /// The name of the step: `fill`, a step of the device, or a user step.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::text"))]
     pub name: Arc<str>,
-    /// The time inside the step, without the time that it waited for its executor.
+    /// The time that the step ran. The time that the step waited for its executor does not count.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub duration: Duration,
 }
 
-/// The times of one node in the latest run. `OPENVINO.CPU` reports the mean of all runs.
+/// The times of one node in the latest run. `OPENVINO.CPU` instead reports the mean of all its runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeTime {
-    /// The name of the node in the model file. If the file has no name, a name that the device chose (`Conv_12`). An engine may split a
-    /// node into several parts, which it names after the node (`conv1.im2col`).
+    /// The name of the node in the model file. If the node has no name there, the name that the device chose (`Conv_12`). An engine may
+    /// split a node into several parts and name each part after the node (`conv1.im2col`).
     pub name: String,
-    /// The engine's name of the operator.
+    /// The engine's name of the node's operator, such as `Conv`.
     pub kind: String,
     /// Whether the node was executed.
     pub status: NodeStatus,
     /// Elapsed time in this node, for all batch items together.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub real: Duration,
-    /// CPU time in this node. `None` if the engine does not report it, as ONNX Runtime.
+    /// CPU time in this node. `None` if the engine does not report it; ONNX Runtime does not.
     #[cfg_attr(feature = "serde", serde(default, with = "crate::formats::maybe_seconds"))]
     pub cpu: Option<Duration>,
 }
@@ -58,7 +58,7 @@ pub struct NodeTime {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum NodeStatus {
-    /// Executed.
+    /// The node was executed.
     Executed,
     /// The node was not executed: there was no run, or the run ended before this node.
     NotRun,

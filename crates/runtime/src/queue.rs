@@ -1,10 +1,10 @@
-//! A queue of jobs on a fixed number of requests with one callback. A job starts as soon as a request is idle.
+//! A fixed number of requests that share one callback, and jobs that run on them. A job starts as soon as one of the requests is idle.
 //!
-//! Lock order: `Shared::state`, then the lock of a request. Neither lock is held during a callback or a start. A request becomes idle in
-//! the queue when its callback has returned, so a start of an idle request never fails with `Busy`.
+//! Lock order: `Shared::state`, then the lock of a request. Neither lock is held while a callback is called or a run is started. The queue
+//! counts a request as idle only after its callback has returned, so a start of an idle request never fails with `Busy`.
 //!
-//! Every handle of a request can read the request. Only the queue, or the owner of an [`IdleRequest`], can start it, and its callback
-//! belongs to the queue. So user code cannot make the queue lose a job or a request.
+//! Each handle of a request may read the request, but only the queue or the owner of an [`IdleRequest`] can start it. The queue sets the
+//! callback of each request, and no other code can replace it. So user code cannot make the queue lose a job or a request.
 
 use std::fmt;
 use std::ops::{Deref, Index};
@@ -19,7 +19,7 @@ use super::waits::{self, Target, Waits};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
-/// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns. Further errors are only counted.
+/// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns. Of further errors, it returns only their number.
 const MAX_ERRORS: usize = 16;
 
 /// A fixed number of requests of one model, and a queue of jobs that run on them. `U` is the type of the user data of a job.
@@ -47,18 +47,18 @@ const MAX_ERRORS: usize = 16;
 /// # }
 /// ```
 ///
-/// Dropping the queue cancels running jobs and waits for them. No callback is called after that.
+/// Dropping the queue cancels the running jobs and waits until they end. After that, no callback is called.
 pub struct AsyncInferQueue<U = ()> {
     shared: Arc<Shared<U>>,
 }
 
-/// The callback of the queue. The error that it returns becomes an error of the job.
+/// The callback of a queue. If it returns an error, this error becomes the error of the job.
 type Callback<U> = Arc<dyn Fn(&InferRequest, U, Result<()>) -> Result<()> + Send + Sync>;
 
 struct Shared<U> {
     requests: Vec<InferRequest>,
     state: Mutex<State<U>>,
-    /// Notified when a request becomes idle or a job ends.
+    /// Notified when a request becomes idle. A job has ended when its request is idle.
     changed: Condvar,
 }
 
@@ -76,9 +76,9 @@ struct State<U> {
 
 enum Slot<U> {
     Idle,
-    /// Taken out of the queue by an [`IdleRequest`].
+    /// An [`IdleRequest`] owns the request.
     Taken,
-    /// Runs with a number above `after` belong to the queue. When such a run completes, the request becomes idle.
+    /// A run is in progress. Only runs with a number above `after` count: when such a run completes, the request becomes idle.
     Started {
         after: u64,
         job: Option<Job<U>>,
@@ -92,9 +92,9 @@ struct Job<U> {
 
 /// The receiver of the result of a job.
 enum Then<U> {
-    /// The queue's callback, with the caller's data.
+    /// The queue's callback is called with this user data.
     Callback(U),
-    /// The code that started the job, instead of the queue's callback.
+    /// This function is called instead of the queue's callback.
     Tell(Tell),
 }
 
@@ -103,34 +103,34 @@ pub(super) type Tell = Box<dyn FnOnce(&InferRequest, Result<()>) + Send>;
 /// The error of one job.
 #[derive(Debug, Clone)]
 pub struct JobError {
-    /// The number that [`AsyncInferQueue::start_async`] returned.
+    /// The number of the job, which [`AsyncInferQueue::start_async`] returned.
     pub job: u64,
-    /// The error.
+    /// The reason why the job failed.
     pub error: Error,
 }
 
-/// The jobs of a queue that failed since the last call that returned errors.
+/// The jobs that failed since errors were last returned, by [`AsyncInferQueue::wait_all`] or `wait_all_for`.
 #[derive(Debug, Clone)]
 pub struct JobErrors {
-    /// The first failures, in order; at least one.
+    /// The failures that happened first, in order; at least one.
     pub errors: Vec<JobError>,
-    /// Number of further failures.
+    /// Number of failures that are not in `errors`.
     pub n_more: u64,
 }
 
 /// A job that could not be started, with its user data.
 #[derive(Debug)]
 pub struct RefusedJob<U> {
-    /// The error.
+    /// The reason why the job could not be started.
     pub error: Error,
-    /// The user data.
+    /// The user data that was passed for the job.
     pub user_data: U,
 }
 
 /// The reason why [`AsyncInferQueue::try_start_async`] did not start a job.
 #[derive(Debug)]
 pub enum TryStartError<U> {
-    /// All requests are busy. Contains the user data.
+    /// All requests are busy. Contains the user data of the job.
     Full(U),
     /// An input is invalid, or a tensor is in use. The user data is dropped. To get it back, use [`AsyncInferQueue::start_or_return`].
     Refused(Error),
@@ -140,7 +140,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Creates a queue with `n_requests` requests. 0 selects the device's optimal number of requests.
     ///
     /// # Errors
-    /// The errors of [`CompiledModel::create_infer_request`].
+    /// Returns the errors of [`CompiledModel::create_infer_request`].
     pub fn new(model: &CompiledModel, n_requests: usize) -> Result<Self> {
         let n_requests = if n_requests == 0 { model.optimal_number_of_requests() } else { n_requests };
         let requests = (0..n_requests).map(|_| model.create_infer_request()).collect::<Result<Vec<_>>>()?;
@@ -176,8 +176,8 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     }
 
     /// Sets the callback of all jobs that complete after this call. The callback gets the request, the user data, and the result or the
-    /// error. If the callback starts a job and no request can become idle before the callback returns, the start fails with
-    /// [`ErrorKind::WouldDeadlock`].
+    /// error. The callback may start another job. If all requests are busy then, no request can become idle before the callback returns, so
+    /// the start fails with [`ErrorKind::WouldDeadlock`].
     pub fn set_callback(&self, callback: impl Fn(&InferRequest, U, Result<()>) + Send + Sync + 'static) {
         self.replace_callback(Arc::new(move |request, user_data, result| {
             callback(request, user_data, result);
@@ -185,10 +185,10 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         }));
     }
 
-    /// Same as [`AsyncInferQueue::set_callback`], but the callback may change captured variables. The calls are serialized in the order in
-    /// which jobs complete. While one call runs, other completed jobs block their threads. So the callback should be short, and must not
-    /// wait for other jobs of the queue. If the callback starts a job that completes inside the callback on the same thread, that job fails
-    /// with [`ErrorKind::WouldDeadlock`].
+    /// Same as [`AsyncInferQueue::set_callback`], but the callback may change captured variables. So it is called for one job at a time, in
+    /// the order in which jobs complete. While it runs, the threads that complete further jobs block. So the callback should be short, and
+    /// must not wait for other jobs of the queue. If the callback starts a job that completes on the same thread before the callback
+    /// returns, that job fails with [`ErrorKind::WouldDeadlock`].
     ///
     /// ```
     /// # use roiflow::{devices, runtime::AsyncInferQueue};
@@ -230,14 +230,16 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
 
     fn replace_callback(&self, callback: Callback<U>) {
         let previous = self.shared.state.lock().unwrap().callback.replace(callback);
-        drop(previous); // Dropped outside the lock, because the closure may have captured any value.
+        drop(previous); // Dropped outside the lock, because the drop runs the destructors of the values that the closure captured.
     }
 
     /// Waits until a request is idle, starts a job on it, and returns the number of the job, counted from 0. A refused job gets no number.
-    /// `inputs` have the same forms as in [`InferRequest::infer`]. Inputs that are not set keep the values of an earlier job.
+    /// `inputs` has one of the forms that [`InferRequest::infer`] accepts. Inputs that are not set keep the values of the previous job of
+    /// that request.
     ///
     /// # Errors
-    /// Returns `Tensor` or `Busy` if the inputs cannot be set; `WouldDeadlock` inside the queue's own callback if no request is idle.
+    /// Returns `Tensor` or `Busy` if the inputs cannot be set. Returns `WouldDeadlock` if no request is idle and the caller is inside the
+    /// queue's own callback.
     pub fn start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.take_idle()?.start(inputs, user_data)
     }
@@ -245,7 +247,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Same as [`AsyncInferQueue::start_async`], but returns the user data of a refused job.
     ///
     /// # Errors
-    /// The errors of [`AsyncInferQueue::start_async`].
+    /// Returns the errors of [`AsyncInferQueue::start_async`].
     pub fn start_or_return(&self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
         match self.take_idle() {
             Ok(idle) => idle.start_or_return(inputs, user_data),
@@ -256,7 +258,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Same as [`AsyncInferQueue::start_async`], but does not wait.
     ///
     /// # Errors
-    /// Returns `Full` if no request is idle; otherwise the errors of [`AsyncInferQueue::start_async`].
+    /// Returns `Full` if no request is idle. Otherwise returns the errors of [`AsyncInferQueue::start_async`].
     pub fn try_start_async(&self, inputs: impl Inputs, user_data: U) -> Result<u64, TryStartError<U>> {
         match self.try_take_idle() {
             Some(idle) => idle.start(inputs, user_data).map_err(TryStartError::Refused),
@@ -268,7 +270,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// [`IdleRequest::start`]. Dropping the [`IdleRequest`] returns it to the queue.
     ///
     /// # Errors
-    /// Returns `WouldDeadlock` inside the queue's own callback if no request is idle.
+    /// Returns `WouldDeadlock` if no request is idle and the caller is inside the queue's own callback.
     pub fn take_idle(&self) -> Result<IdleRequest<'_, U>> {
         let shared = &self.shared;
         let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
@@ -291,16 +293,17 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// `None` if no request is idle after that time.
     ///
     /// # Errors
-    /// The errors of [`AsyncInferQueue::take_idle`].
+    /// Returns the errors of [`AsyncInferQueue::take_idle`].
     pub fn take_idle_for(&self, timeout: Duration) -> Result<Option<IdleRequest<'_, U>>> {
         let mut state = self.wait_for_idle(timeout)?;
         Ok((!state.idle.is_empty()).then(|| self.shared.take_at(&mut state, 0)))
     }
 
-    /// The index of the request that [`AsyncInferQueue::take_idle_for`] would take. Waits for an idle request for at most `timeout`.
+    /// Returns the index of the request that [`AsyncInferQueue::take_idle_for`] would take. Waits for an idle request for at most
+    /// `timeout`.
     ///
     /// # Errors
-    /// The errors of [`AsyncInferQueue::take_idle`].
+    /// Returns the errors of [`AsyncInferQueue::take_idle`].
     pub fn longest_idle_for(&self, timeout: Duration) -> Result<Option<usize>> {
         Ok(self.wait_for_idle(timeout)?.idle.first().copied())
     }
@@ -335,7 +338,8 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         Some(self.shared.take_at(&mut state, at))
     }
 
-    /// Same as [`AsyncInferQueue::start_async`], but waits for an idle request without blocking the thread. For producers in async code.
+    /// Same as [`AsyncInferQueue::start_async`], but for async code: while no request is idle, the future waits without blocking the
+    /// thread.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::AsyncInferQueue};
@@ -355,7 +359,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`AsyncInferQueue::start_async`].
+    /// Returns the errors of [`AsyncInferQueue::start_async`].
     pub async fn push(&self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.idle().await?.start(inputs, user_data)
     }
@@ -380,15 +384,16 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         self.shared.take(&mut self.shared.state.lock().unwrap())
     }
 
-    /// Whether a request is idle.
+    /// Returns whether a request is idle.
     pub fn is_ready(&self) -> bool {
         !self.shared.state.lock().unwrap().idle.is_empty()
     }
 
-    /// Blocks until all jobs and their callbacks are complete. Returns each error once.
+    /// Blocks until all jobs and their callbacks are complete. Each error is returned by only one call.
     ///
     /// # Errors
-    /// The errors of runs and the panics of callbacks since the last call; `WouldDeadlock` inside the queue's own callback.
+    /// Returns the errors of jobs, and the panics of callbacks, since errors were last returned. Returns `WouldDeadlock` inside the queue's
+    /// own callback.
     pub fn wait_all(&self) -> Result<(), JobErrors> {
         let shared = &self.shared;
         let refused = |error| JobErrors { errors: vec![JobError { job: 0, error }], n_more: 0 };
@@ -416,7 +421,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     /// Same as [`AsyncInferQueue::wait_all`], but blocks for at most `timeout`. Returns whether all jobs and their callbacks are complete.
     ///
     /// # Errors
-    /// The errors of [`AsyncInferQueue::wait_all`], if all jobs are complete.
+    /// If all jobs are complete, returns the errors of [`AsyncInferQueue::wait_all`].
     pub fn wait_all_for(&self, timeout: Duration) -> Result<bool, JobErrors> {
         let shared = &self.shared;
         let mut state = shared.state.lock().unwrap();
@@ -432,20 +437,20 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         state.take_errors().map(|()| true)
     }
 
-    /// The requests of the queue, to read their ports, tensors and times. Reading the tensors or times of a running request fails with
-    /// `Busy`.
+    /// Returns the requests of the queue, so that the caller can read their ports, tensors and times. Reading the tensors or times of a
+    /// running request fails with `Busy`.
     pub fn iter(&self) -> impl Iterator<Item = &InferRequest> {
         self.shared.requests.iter()
     }
 
-    /// Registers a blocking wait for one of the queue's jobs.
+    /// Registers that the current thread blocks until one of the queue's jobs completes.
     pub(super) fn begin_wait(&self) -> Result<Waits<'_>> {
         self.shared.begin_wait(Target::Any)
     }
 
-    /// Takes an idle request. If there is none, stores the waker of the waiting task.
+    /// Takes an idle request. If there is none, stores `waker`, which is woken when a request becomes idle.
     pub(super) fn poll_idle(&self, waker: &Waker) -> Option<IdleRequest<'_, U>> {
-        let waker = waker.clone(); // Cloned before the lock is taken, because a waker runs user code.
+        let waker = waker.clone(); // Cloned before the lock is taken, because cloning a waker runs user code.
         let mut state = self.shared.state.lock().unwrap();
         let idle = self.shared.take(&mut state);
         let unused = match idle.is_some() || state.wakers.iter().any(|known| known.will_wake(&waker)) {
@@ -462,24 +467,24 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
 }
 
 impl<U> AsyncInferQueue<U> {
-    /// Number of requests.
+    /// Returns the number of requests.
     pub fn len(&self) -> usize {
         self.shared.requests.len()
     }
 
-    /// Always false: a queue has at least one request.
+    /// Returns false, because a queue has at least one request.
     pub fn is_empty(&self) -> bool {
         self.shared.requests.is_empty()
     }
 }
 
 impl<U> Shared<U> {
-    /// Whether this thread is inside a callback, step or filler of one of the requests.
+    /// Returns whether this thread is inside a callback, step or filler of one of the requests.
     fn is_inside(&self) -> bool {
         self.requests.iter().any(|request| request.shared().is_inside(&request.shared().guarded.lock().unwrap()))
     }
 
-    /// Registers a blocking wait for the requests.
+    /// Registers that the current thread blocks until `target` (any or all) of the requests complete.
     fn begin_wait(&self, target: fn(Vec<Arc<run::Shared>>) -> Target) -> Result<Waits<'_>> {
         let requests = || self.requests.iter().map(|request| request.shared().clone()).collect();
         match self.requests.first() {
@@ -488,7 +493,7 @@ impl<U> Shared<U> {
         }
     }
 
-    /// Fails in a forked process, which does not have the threads that run jobs.
+    /// Fails in a forked process, because such a process does not have the threads that run jobs.
     fn check_process(&self) -> Result<()> {
         self.requests.first().map_or(Ok(()), |request| request.shared().check_process())
     }
@@ -529,12 +534,12 @@ impl<U> Shared<U> {
         IdleRequest { shared: self, request_idx }
     }
 
-    /// Completes a job. Called in the callback of the request.
+    /// Completes a job. The callback of the request calls this function.
     fn finish(&self, request_idx: usize, request: &InferRequest, result: Result<()>) {
         let mut state = self.state.lock().unwrap();
         let job = match &mut state.slots[request_idx] {
             Slot::Started { job, .. } => job.take(),
-            // The owner of an [`IdleRequest`] started this run without the queue.
+            // The owner of an [`IdleRequest`] started this run directly, so the run belongs to no job.
             Slot::Idle | Slot::Taken => None,
         };
         let Some(Job { number, then }) = job else { return };
@@ -564,7 +569,8 @@ impl<U> Shared<U> {
         }
     }
 
-    /// Returns the request to the queue. Called when the request has no run and no callback in progress; `run` is its latest run.
+    /// Returns the request to the queue. Called when no run and no callback of the request is in progress. `run` is the number of its
+    /// latest run.
     fn make_idle(&self, request_idx: usize, run: u64) {
         let state = self.state.lock().unwrap();
         let is_of_the_queue = matches!(state.slots[request_idx], Slot::Started { after, .. } if run > after);
@@ -576,8 +582,8 @@ impl<U> Shared<U> {
     fn put_back(&self, mut state: MutexGuard<'_, State<U>>, request_idx: usize) {
         let before = std::mem::replace(&mut state.slots[request_idx], Slot::Idle);
         state.idle.push(request_idx);
-        // Wake all tasks: if only one task were woken and it no longer needed a request, the other tasks would wait although a request is
-        // idle.
+        // Wake all tasks. If only one task were woken and it no longer needed a request, the request would stay idle while the other tasks
+        // wait.
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         self.changed.notify_all();
@@ -616,15 +622,15 @@ pub struct IdleRequest<'a, U> {
 }
 
 impl<U: Send + 'static> IdleRequest<'_, U> {
-    /// The index of the request in the queue.
+    /// Returns the index of the request in the queue.
     pub fn index(&self) -> usize {
         self.request_idx
     }
 
-    /// Starts a job on this request. Same as [`AsyncInferQueue::start_async`], but does not wait.
+    /// Starts a job on this request. Same as [`AsyncInferQueue::start_async`], but the request is already taken, so there is no wait.
     ///
     /// # Errors
-    /// The errors of [`AsyncInferQueue::start_async`].
+    /// Returns the errors of [`AsyncInferQueue::start_async`].
     pub fn start(self, inputs: impl Inputs, user_data: U) -> Result<u64> {
         self.start_or_return(inputs, user_data).map_err(|refused| refused.error)
     }
@@ -632,7 +638,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
     /// Same as [`IdleRequest::start`], but returns the user data of a refused job.
     ///
     /// # Errors
-    /// The errors of [`AsyncInferQueue::start_async`].
+    /// Returns the errors of [`AsyncInferQueue::start_async`].
     pub fn start_or_return(self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
         self.start_then(inputs, Then::Callback(user_data)).map_err(|(error, then)| match then {
             Then::Callback(user_data) => RefusedJob { error, user_data },
@@ -640,7 +646,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
         })
     }
 
-    /// Starts a job whose result goes to `tell`, and not to the queue's callback or to `wait_all`.
+    /// Starts a job whose result goes to `tell`. The queue's callback and `wait_all` do not get the result.
     pub(super) fn start_telling(self, inputs: impl Inputs, tell: Tell) -> Result<u64> {
         self.start_then(inputs, Then::Tell(tell)).map_err(|(error, _told_nothing)| error)
     }
@@ -653,7 +659,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
             Ok(body) => body,
             Err(error) => return Err((error, then)),
         };
-        std::mem::forget(self); // From here on, the slot records the owner of the request.
+        std::mem::forget(self); // From here on, the slot keeps track of the request, so its drop must not return it to the queue.
         request.shared().set_keeper(Keeper::Queue);
         let mut state = shared.state.lock().unwrap();
         let number = state.n_started;
@@ -676,13 +682,13 @@ impl<U> Deref for IdleRequest<'_, U> {
 impl<U> Drop for IdleRequest<'_, U> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
-        // From here on, only the queue can start the request.
+        // From here on, only the queue can start the request, so its state can be read and stays valid.
         self.shared().set_keeper(Keeper::Queue);
         let guarded = self.shared().guarded.lock().unwrap();
         let (is_on, latest_run) = (guarded.state.is_on(), guarded.state.latest_run());
         drop(guarded);
         if is_on {
-            // The request was started without the queue. The request becomes idle in the queue when that run completes.
+            // The owner of the `IdleRequest` started a run directly. When that run completes, the request becomes idle in the queue.
             state.slots[self.request_idx] = Slot::Started { after: latest_run - 1, job: None };
         } else {
             self.shared.put_back(state, self.request_idx);
@@ -700,7 +706,7 @@ impl<U> Index<usize> for AsyncInferQueue<U> {
     type Output = InferRequest;
 
     /// # Panics
-    /// Panics if there is no such request.
+    /// Panics if the queue has no request with this index.
     fn index(&self, request_idx: usize) -> &InferRequest {
         &self.shared.requests[request_idx]
     }
@@ -728,8 +734,8 @@ impl<U> Drop for AsyncInferQueue<U> {
         drop((callback, jobs));
         self.shared.requests.iter().for_each(InferRequest::cancel);
         for request in &self.shared.requests {
-            // If this drop runs inside the request's own callback, the wait fails immediately. The request then stops when its last handle
-            // is dropped.
+            // If this drop runs inside the request's own callback, the wait fails immediately. In this case, dropping the last handle of
+            // the request, later, stops the request.
             let _over = request.wait_for(request.model().config.drop_patience);
         }
     }
@@ -746,7 +752,7 @@ impl fmt::Display for JobErrors {
 
 impl std::error::Error for JobErrors {}
 
-/// An error with the kind of the first failure and the messages of all failures.
+/// Converts to an error with the kind of the first failure and the messages of all failures.
 impl From<JobErrors> for Error {
     fn from(errors: JobErrors) -> Self {
         let kind = errors.errors.first().map_or(ErrorKind::Device, |first| first.error.kind());

@@ -45,7 +45,8 @@ pub enum ContextParams {
     SharedMemory,
 }
 
-/// Creates tensors in one kind of memory. A context may outlive the core, and its tensors may outlive the context.
+/// Creates tensors in one kind of memory. A context may be used after the core is dropped, and its tensors may be used after the context is
+/// dropped.
 #[derive(Clone)]
 pub struct RemoteContext {
     device: Arc<str>,
@@ -54,19 +55,19 @@ pub struct RemoteContext {
 
 /// The memory of a context. Devices implement this trait.
 pub trait ContextMemory: Send + Sync {
-    /// The parameters of the context.
+    /// Returns the kind of this memory.
     fn params(&self) -> ContextParams;
 
     /// Creates a tensor of zeros in this memory.
     ///
     /// # Errors
-    /// Returns `Tensor` if the size overflows; another error if no memory is left.
+    /// Returns `Tensor` if the size overflows. Returns another error, which the device chooses, if no memory is left.
     fn create_tensor(&self, element: ElementType, shape: Shape) -> Result<Tensor>;
 
     /// Creates a host tensor of zeros, in memory from which copies to and from this context are fast.
     ///
     /// # Errors
-    /// Returns `Tensor` if the size overflows; another error if no memory is left.
+    /// Returns `Tensor` if the size overflows. Returns another error, which the device chooses, if no memory is left.
     fn create_host_tensor(&self, element: ElementType, shape: Shape) -> Result<Tensor> {
         Ok(Tensor::new(element, shape)?)
     }
@@ -87,12 +88,12 @@ impl RemoteContext {
         }
     }
 
-    /// The name of the device that uses the memory.
+    /// Returns the name of the device that uses the memory.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// The parameters of the context.
+    /// Returns the kind of memory that the context uses.
     pub fn params(&self) -> ContextParams {
         self.memory.params()
     }
@@ -100,16 +101,16 @@ impl RemoteContext {
     /// Creates a dense tensor of zeros in this memory.
     ///
     /// # Errors
-    /// Returns `Tensor` if the size overflows; `Device` or `Io` if no memory is left; `Unsupported` if the memory cannot hold the element
-    /// type.
+    /// Returns `Tensor` if the size overflows. Returns `Device` or `Io` if no memory is left. Returns `Unsupported` if the memory cannot
+    /// hold the element type.
     pub fn create_tensor(&self, element: ElementType, shape: impl Into<Shape>) -> Result<Tensor> {
         self.memory.create_tensor(element, shape.into()).map_err(|error| error.context(format!("device {}", self.device)))
     }
 
-    /// Creates a dense host tensor of zeros, for copies to and from this memory.
+    /// Creates a dense tensor of zeros in host memory that is suited for copies to and from the memory of this context.
     ///
     /// # Errors
-    /// The errors of [`RemoteContext::create_tensor`].
+    /// Returns the errors of [`RemoteContext::create_tensor`].
     pub fn create_host_tensor(&self, element: ElementType, shape: impl Into<Shape>) -> Result<Tensor> {
         self.memory.create_host_tensor(element, shape.into()).map_err(|error| error.context(format!("device {}", self.device)))
     }

@@ -1,6 +1,6 @@
-//! A cache of idle requests. A [`PooledRequest`] owns its request until it is dropped, so other threads cannot take a busy request.
+//! A cache of idle requests. A [`PooledRequest`] owns its request until it is dropped, so no two users get the same request.
 //!
-//! Lock order: first the pool, then a request.
+//! Lock order: the lock of the pool before the lock of a request.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use super::{CompiledModel, InferRequest, Result};
 use crate::sync::Mutex;
 
-/// Caches idle requests for reuse. Creates further requests on demand. Drops returned requests that exceed the capacity.
+/// Caches idle requests for reuse. Creates a request if none is idle. When the cache is full, frees each request that is returned.
 #[derive(Debug)]
 pub struct RequestPool(Arc<Idle>);
 
@@ -27,11 +27,11 @@ impl RequestPool {
     /// Takes an idle request. If there is none, creates a request of `model`.
     ///
     /// # Errors
-    /// The errors of [`CompiledModel::create_infer_request`].
+    /// Returns the errors of [`CompiledModel::create_infer_request`].
     pub fn take_or_create(&self, model: &CompiledModel) -> Result<PooledRequest> {
         let idle = {
             let mut requests = self.0.requests.lock().unwrap();
-            // Skip requests that were returned while they were running.
+            // A `PooledRequest` may be dropped while its request runs. Skip such requests.
             let idle_idx = requests.iter().rposition(|request| request.shared().guarded.lock().unwrap().state.is_quiet());
             idle_idx.map(|idle_idx| requests.remove(idle_idx))
         };
@@ -49,7 +49,7 @@ impl RequestPool {
     }
 }
 
-/// A request that returns to its pool when it is dropped.
+/// A request that returns to its pool when the `PooledRequest` is dropped.
 #[derive(Debug)]
 pub struct PooledRequest {
     request: Option<InferRequest>,

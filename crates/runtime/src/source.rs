@@ -4,16 +4,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The source of a model. A path converts into it, so [`Core::read_model`](super::Core::read_model) accepts a path directly.
+/// The source of a model. A path converts into a `ModelSource`, so [`Core::read_model`](super::Core::read_model) accepts a path directly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
     /// A model file in any format that a device reads. External data files must be in the same folder.
     File(PathBuf),
     /// The bytes of a model file.
     Bytes(ModelBytes),
-    /// A name or URL that a device knows, for example a model on an inference server. No built-in device supports it.
+    /// A name or URL that a device knows, for example a model on an inference server. No built-in device supports this variant.
     Remote(Arc<str>),
-    /// Ports without a model, for devices that do not compute.
+    /// No model: only ports, for devices that compute nothing, such as the NULL device.
     Ports,
 }
 
@@ -37,12 +37,13 @@ pub struct ModelBytes {
 }
 
 impl ModelBytes {
-    /// The bytes of an .onnx file without external weights, or of the .xml file of an OpenVINO IR, see [`ModelBytes::with_weights`].
+    /// Creates a model from the bytes of an .onnx file without external weights, or from the bytes of the .xml file of an OpenVINO IR. An
+    /// IR also needs [`ModelBytes::with_weights`].
     pub fn new(model: impl Into<Arc<[u8]>>) -> Self {
         Self { name: None, model: model.into(), weights: None }
     }
 
-    /// Sets the name of the model in messages. By default, messages state its number of bytes.
+    /// Sets the name of the model in messages. Without a name, messages call it "model of N bytes".
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { name: Some(name.into()), ..self }
@@ -54,12 +55,12 @@ impl ModelBytes {
         Self { weights: Some(weights.into()), ..self }
     }
 
-    /// The bytes of the model file.
+    /// Returns the bytes of the model file.
     pub fn model(&self) -> &[u8] {
         &self.model
     }
 
-    /// The bytes of the weights file, if there is one.
+    /// Returns the bytes of the weights file, if there is one.
     pub fn weights(&self) -> Option<&[u8]> {
         self.weights.as_deref()
     }
@@ -81,7 +82,7 @@ impl fmt::Display for ModelBytes {
     }
 }
 
-/// The name of the model in messages.
+/// Writes the name of the model for messages.
 impl fmt::Display for ModelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

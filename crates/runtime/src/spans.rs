@@ -1,5 +1,5 @@
-//! The tracing span of a run. The target of the span is `roiflow::trace`. The span records the request, its name, the model, the device and
-//! the outcome.
+//! The tracing span of a run. The target of the span is `roiflow::trace`. The fields of the span are the request, the name of the request,
+//! the number of the run, the frame, the model, the device and the outcome.
 
 use tracing::field::Empty;
 use tracing::{Level, Metadata, Span, span_enabled, trace_span};
@@ -7,8 +7,8 @@ use tracing::{Level, Metadata, Span, span_enabled, trace_span};
 use super::ErrorKind;
 use super::steps::Body;
 
-/// Opens the span of a run, inside the current span of the thread that starts the run. A run that is started in a callback or step of
-/// another run has no parent span, because it outlives the other run.
+/// Opens the span of a run, inside the current span of the thread that starts the run. If a callback or step of an earlier run starts this
+/// run, the span has no parent, because this run outlives the earlier run.
 pub(super) fn of_run(body: &Body, request: u64, name: Option<&str>) -> Span {
     if !span_enabled!(target: "roiflow::trace", Level::TRACE) {
         return Span::none();
@@ -53,7 +53,7 @@ mod tests {
     use crate::tensor::ElementType;
     use crate::{CompiledModel, Config, Core, Error, ErrorKind, Model, ModelInfo, PipelineStep, Port};
 
-    /// A closed span. `begin` and `end` are positions in the order of all span events of the process.
+    /// A closed span. `begin` and `end` are its positions in the sequence of all opened and closed spans of the process.
     #[derive(Debug, Clone, Default)]
     struct Seen {
         name: &'static str,
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// The closed spans of a request. The list contains the spans of all threads of the process.
+    /// Returns the closed spans of a request. The subscriber is global, so `kept` also has the spans that other tests opened.
     fn spans_of(request: u64) -> Vec<Seen> {
         let request = request.to_string();
         kept().0.lock().unwrap().1.iter().filter(|seen| seen.field("request") == request).cloned().collect()
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(parents, [Some("handler"), None, None]);
     }
 
-    /// Two requests use the same two executors. While the first request decodes, the second request prepares.
+    /// Two requests use the same two executors. While the first request runs its step `decode`, the second request runs its step `prepare`.
     #[test]
     fn stages_of_a_pipeline_overlap_in_the_trace() {
         kept();

@@ -5,11 +5,11 @@
 //! | idle | its tensors belong to the user | created; a run ended | `edit` |
 //! | edited | a thread sets its tensors, or checks and leases them for a run | `edit` | `end_edit`, `start` |
 //! | running | its tensors belong to the run | `start`, from edited | the last step ended, and no earlier callback is running |
-//! | calling back | idle or running again, while the callback of an earlier run is running | a run with a callback ended | the callback returned |
+//! | calling back | idle or running again, while an earlier run's callback is executed | a run with a callback ended | the callback returned |
 //! | stopped | the last handle was dropped; no run can start | drop | never |
 //!
-//! The state "calling back" overlaps with idle and running, because a callback may start the request again. Therefore "calling back" is a
-//! separate field.
+//! A callback may start its own request again, so "calling back" overlaps with idle and with running. Therefore it has a field of its own
+//! (`calling`).
 
 /// The thread number that means "no thread".
 const NOBODY: u64 = 0;
@@ -20,45 +20,47 @@ pub(crate) struct RequestState {
     editing: bool,
     running: bool,
     stopped: bool,
-    /// The thread ([`this_thread`](crate::sync::this_thread)) and the run of the running callback.
+    /// While a callback is executed: the number of its thread ([`this_thread`](crate::sync::this_thread)), and the number of the run that
+    /// it belongs to.
     calling: Option<(u64, u64)>,
-    /// Whether a run ended while an earlier callback was running.
+    /// Whether a run with a callback ended while the callback of an earlier run was executed.
     ended_meanwhile: bool,
     n_started: u64,
     n_finished: u64,
 }
 
-/// The reason why a run does not start.
+/// The reason why an edit or a start of a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Busy,
     Stopped,
 }
 
-/// The next action after a run ended.
+/// What the caller must do next after a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfRun {
     /// Call the callback, then [`RequestState::end_callback`].
     CallBack,
-    /// Do nothing: the thread of the earlier callback calls the callback of this run afterwards.
+    /// Do nothing: a callback of an earlier run is being executed. Its thread later calls the callback of this run.
     LeftToEarlierCallback,
     /// Notify the waiters: the run is finished.
     Finished,
 }
 
-/// The next action after a callback returned. After every callback, the waiters of its run must be notified.
+/// What the caller must do next after a callback returned. In both cases it must notify the threads that wait for the callback's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfCallback {
-    /// Notify the waiters, then begin the callback of a later run that ended meanwhile. Until then the request is busy for all threads.
+    /// Notify the waiters, then call the callback of the run that ended meanwhile ([`RequestState::begin_callback`]). Until that call, the
+    /// request is busy for all threads.
     CallBackAgain,
     /// Notify the waiters: no further callback follows.
     Finished,
 }
 
 impl RequestState {
-    /// Changes the state from idle to edited.
+    /// Changes the state from idle to edited. `thread` is the calling thread.
     pub(crate) fn edit(&mut self, thread: u64) -> Result<(), Refusal> {
         if self.stopped {
             return Err(Refusal::Stopped);
@@ -84,7 +86,7 @@ impl RequestState {
         self.n_started
     }
 
-    /// Ends the run after its last step. Returns the next action.
+    /// Ends the run after its last step. `thread` is the calling thread, which then executes the callback. Returns what to do next.
     pub(crate) fn end_run(&mut self, calls_back: bool, thread: u64) -> EndOfRun {
         debug_assert!(self.running, "only a running request ends");
         let calls_back = calls_back && !self.stopped;
@@ -108,14 +110,14 @@ impl RequestState {
         }
     }
 
-    /// Begins the next callback, after [`EndOfCallback::CallBackAgain`].
+    /// Begins the callback that [`EndOfCallback::CallBackAgain`] announced. `thread` is the thread that executes it.
     pub(crate) fn begin_callback(&mut self, thread: u64) {
         let (calling, _) = self.calling.as_mut().expect("a run waits for its callback");
         debug_assert_eq!(*calling, NOBODY);
         *calling = thread;
     }
 
-    /// Ends the callback. Returns the next action.
+    /// Ends the callback. Returns what to do next.
     pub(crate) fn end_callback(&mut self) -> EndOfCallback {
         let (_, called_run) = self.calling.take().expect("a callback ends only after it began");
         if self.ended_meanwhile {
@@ -131,52 +133,52 @@ impl RequestState {
         EndOfCallback::Finished
     }
 
-    /// Stops the request: no later run can start.
+    /// Stops the request: no new run can start.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Whether the request was stopped, so that no run can start.
+    /// Returns whether the request was stopped, so that no new run can start.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Whether this thread must not access the request, because it is edited or running, or because another thread is in its callback.
+    /// Returns whether `thread` must not access the request: it is edited or running, or a different thread executes its callback.
     pub(crate) fn is_busy(&self, thread: u64) -> bool {
         self.editing || self.running || self.calling.is_some_and(|(calling, _)| calling != thread)
     }
 
-    /// Whether a run is in progress, or has ended and waits for an earlier callback.
+    /// Returns whether a run is in progress, or has ended and waits until the callback of an earlier run returns.
     pub(crate) fn is_running(&self) -> bool {
         self.running
     }
 
-    /// Whether this thread is inside the request's callback.
+    /// Returns whether `thread` executes the request's callback.
     pub(crate) fn is_called_on(&self, thread: u64) -> bool {
         self.calling.is_some_and(|(calling, _)| calling == thread)
     }
 
-    /// The thread inside the request's callback; 0 for none.
+    /// Returns the thread that executes the request's callback; 0 if no callback is executed.
     pub(crate) fn calling_thread(&self) -> u64 {
         self.calling.map_or(NOBODY, |(calling, _)| calling)
     }
 
-    /// The number of the latest run that was started; 0 if there was none.
+    /// Returns the number of the run that was started last; 0 if no run was started yet.
     pub(crate) fn latest_run(&self) -> u64 {
         self.n_started
     }
 
-    /// Whether this run and its callback have ended.
+    /// Returns whether this run and its callback have ended.
     pub(crate) fn is_finished(&self, run: u64) -> bool {
         self.n_finished >= run
     }
 
-    /// Whether a run or a callback is in progress. If it is, the end of the run or callback will be reported.
+    /// Returns whether a run or a callback is in progress. If so, its end will notify the waiters.
     pub(crate) fn is_on(&self) -> bool {
         self.running || self.calling.is_some()
     }
 
-    /// Whether there is no edit, no run and no callback.
+    /// Returns whether there is no edit, no run and no callback.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.editing && !self.running && self.calling.is_none()
     }

@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Display, Write as _};
 
-/// Shows text with control characters escaped as in Rust, such as `\u{1b}`. Line breaks and tabs are kept.
+/// Displays text with control characters escaped as in Rust, such as `\u{1b}`. Line breaks and tabs are not escaped.
 ///
-/// Also escapes characters that change the direction of text, because they can make a line look like another line.
+/// Characters that change the direction of text are escaped as well, because they can make a line look like a different line.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -21,7 +21,7 @@ impl Display for Printable<'_> {
     }
 }
 
-/// Same as [`Printable`], but on one line: also escapes line breaks and tabs. For names and values inside a line.
+/// Same as [`Printable`], but the text stays on one line: line breaks and tabs are escaped as well. For names and values inside a line.
 #[derive(Debug, Clone, Copy)]
 pub struct OneLine<'a>(pub &'a str);
 
@@ -34,9 +34,9 @@ impl Display for OneLine<'_> {
     }
 }
 
-/// Formats text as one word of a shell command. Adds single quotes if the text contains a character that a shell interprets.
+/// Displays text as one word of a shell command. Adds single quotes if the text contains a character that a shell interprets.
 ///
-/// Control characters are escaped as by [`OneLine`]. A command with such a name therefore does not work unchanged.
+/// Control characters are escaped as by [`OneLine`], so a command with such a word must be corrected before it works.
 #[derive(Debug, Clone, Copy)]
 pub struct Quoted<'a>(pub &'a str);
 
@@ -50,7 +50,7 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// Whether a terminal interprets this character.
+/// Returns whether a terminal interprets this character instead of printing it.
 pub fn is_obeyed(c: char) -> bool {
     // These ranges of Unicode are direction marks and embeddings, line and paragraph separators, and invisible tags.
     c.is_control()

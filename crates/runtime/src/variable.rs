@@ -1,7 +1,8 @@
 //! Variables: the state that a recurrent model keeps between the runs of a request.
 //!
-//! Each request has its own state. A variable has two tensors. A run reads one and writes the other, and they are swapped after the run has
-//! succeeded. A failed or canceled run does not change the state, so the run can be repeated.
+//! Each request has its own state. A variable has two tensors: a run reads the old value from one of them and writes the new value to the
+//! other. The two tensors are swapped after the run has succeeded. A failed or canceled run does not change the state, so the run can be
+//! repeated.
 
 use std::fmt;
 
@@ -21,17 +22,17 @@ impl VariableState {
         Self { request, variable_idx }
     }
 
-    /// The name of the variable, which is the name of its input.
+    /// Returns the name of the variable, which is the name of its model input.
     pub fn name(&self) -> &str {
         self.port().name()
     }
 
-    /// The name, element type and shape of the variable.
+    /// Returns the port of the variable's model input: its name, element type and shape.
     pub fn port(&self) -> &Port {
         &self.request.model().variables[self.variable_idx]
     }
 
-    /// A copy of the value.
+    /// Returns a copy of the current value of the variable.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -47,7 +48,7 @@ impl VariableState {
         self.request.shared().edit(|Body { device, io, .. }| io.set_variable(&mut **device, self.variable_idx, Some(state)))
     }
 
-    /// Resets the variable to zeros, with an extent of 0 on dynamic axes.
+    /// Resets the variable to zeros. Dynamic axes get an extent of 0.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.

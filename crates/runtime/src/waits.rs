@@ -1,14 +1,16 @@
-//! Blocking waits: reports them to the thread pool of the waiting worker, and rejects waits that would never end.
+//! Blocking waits of the runtime. This module reports them to the thread pool of the waiting worker, and rejects waits that would never
+//! end.
 //!
-//! Each blocking wait of the runtime holds a [`Waits`] guard. On a worker of a [`Pool`](super::executor::Pool), the guard lets another
-//! worker run the tasks of the pool. Declare the guard before the lock guard of the wait, so that it is dropped after the lock guard.
+//! Each blocking wait of the runtime holds a [`Waits`] guard. If the waiting thread is a worker of a [`Pool`](super::executor::Pool), the
+//! guard lets another worker run the tasks of the pool meanwhile. Declare the `Waits` guard before the guard of the lock that the wait
+//! uses, so that the lock is released first.
 //!
 //! A wait may be part of a cycle: the callback of one request waits for a second request, whose callback waits for the first one. Therefore
 //! a thread inside a callback, step, filler or interrupt registers the requests that it waits for with [`Registry::begin`]. The registry
-//! rejects a wait if all its requests are held by callbacks or steps whose threads cannot continue either. Waits with a time limit end by
-//! themselves and are not registered.
+//! rejects a wait if all requests that could end it are inside callbacks or steps whose threads wait in the same cycle. Waits with a time
+//! limit always end, so they are not registered.
 //!
-//! Lock order: first the registry, then a request. Never lock the registry while holding the lock of a request.
+//! Lock order: first the registry, then a request. Never lock the registry while the lock of a request is held.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,12 +21,12 @@ use super::run::Shared;
 use super::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, this_thread, thread_local};
 
-/// The state of the current thread.
+/// What the runtime knows about the current thread.
 #[derive(Default)]
 struct Here {
     /// The pool to which this worker thread belongs, and the number of the worker.
     worker: RefCell<Option<(Arc<Workers>, usize)>>,
-    /// Whether a wait of this thread is already reported to the pool.
+    /// Whether this thread is in a wait that was already reported to the pool.
     is_waiting: Cell<bool>,
     /// The nesting depth of callbacks, steps, fillers and interrupts on this thread; 0 outside of them.
     depth: Cell<usize>,
@@ -34,8 +36,8 @@ thread_local! {
     static HERE: Here = Here::default();
 }
 
-/// Calls `action` with the state of the current thread. Returns `None` while the thread ends, when drops of thread-local values may still
-/// drop requests.
+/// Calls `action` with the state of the current thread. Returns `None` while the thread ends: its state is already destroyed, but the
+/// destructors of other thread-local values may still drop requests.
 fn with_here<R>(action: impl FnOnce(&Here) -> R) -> Option<R> {
     HERE.try_with(action).ok()
 }
@@ -45,13 +47,13 @@ pub(super) fn enter_worker(workers: Arc<Workers>, worker_idx: usize) {
     with_here(|here| *here.worker.borrow_mut() = Some((workers, worker_idx)));
 }
 
-/// The number of the current thread among these workers; `None` if it is not one of them.
+/// Returns the number of the current thread among these workers; `None` if the thread is not one of them.
 pub(super) fn worker_idx(workers: &Arc<Workers>) -> Option<usize> {
     let of_here = |here: &Here| here.worker.borrow().as_ref().filter(|(known, _)| Arc::ptr_eq(known, workers)).map(|(_, idx)| *idx);
     with_here(of_here).flatten()
 }
 
-/// Marks the current thread as inside a callback, step, filler or interrupt until it is dropped.
+/// Marks the current thread as inside a callback, step, filler or interrupt until this value is dropped.
 pub(super) struct Inside(());
 
 impl Inside {
@@ -67,21 +69,22 @@ impl Drop for Inside {
     }
 }
 
-/// Whether a wait on this thread must be reported, because the thread is a worker or is inside a callback, step, filler or interrupt.
+/// Returns whether a wait on this thread must be reported, because the thread is a worker or is inside a callback, step, filler or
+/// interrupt.
 pub(super) fn must_report() -> bool {
     with_here(|here| here.depth.get() > 0 || here.worker.borrow().is_some()).unwrap_or(false)
 }
 
-/// Runs `action`, which blocks, and reports this wait to the thread pool. For waits that the runtime does not detect: locks, channels,
-/// futures, files.
+/// Runs `action`, which blocks, and reports this wait to the thread pool. Use this function for waits that the runtime does not detect: for
+/// locks, channels, futures and files.
 ///
-/// Use this function in callbacks and steps, around code that waits for other requests or blocks for long. If the current thread is a
-/// worker of a [`Pool`](super::executor::Pool), another worker runs the tasks of the pool meanwhile. On other threads this function only
+/// Call this function in callbacks and steps, around code that waits for other requests or blocks for long. If the current thread is a
+/// worker of a [`Pool`](super::executor::Pool), another worker runs the tasks of the pool meanwhile. On other threads, this function only
 /// calls `action`. Waits for requests and queues, such as [`InferRequest::wait`](super::InferRequest::wait), are reported automatically.
 ///
 /// # Errors
-/// Returns `WouldDeadlock` if `action` would block the last worker of the pool and the system cannot start another thread. After this
-/// error, `action` was not called.
+/// Returns `WouldDeadlock` if `action` would block the last worker of the pool and the system cannot start another thread. In this case,
+/// `action` is not called.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::{Config, executor}};
@@ -108,13 +111,13 @@ pub fn blocking<R>(action: impl FnOnce() -> R) -> Result<R> {
 #[derive(Default)]
 #[must_use = "the wait ends when it is dropped"]
 pub(super) struct Waits<'a> {
-    /// The pool of the thread, if this guard has reported the wait to the pool.
+    /// The pool of the thread, if this guard reported the wait to the pool and must report its end.
     workers: Option<Arc<Workers>>,
     registry: Option<&'a Registry>,
 }
 
 impl<'a> Waits<'a> {
-    /// A guard without a wait. The module documentation explains where to declare it.
+    /// Creates a guard that represents no wait yet. The module documentation explains where to declare the guard.
     pub(super) fn none() -> Self {
         Self::default()
     }
@@ -148,15 +151,15 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// The runs for which a thread waits.
+/// The runs or requests for which a thread waits.
 pub(super) enum Target {
-    /// A run of a request, with a time limit. A wait with a time limit always ends.
+    /// A run of a request, for a limited time, so the wait always ends.
     Timed,
-    /// The run with this number, of this request.
+    /// One run: the request, and the number of the run.
     Run(Arc<Shared>, u64),
-    /// Any of these requests.
+    /// The wait ends when any of these requests completes.
     Any(Vec<Arc<Shared>>),
-    /// All of these requests.
+    /// The wait ends when all of these requests have completed.
     All(Vec<Arc<Shared>>),
 }
 
@@ -198,7 +201,7 @@ impl Registry {
         if stuck_threads(&waiting).contains(&thread) {
             let refused = waiting.pop();
             drop(waiting);
-            drop(refused); // Dropped without the lock, because it holds requests.
+            drop(refused); // Dropped without the lock, because it may hold the last handle of a request, whose drop runs other code.
             return Err(Error::new(
                 ErrorKind::WouldDeadlock,
                 "the wait is part of a cycle: it waits for a run that is inside a callback or step, which waits for this thread; \
@@ -217,8 +220,8 @@ impl Registry {
     }
 }
 
-/// Returns the threads whose waits can never end. First assumes that every wait is stuck, then removes waits for requests that can still
-/// complete, until nothing changes.
+/// Returns the threads whose waits can never end. First assumes that no wait can end. Then removes each wait for a request that can still
+/// complete, and repeats this until nothing changes.
 fn stuck_threads(waiting: &[Waiting]) -> Vec<u64> {
     let mut stuck: Vec<&Waiting> = waiting.iter().collect();
     loop {
