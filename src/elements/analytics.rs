@@ -4,7 +4,8 @@
 //! run time, so one plugin file also works on older systems. Without the library, all functions of this module have no effect.
 //!
 //! [`write`] adds our results to the meta; [`read`] reads results of other elements. [`Written`], which is stored in our own meta, has the
-//! IDs of our entries. These IDs stay valid: they are indices in an append-only list, and copies of the buffer and scalers keep that list.
+//! IDs of our entries. These IDs stay valid, because an ID is an index in the append-only list of entries of the meta. Copies of the
+//! buffer and scalers keep that list.
 //!
 //! The relations between entries are those that the elements of GStreamer and DL Streamer use. A detection contains its classifications and
 //! its child detections, and each of them is part of the detection. A tracked detection relates to a tracking entry with its track ID; the
@@ -32,7 +33,7 @@ use gstreamer as gst;
 
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, Outcome, PixelRect, Rect, Size};
 
-/// The library's file name, stable for all of GStreamer 1.
+/// File name of the library. The name is the same in all versions of GStreamer 1.
 const LIBRARY: &str = "libgstanalytics-1.0.so.0";
 /// Type of an object without a label.
 const UNLABELED: &str = "object";
@@ -41,15 +42,16 @@ const FOREIGN_NAME: &str = "classification";
 /// Model name given to classifications of other elements, because the relation meta stores no model name.
 const FOREIGN_MODEL: &str = "GstAnalyticsRelationMeta";
 
-/// Maximum number of entries in a relation meta. The meta stores one byte per pair of entries, so this limits its memory to 4 MB. The
-/// objects beyond this limit are the least confident ones. They are only in our own meta and in the ROI metas.
+/// Maximum number of entries in a relation meta. The meta stores one byte per pair of entries, so this maximum limits the memory of
+/// these pairs to 4 MB. If a frame has more objects, the least confident objects get no entry. They are only in our own meta and in
+/// the ROI metas.
 const MAX_ENTRIES: usize = 2048;
 
-/// The first entry is part of the second.
+/// Relation of two entries: the first is part of the second.
 const IS_PART_OF: c_int = 1 << 1;
-/// The first entry contains the second.
+/// Relation of two entries: the first contains the second.
 const CONTAINS: c_int = 1 << 2;
-/// The first entry relates to the second.
+/// Relation of two entries: the first relates to the second.
 const RELATES_TO: c_int = 1 << 3;
 const ANY_RELATION: c_int = c_int::MAX;
 /// `GST_CLOCK_TIME_NONE`.
@@ -62,7 +64,8 @@ static CAT: LazyLock<gst::DebugCategory> =
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Written(Vec<Entry>);
 
-/// An [`Entry`] as plain numbers, in field order. Quarks are valid in the whole process.
+/// An [`Entry`] as plain numbers, in field order. Another copy of the library in the process can use the quark, because quarks
+/// are valid in the whole process.
 pub(super) type WrittenEntry = (i32, c_uint, GQuark, Vec<c_uint>, usize, Option<c_uint>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,16 +74,16 @@ struct Entry {
     /// The ID of the detection's entry. The object type in `label` shows whether the entry with this ID is still ours.
     id: c_uint,
     label: GQuark,
-    /// The entries of its classifications.
+    /// IDs of the entries of the detection's classifications.
     classes: Vec<c_uint>,
     /// Number of the detection's classifications that were written or skipped because the meta cannot represent them.
     n_classifications: usize,
-    /// The tracking entry.
+    /// ID of the detection's tracking entry.
     track: Option<c_uint>,
 }
 
 impl Entry {
-    /// Returns the number of entries in the meta.
+    /// Returns the number of entries that the detection has in the meta: its own, its classifications, and its tracking entry.
     fn n_entries(&self) -> usize {
         1 + self.classes.len() + usize::from(self.track.is_some())
     }
@@ -98,7 +101,7 @@ impl Written {
         self.0.binary_search_by_key(&object, |entry| entry.object).map_or(object.0, |idx| self.0[idx].region_id())
     }
 
-    /// Returns the entries as plain numbers, for another copy of the library.
+    /// Returns the entries as plain numbers, so that another copy of the library in the process can read them.
     pub(super) fn entries(&self) -> Vec<WrittenEntry> {
         let plain = |entry: &Entry| (entry.object.0, entry.id, entry.label, entry.classes.clone(), entry.n_classifications, entry.track);
         self.0.iter().map(plain).collect()
@@ -117,7 +120,7 @@ impl Written {
         Self(entries.into_iter().map(entry).collect())
     }
 
-    /// Region IDs and detection IDs of our entries.
+    /// Returns the region ID and the detection ID of each of our entries.
     pub(super) fn objects(&self) -> impl Iterator<Item = (i32, ObjectId)> {
         self.0.iter().map(|entry| (entry.region_id(), entry.object))
     }
@@ -126,7 +129,7 @@ impl Written {
 /// Content of a buffer's relation meta.
 #[derive(Debug, Default)]
 pub(super) struct Read {
-    /// Current rectangles of our detections: GStreamer rescales them with the frame.
+    /// Rectangles of our detections as they are in the meta now. GStreamer may have rescaled them together with the frame.
     pub(super) ours: HashMap<ObjectId, Rect>,
     /// Detections of other elements.
     pub(super) foreign: Vec<Foreign>,
@@ -139,7 +142,7 @@ pub(super) struct Read {
 /// A detection of another element.
 #[derive(Debug)]
 pub(super) struct Foreign {
-    /// The detection's entry, and the entry of the detection that contains it.
+    /// ID of the detection's entry. `parent` is the ID of the entry of the detection that contains this detection.
     pub(super) entry: i32,
     pub(super) parent: Option<i32>,
     /// The detection, without ID and parent: the caller sets these.
@@ -151,14 +154,14 @@ pub(super) fn has_any(buffer: &gst::BufferRef) -> bool {
     Relations::of(buffer).is_some_and(|relations| relations.len() > 0)
 }
 
-/// Whether all entries of the buffer's relation meta are ours; true without a meta.
+/// Whether we wrote all entries of the buffer's relation meta. True if the buffer has no relation meta.
 pub(super) fn is_all_ours(buffer: &gst::BufferRef, written: &Written) -> bool {
     let Some(relations) = Relations::of(buffer) else { return true };
     let ids = relations.ids(relations.object_type());
     relations.still_there(&ids, written).map(Entry::n_entries).sum::<usize>() == relations.len()
 }
 
-/// Reads the relation meta of a buffer. `written` are our entries.
+/// Reads the relation meta of a buffer. `written` lists the entries that we wrote.
 pub(super) fn read(buffer: &gst::BufferRef, written: &Written) -> Read {
     let mut read = Read::default();
     let Some(relations) = Relations::of(buffer) else { return read };
@@ -206,7 +209,8 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
     // IDs of the detections that have a tracking entry.
     let mut tracked: HashSet<c_uint> = HashSet::new();
-    // Classifications that other elements wrote. Our results may contain equal ones, which must not be written again.
+    // Classifications in the meta that other elements wrote, by the entry of their detection. If our results contain an equal
+    // classification, it must not be written a second time.
     let mut foreign_classifications: HashMap<c_uint, Vec<Classification>> = HashMap::new();
     let mut is_all_ours = true;
     let mut n_entries = 0;
@@ -255,7 +259,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     let mut added = Vec::with_capacity(new.len());
     for (detection, pixels) in new {
         let label = quark(detection.label.as_deref().unwrap_or(UNLABELED));
-        // Detections that we read from another element already have an entry.
+        // A detection that we read from an entry of another element keeps that entry, and gets no second entry.
         let is_it = |(_, of, place): &(c_uint, GQuark, Option<PixelRect>)| {
             *place == Some(pixels) && (*of == label || (*of == 0 && detection.label.is_none()))
         };
@@ -313,7 +317,7 @@ pub(super) fn is_same_label(one: &Classification, other: &Classification) -> boo
     }
 }
 
-/// Reserves one of the free entries. Returns `None` if no entry is free.
+/// Takes one entry from the number of entries that may still be added. Returns `None` if that number is 0.
 fn take(n_free: &mut usize) -> Option<()> {
     *n_free = n_free.checked_sub(1)?;
     Some(())
@@ -391,8 +395,8 @@ impl<'a> Relations<'a> {
         ids
     }
 
-    /// Returns those of our entries that are in the current meta, because another element may have replaced the meta. `ids` are all
-    /// detections in the current meta.
+    /// Returns those of our entries that the current meta still contains. Another element may have replaced the meta since we wrote
+    /// the entries. `ids` are the IDs of all detections in the current meta.
     fn still_there<'w>(&self, ids: &[c_uint], written: &'w Written) -> impl Iterator<Item = &'w Entry> {
         let ids: HashSet<c_uint> = ids.iter().copied().collect();
         written.0.iter().filter(move |entry| ids.contains(&entry.id) && self.label(entry.id) == entry.label)
@@ -445,7 +449,7 @@ impl<'a> Relations<'a> {
         let n_classes = unsafe { (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) };
         let mut best: Option<(usize, f32)> = None;
         for class_idx in 0..n_classes {
-            // SAFETY: as above, and the index is below the length.
+            // SAFETY: the meta is valid, `id` is one of its classifications, and the index is below the length of that entry.
             let confidence = unsafe { (self.api.gst_analytics_cls_mtd_get_level)(&raw mut class, class_idx) };
             if confidence > best.map_or(0.0, |(_, most)| most) {
                 best = Some((class_idx, confidence));
@@ -453,7 +457,7 @@ impl<'a> Relations<'a> {
         }
         // An entry in which all confidences are 0 is a class descriptor.
         let (class_idx, confidence) = best?;
-        // SAFETY: as above.
+        // SAFETY: the meta is valid, `id` is one of its classifications, and `class_idx` is below the length of that entry.
         let label = unsafe { (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx) };
         // An entry with a single class does not contain the label ID of that class. The class descriptor, if there is one, contains it.
         let label_id = Some(id).filter(|_| n_classes == 1).and_then(|id| self.class_index(id, label)).unwrap_or(class_idx as u32);
@@ -461,7 +465,8 @@ impl<'a> Relations<'a> {
         Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
     }
 
-    /// Returns the index of a label in the class descriptor that an entry relates to.
+    /// Returns the index of a label in the class descriptor to which an entry relates. `None` if the entry relates to no
+    /// descriptor with this label.
     fn class_index(&self, id: c_uint, label: GQuark) -> Option<u32> {
         let descriptors = self.related(id, RELATES_TO, self.class_type()).into_iter().filter(|other| *other != id);
         descriptors.filter_map(|descriptor| self.index_in_descriptor(descriptor, label)).next()
@@ -473,7 +478,7 @@ impl<'a> Relations<'a> {
         let n_classes = unsafe { (self.api.gst_analytics_cls_mtd_get_length)(&raw mut class) };
         let mut index = None;
         for class_idx in 0..n_classes {
-            // SAFETY: as above, and the index is below the length.
+            // SAFETY: the meta is valid, `id` is one of its classifications, and the index is below the length of that entry.
             let (level, quark) = unsafe {
                 let level = (self.api.gst_analytics_cls_mtd_get_level)(&raw mut class, class_idx);
                 (level, (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx))
@@ -535,7 +540,8 @@ impl<'a> RelationsMut<'a> {
     fn add_class(&self, label: GQuark, confidence: f32) -> Option<c_uint> {
         let (mut class, mut label, mut confidence) = (Mtd::NONE, label, confidence);
         let add = self.api.gst_analytics_relation_meta_add_cls_mtd;
-        // SAFETY: as above; both arrays have one element, and are copied.
+        // SAFETY: the meta is valid and its buffer is writable. The length is 1, both arrays have one element, and the function
+        // copies them. The entry's handle is a local value.
         let added = unsafe { add(self.meta, 1, &raw mut confidence, &raw mut label, &raw mut class) };
         (added != 0).then_some(class.id)
     }

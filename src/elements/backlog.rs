@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Wake-up delay of a thread on a busy machine. A frame delay below this value does not indicate a slow engine.
 const WAKE_UP: Duration = Duration::from_millis(10);
-/// How long frames wait for the first run.
+/// Maximum time that a frame waits for a slot before the first run has ended.
 const START: Duration = Duration::from_secs(2);
 
 /// Whether the stream keeps up with its source. See the module.
@@ -25,7 +25,7 @@ pub(super) enum Backlog {
     Starting,
     /// A run has ended, but no frame has arrived since.
     Started,
-    /// Lateness of the reference frame, which was not delayed, in nanoseconds.
+    /// The stream keeps up. The value is the lateness of the reference frame in nanoseconds: the last frame that was not delayed.
     KeepingUp(i64),
     /// The engine is too slow: frames do not wait for a slot.
     Skipping,
@@ -46,8 +46,8 @@ impl Backlog {
         }
     }
 
-    /// How long a frame of this lateness may wait for a slot: one run time minus the current delay. While the stream catches up, the
-    /// limit is two run times.
+    /// Returns how long a frame of this lateness may wait for a slot: one run time minus the frame's delay. While the stream catches
+    /// up, the delay is negative, and the result is at most two run times.
     pub(super) fn allowed_wait(&mut self, lateness: i64, run_time: Duration) -> Duration {
         let reference = match *self {
             Self::Starting => return START,

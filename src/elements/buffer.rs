@@ -50,7 +50,9 @@ pub(super) fn pool_address(buffer: &gst::BufferRef) -> usize {
 
 /// Returns the maximum number of buffers in the buffer's pool: 0 = unbounded, `None` = no pool.
 pub(super) fn pool_size(buffer: &gst::BufferRef) -> Option<usize> {
-    // SAFETY: as above. A buffer in use keeps its pool alive. `from_glib_none` takes a reference, and returns `None` for null.
+    // SAFETY: a `&BufferRef` is a valid buffer, and its field `pool` is written only while the buffer has a single owner. The
+    // pointer is null or a valid pool, because a buffer in use keeps its pool alive. `from_glib_none` takes a reference, and
+    // returns `None` for null.
     let pool: Option<gst::BufferPool> = unsafe { from_glib_none((*buffer.as_ptr()).pool) };
     let (_caps, _size, _min, max) = pool?.config().params()?;
     Some(max as usize)
@@ -72,7 +74,7 @@ pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
 ///
 /// # Errors
 /// Returns [`ErrorKind::Unsupported`] if the tensor is not shared memory. Returns [`ErrorKind::Busy`] while the tensor is borrowed for
-/// writing. Returns [`ErrorKind::Io`] if no file descriptor is left.
+/// writing. Returns [`ErrorKind::Io`] if the process cannot open another file descriptor.
 pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     let SharedTensor { descriptor, layout, offset_bytes } = tensor.export()?;
     let leased = Leased(tensor.bytes()?);
@@ -122,7 +124,8 @@ fn plane_tensor(mapped: &Arc<gst_video::VideoFrame<Readable>>, format: PixelForm
 /// Returns the number of mapped bytes from the begin of a plane.
 pub(super) fn mapped_bytes(mapped: &impl IsVideoFrame, plane_idx: usize) -> usize {
     let raw = mapped.as_raw();
-    // With a video meta, there is one mapping per plane. Otherwise, one mapping covers all planes, and further maps are uninitialized.
+    // With a video meta, there is one mapping per plane. Otherwise, `map[0]` covers all planes, and the other elements of `map` are
+    // uninitialized.
     let map = &raw.map[if raw.meta.is_null() { 0 } else { plane_idx }];
     let skipped = (raw.data[plane_idx] as usize).saturating_sub(map.data as usize);
     map.size.saturating_sub(skipped)
@@ -153,7 +156,7 @@ unsafe impl ForeignMemory for MappedPlane {
 
 // SAFETY: the bytes are not written while they are mapped, and a mapping may be used and dropped on any thread.
 unsafe impl Send for MappedPlane {}
-// SAFETY: as above.
+// SAFETY: the bytes are not written while they are mapped, so several threads may read them at the same time.
 unsafe impl Sync for MappedPlane {}
 
 #[cfg(test)]

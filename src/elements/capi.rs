@@ -56,7 +56,7 @@ struct Attribute {
     value: f32,
 }
 
-/// `RoiflowObject` of the header.
+/// The struct `RoiflowObject` of the C header.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RoiflowObject {
@@ -72,7 +72,7 @@ pub struct RoiflowObject {
     pub n_attributes: usize,
 }
 
-/// `RoiflowAttributeKind` of the header.
+/// The enumeration `RoiflowAttributeKind` of the C header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum RoiflowAttributeKind {
@@ -81,7 +81,7 @@ pub enum RoiflowAttributeKind {
     Value = 2,
 }
 
-/// `RoiflowAttribute` of the header.
+/// The struct `RoiflowAttribute` of the C header.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RoiflowAttribute {
@@ -94,13 +94,14 @@ pub struct RoiflowAttribute {
     pub value: f32,
 }
 
-/// Returns the ABI version of this library.
+/// Returns [`ABI_VERSION`], so that a program can compare it with the version in the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn roiflow_abi_version() -> u32 {
     ABI_VERSION
 }
 
-/// Reads the results of a buffer for a frame of this size; null if there are none.
+/// Returns the results that are attached to a buffer, for a frame of this size in pixels. Returns null if the buffer has no
+/// results.
 ///
 /// # Safety
 /// `buffer` is null or a buffer to which the caller has a reference, and which no other thread changes during the call.
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn roiflow_results_from_buffer(buffer: *mut gst::ffi::GstB
     })
 }
 
-/// Frees results.
+/// Frees the results that [`roiflow_results_from_buffer`] returned.
 ///
 /// # Safety
 /// `results` is null, or comes from [`roiflow_results_from_buffer`] and is not used afterwards.

@@ -17,7 +17,7 @@ use super::regions::ObjectClasses;
 use crate::frame::FrameResults;
 use crate::stages::{self, OneLine, Printable};
 
-/// Maximum number of labels in the warning.
+/// Maximum number of known labels that the warning lists.
 const N_NAMED: usize = 8;
 /// Maximum number of pads to visit upstream.
 const MAX_PADS: usize = 1000;
@@ -73,7 +73,7 @@ impl ClassCheck {
         !self.0.load(Ordering::Relaxed)
     }
 
-    /// Repeats the check on the next frame: `object-class` or the elements upstream may have changed.
+    /// Makes the next frame repeat the check. Called when `object-class` or the elements upstream may have changed.
     pub(super) fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -86,7 +86,8 @@ pub(super) fn warn(element: &glib::WeakRef<gst::Element>, warning: &str) {
     }
 }
 
-/// Names and labels of the detectors upstream, nearest first. `None` if there is no detector, or the labels of one are unknown.
+/// Returns the names and labels of the detectors upstream, nearest detector first. `None` if there is no detector, or if the
+/// labels of any detector are unknown.
 fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     let mut seen: Vec<gst::Pad> = Vec::new();
@@ -102,7 +103,7 @@ fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
         while let Some(target) = peer.downcast_ref::<gst::GhostPad>().and_then(|ghost| ghost.target()) {
             peer = target;
         }
-        // Leaving a bin: continue at the peer of its sink pad.
+        // The peer belongs to a sink pad of the bin that contains the element: continue with that sink pad, outside the bin.
         if let Some(outside) = peer.downcast_ref::<gst::ProxyPad>().and_then(|proxy| proxy.internal()) {
             next.push(outside.upcast());
             continue;
@@ -126,7 +127,8 @@ fn producers(element: &gst::Element) -> Option<Vec<(String, Vec<String>)>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Whether a foreign element may attach objects: analyzers of GStreamer and DL Streamer, and elements that run user code.
+/// Whether this element may attach objects whose labels are unknown. Such elements are analyzers of GStreamer and DL Streamer,
+/// and elements that run user code.
 fn may_attach(element: &gst::Element) -> bool {
     let Some(factory) = element.factory() else { return true };
     let name = factory.name();

@@ -22,8 +22,8 @@ use crate::stages::flow::Epoch;
 use crate::stages::in_flight_queue::{Refused, Ticket};
 use crate::stages::{CancelReason, RunGuard, Scheduling, Stage};
 
-/// The runs of an admitted frame. The owner reports the end of the runs. If this value is dropped without a report, as in a panic, the
-/// frame fails.
+/// The runs of an admitted frame. The owner of this value calls [`Runs::end`] when all runs have ended. If the value is dropped
+/// without that call, as in a panic, the frame fails.
 struct Runs {
     stream: Arc<Stream>,
     /// Epoch in which the runs began. Runs of an older epoch do not affect the statistics.
@@ -165,7 +165,8 @@ impl Stream {
         Some(*reference_number)
     }
 
-    /// Returns the time when a frame leaves without results, and the latest time at which its first run must begin.
+    /// Returns the time when a frame leaves without results, and the latest time at which its first run must begin. Both are
+    /// `None` if `max-latency` is not set.
     fn times(&self, policy: &Policy, arrived: Instant) -> (Option<Instant>, Option<Instant>) {
         let Some(max_latency) = policy.max_latency else { return (None, None) };
         // Leave a margin, because threads wake up late.
@@ -307,8 +308,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Gets a slot under a policy that drops: at once, or after a wait while a live stream keeps up. `lateness` is `Some` if the frame
-    /// may wait.
+    /// Gets a slot for a frame under a policy that drops frames. If no slot is free and `lateness` is `Some`, waits for a slot, but
+    /// only while the live stream keeps up.
     fn try_admit(&self, item: Item, lateness: Option<i64>) -> Result<Ticket, Refused<Item>> {
         let admitted = self.queue.try_admit(item);
         let Some(lateness) = lateness else { return admitted };
@@ -332,7 +333,8 @@ impl Stream {
         admitted
     }
 
-    /// Returns the arrival time minus running time, in nanoseconds; `None` without a timestamp or a clock.
+    /// Returns how late a buffer arrives, in nanoseconds: the current running time minus the running time of the buffer. `None`
+    /// if the buffer has no timestamp or the element has no clock.
     fn lateness(&self, element: &gst::Element, buffer: &gst::BufferRef) -> Option<i64> {
         let now = element.current_running_time()?;
         let due = self.lock().input.running_time(buffer)?;
@@ -340,7 +342,8 @@ impl Stream {
         Some(nanoseconds(now)? - nanoseconds(due)?)
     }
 
-    /// Limits the number of frames in flight: no frame waits for a request, and fewer frames run if running frames lack CPU time.
+    /// Limits the number of frames in flight, so that no frame waits for a request. Also reduces the number of running frames if
+    /// these frames lack CPU time.
     ///
     /// The limit applies only if upstream waits for a slot and has the next frame ready. A frame that waits in the queue would then add
     /// latency without making a request busier. With other upstreams, the limit would skip frames of a burst although there is time to
@@ -355,8 +358,8 @@ impl Stream {
         };
         let most = match (n_fewer, stage.scheduling()) {
             (0, _) => usize::MAX,
-            // The additional frame is a completed frame on its way downstream. No frame needs to wait for a request if requests wait for
-            // CPU time.
+            // The term 1 stands for a completed frame on its way downstream. There is no term for a frame that waits for a request,
+            // because requests are not idle while they lack CPU time.
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
@@ -400,7 +403,8 @@ impl Stream {
         };
         match reason {
             Some(reason) if policy.drops(reason) => {
-                // The frame is counted under the lock, because a stop counts the frames in the queue without waiting for this thread.
+                // Remove the frame and count it under one lock of the queue. A stop counts the frames that are still in the queue,
+                // and does not wait for this thread. So each frame is counted exactly once.
                 if let Some(Item::Frame(frame)) = self.queue.discard(ticket, || self.counts.drop(reason)) {
                     frame.trace.end("dropped", Some(reason));
                 }
@@ -426,7 +430,8 @@ impl Stream {
         }
     }
 
-    /// Handles a frame that must leave before its results are complete: skips it, or drops it (`None`).
+    /// Handles a frame that must leave before its results are complete. Returns the frame marked as skipped, or `None` if the
+    /// policy drops it.
     pub(super) fn leave_late(&self, mut frame: Box<InFlight>) -> Option<Box<InFlight>> {
         frame.guard.cancel();
         self.reset_motion();
@@ -472,7 +477,8 @@ impl Stream {
         Leaving { buffer, results, guard, took, left, number, held }
     }
 
-    /// Attaches the results to the buffer that leaves now. The returned `Held` counts the buffer in upstream's pool until it was pushed.
+    /// Attaches the results to the buffer that leaves now. The caller drops the returned `Held` after the push; until then, the buffer
+    /// counts as held.
     pub(super) fn attach(&self, frame: Leaving) -> (gst::Buffer, Option<Held>) {
         let Leaving { mut buffer, results, number, mut held, .. } = frame;
         let writable = buffer.make_mut();
@@ -487,7 +493,7 @@ impl Stream {
         (buffer, held)
     }
 
-    /// Stores the results of an inferred frame, and adds them to skipped frames, in stream order.
+    /// If the frame was inferred, stores its results. If it was skipped, adds the stored results to it. Called in stream order.
     fn carry(
         &self,
         work: &dyn Work,

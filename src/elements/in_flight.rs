@@ -40,13 +40,13 @@ pub(super) struct InFlight {
     pub(super) n_before: usize,
     pub(super) outcome: Outcome,
     pub(super) arrived: Instant,
-    /// Time from the frame's admission to its results, without the time in downstream elements.
+    /// Time from the frame's admission to its results. The time in downstream elements is not included.
     pub(super) took: Duration,
     /// The time at which the frame leaves without results; `None` = never.
     pub(super) deadline: Option<Instant>,
     pub(super) guard: Arc<RunGuard>,
     pub(super) trace: FrameTrace,
-    /// Accounting of the buffer in upstream's pool.
+    /// Counts the buffer as held from upstream's pool; `None` if the buffer has no pool or was copied.
     pub(super) held: Option<Held>,
 }
 

@@ -21,13 +21,15 @@
 //! # Threads
 //!
 //! - The *streaming thread* (upstream's) brings buffers and events to the sink pad. It maps a buffer, starts the inference and returns.
-//!   It blocks while the queue is full: this is the backpressure. Under a policy that skips frames, it blocks while too many
-//!   skipped frames wait for their turn. Behind a live source it blocks only while the stream keeps up ([`super::backlog`]).
+//!   It blocks while the in-flight queue is full, which is the backpressure for upstream. Under a policy that skips frames, it blocks
+//!   while too many skipped frames wait for their turn. Behind a live source it blocks only while the stream keeps up
+//!   ([`super::backlog`]).
 //! - *Workers* of the stage complete runs and put the results into the frame's slot. They never block, push, or touch a pad.
 //! - The *source pad's task* takes completed frames in arrival order, attaches the results and pushes them. So a frame leaves as
 //!   soon as it is complete, even when no further frame arrives, and no separate `queue` element is needed.
 //!
-//! The stage may still be loading when the stream begins. [`super::model`] then waits for it before the first caps or frame.
+//! The stage may still be loading when the stream begins. [`super::model`] then waits for the stage before the first caps or
+//! frame pass.
 //!
 //! Serialized events pass through the queue in order. Frames leave only through the task. [`super::frames`] decides the path of each
 //! frame.
@@ -38,12 +40,13 @@
 //!
 //! - *Flush*: FLUSH_START empties the queue and returns when the task's turn is over. Runs that have not begun are canceled, so repeated
 //!   flushes do not pile up work. A run that completes later is ignored. FLUSH_STOP restarts the task. Upstream sends a sticky event only
-//!   once. So sticky events that were in the queue are stored on the source pad, as `queue` does.
+//!   once. So sticky events that were in the in-flight queue are stored on the source pad, as the element `queue` does.
 //! - *EOS returned by downstream*: the task discards items up to the next segment or EOS, and continues. Upstream gets `Eos` for its next
 //!   buffer. Upstream then sends its own EOS event, which passes.
 //! - *Error returned by downstream*: the queue is closed and the task pauses. Upstream gets the error for its next buffer. If upstream
-//!   has already sent EOS, the error is posted on the bus. `NotLinked` ends when the source pad is linked (RECONFIGURE). All other errors
-//!   end with a flush or a new activation. A peer that is linked after EOS receives EOS again.
+//!   has already sent EOS, the error is posted on the bus. The error state of `NotLinked` ends when the source pad is linked
+//!   (RECONFIGURE). The error state of all other errors ends with a flush or a new activation of the pad. A peer that is linked after EOS
+//!   receives EOS again.
 //! - *Too many failures in a row* (`max-failures`), or a model that has never run: an error with the reason is posted on the bus. The
 //!   queue is then closed as after an error returned by downstream.
 //!
@@ -81,7 +84,7 @@ pub(super) struct Driver {
     stream: Arc<Stream>,
     /// Serializes starting, stopping and pausing the task. See the module's section on locks.
     task_control: Mutex<()>,
-    /// Counters of result reuse, which are set when a classifier first loads a model.
+    /// Counters of result reuse. They are created when a classifier first loads a model.
     pub(super) reuse: OnceLock<Arc<ReuseCounts>>,
 }
 
@@ -108,13 +111,13 @@ impl Driver {
         drop(loading);
     }
 
-    /// Ends the stream. The stage stays loaded for the next one.
+    /// Ends the stream. The stage stays loaded for the next stream.
     pub(super) fn end_stream(&self) {
         self.stream.reset_results();
         self.stream.counts.end();
     }
 
-    /// Releases the stage, and waits for its runs.
+    /// Releases the stage, and waits until its runs have ended.
     pub(super) fn release(&self) {
         self.stream.release();
     }
@@ -174,7 +177,8 @@ impl Driver {
             gst::EventView::FlushStart(_) => {
                 self.handle(Trigger::FlushStart, element, srcpad);
                 let pushed = srcpad.push_event(event);
-                // Blocks until the task's turn is over. Does not block if this is the task's own thread (a seek from downstream).
+                // Block until the task's turn is over. There is no wait on the task's own thread, which gets here if downstream
+                // seeks during a push.
                 let control = self.task_control();
                 let transition = self.stream.handle(Trigger::FlushForwarded { sink_is_flushing: is_flushing(pad) });
                 let control = control.filter(|_| transition.requires(Action::AwaitPause));
@@ -214,7 +218,8 @@ impl Driver {
                 }
                 let _skipped = self.stream.handle_and(Trigger::BeginStream, |state, _| {
                     (state.input.segment, state.input.earliest, state.input.is_live) = (segment, None, None);
-                    // In a new segment, the running time may start again at 0, so the lateness of earlier frames does not count.
+                    // In a new segment, the running time may start again at 0. So lateness cannot be compared with the lateness
+                    // of frames of the previous segment.
                     state.backlog = Backlog::default();
                 });
                 true
@@ -288,8 +293,8 @@ impl Driver {
         is_started
     }
 
-    /// Prevents other threads from starting the task. Returns `None` on the task's own thread, because a thread that holds the lock may
-    /// wait for the task.
+    /// Locks `task_control`, so that other threads cannot start the task. Returns `None` on the task's own thread, which must not wait
+    /// for this lock, because a thread that holds it may wait for the task.
     fn task_control(&self) -> Option<MutexGuard<'_, ()>> {
         (!self.is_in_turn()).then(|| self.task_control.lock().unwrap())
     }
@@ -299,8 +304,8 @@ impl Driver {
         IN_TURN.get() == std::ptr::from_ref(self).addr()
     }
 
-    /// Opens the queue and starts the task: after a flush, an activation, or when the source pad is linked. Returns false if the task
-    /// cannot be started.
+    /// Opens the queue and starts the task. Called after a flush, after an activation of the pad, and when the source pad is linked.
+    /// Returns false if the task cannot be started.
     fn open(self: &Arc<Self>, element: &gst::Element, srcpad: &gst::Pad) -> bool {
         let _control = self.task_control();
         let mut epoch = None;
@@ -326,7 +331,7 @@ impl Driver {
     }
 
     fn set_caps(&self, caps: &gst::CapsRef) -> stages::Result<()> {
-        // Frames after refused caps must not be read with the previous caps.
+        // Clear the previous caps first: if the new caps are refused, later frames must not be read with the previous caps.
         self.stream.lock().input.info = None;
         let refused = || {
             stages::Error::new(
@@ -382,7 +387,7 @@ impl Driver {
         }
     }
 
-    /// Adds the capacity of the in-flight queue to the number of buffers in each pool that downstream proposed.
+    /// Increases the number of buffers in each pool that downstream proposed by the capacity of the in-flight queue.
     fn propose_allocation(&self, allocation: &mut gst::query::Allocation<gst::QueryRef>) {
         let n_held = self.capacity() as u32;
         let pools: Vec<_> =
@@ -558,14 +563,15 @@ impl Driver {
         let (buffer, held) = self.stream.attach(leaving);
         gst::trace!(self.cat, obj = pad, "pushing {buffer:?}");
         let pushed = pad.push(buffer);
-        // If a downstream element holds the buffer, that element has counted the buffer by now. So this element ends its own count.
+        // If a downstream element of roiflow holds the buffer, that element has counted the buffer during the push. So this
+        // element's count can end now.
         drop(held);
         runs?;
         let pushed = pushed?;
         too_many.map_or(Ok(()), |message| self.fail(element, &message, turn)).map(|()| pushed)
     }
 
-    /// Updates the latency after an inferred frame, which may have taken longer than reported.
+    /// Updates the latency after an inferred frame, because the frame may have taken longer than the reported latency.
     fn frame_inferred(&self, element: &gst::Element, frame: &Leaving) {
         let is_raised = {
             let state = &mut *self.stream.lock();
@@ -617,12 +623,12 @@ impl Driver {
         )
     }
 
-    /// Returns the device of the stage, as an argument of `--device`.
+    /// Returns the name of the stage's device, for the option `--device` in messages.
     fn device(&self) -> String {
         self.work().map_or_else(|| "NAME".to_owned(), |work| work.stage().stats().device)
     }
 
-    /// Posts the error about too many failures and ends the stream with an error, unless a flush began in between.
+    /// Posts an error about failed inference and ends the stream with an error. No effect if a flush has begun since `turn`.
     fn fail(&self, element: &gst::Element, message: &str, turn: Turn) -> Result<(), gst::FlowError> {
         if self.stream.handle(Trigger::Break { turn }).is_skipped() {
             return Ok(());
@@ -674,7 +680,7 @@ fn start_task(driver: &Arc<Driver>, pad: &gst::Pad, element: &gst::Element) -> b
     pad.start_task(turn).is_ok()
 }
 
-/// True from FLUSH_START to FLUSH_STOP, and while the pad is inactive.
+/// Whether the pad is flushing: from FLUSH_START to FLUSH_STOP, and while the pad is inactive.
 fn is_flushing(pad: &gst::Pad) -> bool {
     pad.pad_flags().contains(gst::PadFlags::FLUSHING)
 }
@@ -689,7 +695,8 @@ fn returned(error: gst::FlowError) -> Return<gst::FlowError> {
     }
 }
 
-/// Posts a flow error of downstream that upstream cannot receive.
+/// Posts a flow error of downstream as an error message. Called if upstream cannot receive the flow error, because it has already
+/// sent EOS.
 fn report(element: &gst::Element, transition: &Transition<gst::FlowError>) {
     let error = match transition.state() {
         State::Failed(error) | State::Broken(error) => error,
@@ -703,7 +710,7 @@ fn report(element: &gst::Element, transition: &Transition<gst::FlowError>) {
 }
 
 /// Returns the earliest running time that is not late for the sink. For a late frame: its time plus twice the lateness, so that the stream
-/// catches up. If the sink throttles the stream: the time of the next frame that it wants. `None` if the sink is not behind.
+/// catches up. If the sink throttles the stream: the time of the next frame that the sink wants. `None` if the sink is not behind.
 fn earliest(qos: &gst::event::Qos) -> Option<gst::ClockTime> {
     let (kind, _, jitter, timestamp) = qos.get();
     let late = u64::try_from(jitter).ok().filter(|&late| late > 0)?;

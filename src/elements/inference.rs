@@ -29,7 +29,7 @@ pub(super) struct Settings {
     pub(super) model: ModelSettings,
     pub(super) region: InferenceRegion,
     pub(super) objects: ObjectFilter,
-    /// For classifiers only.
+    /// Settings of result reuse, which only classifiers use.
     pub(super) reuse: ReuseSettings,
 }
 
@@ -56,7 +56,7 @@ pub(super) trait InferenceImpl: ElementImpl + ObjectSubclass<Type: IsA<Inference
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>>;
 }
 
-/// The class struct, with the functions of the subclass.
+/// The GObject class struct of the inference elements. It contains the functions of the subclass.
 #[repr(C)]
 pub struct InferenceClass {
     parent: gst::ffi::GstElementClass,
@@ -75,7 +75,7 @@ unsafe impl ClassStruct for InferenceClass {
     type Type = imp::Inference;
 }
 
-// SAFETY: `class_init` first calls that of the parent class. The field `of_subclass` is plain data without a destructor. GObject zeroes a
+// SAFETY: `class_init` first calls `parent_class_init`. The field `of_subclass` is plain data without a destructor. GObject zeroes a
 // class struct, and all zeros are a valid `of_subclass`: `None`.
 unsafe impl<T: InferenceImpl> IsSubclassable<T> for Inference {
     fn class_init(class: &mut glib::Class<Self>) {
@@ -88,12 +88,12 @@ unsafe impl<T: InferenceImpl> IsSubclassable<T> for Inference {
 }
 
 impl Inference {
-    /// Sets the engine that loads models from the next start on.
+    /// Sets the engine with which the element loads models, from its next start on.
     pub(super) fn set_engine(&self, engine: stages::Engine) {
         self.imp().settings.lock().unwrap().model.options.engine = engine;
     }
 
-    /// Returns the loaded stage with its work per frame; `None` until it is ready.
+    /// Returns the loaded stage with its work per frame; `None` until the stage is loaded.
     pub(super) fn work(&self) -> Option<Arc<dyn Work>> {
         self.imp().driver.work()
     }

@@ -29,7 +29,7 @@ impl Latency {
         self.run_time
     }
 
-    /// Whether the latency is already measured.
+    /// Whether the latency was already measured.
     pub(super) fn is_known(&self) -> bool {
         matches!(self.state, State::Reported(_))
     }
@@ -47,7 +47,7 @@ impl Latency {
         self.run_time * (1 + capacity as u32)
     }
 
-    /// Sets the run time from a warm-up. Returns the latency if it was not known before.
+    /// Sets the run time to that of a warm-up. Returns the new latency; `None` if the latency was already known.
     pub(super) fn warmed_up(&mut self, run_time: Duration, capacity: usize) -> Option<Duration> {
         if self.is_known() {
             return None;
@@ -58,7 +58,7 @@ impl Latency {
         Some(latency)
     }
 
-    /// Defers the report to the first inferred frame, because the warm-up failed for a reason other than the model.
+    /// Defers the measurement to the first inferred frame. Called if the warm-up failed for a reason other than the model.
     pub(super) fn defer(&mut self) {
         if self.state == State::Unknown {
             self.state = State::Deferred;
@@ -69,7 +69,7 @@ impl Latency {
         self.run_time = if self.run_time.is_zero() { run } else { (self.run_time * 7 + run) / 8 };
     }
 
-    /// Updates the latency after an inferred frame. Returns whether the pipeline must query it again.
+    /// Updates the latency after an inferred frame. Returns whether the pipeline must query the latency again.
     pub(super) fn inferred(&mut self, measured: Duration, capacity: usize) -> bool {
         let latency = match self.state {
             State::Deferred => measured.max(self.expected(capacity)),

@@ -25,7 +25,8 @@ pub(super) trait Settings: Clone + PartialEq + Send + 'static {
     fn check(&self, element: &gst::Element) -> stages::Result<()>;
 }
 
-/// A stage, and the settings used to load it. Stays cached in READY, so that a restart need not load the stage again.
+/// A stage, and the settings with which it was loaded. The stage stays cached while the element is in READY, so that a restart
+/// need not load it again.
 pub(super) struct CachedStage<S>(Mutex<Option<Cached<S>>>);
 
 struct Cached<S> {
@@ -48,8 +49,8 @@ impl<S: Settings> CachedStage<S> {
     /// Runs the element's part of a state change, before and after the part of the parent class. `load` loads a stage; its error is posted
     /// on the bus.
     ///
-    /// Loading starts on the way to READY, on a separate thread. All elements of a pipeline reach READY before the first goes on, so
-    /// their models are compiled in parallel.
+    /// Loading starts on the way to READY, on a separate thread. All elements of a pipeline reach READY before the first element
+    /// goes on to PAUSED, so their models are compiled in parallel.
     pub(super) fn change_state(
         &self,
         driver: &Arc<Driver>,
@@ -96,7 +97,7 @@ impl<S: Settings> CachedStage<S> {
         Ok(changed)
     }
 
-    /// Begins a stream with the cached stage if its settings are equal, otherwise with a new one.
+    /// Begins a stream with the cached stage if that stage was loaded with equal settings, otherwise with a new stage.
     fn start(
         &self,
         driver: &Driver,
@@ -106,7 +107,7 @@ impl<S: Settings> CachedStage<S> {
     ) -> Result<(), gst::StateChangeError> {
         let cached = self.0.lock().unwrap().take();
         let cached = match cached {
-            // If a load error was reported, load again, because the user may have fixed the cause.
+            // If the load error of the cached stage was reported, load again, because the user may have fixed the cause.
             Some(cached) if cached.loaded_with == settings && !cached.loading.is_reported() => cached,
             other => {
                 driver.release();
@@ -133,8 +134,8 @@ impl<S: Settings> Cached<S> {
 
 impl<S> Drop for Cached<S> {
     fn drop(&mut self) {
-        // Wait for the loading thread, because it references the element and uses memory. Unless an engine hangs, the thread must end
-        // before the element is in NULL.
+        // Wait for the loading thread, because it references the element and uses memory. The thread must end before the element is
+        // in NULL. If an engine hangs, the wait ends after a time limit.
         self.loading.wait_for_threads();
     }
 }

@@ -32,7 +32,7 @@ struct State {
     /// The thread that is posting the load error.
     reporting: Option<ThreadId>,
     warm_up: WarmUp,
-    /// Number of threads that load or warm up the stage, and the IDs of those that have started.
+    /// Number of threads that load or warm up the stage. `threads` has the IDs of those threads that have started.
     n_threads: usize,
     threads: Vec<ThreadId>,
 }
@@ -46,7 +46,7 @@ enum WarmUp {
     Over(stages::Result<Option<Duration>>),
 }
 
-/// How long a change to NULL waits for threads that load or warm up a stage.
+/// Maximum time for which a change to NULL waits for threads that load or warm up a stage.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
 impl Loading {
@@ -96,7 +96,7 @@ impl Loading {
     pub(super) fn wait_for_threads(&self) {
         let here = thread::current().id();
         let mut state = self.state.lock().unwrap();
-        // Without an element, errors are not posted from here on.
+        // Without an element, a later load error is not posted.
         state.element = None;
         if state.reporting == Some(here) || state.threads.contains(&here) {
             return;
@@ -135,7 +135,7 @@ impl Loading {
         }
     }
 
-    /// Waits for the stage. `None` if loading failed (already reported), or `is_canceled` returns true.
+    /// Waits for the stage. Returns `None` if loading failed, which is already reported, or once `is_canceled` returns true.
     pub(super) fn wait(&self, is_canceled: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
         let here = thread::current().id();
         // Wait until a load error is on the bus, because it must be there before the errors that it causes. The posting thread itself does
@@ -146,7 +146,7 @@ impl Loading {
         state.outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).cloned()
     }
 
-    /// Wakes up waiting threads to check `is_canceled` again.
+    /// Wakes up the waiting threads, so that they check `is_canceled` again.
     pub(super) fn wake(&self) {
         let _state = self.state.lock().unwrap();
         self.changed.notify_all();
@@ -170,7 +170,8 @@ impl Loading {
         drop(before);
     }
 
-    /// Applies a change and posts the load error if it was not posted yet. Returns whether loading has failed.
+    /// Applies a change to the state. Then posts the load error, if there is one that was not posted yet. Returns whether loading
+    /// has failed.
     fn report(&self, change: impl FnOnce(&mut State)) -> bool {
         let (element, error) = {
             let mut state = self.state.lock().unwrap();

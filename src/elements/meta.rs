@@ -4,14 +4,14 @@
 //! Our meta contains the complete [`FrameResults`]. Our meta has no tags, so converters, scalers and encoders keep the meta. Copies of a
 //! buffer share the content of this meta. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer
 //! provides it, each detection also gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is the ID of its
-//! detection's analytics entry, as DL Streamer's elements expect. Without such an entry, it is the detection's ID. Our meta stores the
-//! entry of each detection.
+//! detection's analytics entry, as DL Streamer's elements expect. If the detection has no such entry, the ID of the region is the
+//! detection's ID. Our meta stores the ID of the entry of each detection.
 //!
 //! # Precedence of the metas
 //!
-//! Results are immutable and shared by readers. Our meta alone is used while the other metas are unchanged: the frame size is the same,
-//! every region is ours with its ID, type, rectangle and structure names (`roi::Mark`), and every analytics entry is ours. This check is
-//! one pass over the regions without allocation.
+//! Attached results are immutable, and all readers share them. A reader uses our meta alone while the other metas are unchanged: the
+//! frame size is the same, every region is ours with its ID, type, rectangle and structure names (`roi::Mark`), and every analytics
+//! entry is ours. This check is one pass over the regions without allocation.
 //!
 //! Otherwise the metas are reconciled on each read, until results are attached again:
 //!
@@ -25,7 +25,7 @@
 //! | regions and entries of other elements | added as detections; equal detections once |
 //!
 //! An element that adds results moves the earlier results out of our meta ([`take`]) if it is the only owner of the buffer, so they are not
-//! copied. To regions that are unchanged, it adds only the new structures.
+//! copied. When such an element attaches its results, it adds only the new structures to regions that are unchanged.
 //!
 //! If an element drops the ROI metas, as videocrop does, only the rectangles in our meta are left, which may be wrong: see
 //! [`has_lost_rois`].
@@ -53,7 +53,7 @@ pub fn attach(buffer: &mut gst::BufferRef, results: FrameResults) {
 ///
 /// A detection without a ROI meta gets one, unless it lies outside the frame. An existing ROI meta keeps its rectangle, gets missing
 /// parameters, and gets the ID of the detection's analytics entry. ROI metas of detections that are no longer in the results are removed.
-/// ROI metas of other elements stay.
+/// ROI metas that other elements wrote stay.
 pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analytics: bool) {
     let earlier = results_meta::get(buffer).unwrap_or_default();
     let mut written = earlier.written.clone();
@@ -77,10 +77,10 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
 
 /// Returns a copy of the buffer's results for a frame of `size`, the size in the current caps.
 ///
-/// See the module for the precedence of the metas. Detections of other elements come after ours. Detections without a valid ID (0 or
-/// less) get a new one on each call.
+/// See the module for the precedence of the metas. Detections of other elements come after ours. A detection of another element
+/// whose ID is 0 or less gets a new ID on each call.
 ///
-/// `None` if the buffer has no results.
+/// Returns `None` if the buffer has no results.
 pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
     read_shared(buffer, size).map(Arc::unwrap_or_clone)
 }
@@ -106,7 +106,7 @@ pub fn take(buffer: &mut gst::Buffer, size: Size) -> Option<FrameResults> {
     read(buffer, size)
 }
 
-/// Whether our meta has everything that the other metas contain.
+/// Whether our meta contains everything that the ROI metas and the analytics meta contain.
 fn is_complete(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
     own.is_complete
         && own.results.is_some()
@@ -121,7 +121,7 @@ fn are_as_left(buffer: &gst::BufferRef, marks: &[Mark]) -> bool {
     buffer.iter_meta::<RoiMeta>().all(|roi| marks.next().is_some_and(|mark| mark.is_unchanged(&roi))) && marks.next().is_none()
 }
 
-/// Reconciles the results of all metas of this buffer.
+/// Combines the results of all metas of this buffer, with the precedence that the module describes.
 fn reconcile(buffer: &gst::BufferRef, own: Option<&Payload>, size: Size) -> Option<FrameResults> {
     let none = Payload::default();
     let Payload { results, size: attached_size, written, marks, .. } = own.unwrap_or(&none);
@@ -175,8 +175,8 @@ pub fn size_when_attached(buffer: &gst::BufferRef) -> Option<Size> {
     results_meta::get(buffer).map(|own| own.size)
 }
 
-/// Whether our detections in the frame have lost their ROI metas. An element such as videocrop or videobox then dropped the metas, and may
-/// have moved the image as well.
+/// Whether a detection of ours inside the frame has lost its ROI meta. In that case, an element such as videocrop or videobox dropped the
+/// ROI metas, and may have moved the image content as well.
 ///
 /// `results` is the return value of [`read`].
 pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
@@ -189,7 +189,7 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
     if lost.peek().is_none() {
         return false;
     }
-    // A detection whose rectangle is in the analytics meta has lost nothing.
+    // If the rectangle of a detection is in the analytics meta, its position is still known.
     let placed = analytics::read(buffer, &own.written).ours;
     lost.any(|id| !placed.contains_key(&id))
 }
@@ -210,7 +210,8 @@ fn rois_of<'a>(buffer: &'a gst::BufferRef, marks: &[Mark]) -> (HashMap<ObjectId,
     (own, foreign)
 }
 
-/// Matches ROI metas with snapshots, by ID and type. If several ROI metas match a snapshot, the first is used.
+/// Matches the ROI metas of a buffer with our snapshots, by ID and type. If several ROI metas match one snapshot, the first of
+/// them counts as ours.
 struct Claims<'a>(HashMap<i32, &'a Mark>);
 
 impl<'a> Claims<'a> {
@@ -228,7 +229,7 @@ impl<'a> Claims<'a> {
 fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Written, rois: Vec<Roi<'_>>, entries: Vec<Foreign>) {
     let size = results.size;
     let mut known = ids(results);
-    // Objects by region ID, which is the analytics entry if there is one.
+    // Maps region IDs to detection IDs. The region ID of a detection is the ID of its analytics entry, if it has one.
     let mut object_of: HashMap<i32, ObjectId> = written.objects().collect();
     object_of.extend(results.detections.iter().map(|detection| (written.region_id(detection.id), detection.id)));
     let n_ours = results.detections.len();
@@ -272,7 +273,7 @@ fn add_once(classifications: &mut Vec<Classification>, classification: Classific
     }
 }
 
-/// Returns a new ID that no ROI meta of the buffer has: other detectors choose their own IDs.
+/// Returns a new ID that no ROI meta of the buffer has. The check is needed because other detectors choose their own IDs.
 fn unused_id(buffer: &gst::BufferRef) -> ObjectId {
     loop {
         let id = ObjectId::next();
@@ -302,9 +303,9 @@ enum Plan {
     Update(usize),
 }
 
-/// Plans the action for each ROI meta, in order.
+/// Returns the action for each ROI meta of the buffer, in the order of the metas.
 ///
-/// Takes linear time where possible, because a frame may have thousands of objects.
+/// Takes linear time except for regions that no snapshot matches, because a frame may have thousands of objects.
 fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> Vec<Plan> {
     let index_of: HashMap<ObjectId, usize> =
         results.detections.iter().enumerate().rev().map(|(idx, detection)| (detection.id, idx)).collect();
@@ -344,7 +345,8 @@ fn plan_for(marks: &[Mark], results: &FrameResults) -> Vec<Plan> {
     let mut index_of: Option<HashMap<ObjectId, usize>> = None;
     let mut next = 0;
     let plan = |mark: &Mark| {
-        // In most frames, marks and detections have the same order, so no map is needed.
+        // In most frames, marks and detections have the same order. So the map from ID to index is built only when the order
+        // differs.
         if detections.get(next).is_none_or(|detection| detection.id != mark.object) {
             let index_of = index_of.get_or_insert_with(|| detections.iter().map(|detection| detection.id).zip(0..).collect());
             let Some(idx) = index_of.get(&mark.object) else { return Plan::Remove };
@@ -396,7 +398,7 @@ mod tests {
 
     const SIZE: Size = Size::new(320, 240);
 
-    /// Reproducible pseudorandom numbers.
+    /// A generator of reproducible pseudorandom numbers.
     struct Numbers(u64);
 
     impl Numbers {
@@ -428,7 +430,7 @@ mod tests {
         }
     }
 
-    /// Random edits by one of our elements.
+    /// Makes random changes to results, as one of our elements could make them.
     fn edit(results: &mut FrameResults, next_id: &mut i32, numbers: &mut Numbers) {
         let n = results.detections.len() as u64;
         for step in 0..1 + numbers.below(4) {
@@ -453,7 +455,7 @@ mod tests {
         }
     }
 
-    /// Random changes by a foreign element.
+    /// Changes the metas of a buffer, as a foreign element could change them.
     fn change_as_foreign_element(buffer: &mut gst::BufferRef, kind: u64, roi_idx: usize, foreign_id: i32) {
         let label = gst::Structure::builder("type").field("label", format!("label {roi_idx}")).field("attribute_name", "type").build();
         match kind {

@@ -1,21 +1,22 @@
 //! Waits for the inference stage of a stream, installs the stage, and decides when it is warmed up.
 //!
 //! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs the stage waits for it. That thread is the
-//! streaming thread, when it handles caps or a frame, or a thread that queries the latency of a live pipeline. A flush or a stop releases
-//! both.
+//! streaming thread, when it handles caps or a frame, or a thread that queries the latency of a live pipeline. A flush or a stop wakes
+//! the waiting thread in both cases.
 //!
 //! # Warm-up
 //!
 //! Engines initialize lazily, so the first run is slow. The run time must be known in advance in two cases: a live pipeline queries the
-//! latency, or `max-latency` decides which frames are inferred. Then the stage runs on a black frame before the caps pass. If upstream is
-//! known to be live, this happens right after loading, otherwise when the caps arrive. In all other cases the first frame is the warm-up,
-//! which saves two runs before the first result of a file.
+//! latency, or `max-latency` decides which frames are inferred. In these two cases, the stage runs on a black frame before the caps pass.
+//! If upstream is known to be live, this happens right after loading, otherwise when the caps arrive. In all other cases the first frame
+//! serves as the warm-up, so the first result of a file comes two runs earlier.
 //!
-//! A failed warm-up is an error of the element. A model that never runs must be an error too, not a warning for each frame. So after a
-//! failed run, if no run has succeeded yet, the stage runs on a black frame. If this run succeeds, the frame has caused the failure.
+//! A failed warm-up is an error of the element: it ends the stream. A model that never runs must be an error too, not a warning for
+//! each frame. So after a failed run, if no run has succeeded yet, the stage runs on a black frame. If this run succeeds, the frame
+//! has caused the failure.
 //!
-//! A waiting thread stores the epoch in which it began to wait. So it notices a restart of the element during the wait, and then ignores
-//! the result of the wait.
+//! A waiting thread stores the epoch in which it began to wait. So the thread notices if the element was restarted during the wait, and
+//! then ignores the result of the wait.
 //!
 //! This module uses `stream`, `loading`, `pool` and `work`.
 
@@ -38,8 +39,8 @@ impl Stream {
             let mut state = self.lock();
             let _same_state = state.flow.handle(Trigger::Start);
             let flow = state.flow.clone();
-            // Without `work`, the stage is installed again, even a cached one: this sets the capacity and the limits of the queue, and
-            // `max-latency` may require a warm-up now.
+            // `work` is `None`, so that the stage is installed again even if it was cached. The installation sets the capacity and the
+            // limits of the queue, and warms up the stage if `max-latency` now requires a warm-up.
             let model = Model { loading: Some(loading), work: None };
             std::mem::replace(&mut *state, StreamState { flow, model, ..StreamState::default() })
         };
@@ -63,7 +64,7 @@ impl Stream {
         self.work()
     }
 
-    /// Like [`Stream::ready_stage`], after a warm-up if the run time must be known.
+    /// Like [`Stream::ready_stage`], but first warms up the stage if the run time must be known in advance.
     pub(super) fn warm_stage(&self, element: &gst::Element, is_live: bool) -> Option<Arc<dyn Work>> {
         if !self.needs_warm_up(is_live) {
             return self.ready_stage(element);
@@ -76,7 +77,7 @@ impl Stream {
             return self.ready_stage(element);
         }
         let loading = loading?;
-        // The warm-up is before the installation of the stage, so that a flush can interrupt the wait.
+        // Warm up the stage before it is installed, so that a flush can interrupt the wait.
         let work = match work {
             Some(work) => work,
             None => loading.wait(|| self.is_flushing())?,
@@ -104,7 +105,7 @@ impl Stream {
     }
 
     /// Returns the error of a model that never runs. The driver calls this after a failed run. Returns `None` if any run has succeeded, or
-    /// if a run on a black frame succeeds. A flush or a stop releases the caller.
+    /// if a run on a black frame succeeds. A flush or a stop ends the wait for that run.
     pub(super) fn never_runs(&self) -> Option<stages::Error> {
         let (work, loading) = {
             let state = self.lock();
@@ -116,13 +117,13 @@ impl Stream {
         loading?.warm_up(&work, || self.is_flushing())?.err()
     }
 
-    /// Returns the flow return for upstream while there is no stage.
+    /// Returns the flow error that upstream gets while there is no stage.
     pub(super) fn no_stage(&self) -> gst::FlowError {
         if self.is_flushing() { gst::FlowError::Flushing } else { gst::FlowError::Error }
     }
 
-    /// Installs a stage and sets the queue's capacity. Has no effect if another thread has installed the stage, loading failed, or the
-    /// element was restarted.
+    /// Installs a stage and sets the queue's capacity. Has no effect if another thread has already installed the stage, if loading
+    /// failed, or if the element was restarted since `epoch`.
     fn install(&self, element: &gst::Element, epoch: Epoch, loading: &Arc<Loading>, work: Arc<dyn Work>) {
         let slots = Slots::of(work.stage());
         {
@@ -140,7 +141,7 @@ impl Stream {
         gst::info!(self.cat, obj = element, "{} frames in flight", slots.capacity);
     }
 
-    /// Sets the latency from a warm-up that began in this epoch.
+    /// Sets the latency after a warm-up that began in `epoch`. No effect if the element was restarted since then.
     fn warmed_up(&self, element: &gst::Element, epoch: Epoch, run_time: Duration) {
         let latency = {
             let mut state = self.lock();
@@ -165,7 +166,7 @@ impl Stream {
         }
     }
 
-    /// Releases the stage and waits for its runs.
+    /// Releases the stage and waits until its runs have ended.
     pub(super) fn release(&self) {
         let model = std::mem::take(&mut self.lock().model);
         drop(model);

@@ -9,7 +9,7 @@ use gstreamer as gst;
 
 const NAME: &str = "RoiflowOrigin";
 
-/// An image file of the input.
+/// The image file from which a frame was decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// Index in the list of files, from 0.
@@ -31,7 +31,7 @@ pub fn attach(buffer: &mut gst::BufferRef, image_idx: u64, path: &str) {
     }
 }
 
-/// Returns the image file of this buffer; `None` if it has no such meta.
+/// Returns the image file of this buffer; `None` if the buffer does not have this meta.
 pub fn read(buffer: &gst::BufferRef) -> Option<Origin> {
     register();
     let meta = CustomMeta::from_buffer(buffer, NAME).ok()?;

@@ -11,7 +11,7 @@ use gstreamer as gst;
 use super::caps;
 use super::infer::Driver;
 
-/// Access to the [`Driver`] of an element.
+/// Gives the pad functions access to the [`Driver`] of an element.
 pub(super) trait InferenceElement {
     fn driver(&self) -> &Arc<Driver>;
 }

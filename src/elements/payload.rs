@@ -15,7 +15,7 @@ use crate::frame::{
     RotatedRect, ScoredLabel, Size, Skeleton, TrackState,
 };
 
-/// The results of a frame, and the entries of other metas that belong to these results.
+/// The results of a frame, and which analytics entries and ROI metas of the buffer belong to these results.
 #[derive(Debug, Default)]
 pub(super) struct Payload {
     /// The results; `None` while an element has moved them out.
@@ -24,9 +24,9 @@ pub(super) struct Payload {
     pub(super) size: Size,
     /// Our entries in the analytics meta.
     pub(super) written: Written,
-    /// Snapshots of the regions of our detections, in the order of the buffer's metas.
+    /// Snapshots of the ROI metas of our detections, in the order of the buffer's metas.
     pub(super) marks: Vec<Mark>,
-    /// Whether the results contain all data of the regions.
+    /// Whether the results contain all data of the ROI metas.
     pub(super) is_complete: bool,
 }
 
@@ -162,7 +162,7 @@ struct Scored {
     confidence: Bits,
 }
 
-/// A [`Grid`] in the encoding.
+/// The encoded form of a [`Grid`].
 #[derive(Serialize, Deserialize)]
 struct Cells<T> {
     columns: usize,
@@ -189,7 +189,7 @@ fn point_of([x, y]: [Bits; 2]) -> Point {
     Point { x: x.into(), y: y.into() }
 }
 
-/// Bits of a floating-point number.
+/// The encoded form of a floating-point number: its bits.
 #[derive(Default, Clone, Copy, Serialize, Deserialize)]
 struct Bits(u32);
 

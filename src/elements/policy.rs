@@ -27,7 +27,7 @@ pub(super) enum QueuePolicy {
     DropNewest,
 }
 
-/// Order of frames of different streams, and number of waiting frames.
+/// The property `scheduling-policy`: the order of frames of different streams, and whether a further frame waits in the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiSchedulingPolicy", allow_name_conflict)]
 pub(super) enum SchedulingPolicy {
@@ -38,7 +38,7 @@ pub(super) enum SchedulingPolicy {
     Latency,
 }
 
-/// The reason why a frame was skipped or dropped. If a property is the reason, the reason has the property's name.
+/// The reason why a frame was skipped or dropped. A reason that is due to a property has the name of that property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     /// `inference-interval` did not select the frame.
@@ -47,7 +47,7 @@ pub(super) enum Reason {
     Motion,
     /// The in-flight queue had no free slot.
     Queue,
-    /// The results would be, or were, too late.
+    /// The results were not complete within `max-latency`, or would not be.
     Latency,
     /// QoS events of the sink report that the frame is too late.
     Qos,
@@ -63,7 +63,7 @@ impl Reason {
     /// All reasons, in the order of the enum.
     pub(super) const ALL: [Self; 8] =
         [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
-    /// Number of reasons that skip inference. These reasons are the first in the enum.
+    /// Number of reasons that can skip a frame. These are the first reasons in the enum. The other reasons only drop frames.
     pub(super) const N_OF_SKIPS: usize = 5;
     /// Number of reasons that never drop a frame, because the user has chosen these skips. These reasons are the first in the enum.
     pub(super) const N_OF_CHOICES: usize = 2;
@@ -117,7 +117,8 @@ impl Default for Policy {
             carry_results: false,
             motion_threshold: 0.0,
             qos: true,
-            // Larger than the capacity of in-flight queues, because one failure of a device fails all frames in flight.
+            // This default is larger than the capacity of in-flight queues. A single failure of a device, which fails all frames
+            // in flight, thus does not end the stream.
             max_failures: Some(100),
             stats_interval: None,
             analytics_meta: true,
@@ -260,7 +261,7 @@ impl Policy {
         }
     }
 
-    /// Whether a frame that is skipped for this reason is dropped.
+    /// Whether a frame with this skip reason is dropped instead of passed without inference.
     pub(super) fn drops(&self, reason: Reason) -> bool {
         self.drop_frames && reason as usize >= Reason::N_OF_CHOICES
     }

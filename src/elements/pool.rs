@@ -68,9 +68,11 @@ pub(super) struct Pool {
 pub(super) struct Share {
     /// Address of the pool, which identifies it; 0 = no pool.
     address: usize,
-    /// Maximum number of buffers held by all elements, so that upstream can fill one. `None` = the pool is unbounded.
+    /// Maximum number of buffers that all elements together may hold: one fewer than the pool has, so that upstream can fill one.
+    /// `None` = the pool is unbounded.
     most: Option<usize>,
-    /// Maximum number of buffers held by this element; further frames are copied. `None` = no limit except the queue's capacity.
+    /// Maximum number of buffers that this element may hold; further frames are copied. `None` = no limit except the queue's
+    /// capacity.
     max_held: Option<usize>,
     /// Number of buffers held by this element.
     held: Arc<AtomicUsize>,
@@ -85,7 +87,8 @@ pub(super) enum Full {
     AllElements(usize),
 }
 
-/// The buffers of a pool that elements of the process hold: address and number of holders.
+/// The buffers of a pool that elements of the process hold. Maps the address of each buffer to the number of elements that hold
+/// it.
 #[derive(Default)]
 struct Out(Mutex<HashMap<usize, usize>>);
 
@@ -157,8 +160,8 @@ impl Share {
         Held { here: Some(self.held.clone()), out: self.out.clone(), buffer: buffer.as_ptr() as usize }
     }
 
-    /// Adapts the slots to a pool of `max_buffers`, of which upstream is filling one. Returns a message if the queue shrinks or frames
-    /// are copied.
+    /// Adapts the number of slots to a pool of `max_buffers` buffers, of which upstream is filling one; `None` = unbounded. Returns a
+    /// message if the in-flight queue shrinks or frames must be copied.
     fn fit(&mut self, max_buffers: Option<usize>, slots: &mut Slots) -> Option<String> {
         let Slots { n_at_once, wanted, .. } = *slots;
         slots.capacity = wanted;

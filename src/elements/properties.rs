@@ -31,7 +31,7 @@ impl<S: 'static> Properties<S> {
         self.push(spec, Box::new(move |settings| get(settings).into()), Box::new(move |settings, value| set(settings, typed(value))))
     }
 
-    /// Adds a property that is stored in a field of type `T`.
+    /// Adds a property whose value is stored in a field of type `T`. `field` returns that field.
     pub(super) fn field<T>(self, spec: glib::ParamSpec, field: fn(&mut S) -> &mut T) -> Self
     where
         S: Clone,

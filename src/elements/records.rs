@@ -13,10 +13,10 @@ use serde_json::{Map, Value};
 
 const NAME: &str = "roiflow-record";
 
-/// A record that has arrived.
+/// A record that was read from an event.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Record {
-    /// What happened, such as `crop` or `clip`.
+    /// The kind of the record: what happened, such as `crop` or `clip`.
     pub(super) kind: String,
     pub(super) body: Map<String, Value>,
 }

@@ -26,7 +26,8 @@ impl InferenceRegion {
         glib::ParamSpecEnum::builder_with_default("inference-region", default).nick("Inference region").blurb(blurb).mutable_ready().build()
     }
 
-    /// Warns that object filter properties have no effect on the whole frame.
+    /// Warns that the properties of the object filter, named in `unused`, have no effect because the model runs on the whole
+    /// frame.
     pub(super) fn warn_of_unused(self, element: &gst::Element, unused: &str) {
         gst::element_warning!(
             element,
@@ -60,7 +61,7 @@ impl ObjectClasses {
         &self.0
     }
 
-    /// Whether the detection has one of the labels, or no labels are set.
+    /// Whether the detection has one of the labels. True for every detection if the list is empty.
     pub(super) fn has(&self, detection: &Detection) -> bool {
         let label = detection.label.as_deref().unwrap_or_default();
         self.0.is_empty() || self.0.iter().any(|class| class == label)
@@ -71,7 +72,7 @@ impl ObjectClasses {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ObjectFilter {
     classes: ObjectClasses,
-    /// Smallest and largest size of a box in pixels of the frame, after clipping to the frame. 0 = no limit.
+    /// Smallest size of a box in pixels of the frame, after clipping to the frame. `max` is the largest size. 0 = no limit.
     min: Size,
     max: Size,
 }
@@ -153,7 +154,7 @@ impl ObjectFilter {
         placed.filter(|(_, rect)| self.fits(rect.size()))
     }
 
-    /// Like [`ObjectFilter::regions`], without the regions.
+    /// Returns the selected objects, as [`ObjectFilter::regions`] does, but without their regions.
     pub(super) fn objects<'a>(&'a self, results: &'a FrameResults) -> impl Iterator<Item = &'a Detection> {
         self.regions(results).map(|(detection, _)| detection)
     }

@@ -7,8 +7,8 @@
 //! ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy retains, releases and encodes it through the functions
 //! stored with it. No copy uses Rust types or memory of another copy, so copies may differ in version, compiler and allocator.
 //!
-//! A change of the layout changes the layout's version. Copies with different versions have separate metas. Each copy reads the results of
-//! the other copies only from region metas, as it reads the results of any other detector.
+//! A change of the layout changes the layout's version. Copies with different layout versions use separate meta types. Each copy reads the
+//! results of the other copies only from region metas, as it reads the results of any other detector.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -25,7 +25,8 @@ use gstreamer as gst;
 use super::payload::Payload;
 use crate::frame::ObjectId;
 
-/// Returns the payload of this buffer; `None` if there is none, or if another copy wrote it in an incompatible encoding.
+/// Returns the payload of this buffer; `None` if the buffer has none, or if another copy of the library wrote it in an
+/// incompatible encoding.
 pub(super) fn get(buffer: &gst::BufferRef) -> Option<Arc<Payload>> {
     let meta = buffer.meta::<ResultsMeta>()?;
     meta.0.held.payload()
@@ -60,7 +61,7 @@ pub(super) fn put(buffer: &mut gst::BufferRef, payload: Arc<Payload>) {
 pub(super) fn claim_ids() {
     let api = registered().api().into_glib();
     let registry = registry();
-    // The lock excludes other copies of the library in this process.
+    // All copies of the library in the process lock the same object, so this lock excludes the other copies.
     let _guard = registry.object_lock();
     // SAFETY: the type is registered, the name is a static C string, and the data is a number that is never dereferenced.
     let n_before = unsafe {
@@ -90,11 +91,11 @@ fn put_held(buffer: &mut gst::BufferRef, mut held: Held) {
     debug_assert!(!meta.is_null(), "init never refuses");
 }
 
-/// The meta as a gstreamer-rs type.
+/// The results meta as a type for the meta functions of gstreamer-rs.
 #[repr(transparent)]
 struct ResultsMeta(Raw);
 
-/// The meta as a C struct. Begins with GStreamer's header, as every meta does.
+/// The results meta as a C struct. It begins with the header `GstMeta`, as every meta does.
 #[repr(C)]
 pub(super) struct Raw {
     parent: gst::ffi::GstMeta,
@@ -108,7 +109,8 @@ struct Held {
     payload: *const c_void,
 }
 
-/// Functions of a copy of the library for its payloads. They are valid until the process ends.
+/// Functions with which any copy of the library handles the payloads of the copy that provides the functions. They are valid
+/// until the process ends.
 #[repr(C)]
 struct Functions {
     /// Adds a reference to the payload.
@@ -121,7 +123,7 @@ struct Functions {
 
 type Sink = unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, len: usize);
 
-/// The functions of this copy. The address of the functions identifies the payloads of this copy.
+/// The functions of this copy. If a payload is stored with the address of this static, this copy wrote the payload.
 static FUNCTIONS: Functions = Functions { retain, release, encode };
 
 /// Adds a reference to a payload.
@@ -158,7 +160,7 @@ impl Held {
         Self { functions: &raw const FUNCTIONS, payload: Arc::into_raw(payload).cast() }
     }
 
-    /// Returns the functions; `None` without a payload.
+    /// Returns the functions for the payload; `None` if there is no payload.
     fn functions(&self) -> Option<&Functions> {
         // SAFETY: the pointer is null, or refers to the functions of a copy, which are valid until the process ends.
         unsafe { self.functions.as_ref() }
@@ -174,8 +176,8 @@ impl Held {
             });
         }
         let mut bytes: Vec<u8> = Vec::new();
-        // SAFETY: `self` owns a reference to the payload, these are its copy's functions, and the context has the type that `collect`
-        // expects.
+        // SAFETY: `self` owns a reference to the payload, the functions are those of the copy that wrote the payload, and the context
+        // has the type that `collect` expects.
         unsafe { (functions.encode)(self.payload, collect, ptr::from_mut(&mut bytes).cast()) };
         match Payload::decode(&bytes) {
             Ok(payload) => Some(Arc::new(payload)),
@@ -196,16 +198,17 @@ impl Held {
 /// Appends bytes to the vector `context`. This function is the sink of [`encode`].
 ///
 /// # Safety
-/// `context` is a `Vec<u8>` that nothing else uses; there are `len` bytes.
+/// `context` points to a `Vec<u8>` that nothing else uses, and `bytes` points to `len` bytes.
 unsafe extern "C" fn collect(context: *mut c_void, bytes: *const u8, len: usize) {
-    // SAFETY: the caller guarantees that `context` is a `Vec<u8>` that nothing else uses, and that there are `len` bytes.
+    // SAFETY: the caller guarantees that `context` points to a `Vec<u8>` that nothing else uses, and that `bytes` points to `len`
+    // bytes.
     unsafe { (*context.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) }
 }
 
 impl Clone for Held {
     fn clone(&self) -> Self {
         if let Some(functions) = self.functions() {
-            // SAFETY: `self` owns a reference to the payload, and these are its copy's functions.
+            // SAFETY: `self` owns a reference to the payload, and the functions are those of the copy that wrote the payload.
             unsafe { (functions.retain)(self.payload) };
         }
         Self { functions: self.functions, payload: self.payload }
@@ -215,7 +218,8 @@ impl Clone for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(functions) = self.functions() {
-            // SAFETY: `self` owns a reference to the payload, which is not used afterwards, and these are its copy's functions.
+            // SAFETY: `self` owns a reference to the payload, which is not used afterwards, and the functions are those of the
+            // copy that wrote the payload.
             unsafe { (functions.release)(self.payload) };
         }
     }
@@ -224,7 +228,7 @@ impl Drop for Held {
 // SAFETY: a payload is immutable while shared, its reference count is atomic, and GStreamer protects the rest by the buffer's
 // writability.
 unsafe impl Send for ResultsMeta {}
-// SAFETY: as above.
+// SAFETY: several threads may read a payload at the same time, for the same reasons as in `Send`.
 unsafe impl Sync for ResultsMeta {}
 
 // SAFETY: `ResultsMeta` is a transparent wrapper of the type that is registered under this API with its size.
@@ -242,12 +246,12 @@ impl fmt::Debug for ResultsMeta {
     }
 }
 
-/// The registered type.
+/// The registered type of the results meta: a pointer to GStreamer's description of the type.
 struct Registered(NonNull<gst::ffi::GstMetaInfo>);
 
 // SAFETY: GStreamer never changes or frees a registered info.
 unsafe impl Send for Registered {}
-// SAFETY: as above.
+// SAFETY: several threads may read a registered info at the same time, because GStreamer never changes it.
 unsafe impl Sync for Registered {}
 
 impl Registered {
@@ -257,12 +261,13 @@ impl Registered {
     }
 }
 
-/// Returns the meta's type, registered by this or another copy of the library. The number in the name is the layout version.
+/// Returns the type of the results meta. The first copy of the library that calls this function registers the type. The number in
+/// the type's name is the layout version.
 fn registered() -> &'static Registered {
     static REGISTERED: LazyLock<Registered> = LazyLock::new(|| {
         const NAME: &std::ffi::CStr = c"RoiflowResultsMeta1";
         let registry = registry();
-        // The lock excludes other copies of the library in this process.
+        // All copies of the library in the process lock the same object, so this lock excludes the other copies.
         let _guard = registry.object_lock();
         // SAFETY: names are C strings, the list of tags ends with null, and both are copied; size and functions belong to `Raw`, which
         // begins with a `GstMeta`.
@@ -282,7 +287,7 @@ fn registered() -> &'static Registered {
     &REGISTERED
 }
 
-/// Initializes a meta with a payload, or without one if `held` is null.
+/// Initializes a meta with the payload in `held`, or without a payload if `held` is null.
 ///
 /// # Safety
 /// `meta` is uninitialized memory of the registered size; `held` is null, or a [`Held`] of any copy, which is moved out.
@@ -310,8 +315,8 @@ unsafe extern "C" fn free(meta: *mut gst::ffi::GstMeta, _buffer: *mut gst::ffi::
     unsafe { ptr::drop_in_place(&raw mut (*meta.cast::<Raw>()).held) };
 }
 
-/// Copies the payload for every kind of transform, including scaling: the results contain the frame size that they refer to, so readers can
-/// rescale them.
+/// Copies a meta to another buffer, for every kind of transform. Scaling needs no change: the results contain the frame size to which they
+/// refer, so readers can rescale them.
 ///
 /// # Safety
 /// `meta` was initialized by [`init`], `dest` is a writable buffer.

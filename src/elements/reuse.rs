@@ -1,7 +1,7 @@
 //! Result reuse of `roiclassify`: its properties, and which tracked objects of a frame are classified.
 //!
 //! [`crate::stages::reuse`] decides when an object is classified and combines its results. This file adds a lock, background runs and
-//! counters. The lock is held briefly: never while a run starts or a bus message is posted.
+//! counters. The lock is held briefly. It is never held while a run starts or a bus message is posted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -17,11 +17,11 @@ use crate::stages::{self, Crop, Region, ResultCache, ReuseOptions, StageResults}
 /// After this many objects without a track ID in a row, the element warns that there is no tracker upstream.
 const MIN_UNTRACKED: u64 = 16;
 
-/// Values of the properties.
+/// Values of the properties of result reuse.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ReuseSettings {
     pub(super) options: ReuseOptions,
-    /// Frames do not wait for the classification of tracked objects.
+    /// The property `classifier-async-mode`: frames do not wait for the classification of tracked objects.
     pub(super) is_async: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ReuseSettings>> = LazyLock::ne
 });
 
 impl ReuseSettings {
-    /// Whether results are cached.
+    /// Whether the settings require that results are cached.
     fn are_used(&self) -> bool {
         self.is_async || self.options.are_used()
     }
@@ -100,7 +100,7 @@ impl ReuseSettings {
 /// Result reuse of one element; see the module.
 pub(super) struct ResultReuse {
     settings: ReuseSettings,
-    /// Maximum number of frames with background runs; these frames keep their buffers.
+    /// Maximum number of frames with background runs. There is a limit because each of these frames keeps its buffer.
     max_in_background: usize,
     state: Mutex<State>,
     counts: Arc<ReuseCounts>,
@@ -113,7 +113,8 @@ struct State {
     n_resets: u64,
     /// Frames with running background classifications.
     n_in_background: usize,
-    /// Outcome of the background runs since the last frame, which the next frame reports: the first error, and whether a run succeeded.
+    /// The first error of the background runs since the last frame. `has_succeeded` says whether one of these runs succeeded. The next
+    /// frame reports both.
     failed: Option<String>,
     has_succeeded: bool,
     has_tracked: bool,
@@ -121,7 +122,7 @@ struct State {
     has_warned: bool,
 }
 
-/// Counters of an element. They survive the release of its model.
+/// Counters of one element. They continue when the element releases its model and loads it again.
 #[derive(Default)]
 pub(super) struct ReuseCounts {
     classified: AtomicU64,
@@ -131,21 +132,21 @@ pub(super) struct ReuseCounts {
     unaligned: AtomicU64,
 }
 
-/// What to do with the objects of a frame.
+/// Which objects of a frame are classified, and what the frame reports.
 #[derive(Default)]
 pub(super) struct FramePlan {
     /// Regions to classify; the frame waits for their results.
     pub(super) now: Vec<Region>,
     /// Regions to classify in the background; the frame does not wait.
     pub(super) in_background: Vec<Region>,
-    /// Objects whose results are cached when their runs are complete.
+    /// The objects of the frame whose results are cached when their runs are complete.
     pub(super) pending: PendingResults,
     /// A warning for the bus.
     pub(super) warning: Option<String>,
     pub(super) background: BackgroundRuns,
 }
 
-/// Outcome of the background runs since the last frame.
+/// Outcome of the background runs since the last frame, which this frame reports.
 #[derive(Default)]
 pub(super) struct BackgroundRuns {
     n_resets: u64,
@@ -155,7 +156,7 @@ pub(super) struct BackgroundRuns {
     pub(super) has_succeeded: bool,
 }
 
-/// Objects whose results are cached when complete: pairs of detection ID and track ID.
+/// The objects of a frame whose results are cached when their runs are complete: pairs of detection ID and track ID.
 #[derive(Default)]
 pub(super) struct PendingResults {
     n_resets: u64,
@@ -217,7 +218,7 @@ impl ResultReuse {
         plan
     }
 
-    /// Caches the results of a frame's runs.
+    /// Caches the results of a frame's runs for the tracked objects in `pending`.
     pub(super) fn record(&self, pending: &PendingResults, classified: &StageResults) {
         if !pending.objects.is_empty() {
             self.state.lock().unwrap().record(pending, classified);
@@ -238,7 +239,8 @@ impl ResultReuse {
         }
     }
 
-    /// Puts back the outcome of background runs, if the frame that should report it is skipped.
+    /// Stores the outcome of background runs again, so that the next frame reports it. Called if the frame that should report the
+    /// outcome is skipped.
     pub(super) fn report_later(&self, background: BackgroundRuns) {
         let mut state = self.state.lock().unwrap();
         if background.n_resets == state.n_resets {
@@ -259,7 +261,7 @@ impl ResultReuse {
         add(&self.counts.reused, n_reused);
     }
 
-    /// Empties the cache, for a new stream or after a flush.
+    /// Empties the cache. Called for a new stream and after a flush.
     pub(super) fn reset(&self) {
         let mut state = self.state.lock().unwrap();
         state.cache.clear();
@@ -267,7 +269,7 @@ impl ResultReuse {
         (state.failed, state.has_succeeded) = (None, false);
     }
 
-    /// Counts objects without the keypoints for alignment. Objects without keypoints were classified by their boxes.
+    /// Counts `n` objects that lack the keypoints for alignment. These objects were classified in the region of their box.
     pub(super) fn count_unaligned(&self, n: u64) {
         self.counts.unaligned.fetch_add(n, Ordering::Relaxed);
     }
@@ -307,7 +309,7 @@ impl State {
         }
     }
 
-    /// Returns a warning, once, if no object has a track ID.
+    /// Returns a warning if [`MIN_UNTRACKED`] objects have come and none had a track ID. Returns the warning only once.
     fn warning(&mut self, n_tracked: usize, n_untracked: usize) -> Option<String> {
         self.has_tracked |= n_tracked > 0;
         self.n_untracked += n_untracked as u64;

@@ -2,7 +2,8 @@
 //!
 //! A region has one structure per result. `detection` has the box relative to the frame (0 to 1), `confidence` and `label_id`. `object_id`
 //! has the track ID. All other structures are classifications: `label`, `label_id`, `confidence`, `model_name`, and `attribute_name` if it
-//! differs from the structure's name. The field `type` distinguishes classifications from tensors and keypoints, which are not read.
+//! differs from the structure's name. The field `type` distinguishes classifications from tensors and keypoints. Tensors and keypoints are
+//! not read.
 //!
 //! This module handles one region, and detects changes by other elements ([`Mark`]). [`super::meta`] matches regions with detections.
 
@@ -15,15 +16,15 @@ use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
 use crate::frame::{Classification, Detection, ObjectId, Outcome, PixelRect, Point, ScoredLabel, Size};
 
-/// Structure with the result of a detector.
+/// Name of the structure with the result of a detector.
 const DETECTION: &str = "detection";
-/// Structure with the track ID in its field `id`.
+/// Name of the structure with the track ID, which is in the field `id`.
 const OBJECT_ID: &str = "object_id";
 /// Value of `type` in the structure of a label.
 const CLASSIFICATION: &str = "classification_result";
 /// Type of a region whose detection has no label.
 const UNLABELED: &str = "object";
-/// Model name of classifications that have no model name.
+/// Model name given to classifications that other elements wrote without a model name.
 const UNKNOWN_MODEL: &str = "unknown";
 
 /// Returns the region type of this detection.
@@ -99,7 +100,7 @@ fn classification(structure: &gst::StructureRef) -> Option<Classification> {
     Some(Classification { name: name_of(structure).into(), model: text("model_name").unwrap_or(UNKNOWN_MODEL).into(), outcome })
 }
 
-/// Returns the attribute that a structure classifies.
+/// Returns the name of the attribute in the structure of a classification.
 fn name_of(structure: &gst::StructureRef) -> &str {
     structure.get::<&str>("attribute_name").unwrap_or_else(|_| structure.name().as_str())
 }
@@ -116,7 +117,7 @@ pub(super) struct Mark {
     /// Hash of the names of the region's structures.
     params: u64,
     has_track: bool,
-    /// Number of the detection's classifications, and hash of their names.
+    /// Number of the detection's classifications. `names` is the hash of their names.
     n_classifications: usize,
     names: u64,
     /// Whether the detection has all results that the region contains.
@@ -124,14 +125,15 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Returns a snapshot for a region that another copy of the library wrote. This snapshot recognizes the region by ID and type only.
+    /// Returns a snapshot for a region that another copy of the library wrote. With this snapshot, the region is recognized by ID and
+    /// type, and always counts as changed.
     pub(super) fn unseen(detection: &Detection, id: i32) -> Self {
         let kind = glib::Quark::from_str(&*type_of(detection)).as_str();
         let place = PixelRect { x: 0, y: 0, width: 0, height: 0 };
         Self { object: detection.id, id, kind, place, params: 0, has_track: false, n_classifications: 0, names: 0, is_complete: false }
     }
 
-    /// Takes a snapshot. `has_more` is true if the region contains results that the detection lacks.
+    /// Takes a snapshot of the region of a detection. `has_more` is true if the region contains results that the detection lacks.
     fn of(roi: &RoiMeta, detection: &Detection, size: Size, has_more: bool) -> Self {
         let place = pixel_rect(roi);
         let (params, has_track) = (hash(roi.params().map(|structure| structure.name().as_str())), roi.param(OBJECT_ID).is_some());
@@ -150,7 +152,7 @@ impl Mark {
         self.id == roi.id() && self.kind == roi.roi_type()
     }
 
-    /// Whether `roi` is the region of this snapshot, unchanged.
+    /// Whether `roi` is the region of this snapshot, with the same rectangle and the same structure names.
     pub(super) fn is_unchanged(&self, roi: &RoiMeta) -> bool {
         self.is_of(roi) && self.place == pixel_rect(roi) && self.params == hash(roi.params().map(|structure| structure.name().as_str()))
     }
@@ -180,7 +182,7 @@ fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
 /// IDs of a region: the region's ID, and the ID of its parent region.
 pub(super) type Ids = (i32, Option<i32>);
 
-/// Adds a region for a detection in a frame of `size` that covers the pixels `place`.
+/// Adds a region for a detection. `size` is the size of the frame, and `place` is the region in pixels.
 pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size, place: PixelRect, ids: Ids) -> Mark {
     let mut roi = RoiMeta::add(buffer, &type_of(detection), (place.x, place.y, place.width, place.height));
     set_ids(&mut roi, ids);
@@ -190,8 +192,8 @@ pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size
     Mark::of(&roi, detection, size, false)
 }
 
-/// Sets the IDs of a detection's region and adds missing structures. The rectangle stays. `left` is the snapshot, if the region is
-/// unchanged.
+/// Sets the IDs of a detection's region and adds missing structures. The rectangle stays. `left` is the snapshot of the region if
+/// the region is unchanged, otherwise `None`.
 pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: Ids, left: Option<&Mark>) -> Mark {
     set_ids(roi, ids);
     if let Some(left) = left.filter(|left| left.is_complete && left.has_all_in(detection)) {
@@ -315,12 +317,12 @@ fn all_labels(labels: &[ScoredLabel]) -> String {
     without_nul(&names.collect::<Vec<_>>().join(" ")).into_owned()
 }
 
-/// Removes NUL characters, because GStreamer's strings end at the first one. A label file may contain them.
+/// Removes NUL characters. A label file may contain them, but GStreamer's strings end at the first NUL.
 pub(super) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "")) } else { Cow::Borrowed(text) }
 }
 
-/// Converts to a valid structure name: a letter, then letters, digits and `/-_.:+`.
+/// Converts a name to a valid name of a GStreamer structure: a letter, then letters, digits and `/-_.:+`.
 fn structure_name(name: &str) -> Cow<'_, str> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "/-_.:+".contains(c);
     let has_letter_first = name.starts_with(|c: char| c.is_ascii_alphabetic());

@@ -15,7 +15,7 @@ use super::properties::Properties;
 use crate::stages;
 use crate::stages::{Scheduling, Sharing};
 
-/// Posts an error of loading a stage.
+/// Posts an error message on the bus for a stage that cannot be loaded.
 pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
     use stages::ErrorKind;
     let text = error.to_string();
@@ -28,7 +28,7 @@ pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
     }
 }
 
-/// Model options of an inference element.
+/// Values of the properties that describe the model of an inference element and how the model runs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ModelSettings {
     pub(super) options: stages::StageOptions,
@@ -40,7 +40,7 @@ impl Default for ModelSettings {
     }
 }
 
-/// The properties of all inference elements.
+/// The model properties that all inference elements have.
 pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
     let text = |name: &'static str, nick: &'static str, blurb: &'static str| {
         glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build()
@@ -163,7 +163,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         )
 });
 
-/// The properties of detectors only.
+/// The model properties that only detectors have.
 pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
     Properties::<ModelSettings>::new()
         .with(
@@ -197,7 +197,7 @@ impl ModelSettings {
         PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
     }
 
-    /// Returns the options, if the property `model` is set.
+    /// Returns the options of the stage.
     pub(super) fn checked(&self, element: &gst::Element) -> stages::Result<&stages::StageOptions> {
         if self.options.model.as_os_str().is_empty() {
             let message = format!("`{}`: expected a model, got none. Set the property `model` to the path of a model file", element.name());

@@ -1,7 +1,7 @@
 //! Statistics of an inference element: frame counts by outcome, frame rate, and latency.
 //!
-//! Arrived = left + dropped (by reason) + in flight. Left = inferred + skipped (by reason) + failed. This module uses no pads. Memory use
-//! is constant.
+//! Each frame that arrived has left, was dropped, or is in flight. Each frame that left was inferred, skipped, or failed. Dropped and
+//! skipped frames are counted by reason. This module uses no pads. Memory use is constant.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,8 @@ impl Counts {
         *self.due.lock().unwrap() = None;
     }
 
-    /// Whether the statistics are due, and the next time at which they are due, for this interval.
+    /// Returns whether the statistics are due, and the time at which they are due next. `interval` is the current interval;
+    /// `None` = never due.
     pub(super) fn due(&self, interval: Option<Duration>) -> (bool, Option<Instant>) {
         let now = Instant::now();
         let mut due = self.due.lock().unwrap();
@@ -66,7 +67,7 @@ impl Counts {
         add(&self.copied, 1);
     }
 
-    /// Counts a frame that leaves. Returns the number of failed frames if this one failed.
+    /// Counts a frame that leaves. If the frame failed, returns the number of frames that failed so far, including this frame.
     pub(super) fn leave(&self, left: Left, n_objects: usize, latency: Duration, now: Instant) -> u64 {
         add(&self.left, 1);
         add(&self.objects, n_objects as u64);
@@ -87,12 +88,12 @@ impl Counts {
         }
     }
 
-    /// Freezes the frame rate at the end of the stream.
+    /// Called at the end of the stream: from then on, the frame rate does not change.
     pub(super) fn end(&self) {
         self.pace.lock().unwrap().ended = Some(Instant::now());
     }
 
-    /// Returns all counters, with the counters of the stage.
+    /// Returns the property `stats`: all counters, and the counters of the stage.
     pub(super) fn structure(&self, stage: StageStats, capacity: usize) -> gst::Structure {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sum = |counters: &[AtomicU64]| counters.iter().map(count).sum::<u64>();
@@ -165,7 +166,7 @@ impl Pace {
         self.next = (self.next + 1) % Self::N_FRAMES;
     }
 
-    /// Frames per second. The value falls while no frame leaves.
+    /// Returns the frame rate in frames per second. While no frame leaves, the value falls.
     fn fps(&self, now: Instant) -> f64 {
         let (oldest, newest) = (self.times.iter().flatten().min(), self.times.iter().flatten().max());
         let (Some(&oldest), Some(&newest)) = (oldest, newest) else { return 0.0 };

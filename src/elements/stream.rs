@@ -2,10 +2,10 @@
 //!
 //! # Locks
 //!
-//! [`StreamState`] has one lock. The queue is open exactly while [`Flow::is_open`]: both change under the lock ([`Stream::handle`]). The
-//! lock is never held while something is pushed, posted or run, nor while a model or a frame is released. Lock order: loading model,
-//! stream state, queue. `Stream::motion` is held during a motion comparison. `Stream::last_results` is held while results are carried,
-//! which takes `Stream::policy`.
+//! [`StreamState`] has one lock. The queue is open exactly while [`Flow::is_open`] returns true, because both change under this lock
+//! ([`Stream::handle`]). The lock is never held while something is pushed, posted or run, nor while a model or a frame is released. Lock
+//! order: loading model, stream state, queue. `Stream::motion` is held during a motion comparison. `Stream::last_results` is held while
+//! results are carried, which takes `Stream::policy`.
 //!
 //! This module uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. Frames are handled in [`super::frames`], the
 //! model in [`super::model`], pads in [`super::infer`].
@@ -34,11 +34,11 @@ pub(super) struct Stream {
     pub(super) cat: gst::DebugCategory,
     pub(super) queue: InFlightQueue<Item>,
     state: Mutex<StreamState>,
-    /// Copied once per frame.
+    /// Values of the policy properties, which the driver copies once per frame.
     pub(super) policy: Mutex<Policy>,
-    /// Number and results of the newest inferred frame, while results may be carried.
+    /// Number and results of the newest inferred frame. `None` unless the policy adds earlier results to skipped frames.
     pub(super) last_results: Mutex<Option<(u64, FrameResults)>>,
-    /// Motion gate, and number of the newest frame that was chosen for inference.
+    /// The motion gate, and the number of the frame that it holds: the newest frame that was selected for inference.
     pub(super) motion: Mutex<(MotionGate, u64)>,
     pub(super) counts: Counts,
 }
@@ -76,12 +76,12 @@ pub(super) struct Input {
     pub(super) segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     /// Whether upstream is live; `None` until it was queried.
     pub(super) is_live: Option<bool>,
-    /// The sink wants no frames before this running time.
+    /// Frames with an earlier running time are too late for the sink, according to its QoS events.
     pub(super) earliest: Option<gst::ClockTime>,
 }
 
 impl Input {
-    /// Returns the running time of a buffer's timestamp.
+    /// Returns the running time of a buffer's timestamp; `None` if the buffer has no timestamp, or no segment has arrived.
     pub(super) fn running_time(&self, buffer: &gst::BufferRef) -> Option<gst::ClockTime> {
         self.segment.as_ref()?.to_running_time(buffer.pts()?)
     }
@@ -90,11 +90,11 @@ impl Input {
 /// Frame counters of this stream.
 #[derive(Default)]
 pub(super) struct FrameCounts {
-    /// Arrived frames, which is also the number of the next frame.
+    /// Number of frames that have arrived. This is also the number that the next frame gets.
     pub(super) n_arrived: u64,
     /// Number of the frame that should leave next.
     pub(super) next_to_leave: u64,
-    /// Frames whose inference failed since the last successful run.
+    /// Number of frames whose inference failed since the last successful run.
     pub(super) n_failed_in_a_row: u64,
 }
 
@@ -146,7 +146,7 @@ impl Stream {
         self.lock().flow.is_flushing()
     }
 
-    /// Like [`Stream::handle_and`], for a trigger whose actions concern neither events nor the task.
+    /// Like [`Stream::handle_and`], for triggers whose actions under the lock concern neither events nor the task.
     pub(super) fn handle(&self, trigger: Trigger<gst::FlowError>) -> Transition<gst::FlowError> {
         self.handle_and(trigger, |_, _| {})
     }
@@ -204,8 +204,8 @@ impl Stream {
         transition
     }
 
-    /// Continues a restart after the task was stopped. `events` receives the events that the caller stores on the source pad before it
-    /// continues.
+    /// Continues the restart of `epoch` after the task was stopped. `events` receives the sticky events that the caller must store on
+    /// the source pad before it performs the transition's other actions.
     pub(super) fn task_stopped(&self, epoch: Epoch, events: &mut Vec<gst::Event>) -> Transition<gst::FlowError> {
         let state = self.lock();
         let has_events = !state.stored.is_empty();
@@ -216,7 +216,8 @@ impl Stream {
         })
     }
 
-    /// Discards the rest of a segment after downstream returned EOS. Returns the sticky events in it.
+    /// Discards the items of the queue up to the next segment or EOS, after downstream returned EOS. Returns the sticky events
+    /// among the discarded items.
     pub(super) fn skip_to_segment(&self, trigger: Trigger<gst::FlowError>) -> Option<Vec<gst::Event>> {
         let mut state = self.lock();
         if !state.flow.handle(trigger).requires(Action::SkipToSegment) {
@@ -230,7 +231,7 @@ impl Stream {
         Some(stored)
     }
 
-    /// Discards an item because the queue is closed. Returns the flow return for upstream.
+    /// Discards an item that the closed queue has refused. Returns the flow error for upstream.
     pub(super) fn refused(&self, item: Item) -> gst::FlowError {
         let (error, reason) = {
             let state = self.lock();
@@ -240,7 +241,7 @@ impl Stream {
         error
     }
 
-    /// Drops and counts the frames among these items.
+    /// Drops the frames among these items and counts each dropped frame.
     fn discard(&self, items: impl IntoIterator<Item = Item>, reason: Reason) {
         for item in items {
             if let Item::Frame(frame) = item {
@@ -287,7 +288,7 @@ pub(super) fn upstream_is_live(element: &gst::Element) -> bool {
     element.static_pad("sink").is_some_and(|pad| pad.peer_query(&mut query)) && query.result().0
 }
 
-/// Returns the reason for dropped frames in this state.
+/// Returns the reason with which frames are counted if they are dropped in this state.
 fn discard_reason(state: State<gst::FlowError>) -> Reason {
     match state {
         State::Stopped | State::Flushing | State::PeerFlushing => Reason::Flush,

@@ -4,7 +4,7 @@
 //!
 //! - The file is opened, and an existing file replaced, when the first bytes arrive. With `hold-until-moov`, the file is opened only once
 //!   the video can be played.
-//! - FIFOs and standard output without a reader block neither start nor stop.
+//! - If the destination is a FIFO or standard output and has no reader, the element still starts and stops without blocking.
 //! - Errors describe what failed and whether the file can be played.
 
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
@@ -58,14 +58,14 @@ mod imp {
     /// Maximum number of bytes held back: a few seconds of video.
     const MAX_HELD_BYTES: usize = 64 << 20;
 
-    /// State of the element between start and stop.
+    /// State of the element from its start until its stop.
     struct State {
         file: OutputFile,
         /// Bytes held back from the begin of the file, until they are written.
         held: Option<Vec<u8>>,
-        /// Position at which the next bytes are written.
+        /// Position in the file at which the next bytes belong.
         position: u64,
-        /// Current position of the file.
+        /// Current position of the open file, which differs from `position` before a seek.
         at: u64,
         n_written: u64,
     }

@@ -10,23 +10,23 @@ pub(super) trait Work: Send + Sync {
     /// Returns the inference stage.
     fn stage(&self) -> &Stage;
 
-    /// Starts inference on a frame without blocking. `done` is called once, on any thread, after the frame's memory was released. Runs
-    /// begin only while `guard` allows it.
+    /// Starts inference on a frame without blocking. Runs begin only while `guard` allows it. After the runs, the frame's memory is
+    /// released, and then `done` is called once, on any thread.
     fn run(&self, frame: Frame, results: FrameResults, guard: Arc<RunGuard>, done: Done);
 
-    /// Returns the results of this element. The first `n_before` detections come from earlier elements.
+    /// Returns those of the results that this element produced. The first `n_before` detections come from earlier elements.
     fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults;
 
     /// Returns the number of objects that this element detected or classified. The first `n_before` detections come from earlier elements.
     fn n_objects(&self, results: &FrameResults, n_before: usize) -> usize;
 
-    /// Adds the results of an earlier frame to the results of a skipped frame.
+    /// Adds the results of this element for an earlier frame to the results of a skipped frame.
     fn carry(&self, earlier: &FrameResults, results: &mut FrameResults);
 
     /// Adds reused results of tracked objects. The driver calls this for every frame that leaves, in stream order.
     fn leave(&self, _results: &mut FrameResults) {}
 
-    /// Discards results of earlier frames: the stream was flushed or has ended.
+    /// Discards the stored results of earlier frames. Called when the stream was flushed or has ended.
     fn reset(&self) {}
 
     /// Whether the element needs results of earlier elements.

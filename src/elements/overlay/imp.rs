@@ -36,7 +36,7 @@ impl Default for Settings {
     }
 }
 
-/// State of the element between caps and stop.
+/// State of the element from its first caps until it stops.
 struct State {
     info: gst_video::VideoInfo,
     format: PixelFormat,
@@ -206,7 +206,8 @@ impl BaseTransformImpl for RoiOverlay {
     }
 }
 
-/// Draws the results of a buffer. Returns, once per stream, the frame sizes between which ROI metas were lost.
+/// Draws the results of a buffer. If an upstream element has dropped ROI metas, returns once per stream the frame size when the
+/// results were attached, and the current frame size.
 fn draw(state: &mut State, settings: Settings, buffer: &mut gst::BufferRef) -> Result<Option<(Size, Size)>, gst::ErrorMessage> {
     let State { format, colorimetry, .. } = *state;
     let size = caps::size(&state.info);
