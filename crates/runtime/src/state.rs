@@ -5,7 +5,7 @@
 //! | idle | its tensors belong to the user | created; a run ended | `edit` |
 //! | edited | a thread sets its tensors, or checks and leases them for a run | `edit` | `end_edit`, `start` |
 //! | running | its tensors belong to the run | `start`, from edited | the last step ended, and no earlier callback is running |
-//! | calling back | idle or running again, while an earlier run's callback is executed | a run with a callback ended | the callback returned |
+//! | calling back | idle or running again, during the callback of an earlier run | a run with a callback ended | the callback returned |
 //! | stopped | the last handle was dropped; no run can start | drop | never |
 //!
 //! A callback may start its own request again, so "calling back" overlaps with idle and with running. Therefore it has a field of its own
