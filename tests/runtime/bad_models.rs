@@ -146,7 +146,12 @@ fn invalid_description_error_has_both_sides() {
             "\"segmentation\"",
             &["unknown variant `segmentation`", "`detection`", "`classification`"],
         ),
-        detector("no decoder", "decoder = \"ultraface\"\n", "", &["`decoder` is not given", "several match", "yolov5, yolov10, ultraface"]),
+        detector(
+            "no decoder",
+            "decoder = \"ultraface\"\n",
+            "",
+            &["`decoder` is not given", "several decoders match", "yolov5, yolov10, ultraface"],
+        ),
         detector(
             "unknown decoder",
             "\"ultraface\"",

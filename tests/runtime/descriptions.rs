@@ -428,10 +428,10 @@ fn ambiguous_ports_are_an_error_with_advice() {
         (ports(image, &[("output0", &[1, 56, 8400])]), &["the decoder `yolov5` or `yolov8`", "how images are preprocessed"][..]),
         (ports(image, &[("output0", &[1, 25200, 85])]), &["the decoder `yolov5`", "how images are preprocessed"]),
         (ports(image, &[("list", &[1, 300, 6])]), &["the decoder `yolov5` or `yolov10` or `ultraface`"]),
-        (ports(image, &[("scores", &[1, 1000])]), &["no decoder of detectors", "classifier"]),
-        (ports(&[("a", &[1, 3, 8, 8]), ("b", &[1, 4])], &[("scores", &[1, 10])]), &["it has 2 inputs"]),
+        (ports(image, &[("scores", &[1, 1000])]), &["no detector decoder", "classifier"]),
+        (ports(&[("a", &[1, 3, 8, 8]), ("b", &[1, 4])], &[("scores", &[1, 10])]), &["the model has 2 inputs"]),
         (ports(&[("tokens", &[1, 77])], &[("scores", &[1, 10])]), &["`tokens`", "not an image"]),
-        (ports(&[], &[]), &["it has 0 inputs"]),
+        (ports(&[], &[]), &["the model has 0 inputs"]),
     ] {
         let message = refused(&info);
         let all = [
@@ -478,7 +478,7 @@ fn decoder_that_ignores_outputs_is_not_chosen() {
     ];
     for outputs in in_parts {
         let message = refused(&ports(image, outputs));
-        assert!(message.contains("its outputs fit no decoder of detectors") && !message.contains("yolov5"), "{message}");
+        assert!(message.contains("the model's outputs match no detector decoder") && !message.contains("yolov5"), "{message}");
         let scratch = Scratch::new("no-decoder");
         let text = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\n[output]\n";
         let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };

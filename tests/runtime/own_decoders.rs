@@ -109,7 +109,7 @@ fn custom_detector_returns_raw_outputs_and_no_boxes() {
 fn decoder_may_be_omitted_only_if_unique() {
     let scratch = Scratch::new("deduced");
     let message = refusal(&scratch, "rectangle.onnx", "");
-    assert!(message.contains("several match") && message.contains("yolov5, yolov10, ultraface"), "{message}");
+    assert!(message.contains("several decoders match") && message.contains("yolov5, yolov10, ultraface"), "{message}");
     let message = refusal(&scratch, "color.onnx", "");
     assert!(message.contains("expected one of classes, multi-label"), "{message}");
 }

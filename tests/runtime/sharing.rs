@@ -323,7 +323,12 @@ fn conflicting_options_of_a_shared_name_are_an_error() {
         assert!(error.kind() == ErrorKind::Config && parts.iter().all(|part| result.contains(part)), "{result}");
     };
     let other = StageOptions { n_requests: Some(3), device: Some("CPU".into()), batch_size: Some(4), ..options.clone() };
-    let both_sides = ["`front`", "nireq: 1 there, 3 here", "device: NULL.named there, CPU here", "batch-size: 2 there, 4 here"];
+    let both_sides = [
+        "`front`",
+        "nireq: 1 in the other element, 3 in this one",
+        "device: NULL.named in the other element, CPU in this one",
+        "batch-size: 2 in the other element, 4 in this one",
+    ];
     says(Stage::detector(&other).unwrap_err(), &both_sides);
     says(
         Stage::detector(&StageOptions { model: tiny("stripes.onnx"), ..options.clone() }).unwrap_err(),

@@ -86,7 +86,7 @@ fn bytes_that_refer_to_other_files_are_refused_by_each_engine() {
     let bytes = ModelBytes::new(with_external_data()).named("split");
     let error = devices::core().read_model(bytes.clone()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Model);
-    for part in ["`split`", "expected bytes that hold the whole model", "external data", "pass its path"] {
+    for part in ["`split`", "expected bytes that hold the whole model", "external data", "pass the path of the model"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     for engine in ["ORT", "OPENVINO"].into_iter().filter(|engine| is_here(&format!("{engine}.CPU"))) {

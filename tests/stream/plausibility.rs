@@ -80,7 +80,7 @@ fn model_with_wrong_output_ports_is_an_error() {
     assert!(output.status.code() == Some(1) && objects.is_empty(), "{said}");
     assert!(["`ultraface`", "priors", "--decoder", "from the model's ports alone"].iter().all(|part| said.contains(part)), "{said}");
     let (output, said, _) = by_ports("blazeface");
-    assert!(output.status.code() == Some(1) && said.contains("its outputs fit no decoder of detectors"), "{said}");
+    assert!(output.status.code() == Some(1) && said.contains("the model's outputs match no detector decoder"), "{said}");
     // With an explicit description, the contradiction is a warning.
     let (output, said, _) = run(&folder, &described(&folder, "ultraface_offsets", &detector("ultraface", "")));
     assert!(output.status.code() == Some(0) && said.matches("warning:").count() == 1 && said.contains("priors"), "{said}");

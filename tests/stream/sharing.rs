@@ -185,8 +185,8 @@ fn contradictory_options_of_shared_model_are_errors() {
     let first = Rig::begun(&detect("rectangle", "device=CPU nireq=1 model-instance-id=both"));
     for (model, properties, says) in [
         ("stripes", "", "stripes.onnx"),
-        ("rectangle", "nireq=2", "nireq: 1 there, 2 here"),
-        ("rectangle", "device=ORT.CPU", "device: CPU there, ORT.CPU here"),
+        ("rectangle", "nireq=2", "nireq: 1 in the other element, 2 in this one"),
+        ("rectangle", "device=ORT.CPU", "device: CPU in the other element, ORT.CPU in this one"),
     ] {
         let other = pipeline(&format!("fakesrc ! {} ! fakesink", detect(model, &format!("model-instance-id=both {properties}"))));
         let error = run(&other).error.unwrap();

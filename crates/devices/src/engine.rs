@@ -20,7 +20,7 @@ pub type EngineResult<T> = Result<T, String>;
 /// # Errors
 /// Returns an error if the text contains a zero byte.
 pub fn c_string(text: &str) -> EngineResult<CString> {
-    CString::new(text).map_err(|_| format!("`{}` holds a zero byte", text.escape_debug()))
+    CString::new(text).map_err(|_| format!("the text `{}` contains a zero byte, which engines do not accept", text.escape_debug()))
 }
 
 /// Shortens an engine's message and puts it on one line. Some engines print the whole model.
@@ -45,7 +45,7 @@ pub fn refused(device: &str, source: &ModelSource, why: &str) -> Error {
 
 /// The error for a source that a device cannot read at all.
 pub fn no_source(device: &str, source: &ModelSource) -> Error {
-    let what = if *source == ModelSource::Ports { "this model has only ports and no file" } else { "the device cannot access this one" };
+    let what = if *source == ModelSource::Ports { "this model has only ports and no file" } else { "the device cannot access this model" };
     Error::new(ErrorKind::Unsupported, format!("device {device} needs a model file, or the bytes of a model file; {what}: `{source}`"))
 }
 

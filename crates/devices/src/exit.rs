@@ -43,7 +43,7 @@ pub fn guard() {
     }
     static N_HANDLERS: AtomicUsize = AtomicUsize::new(0);
     if N_HANDLERS.fetch_add(1, Ordering::Relaxed) < MAX_HANDLERS && atexit(close) != 0 {
-        tracing::debug!("no handler could be registered: an exit does not wait for runs");
+        tracing::debug!("cannot register an exit handler: the process does not wait for runs when it exits");
     }
 }
 

@@ -109,9 +109,9 @@ impl Wanted {
         if refused.is_empty() {
             let packages = [Python::Program, Python::Script].map(python_packages).concat();
             let packages: Vec<_> = packages.iter().map(|folder| folder.display().to_string()).collect();
-            let packages = if packages.is_empty() { "there is no python3".to_owned() } else { packages.join(", ") };
+            let packages = if packages.is_empty() { "python3 was not found".to_owned() } else { packages.join(", ") };
             return Err(missing(format!(
-                "no `{}` was found: {} is not set, and it is neither on the loader's path nor among the packages of python3 ({packages})",
+                "no `{}` was found: {} is not set, and the file is neither on the loader's path nor among the packages of python3 ({packages})",
                 self.file, self.variable
             )));
         }
@@ -250,7 +250,10 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     let deadline = Instant::now() + PATIENCE;
     while let Ok(None) = asked.try_wait() {
         if Instant::now() > deadline {
-            tracing::warn!("`{}` does not print where its packages are", python.display());
+            tracing::warn!(
+                "stopping `{}`, which did not print its package folders in time; libraries in these folders are not found",
+                python.display()
+            );
             // If `kill` fails, the process has already ended.
             let _killed = asked.kill();
         }

@@ -343,7 +343,11 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
         n_bytes = n_bytes.saturating_add(size_of(&path));
         if is_other && (age > limits.age || n_bytes > limits.n_bytes) {
             n_bytes = n_bytes.saturating_sub(size_of(&path));
-            tracing::debug!("the cached model `{}` is removed: it was not used for {} days", path.display(), age.as_secs() / 86_400);
+            tracing::debug!(
+                "removing the cached model `{}`, last used {} days ago: the cache exceeds its age or size limit",
+                path.display(),
+                age.as_secs() / 86_400
+            );
             remove(&path);
         }
     }

@@ -86,8 +86,8 @@ pub fn check_whole(model: &[u8]) -> EngineResult<()> {
     let has_other_files = may_have_other_files(model).unwrap_or(true)
         && messages(model, MODEL_GRAPH).is_ok_and(|graphs| graphs.into_iter().any(|graph| has_other_files(graph, 0)));
     match has_other_files {
-        true => Err("expected bytes that hold the whole model, got weights in files of their own (external data); \
-                     pass its path, or save it with its weights inside"
+        true => Err("expected bytes that hold the whole model, got a model with weights in separate files (external data); \
+                     pass the path of the model, or save the model with its weights inside"
             .to_owned()),
         false => Ok(()),
     }

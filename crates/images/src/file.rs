@@ -67,7 +67,7 @@ pub fn read(path: &Path) -> Result<DecodedImage, String> {
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let mut image = DynamicImage::from_decoder(decoder).map_err(|error| one_line(&error))?;
     image.apply_orientation(orientation);
-    let note = is_animated(&bytes).then_some("it is animated; only its first frame is analyzed");
+    let note = is_animated(&bytes).then_some("the image is animated; only its first frame is analyzed");
     Ok(DecodedImage { pixels: image.into_rgb8(), note })
 }
 
@@ -93,13 +93,13 @@ fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     match bytes.len() as u64 {
         0 => Err("the file is empty".to_owned()),
-        n_bytes if n_bytes > FILE_BYTES_MAX => Err(format!("expected at most {} MiB, got more", FILE_BYTES_MAX >> 20)),
+        n_bytes if n_bytes > FILE_BYTES_MAX => Err(format!("expected a file of at most {} MiB, got a larger one", FILE_BYTES_MAX >> 20)),
         _ => Ok(bytes),
     }
 }
 
 fn decoder_of(bytes: &[u8]) -> Result<impl ImageDecoder + '_, String> {
-    let format = format_of(bytes).ok_or("expected PNG, JPEG, BMP or WebP")?;
+    let format = format_of(bytes).ok_or("expected PNG, JPEG, BMP or WebP, got another format")?;
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(DECODER_BYTES_MAX);

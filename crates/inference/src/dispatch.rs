@@ -540,7 +540,7 @@ impl Worker {
 fn deliver(mut job: Job, ended: Result<()>) {
     let was_delivering = IS_DELIVERING.replace(true);
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || job.finish(ended))).is_err() {
-        tracing::error!("a result closure panicked");
+        tracing::error!("the closure that receives the result of a job panicked");
     }
     IS_DELIVERING.set(was_delivering);
 }

@@ -120,7 +120,9 @@ impl Settings {
         }
         let milliseconds = |time: &Option<Duration>| time.map(|time| time.as_millis());
         let mut differences = Vec::new();
-        let mut report = |name: &str, is: String, requested: String| differences.push(format!("{name}: {is} there, {requested} here"));
+        let mut report = |name: &str, is: String, requested: String| {
+            differences.push(format!("{name}: {is} in the other element, {requested} in this one"))
+        };
         if self.model != requested.model {
             report("model", format!("`{}`", self.model.display()), format!("`{}`", requested.model.display()));
         }
@@ -190,7 +192,7 @@ pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instanc
             )
         };
         if existing.role != role {
-            return Err(wrong(format!("a {} there, a {role} here", existing.role)));
+            return Err(wrong(format!("the other element is a {}, this one is a {role}", existing.role)));
         }
         let differences = if name.is_some() { existing.settings.differences(&settings) } else { Vec::new() };
         return if differences.is_empty() { Ok(existing) } else { Err(wrong(differences.join("; "))) };

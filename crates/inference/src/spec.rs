@@ -186,7 +186,9 @@ impl ModelSpec {
         let input_size = preprocess
             .input_size(&input_shape)
             .and_then(|size| preprocess.check_element(port.element).map(|()| size))
-            .map_err(|error| config(format!("it contradicts the model's input {port}: {error}. Correct `layout` or `color` in [input]")))?;
+            .map_err(|error| {
+                config(format!("the description contradicts the model's input {port}: {error}. Correct `layout` or `color` in [input]"))
+            })?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(config("`name`: expected at least one letter, got none. Remove it to use the name of the model file".to_owned()));
@@ -197,7 +199,7 @@ impl ModelSpec {
         let (heads, labels, n_classes) = output::read(&description.text, &context, &mut assumed)?;
         output::check_labels(&labels, n_classes)?;
         if heads.iter().any(|head| head.decoder.threshold().is_some() && head.labels.is_empty()) {
-            assumed.push("no labels: classes are reported by number".to_owned());
+            assumed.push("the description has no labels: classes are reported by number".to_owned());
         }
         let (task, crop) = (written.task, written.input.crop(written.task == Task::Classification)?);
         let (source, origin) = (source.clone(), written.model);
@@ -225,7 +227,8 @@ impl StageOptions {
         }
         let given = Config::default();
         if (config.batch_size, config.batch_timeout) != (given.batch_size, given.batch_timeout) {
-            let message = "config: batch-size and batch-timeout are separate properties: set them there";
+            let message =
+                "config: expected no batch-size and no batch-timeout, because they are separate properties. Set these properties instead";
             return Err(Error::new(ErrorKind::Config, message));
         }
         config.n_requests = self.n_requests.or(config.n_requests);

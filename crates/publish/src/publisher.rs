@@ -174,7 +174,7 @@ impl Publisher {
         };
         let body = move || {
             if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
-                let error = io::Error::other("a bug: the destination panicked");
+                let error = io::Error::other("internal error: the destination panicked");
                 worker.fail(&Failure::fatal(error));
             }
             worker.shared.end();
@@ -437,7 +437,7 @@ impl Worker {
         if self.is_connected || !self.in_flight.is_empty() {
             let closed = self.attempt(&mut VecDeque::new()).and_then(|()| self.destination.close());
             self.settle();
-            let failure = closed.err().unwrap_or_else(|| Failure::retryable(io::Error::other("it was not acknowledged")));
+            let failure = closed.err().unwrap_or_else(|| Failure::retryable(io::Error::other("the server did not acknowledge it")));
             let rest = std::mem::take(&mut self.in_flight);
             self.give_up(&failure, &rest);
         }

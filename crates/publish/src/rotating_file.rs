@@ -60,7 +60,7 @@ impl RotatingFile {
         self.file.flush()?;
         if let Err(error) = self.rename() {
             // Do not lose lines: if the file cannot be renamed, continue to append to it.
-            tracing::warn!("{} cannot be renamed and grows: {error}", self.path.display());
+            tracing::warn!("cannot rename the full file {}, which continues to grow: {error}", self.path.display());
             self.first_line_at = Some(Instant::now());
             self.n_bytes = 0;
             return Ok(());
@@ -86,7 +86,7 @@ impl RotatingFile {
         let (path, rotation) = (self.path.clone(), self.rotation);
         let tidy = move || {
             if let Err(error) = tidy(&path, rotation) {
-                tracing::warn!("parts of {} cannot be compressed or deleted: {error}", path.display());
+                tracing::warn!("cannot compress or delete completed parts of {}: {error}", path.display());
             }
         };
         match std::thread::Builder::new().name("roiflow-rotate".to_owned()).spawn(tidy) {

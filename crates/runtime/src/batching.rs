@@ -50,7 +50,11 @@ pub(super) fn gathering(
     // No code sets a callback on the requests that execute the calls, so they need no executor for callbacks.
     let of_calls = Config { callback_thread: false, callback_executor: None, ..config.clone() };
     let Opened { device_model: together, model: calls } = open_rows(device, name, model, alone, config.batch_size, &of_calls, executors)?;
-    let first = alone.steps().into_iter().next().ok_or_else(|| Error::new(ErrorKind::Device, "a model without steps"))?;
+    let first = alone
+        .steps()
+        .into_iter()
+        .next()
+        .ok_or_else(|| Error::new(ErrorKind::Device, "expected a model with at least one step, got none"))?;
     let resume = first.executor;
     let ends_on_resume = together.steps().last().is_some_and(|last| Arc::ptr_eq(&last.executor, &resume));
     let terms = Terms {
@@ -92,7 +96,9 @@ pub(super) fn open_rows(
     let (opened, together) = if must_open {
         let opened = model.with_open_batch(max_rows)?;
         let together = device.compile(&opened, config, executors).map_err(|error| {
-            refused(format!("its first axis is fixed at 1, and it cannot be compiled for 1 to {max_rows} batch items: {error}"))
+            refused(format!(
+                "the first axis of an input is fixed at 1, and the model cannot be compiled for 1 to {max_rows} batch items: {error}"
+            ))
         })?;
         (opened, together)
     } else {
@@ -109,7 +115,7 @@ pub(super) fn open_rows(
 /// Checks that a model accepts up to `max_rows` independent batch items without a second compilation.
 pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
     if check_ports(model.info(), model.info(), max_rows)? {
-        return Err(refused("its first axis is fixed at 1"));
+        return Err(refused("the first axis of an input is fixed at 1"));
     }
     check_independent(model, model, device_model, max_rows)
 }
@@ -117,7 +123,7 @@ pub(super) fn check_rows(model: &CompiledModel, device_model: &dyn DeviceModel, 
 fn check_independent(alone: &CompiledModel, together: &CompiledModel, device_model: &dyn DeviceModel, max_rows: usize) -> Result<()> {
     match device_model.rows_are_independent() {
         Some(true) => Ok(()),
-        Some(false) => Err(refused(mixes_rows("the device reports this"))),
+        Some(false) => Err(refused(mixes_rows("the device reports a dependence"))),
         None => try_rows(alone, together, max_rows.min(3)),
     }
 }
@@ -135,7 +141,7 @@ fn mixes_rows(how: &str) -> String {
 /// recompiled.
 fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
-        return Err(refused("it has no inputs, so its runs cannot be batched; use batch size 1"));
+        return Err(refused("the model has no inputs, so its runs cannot be batched; use batch size 1"));
     }
     for (port, said) in info.inputs.iter().zip(&said.inputs) {
         let rank = port.shape.dims().len();
@@ -376,7 +382,7 @@ fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
 /// Describes the first pair of values that differ by more than rounding can explain; `None` if there is none.
 fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Option<String>> {
     if one.shape() != of_all.shape() {
-        return Ok(Some(format!("alone it has the shape {}, in a batch {}", one.shape(), of_all.shape())));
+        return Ok(Some(format!("computed alone, the item has the shape {}; computed in a batch, {}", one.shape(), of_all.shape())));
     }
     let is_short = matches!(one.element(), ElementType::F16 | ElementType::Bf16) || precision != Precision::F32;
     let tolerance = if is_short { 3e-2 } else { 1e-3 };
@@ -389,14 +395,14 @@ fn difference(one: &Tensor, of_all: &Tensor, precision: Precision) -> Result<Opt
             let (mut a, mut b) = (vec![0; one.layout().dense_bytes()], vec![0; of_all.layout().dense_bytes()]);
             one.elements()?.copy_all_to_dense(&mut a)?;
             of_all.elements()?.copy_all_to_dense(&mut b)?;
-            return Ok((a != b).then(|| "its bytes differ".to_owned()));
+            return Ok((a != b).then(|| "the bytes differ from those of a run with one item".to_owned()));
         }
     };
     // `inf - inf` is NaN, so infinite values are compared with `==`, and only finite values with the tolerance.
     let is_near = |a: f32, b: f32| b.is_finite() && (a - b).abs() <= tolerance * (1.0 + b.abs());
     let is_close = |a: f32, b: f32| a == b || is_near(a, b) || (a.is_nan() && b.is_nan());
     let differs = numbers.0.iter().zip(&numbers.1).find(|(a, b)| !is_close(**a, **b));
-    Ok(differs.map(|(a, b)| format!("alone it is {a}, in a batch {b}")))
+    Ok(differs.map(|(a, b)| format!("computed alone, a value is {a}; computed in a batch, {b}")))
 }
 
 fn numbers<T: Element>(tensor: &Tensor) -> Result<Vec<f32>> {
@@ -439,7 +445,7 @@ mod tests {
             assert!(!differs(element, Precision::F16, (1.0, 1.0)) && differs(element, Precision::F16, (1.0, 0.0)), "{element}");
         }
         let other = difference(&tensor(F32, &[1.0, 2.0]), &tensor(F32, &[1.0]), Precision::F32).unwrap();
-        assert_eq!(other.as_deref(), Some("alone it has the shape [2], in a batch [1]"));
+        assert_eq!(other.as_deref(), Some("computed alone, the item has the shape [2]; computed in a batch, [1]"));
     }
 
     #[test]

@@ -114,7 +114,10 @@ impl CompiledModel {
     /// Returns `Unsupported`, with the reason, if the items are not independent. Returns the errors of the test runs.
     pub fn check_rows(&self, max_rows: usize) -> Result<()> {
         if !self.shared.variables.is_empty() {
-            return Err(Error::new(ErrorKind::Unsupported, "a request of a stateful model has one state, not one per batch item"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a request of a stateful model has one state, not one for each batch item; use batch size 1",
+            ));
         }
         batching::check_rows(self, &*self.shared.model, max_rows)
     }

@@ -102,5 +102,5 @@ impl fmt::Debug for RunContext<'_> {
 /// Creates the error for values in device memory, which the host cannot read.
 pub(super) fn unseen(kind: &str, port: &Port, tensor: &Tensor) -> Error {
     let place = tensor.remote_place().unwrap_or_default();
-    Error::new(ErrorKind::Tensor, format!("{kind} {port}: it is in {place}, which the host cannot access")).with_port(port.name())
+    Error::new(ErrorKind::Tensor, format!("{kind} {port}: the tensor is in {place}, which the host cannot access")).with_port(port.name())
 }

@@ -220,7 +220,10 @@ impl Executors {
         let admitted = self.0.n_requests.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_REQUESTS).then_some(n + 1));
         match admitted {
             Ok(_) => Ok(Ticket(self.clone())),
-            Err(_) => Err(Error::new(ErrorKind::Device, format!("{MAX_REQUESTS} requests exist already; drop some, or reuse them"))),
+            Err(_) => Err(Error::new(
+                ErrorKind::Device,
+                format!("cannot create a request: {MAX_REQUESTS} requests exist already; drop some requests, or reuse them"),
+            )),
         }
     }
 }

@@ -697,7 +697,7 @@ impl RunIo {
             return None;
         }
         let message = format!(
-            "input {}: it shares memory with input {}, and the run writes one of the two; set another tensor",
+            "input {}: its tensor shares memory with input {}, and the run writes one of the two; set another tensor",
             slot.port, other.port
         );
         Some(Error::new(ErrorKind::Conflict, message).with_port(slot.port.name()))

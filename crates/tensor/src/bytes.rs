@@ -52,7 +52,7 @@ impl Leased {
     fn extent_bytes(&self) -> usize {
         assert!(
             self.is_gapless,
-            "shape {} with strides {:?} has gaps, which this guard does not lease; lease them with `Tensor::bytes`, or copy the elements",
+            "shape {} with strides {:?} has gaps, which this guard does not lease; lease the gaps with `Tensor::bytes`, or copy the elements",
             self.layout.shape(),
             self.layout.stride_bytes()
         );
@@ -86,7 +86,8 @@ impl Leased {
             return Err(Error::new(ErrorKind::ElementType, format!("expected {}, got {}", layout.element(), T::TYPE)));
         }
         if !layout.is_dense() {
-            let message = format!("shape {} with strides {:?} has gaps", layout.shape(), layout.stride_bytes());
+            let message =
+                format!("expected a dense tensor, got shape {} with strides {:?}, which has gaps", layout.shape(), layout.stride_bytes());
             return Err(Error::new(ErrorKind::Shape, message));
         }
         let extent = self.extent();

@@ -102,7 +102,7 @@ impl SharedTensor {
         check_element(element)?;
         let layout = Layout::dense(element, shape)?;
         let len = layout.dense_bytes();
-        let failed = |what: &'static str| move |errno: Errno| system(&format!("shared memory of {len} bytes: {what}"), errno);
+        let failed = |what: &'static str| move |errno: Errno| system(&format!("cannot create shared memory of {len} bytes: {what}"), errno);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let descriptor = rustix::fs::memfd_create("roiflow-tensor", flags).map_err(failed("memfd_create"))?;
         // An empty file cannot be mapped, so the file has at least one byte.
@@ -235,7 +235,7 @@ impl SharedTensor {
             Ok(seals) => seals,
             // Files on a disk and pipes do not support seals.
             Err(Errno::INVAL) => SealFlags::empty(),
-            Err(errno) => return Err(system(&format!("{operation}: reading the seals"), errno)),
+            Err(errno) => return Err(system(&format!("{operation}: cannot read the seals of the file"), errno)),
         };
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Error::new(
@@ -248,9 +248,12 @@ impl SharedTensor {
         }
         // Like an access beyond the end of a file, an access to memory with huge pages can kill the process: it fails if no page is left.
         // So only files in ordinary memory are accepted.
-        let kind = rustix::fs::fstatfs(&self.descriptor).map_err(|errno| system(&format!("{operation}: the file's kind"), errno))?.f_type;
+        let kind = rustix::fs::fstatfs(&self.descriptor)
+            .map_err(|errno| system(&format!("{operation}: cannot read the kind of the file system"), errno))?
+            .f_type;
         if kind != TMPFS {
-            let message = format!("{operation}: expected a file in ordinary memory (memfd without MFD_HUGETLB), got one of kind {kind:#x}");
+            let message =
+                format!("{operation}: expected a file in ordinary memory (memfd without MFD_HUGETLB), got a file of kind {kind:#x}");
             return Err(Error::new(ErrorKind::Access, message));
         }
         let file = File::of(&self.descriptor, seals)?;
@@ -283,13 +286,13 @@ impl SharedTensor {
             let mut control = SendAncillaryBuffer::new(&mut space);
             // The descriptor travels with the first byte.
             if n_sent == 0 && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-                return Err(Error::new(ErrorKind::Io, "send: no room for one descriptor"));
+                return Err(Error::new(ErrorKind::Io, "send: the control message has no space for one file descriptor"));
             }
             // With `NOSIGNAL`, a closed socket gives an error instead of SIGPIPE.
             match rustix::net::sendmsg(socket, &[IoSlice::new(&message[n_sent..])], &mut control, SendFlags::NOSIGNAL) {
                 Ok(n) => n_sent += n,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(system("send: the other process may be gone", errno)),
+                Err(errno) => return Err(system("send: cannot write to the socket; the other process may have ended", errno)),
             }
         }
         Ok(())
@@ -352,7 +355,7 @@ fn read_exactly(file: &OwnedFd, target: &mut [u8], offset_bytes: usize) -> Resul
     while n_read < target.len() {
         match rustix::io::pread(file, &mut target[n_read..], (offset_bytes + n_read) as u64) {
             // The seal against shrinking prevents an early end of the file, so this error is not expected.
-            Ok(0) => return Err(Error::new(ErrorKind::Io, "import: the file ended early")),
+            Ok(0) => return Err(Error::new(ErrorKind::Io, "import: the file ended before all elements were read")),
             Ok(n) => n_read += n,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(system("import", errno)),
@@ -398,7 +401,7 @@ struct File {
 
 impl File {
     fn of(descriptor: &OwnedFd, seals: SealFlags) -> Result<Self> {
-        let mode = rustix::fs::fcntl_getfl(descriptor).map_err(|errno| system("the mode of shared memory", errno))?;
+        let mode = rustix::fs::fcntl_getfl(descriptor).map_err(|errno| system("cannot read the access mode of shared memory", errno))?;
         let access = if seals.contains(SealFlags::WRITE) {
             Access::Constant
         } else if mode & OFlags::ACCMODE == OFlags::RDWR && !seals.contains(SealFlags::FUTURE_WRITE) {
@@ -444,7 +447,7 @@ static FILES: Mutex<BTreeMap<FileKey, Weak<FileLeases>>> = Mutex::new(BTreeMap::
 
 impl FileLeases {
     fn of(descriptor: &OwnedFd) -> Result<Arc<Self>> {
-        let stat = rustix::fs::fstat(descriptor).map_err(|errno| system("the size of shared memory", errno))?;
+        let stat = rustix::fs::fstat(descriptor).map_err(|errno| system("cannot read the size of shared memory", errno))?;
         let key = (stat.st_dev as u64, stat.st_ino as u64);
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(leases) = files.get(&key).and_then(Weak::upgrade) {
@@ -495,7 +498,7 @@ impl SharedMapping {
         };
         // SAFETY: the system chooses the address of the new mapping, so the mapping does not replace another one.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len.max(1), protection, flags, &descriptor, 0) };
-        let ptr = ptr.map_err(|errno| system(&format!("mapping {len} bytes of shared memory"), errno))?;
+        let ptr = ptr.map_err(|errno| system(&format!("cannot map {len} bytes of shared memory"), errno))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::new(ErrorKind::Io, "the system mapped shared memory to address 0"))?;
         Ok(Self { ptr, len, access, leases, descriptor })
     }

@@ -615,7 +615,7 @@ fn a_model_without_a_batch_is_refused_when_it_is_compiled() {
         (one(&[4, 4]), one(&[4, 4]), doubling(), "input `x` [4, 4] f32: expected a first axis of 1, or a dynamic one from 1 to 8, got 4"),
         (one(&[]), one(&[1]), doubling(), "input `x` [] f32: expected the batch as its first axis, as in `NCHW`, got the axes none"),
         (one(&[0, 0]), one(&[0, 0]), doubling(), "input `x` [?, ?] f32: expected all extents except the first to be fixed"),
-        (vec![], one(&[1, 4]), doubling(), "it has no inputs"),
+        (vec![], one(&[1, 4]), doubling(), "the model has no inputs"),
         (one(&[1, 4]), vec![port("y", &[100, 4])], doubling(), "output `y` [100, 4] f32: expected the batch as its first axis"),
         (one(&[1, 4]), one(&[1, 4]), Script { mixes_rows: true, ..doubling() }, "its batch items are not independent"),
     ];

@@ -61,7 +61,7 @@ impl Device for AutoDevice {
 
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
-            description: "for each model, the first device of the order that runs it".to_owned(),
+            description: "runs each model on the first device of the order that accepts it".to_owned(),
             properties: vec![("order", self.order().join(", "))],
             missing: None,
         }
@@ -71,7 +71,7 @@ impl Device for AutoDevice {
         // `Core::read_model` calls the single devices directly, so this function is not used.
         Err(Error::new(
             ErrorKind::Unsupported,
-            format!("device {NAME} reads no models itself; the devices among which it chooses read them"),
+            format!("device {NAME} cannot read a model itself; read the model with one of the devices among which {NAME} chooses"),
         ))
     }
 

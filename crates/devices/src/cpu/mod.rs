@@ -54,7 +54,7 @@ impl Device for CpuDevice {
             ModelSource::Remote(_) | ModelSource::Ports => Err(no_source(self.name(), model.source())),
             source if other_format(source).is_some() => Err(Error::new(
                 ErrorKind::Model,
-                format!("device CPU reads ONNX files, `{source}` has another format; use OPENVINO.CPU or AUTO"),
+                format!("device CPU reads ONNX files, but `{source}` has another format; use OPENVINO.CPU or AUTO"),
             )),
             source => Ok(Arc::new(model::CpuModel::compile(source, model.info(), config, executors.for_model(self.name(), config)?)?)),
         }

@@ -63,7 +63,7 @@ impl OnnxFile {
     }
 
     fn of_proto(mut proto: pb::ModelProto, source: &ModelSource) -> Result<Self> {
-        let graph = proto.graph.as_ref().ok_or_else(|| not_onnx(source, "it holds no graph"))?;
+        let graph = proto.graph.as_ref().ok_or_else(|| not_onnx(source, "the file has no graph"))?;
         if graph.output.is_empty() || graph.node.is_empty() {
             return Err(not_onnx(source, "its graph has no nodes or no outputs"));
         }
@@ -90,7 +90,13 @@ impl OnnxFile {
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
         let parsed = without_panics(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
-            return Err(Error::new(ErrorKind::Model, format!("`{}`: a node reads `{name}`, which nothing produces", self.source)));
+            return Err(Error::new(
+                ErrorKind::Model,
+                format!(
+                    "`{}`: a node reads the value `{name}`, which is neither an input of the model nor an output of another node",
+                    self.source
+                ),
+            ));
         }
         let unknown = parsed.model.nodes().iter().find_map(|node| node.op_as::<UnimplementedOp>().map(|op| (&node.name, op.name())));
         if let Some((node, operator)) = unknown {
@@ -156,7 +162,7 @@ fn chain(error: &TractError) -> String {
 fn port_of(value: &pb::ValueInfoProto) -> Result<Port> {
     let unreadable = |what: &str| Error::new(ErrorKind::Model, format!("port `{}` {what}", value.name));
     let Some(pb::type_proto::Value::TensorType(tensor)) = value.r#type.as_ref().and_then(|kind| kind.value.as_ref()) else {
-        return Err(unreadable("is not a tensor"));
+        return Err(unreadable("is not a tensor; expected only tensors as inputs and outputs"));
     };
     let element = element_of_onnx(tensor.elem_type)
         .ok_or_else(|| unreadable(&format!("has element type {}, which roiflow tensors do not support", tensor.elem_type)))?;
@@ -202,7 +208,7 @@ pub(super) fn datum_of(element: ElementType) -> Result<DatumType> {
         ElementType::F16 => DatumType::F16,
         ElementType::F32 => DatumType::F32,
         ElementType::F64 => DatumType::F64,
-        other => return Err(Error::new(ErrorKind::Unsupported, format!("device CPU has no element type {other}"))),
+        other => return Err(Error::new(ErrorKind::Unsupported, format!("device CPU does not support the element type {other}"))),
     })
 }
 
@@ -272,7 +278,9 @@ impl CpuModel {
                 port.element = ElementType::ALL
                     .into_iter()
                     .find(|&element| datum_of(element).is_ok_and(|datum| datum == fact.datum_type))
-                    .ok_or_else(|| plans.file.cannot(&format!("output `{}` has element type {:?}", port.name(), fact.datum_type)))?;
+                    .ok_or_else(|| {
+                        plans.file.cannot(&format!("output `{}` has the unsupported element type {:?}", port.name(), fact.datum_type))
+                    })?;
             }
         }
         let ignored = Ignored::of([

@@ -67,7 +67,7 @@ impl Api {
         let version = unsafe { text((base.GetVersionString)()) };
         // SAFETY: the function returns a static table with at least the functions of this version, or null if the library is older.
         let table = unsafe { (base.GetApi)(ORT_API_VERSION).as_ref() };
-        let table = table.ok_or_else(|| format!("it is ONNX Runtime {version}: expected 1.{ORT_API_VERSION} or newer"))?;
+        let table = table.ok_or_else(|| format!("the library is ONNX Runtime {version}: expected 1.{ORT_API_VERSION} or newer"))?;
         let mut env = ptr::null_mut();
         // SAFETY: the callback has the required signature and ignores its parameter; the name is a C string.
         let status = unsafe {
@@ -150,7 +150,7 @@ impl Api {
         let status = unsafe { (self.table.CastTypeInfoToTensorInfo)(type_info.as_ptr(), &raw mut tensor) };
         self.check(status)?;
         if tensor.is_null() {
-            return Err("it is not a tensor".to_owned());
+            return Err("an input or output is not a tensor; expected only tensors".to_owned());
         }
         // The type is read as a number, because a newer library may have types that this program does not know.
         let (mut code, mut rank) = (0_i32, 0);
@@ -352,7 +352,7 @@ impl RunOptions {
     /// Makes each run write a file with its node times. The path of the file begins with `prefix`.
     pub(super) fn profile(&self, api: &Api, prefix: &Path) -> EngineResult<()> {
         let enable = api.enable_profiling.ok_or_else(|| format!("ONNX Runtime {} does not report node times for each run", api.version))?;
-        let prefix = c_string(prefix.to_str().ok_or("the path of temporary files is not UTF-8")?)?;
+        let prefix = c_string(prefix.to_str().ok_or("the path of the folder for temporary files is not UTF-8")?)?;
         // SAFETY: the options are not released, and no run uses them now. The library copies the C string.
         api.check(unsafe { enable(self.ptr.as_ptr(), prefix.as_ptr()) })
     }

@@ -109,7 +109,7 @@ impl DeviceFamily for OnnxRuntime {
             ModelSource::Remote(_) | ModelSource::Ports => false,
         };
         if !is_known {
-            return Err(Error::new(ErrorKind::Unsupported, format!("device {PREFIX}.CPU reads .onnx and .ort files")));
+            return Err(Error::new(ErrorKind::Unsupported, format!("device {PREFIX}.CPU reads only .onnx and .ort files")));
         }
         let api = self.api().map_err(|missing| missing.error("ORT.CPU"))?;
         model::read(api, source)
@@ -172,7 +172,7 @@ impl Device for OrtDevice {
             ModelSource::Remote(_) | ModelSource::Ports => Err(no_source(&self.name, model.source())),
             source if other_format(source) == Some(IR) => Err(Error::new(
                 ErrorKind::Model,
-                format!("device {} reads ONNX files, `{source}` is OpenVINO IR; use OPENVINO.CPU or AUTO", self.name),
+                format!("device {} reads ONNX files, but `{source}` is OpenVINO IR; use OPENVINO.CPU or AUTO", self.name),
             )),
             source => {
                 let target = model::Target { device: &self.name, provider, config, executors };

@@ -123,15 +123,15 @@ impl OrtRequest {
                 continue;
             }
             let Some(value) = NonNull::new(self.output_values.0[output_idx]) else {
-                return Err(failed(format!("output {port} was not computed")));
+                return Err(failed(format!("ONNX Runtime did not compute output {port}")));
             };
             self.output_values.0[output_idx] = ptr::null_mut();
             // SAFETY: this code passed null for this output, so the run created the value and this request owns it.
             let value = unsafe { Value::owned(&model.api, value) };
             let (element, shape) = value.element_and_shape(&model.api).map_err(&failed)?;
-            let shape = shape.to_static().ok_or_else(|| failed(format!("output {port} has no shape")))?;
+            let shape = shape.to_static().ok_or_else(|| failed(format!("ONNX Runtime did not report the shape of output {port}")))?;
             if element != port.element {
-                return Err(failed(format!("output {port} has element type {element} instead of its own")));
+                return Err(failed(format!("output {port}: expected the element type of the port, got {element}")));
             }
             let target = io.output(output_idx, &shape)?;
             let n_bytes = target.layout().dense_bytes();

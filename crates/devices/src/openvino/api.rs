@@ -253,7 +253,7 @@ impl Api {
         unsafe { (functions.ov_version_free)(&raw mut version) };
         functions.check(asked)?;
         if release_of(&number).is_none_or(|release| release < OLDEST) {
-            return Err(format!("it is OpenVINO {number}: expected {}.{} or newer", OLDEST.0, OLDEST.1));
+            return Err(format!("the library is OpenVINO {number}: expected {}.{} or newer", OLDEST.0, OLDEST.1));
         }
         let mut core = ptr::null_mut();
         // SAFETY: the result pointer is valid. The core is never freed, because runs may outlive all other objects.
@@ -377,7 +377,7 @@ fn check_companions(folder: &Path) -> EngineResult<()> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let belongs = name.starts_with("libopenvino") || name.starts_with("libtbb.so") || name.starts_with("libtbbmalloc.so");
         if belongs && name.contains(".so") && path.exists() {
-            find::check_shared_object(&path).map_err(|why| format!("the library `{name}` in the same folder: {why}"))?;
+            find::check_shared_object(&path).map_err(|why| format!("the library `{name}` in the same folder cannot be used: {why}"))?;
         }
     }
     Ok(())
@@ -449,7 +449,7 @@ impl<'a> PortOf<'a> {
         });
         // SAFETY: this is the only call that frees the shape, and nothing uses it afterwards.
         unsafe { (self.api.functions.ov_partial_shape_free)(&raw mut shape) };
-        PartialShape::new(dims.ok_or("the number of axes is dynamic, which is not supported")?).map_err(|error| error.to_string())
+        PartialShape::new(dims.ok_or("a port has a dynamic number of axes, which is not supported")?).map_err(|error| error.to_string())
     }
 }
 
@@ -489,7 +489,7 @@ impl TensorOver {
         // SAFETY: this is the only call that frees the shape, and nothing uses it afterwards.
         let freed = unsafe { (self.api.functions.ov_shape_free)(&raw mut shape) };
         self.api.check(freed)?;
-        if rank > MAX_RANK { Err(format!("{rank} axes: at most {MAX_RANK} are supported")) } else { Ok(Shape::new(&dims[..rank])) }
+        if rank > MAX_RANK { Err(format!("expected at most {MAX_RANK} axes, got {rank}")) } else { Ok(Shape::new(&dims[..rank])) }
     }
 
     /// Address of the elements, and their size in bytes.

@@ -143,12 +143,14 @@ impl OpenVinoDevice {
             return Ok(found);
         }
         let unusable = |reason: String| Missing { reason, install: None };
-        let listed = api.devices().map_err(|why| unusable(format!("OpenVINO {} in `{}`: {why}", api.version, path.display())))?;
+        let listed = api
+            .devices()
+            .map_err(|why| unusable(format!("OpenVINO {} in `{}` cannot list its devices: {why}", api.version, path.display())))?;
         // `GPU` means `GPU.0`. A name with a colon combines devices.
         let own = self.own_name();
         let is_listed = own.contains(':') || listed.iter().any(|name| name == own || name.split('.').next() == Some(own));
         if !is_listed {
-            let reason = format!("OpenVINO {} in `{}` finds {}, not {own}", api.version, path.display(), listed.join(", "));
+            let reason = format!("OpenVINO {} in `{}` finds the devices {}, but not {own}", api.version, path.display(), listed.join(", "));
             return Err(unusable(reason));
         }
         Ok(found)

@@ -225,7 +225,7 @@ fn compile_file(
     // Another process may have removed the entry after `prepare`.
     found = found.filter(|entry| draft.link(entry).is_ok());
     let Some(draft_folder) = draft.path().to_str() else {
-        not_cached("its path is not UTF-8");
+        not_cached("the path of the cache folder is not UTF-8");
         return uncached();
     };
     let with_cache: Vec<_> = properties.iter().cloned().chain([("CACHE_DIR", draft_folder.to_owned())]).collect();
@@ -483,7 +483,7 @@ impl Texts {
             properties.iter().flat_map(|(key, value)| [c_string(key), c_string(value)]).collect::<EngineResult<_>>()?;
         let mut arguments = [ptr::null(); 2 * MAX_PROPERTIES];
         if owned.len() > arguments.len() {
-            return Err(format!("{} properties: at most {MAX_PROPERTIES} can be passed", properties.len()));
+            return Err(format!("expected at most {MAX_PROPERTIES} properties, got {}", properties.len()));
         }
         for (argument, text) in arguments.iter_mut().zip(&owned) {
             *argument = text.as_ptr();

@@ -221,7 +221,9 @@ impl Description {
     /// Returns an error if the file cannot be read, or the model has several heads.
     pub fn with_labels(&self, file: &Path) -> Result<Self> {
         if self.text.contains("[[output.heads]]") {
-            return Err(config("`labels` with several heads: expected labels in the description".to_owned()));
+            return Err(config(
+                "`labels` cannot be set for a model with several heads: write the labels of each head into the description".to_owned(),
+            ));
         }
         let line = draft::labels_line(&Labels::read(file)?);
         let table: toml::Table = self.text.parse().map_err(|error: toml::de::Error| config(error.to_string()))?;

@@ -114,7 +114,9 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
         return Err(config(format!("[output] has `heads` and `{key}`: expected `{key}` in each head")));
     }
     if context.options.labels.is_some() || context.options.labels_file.is_some() {
-        return Err(config("`labels` with several heads: expected labels in the description".to_owned()));
+        return Err(config(
+            "`labels` cannot be set for a model with several heads: write the labels of each head into the description".to_owned(),
+        ));
     }
     let mut heads: Vec<Head> = Vec::new();
     for mut section in sections {
@@ -241,8 +243,8 @@ impl Context<'_> {
                 "the model's outputs, {ports}, do not have the number of rows of `{name}` models at {}, the only decoder that could read them: set `decoder = \"{name}\"` if it is such a model, or another decoder",
                 self.input_size
             ),
-            [] => format!("none matches the model's outputs, {ports}: expected one of {}", names().collect::<Vec<_>>().join(", ")),
-            _ => format!("several match the model's outputs, {ports}: expected one of {}", fitting.join(", ")),
+            [] => format!("no decoder matches the model's outputs, {ports}: expected one of {}", names().collect::<Vec<_>>().join(", ")),
+            _ => format!("several decoders match the model's outputs, {ports}: expected one of {}", fitting.join(", ")),
         };
         Err(config(format!("[output] `decoder` is not given, and {message}")))
     }

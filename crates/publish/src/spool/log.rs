@@ -514,7 +514,7 @@ fn recover(folder: &Path, number: u64, from: u64) -> io::Result<(Segment, u64)> 
     }
     segment.has_only_gaps = segment.n_messages == 0 && n_gaps > 0;
     if segment.n_bytes < length {
-        tracing::warn!("{}: {} bytes after the last whole record are cut", path.display(), length - segment.n_bytes);
+        tracing::warn!("spool file {}: {} bytes after the last complete record are removed", path.display(), length - segment.n_bytes);
         file.set_len(segment.n_bytes)?;
     }
     Ok((segment, n_unread))

@@ -192,12 +192,12 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let mut open = Vec::new();
     let from = Source::PORTS;
     let [port] = &*info.inputs else {
-        open.push(format!("it has {} inputs: expected one image input", info.inputs.len()));
+        open.push(format!("the model has {} inputs: expected one image input", info.inputs.len()));
         leave_all(&mut draft, &[]);
         return Found { from, draft, open };
     };
     let Some(layout) = layout_of(port) else {
-        open.push(format!("its input {port} is not an image of one or three channels"));
+        open.push(format!("the model's input {port} is not an image of one or three channels"));
         leave_all(&mut draft, &[]);
         return Found { from, draft, open };
     };
@@ -228,7 +228,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
             input.assume("scale", Value::Numbers(family.scale.to_vec()), &*why);
         }
         if leaves_size_open(port, layout) {
-            open.push(format!("its input {port} has a dynamic size: set `size` in [input]"));
+            open.push(format!("the model's input {port} has a dynamic size: set `size` in [input]"));
             input.leave("size", Value::Wholes(vec![640, 640]), "Width and height of the input. The model accepts any size.");
         }
         match decoder {
@@ -239,16 +239,17 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
             draft.output.assume(
                 "labels",
                 Value::Texts(family.labels.iter().map(|&label| label.to_owned()).collect()),
-                "the family detects faces",
+                "models of this family detect faces",
             );
         }
         return Found { from, draft, open };
     }
     draft.input.set("layout", layout);
     match &*readers {
-        [] => open.push("its outputs fit no decoder of detectors, and its ports do not tell whether it is a classifier".to_owned()),
+        [] => open
+            .push("the model's outputs match no detector decoder, and its ports do not show whether the model is a classifier".to_owned()),
         fitting => open.push(format!(
-            "its outputs fit the decoder {}, but its ports do not tell how images are preprocessed",
+            "the model's outputs match the decoder {}, but its ports do not show how images are preprocessed",
             fitting.iter().map(|decoder| format!("`{decoder}`")).collect::<Vec<_>>().join(" or ")
         )),
     }

@@ -40,7 +40,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
         if is_said {
             input.assume("scale", Value::Numbers(vec![1.0]), range);
         } else {
-            open.push(format!("its outputs match decoder `{NAME}`, but the range of its input {port} is unknown"));
+            open.push(format!("the model's outputs match decoder `{NAME}`, but the range of its input {port} is unknown"));
             input.leave(
                 "scale",
                 Value::Numbers(vec![1.0]),
@@ -49,7 +49,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
         }
     }
     if leaves_size_open(port, layout) {
-        open.push(format!("its outputs match decoder `{NAME}`, but its input {port} has a dynamic size: set `size` in [input]"));
+        open.push(format!("the model's outputs match decoder `{NAME}`, but its input {port} has a dynamic size: set `size` in [input]"));
         input.leave("size", Value::Wholes(vec![300, 300]), "Width and height of the input. The model accepts any size.");
     }
     if is_said {

@@ -125,7 +125,7 @@ impl Exported {
             output.assume("activation", "none", "classifiers of Ultralytics include a softmax");
         } else {
             output.set("decoder", self.decoder(info)?);
-            let why = "Ultralytics predicts with it by default";
+            let why = "Ultralytics uses this value by default";
             output.assume("threshold", 0.25, why);
             if !output_is(output, "yolov10") {
                 output.assume("iou-threshold", if self.task.is_none() { 0.45 } else { 0.7 }, why);
