@@ -1,7 +1,7 @@
 //! Preprocesses and decodes a batch: each job writes its image into its batch item of the input, and decodes its batch item of the outputs.
 //!
-//! If a batch item cannot be preprocessed or decoded, only the job of that item fails. Of the queue, this module uses only the number of
-//! cores for a run.
+//! If a batch item cannot be preprocessed or decoded, only the job of that item fails. This module asks the [`Queue`] only for the
+//! number of cores that a run may use.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,9 +21,9 @@ use crate::vision::{Scratch, Target};
 pub(super) struct Batch {
     /// The batch items of the current run. The list is empty while the request is idle, and during decoding.
     pub(super) items: Vec<BatchItem>,
-    /// Input shape of one batch item, equal for all items.
+    /// Shape of the model's input for one batch item. All items of the run have the same shape.
     pub(super) input_shape: Option<Shape>,
-    /// Time when the jobs were assigned to the request, and when their first step started.
+    /// Time when the jobs were assigned to the request. `began` is the time when their first step started.
     pub(super) assigned: Option<Instant>,
     pub(super) began: Option<Instant>,
 }
@@ -37,15 +37,15 @@ impl Batch {
 /// A waiting or running job.
 pub(super) struct BatchItem {
     pub(super) job: Job,
-    /// Number of the group; jobs of one frame form a group.
+    /// Number of the group to which the job belongs. The jobs of one frame form a group.
     pub(super) group: u64,
-    /// Sort key in the queue.
+    /// Sort key of the job in the queue: an arrival time, see [`Scheduling`](super::Scheduling).
     pub(super) order: Instant,
     pub(super) submitted: Instant,
     /// Whether the job runs in a separate call, because its batch failed or because a blocking caller waits for it.
     pub(super) alone: bool,
     frame_from_input: Transform,
-    /// Error of this batch item.
+    /// Error of preprocessing or decoding for this batch item alone.
     pub(super) failed: Option<Error>,
 }
 
@@ -55,7 +55,7 @@ impl BatchItem {
     }
 }
 
-/// Preprocesses the images of a batch into the input.
+/// Preprocesses the images of a batch into the input of a request.
 pub(super) struct BatchInput {
     batch: Arc<Mutex<Batch>>,
     queue: Weak<Queue>,
@@ -97,7 +97,8 @@ impl FillInput for BatchInput {
             let preprocess = &client.spec.preprocess;
             let scratch = &mut self.scratch;
             let filled = catch_panic("preprocessing", || match (&image, alignment) {
-                // With an alignment, the alignment maps results back to the frame, so the transform of this batch item is the identity.
+                // If the job has an alignment, that alignment maps the results back to the frame, so the transform of this batch item
+                // is the identity.
                 (JobImage::Frame(frame), Some(alignment)) => {
                     preprocess.fill_along(frame, &alignment, input, item_idx, scratch)?;
                     Ok(Transform::IDENTITY)
@@ -112,7 +113,8 @@ impl FillInput for BatchInput {
                     n_filled += 1;
                 }
                 Err(error) if n_items == 1 => return Err(error),
-                // The preprocessing of this batch item failed: its memory keeps the values of an earlier run, and its outputs are ignored.
+                // The other batch items run although the preprocessing of this item failed. Its part of the input keeps the values of an
+                // earlier run, and its outputs are ignored.
                 Err(error) => self.batch.lock().unwrap().items[item_idx].failed = Some(error),
             }
         }
@@ -120,7 +122,7 @@ impl FillInput for BatchInput {
     }
 }
 
-/// Copies the values of one batch item into the input.
+/// Copies values that the caller has preprocessed into the batch item `item_idx` of the input.
 fn copy_item(values: &Tensor, input: &mut BytesMut, item_idx: usize) -> Result<()> {
     let values = values.bytes()?;
     let n_bytes = values.layout().dense_bytes();
@@ -189,7 +191,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
         ElementType::I64 => cast!(i64),
         ElementType::U64 => cast!(u64),
         ElementType::F64 => cast!(f64),
-        // All other types: `output` returns an error unless the type is `f32`.
+        // For all other element types except `f32`, `output` returns an error.
         _ => {
             let (shape, values) = context.output::<f32>(output_idx)?;
             (shape, Cow::Borrowed(values))
@@ -197,7 +199,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
     })
 }
 
-/// Returns the shape with the first extent replaced.
+/// Returns the shape with its first extent, the batch size, replaced by `n_items`.
 fn with_batch_size(shape: &Shape, n_items: usize) -> Shape {
     let mut extents = [0; MAX_RANK];
     extents[..shape.len()].copy_from_slice(shape);
@@ -205,7 +207,7 @@ fn with_batch_size(shape: &Shape, n_items: usize) -> Shape {
     Shape::new(&extents[..shape.len()])
 }
 
-/// Converts a panic into an error.
+/// Calls `work` and returns its result. Converts a panic into an error that names the operation `what`.
 fn catch_panic<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Error::of_panic(what, &*panic)))
 }

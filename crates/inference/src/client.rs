@@ -8,20 +8,20 @@ use super::ModelSpec;
 use super::output_check::OutputCheck;
 use crate::runtime::{Error, ErrorKind};
 
-/// Order of waiting jobs.
+/// Order in which waiting jobs of a stage run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheduling {
-    /// By arrival at the stage.
+    /// In the order in which the jobs arrive at the stage.
     #[default]
     Throughput,
-    /// By arrival of the frame at the element: the oldest frame first.
+    /// In the order in which the frames of the jobs arrived at the element: the oldest frame first.
     Latency,
 }
 
 /// Counters of a stage, and total times of its steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StageStats {
-    /// Device that runs the model. For `AUTO`, the selected device.
+    /// Name of the device that runs the model. If `AUTO` was requested, the name of the device that it selected.
     pub device: String,
     /// Runs of the model that contained batch items of this stage.
     pub n_runs: u64,
@@ -44,7 +44,7 @@ pub struct StepStats {
 
 /// The part of a stage that its jobs and the queue use. See the module.
 pub(super) struct Client {
-    /// Preprocessing and decoding of the model.
+    /// The checked description of the model, with its preprocessing and decoding.
     pub(super) spec: ModelSpec,
     pub(super) check: OutputCheck,
     pub(super) scheduling: Scheduling,

@@ -10,17 +10,18 @@ use std::num::NonZero;
 use super::StageOptions;
 use crate::runtime::{CompiledModel, Config, Core, Model, ModelInfo, Performance, Result};
 
-/// Maximum number of cores for which copies are used. With more cores, a core that waits is a smaller part of the whole.
+/// Maximum number of cores for which copies are used. With more cores, one idle core is a smaller part of the machine's computing
+/// power, so copies gain less.
 const MAX_COPIES: usize = 4;
 /// Maximum memory of all copies except the first.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// A compiled model, and how to compile its copies.
+/// A compiled model, and the closure that compiles further copies of it.
 pub(super) struct Copies {
     pub(super) first: CompiledModel,
     /// Total number of requests of all copies.
     pub(super) n_requests: usize,
-    /// Compiles a copy for one request; `None` if one compiled model has all requests.
+    /// Compiles a further copy with one request. `None` if no copies are used: `first` then has all requests.
     pub(super) compile_another: Option<CompileAnother>,
 }
 

@@ -1,7 +1,7 @@
 //! Schedules the jobs of all stages of a model on a bounded set of requests.
 //!
-//! An idle request takes the next jobs. The callback of a request delivers the results and starts the next jobs on this request, so no
-//! thread waits.
+//! An idle request takes the next jobs. The callback of a request delivers the results and starts the next jobs on the same request.
+//! So no thread blocks until a run ends.
 //!
 //! A [`Queue`] owns the requests of one compiled model. Each stage of the model is a [`Client`] with its own jobs and counters. Removing a
 //! client discards its waiting jobs and waits for its running jobs. Other clients are not affected.
@@ -9,27 +9,28 @@
 //! # Order of jobs
 //!
 //! Jobs are ordered by time. [`Scheduling::Throughput`] uses the arrival at the stage, [`Scheduling::Latency`] the arrival of the frame at
-//! the element. Both arrival times come from the same clock, so clients of both kinds can share a queue. Callers bound the number of jobs
-//! by their in-flight queues. A job that is discarded reports an error.
+//! the element. Both arrival times come from the same clock, so clients of both kinds can share a queue. The queue does not bound the
+//! number of jobs, because the in-flight queues of the callers bound it. A job that is discarded reports an error.
 //!
 //! # Batches
 //!
-//! A call takes the first job and the jobs directly after it, up to [`BatchLimits::max_items`]. Without [`BatchLimits::timeout`], all jobs
-//! of a batch belong to one frame. With a timeout, the jobs can belong to any frames and streams. The call then starts when the batch is
-//! full, or when its oldest job has waited for the timeout. The thread [`Queue::watch`] checks both conditions.
+//! A call, which is one run of a request, takes the first waiting job and the jobs directly after it, up to [`BatchLimits::max_items`].
+//! Without [`BatchLimits::timeout`], all jobs of a batch belong to one frame. With a timeout, the jobs can belong to any frames and
+//! streams. The call then starts when the batch is full, or when its oldest job has waited for the timeout. The thread [`Queue::watch`]
+//! checks both conditions.
 //!
 //! A batch item that cannot be preprocessed or decoded fails alone. If a whole batch fails, its items run again one by one. So one stream
 //! cannot break the results of another stream.
 //!
 //! # Copies of the model
 //!
-//! If each request has a separate copy of the model, only the first copy exists at the start. A thread compiles the remaining copies when a
-//! call ends while jobs wait; see [`Copies`].
+//! If each request has a separate copy of the model, only the first copy exists at the start. When a call ends while jobs wait, a separate
+//! thread compiles the remaining copies; see [`Copies`].
 //!
 //! # Locks
 //!
 //! Lock order: `Queue::state`, then a `Batch`. No lock is held while results are delivered, a request is started, or a batch item is
-//! preprocessed or decoded. A panic in these operations is an error of one job.
+//! preprocessed or decoded. If one of these operations panics, only the job that it handles gets an error.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -55,7 +56,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct BatchLimits {
     /// Maximum batch size.
     pub(super) max_items: usize,
-    /// Maximum waiting time for a full batch of jobs of different frames. `None`: batches contain jobs of one frame, without waiting.
+    /// Maximum time that a job waits for jobs of other frames to fill the batch. `None`: a batch contains only jobs of one frame, and
+    /// starts without waiting.
     pub(super) timeout: Option<Duration>,
 }
 
@@ -66,7 +68,7 @@ pub(super) struct Queue {
     /// Number of requests.
     pub(super) n_requests: usize,
     n_cores: usize,
-    /// Whether runs of this model have priority.
+    /// Whether runs of this model have priority over runs of other models.
     urgent: bool,
     compile_another: Option<CompileAnother>,
     state: Mutex<State>,
@@ -85,7 +87,7 @@ pub(super) struct Queue {
 struct State {
     /// The requests with their callbacks; empty after the queue was closed.
     workers: Vec<Arc<Worker>>,
-    /// Number of workers to add later, each with a copy of the model.
+    /// Number of workers that are added later, each with its own copy of the model.
     n_workers_to_add: usize,
     maker: Option<JoinHandle<()>>,
     pending: VecDeque<BatchItem>,
@@ -103,13 +105,14 @@ pub(super) struct Worker {
 }
 
 thread_local! {
-    /// Whether this thread is delivering a result. Such a thread must not wait for deliveries to end, because it would wait for itself.
+    /// Whether this thread is delivering a result. Such a thread must not wait until all deliveries have ended, because it would wait
+    /// for itself.
     static IS_DELIVERING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Queue {
-    /// Creates the requests of a model. If `urgent` is true, the runs have priority. If `throttles` is true, the number of in-flight frames
-    /// is reduced while requests wait for CPU threads.
+    /// Creates the requests of a model. If `urgent` is true, the runs have priority over runs of other models. If `throttles` is true, the
+    /// number of in-flight frames is reduced while requests wait for CPU threads.
     pub(super) fn new(copies: Copies, limits: BatchLimits, urgent: bool, throttles: bool) -> Result<Arc<Self>> {
         let Copies { first, n_requests, compile_another } = copies;
         let n_at_first = if compile_another.is_some() { 1 } else { n_requests };
@@ -142,7 +145,7 @@ impl Queue {
         for _ in 0..n_at_first {
             queue.add_worker(&first)?;
         }
-        // Reversed, because `pop` takes the last request of the list, and the first request must be used first.
+        // Reverse the list of idle requests: `pop` takes the last request of the list, but request 0 must be used first.
         queue.state.lock().unwrap().idle.reverse();
         if limits.max_items > 1 && limits.timeout.is_some_and(|timeout| !timeout.is_zero()) {
             let watching = queue.clone();
@@ -153,7 +156,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Adds an idle request of `model`.
+    /// Creates a request of `model` and adds it to the idle requests.
     fn add_worker(self: &Arc<Self>, model: &CompiledModel) -> Result<()> {
         let request = model.create_infer_request()?;
         request.set_urgent(self.urgent);
@@ -177,8 +180,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Schedules the jobs of one frame. Never blocks. If `alone` is true, each job runs in a separate call without waiting for a batch,
-    /// because a blocking caller waits.
+    /// Schedules the jobs of one frame. Never blocks. If `alone` is true, each job runs in a separate call and does not wait for a
+    /// batch to fill. Blocking callers use this.
     pub(super) fn submit(&self, jobs: impl IntoIterator<Item = Job>, alone: bool) {
         let submitted = Instant::now();
         let mut state = self.state.lock().unwrap();
@@ -236,7 +239,7 @@ impl Queue {
         }
     }
 
-    /// Adds the remaining workers on a separate thread if jobs wait.
+    /// If jobs wait, starts a thread that compiles the remaining copies of the model and adds a worker for each copy.
     fn add_workers(self: &Arc<Self>) {
         let mut state = self.state.lock().unwrap();
         if state.n_workers_to_add == 0 || state.pending.is_empty() || state.closed {
@@ -268,8 +271,8 @@ impl Queue {
         }
     }
 
-    /// Closes the queue and releases the requests, after the last client is removed. Runs that do not end within the timeout keep engine
-    /// resources longer.
+    /// Closes the queue and releases the requests. Called after the last client was removed. A run that does not end within the timeout
+    /// keeps its engine resources until it ends.
     pub(super) fn close(&self) {
         let (workers, threads) = {
             let mut state = self.state.lock().unwrap();
@@ -278,13 +281,15 @@ impl Queue {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        // A thread that delivers a result must not wait for itself. The requests also end without this wait.
+        // If this thread is delivering a result, do not join: it may be one of these two threads, and a thread cannot wait for
+        // itself. The requests are released even without the join.
         for thread in threads.into_iter().flatten().filter(|_| !IS_DELIVERING.get()) {
             let _ended = thread.join();
         }
         let timeout = if self.hangs.load(Ordering::Acquire) { Duration::ZERO } else { LEAVE_TIMEOUT };
         for worker in &workers {
-            // Waits until the callback has returned. Inside the callback the wait fails immediately.
+            // Wait until the callback of the request has returned. If this thread is inside that callback, the wait fails
+            // immediately.
             let _over = worker.request.wait_for(timeout);
         }
     }
@@ -300,7 +305,7 @@ impl Queue {
     pub(super) fn discard_jobs(&self, is_one: impl Fn(&Job) -> bool) {
         let mut dropped = Vec::new();
         let mut state = self.state.lock().unwrap();
-        // Visit the jobs in reverse order, because a removal changes the indexes of all later jobs.
+        // Visit the jobs in reverse order, because a removal changes the indexes of all jobs behind the removed job.
         for place in (0..state.pending.len()).rev() {
             if is_one(&state.pending[place].job) {
                 dropped.extend(state.pending.remove(place));
@@ -310,7 +315,7 @@ impl Queue {
         dropped.into_iter().rev().for_each(|item| deliver(item.job, Err(stopped())));
     }
 
-    /// Starts calls while there are jobs and idle requests. Uses the idle request `own` first.
+    /// Starts calls until no job is due or no request is idle. Uses the request `own` first, which the caller has just completed.
     fn start_calls(&self, mut own: Option<usize>) {
         loop {
             let mut canceled = Vec::new();
@@ -346,8 +351,8 @@ impl Queue {
         self.start_calls(Some(worker_idx));
     }
 
-    /// Records the waiting time and duration of a run. If batches gather several frames, the number of frames is not throttled, because
-    /// full batches need many frames in flight.
+    /// Records the waiting time and duration of a run for the throttle. Records nothing if batches gather several frames, because full
+    /// batches need many frames in flight.
     fn update_throttle(&self, worker: &Worker) {
         let (assigned, began) = {
             let mut batch = worker.batch.lock().unwrap();
@@ -384,7 +389,8 @@ impl Queue {
             drop(state);
         }
         let mut clients: Vec<Arc<Client>> = Vec::new();
-        // In most calls, all jobs have the same client, so no list is needed.
+        // In most calls, all jobs have the same client. Count them separately, so that the list of clients stays empty and
+        // allocates nothing.
         let mut first: Option<(Arc<Client>, usize)> = None;
         for BatchItem { job, failed, .. } in items.drain(..) {
             let client = job.runs.client.clone();
@@ -415,7 +421,7 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// Wakes up the watcher if its wake-up time is too late.
+    /// Wakes up the watcher if the next call must start earlier than the watcher would wake up.
     fn wake_watcher(&self, state: MutexGuard<'_, State>) {
         let Some(due) = state.due_at(self.batch_limits) else { return };
         let is_late = state.watcher.is_some() && state.wakes_at.is_none_or(|wakes_at| due < wakes_at);
@@ -425,7 +431,7 @@ impl Queue {
         }
     }
 
-    /// Starts incomplete batches when their timeout expires.
+    /// Function of the watcher thread: starts incomplete batches when their timeout expires.
     fn watch(&self) {
         let mut state = self.state.lock().unwrap();
         while !state.closed {
@@ -507,7 +513,7 @@ impl Worker {
         }
     }
 
-    /// Counts a completed run for each of its clients.
+    /// Counts a completed run in the statistics of each client that had jobs in it.
     fn count(&self, failed: bool) {
         let batch = self.batch.lock().unwrap();
         let n_items = batch.items.len() as u32;
@@ -536,7 +542,8 @@ impl Worker {
     }
 }
 
-/// Delivers a result. Catches panics of the closure, which must not affect the request or other results.
+/// Delivers the result of a job to the closure of its frame. Catches a panic of that closure, because it must not affect the
+/// request or the results of other jobs.
 fn deliver(mut job: Job, ended: Result<()>) {
     let was_delivering = IS_DELIVERING.replace(true);
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || job.finish(ended))).is_err() {

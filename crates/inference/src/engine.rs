@@ -21,7 +21,7 @@ pub struct Engine(Arc<Shared>);
 
 struct Shared {
     core: Core,
-    /// Registered devices with their registration numbers.
+    /// Devices that the program has registered, each with its registration number.
     devices: RwLock<Vec<(u64, Arc<dyn Device>)>>,
     n_registered: AtomicU64,
     decoders: RwLock<DecoderRegistry>,
@@ -50,14 +50,16 @@ impl Engine {
         &OF_PROCESS
     }
 
-    /// Adds a device for models that are loaded later. Replaces a device of the same name.
+    /// Adds a device. Models that are loaded later can use it. If a registered device has the same name, the new device replaces
+    /// it.
     pub fn register_device(&self, device: Arc<dyn Device>) {
         let mut devices = self.0.devices.write().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|(_, known)| known.name() != device.name());
         devices.push((self.0.n_registered.fetch_add(1, Ordering::Relaxed) + 1, device));
     }
 
-    /// Returns a core with all devices, and the registration number of the device with this name; 0 for a built-in device.
+    /// Returns a core with all devices, and the registration number of the device with this name. The number is 0 for a built-in
+    /// device.
     pub(super) fn core_for(&self, device: Option<&str>) -> (Core, u64) {
         let mut core = self.0.core.clone();
         let more = self.0.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -66,8 +68,8 @@ impl Engine {
         (core, generation)
     }
 
-    /// Loads the library of a device on a separate thread, before the first stage needs it. Call this function early, because a process
-    /// loads one library at a time: the libraries of video decoders take similarly long to load, and would delay this one.
+    /// Loads the library of a device on a separate thread, before the first stage needs it. Call this function early. A process loads
+    /// one library at a time, so loading the libraries of video decoders first would delay the library of the device.
     pub fn prepare_device(&self, name: Option<&str>) -> Preparing {
         let (engine, name) = (self.clone(), name.unwrap_or(DEFAULT_DEVICE).to_owned());
         let prepare = move || engine.core_for(Some(&name)).0.prepare(&name);
@@ -80,13 +82,13 @@ impl Engine {
         self.0.decoders.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the decoders for models that are loaded later.
+    /// Replaces the decoders. The change applies to models that are loaded later.
     pub fn set_decoders(&self, decoders: DecoderRegistry) {
         *self.0.decoders.write().unwrap_or_else(PoisonError::into_inner) = decoders;
     }
 
-    /// Sets the cache folder for compiled models, for stages whose options name no cache folder. `None` disables the cache. Only the
-    /// first call has an effect. Default: the environment variable `ROIFLOW_CACHE_DIR`, or no cache.
+    /// Sets the cache folder for compiled models. It applies to stages whose options name no cache folder. `None` disables the cache
+    /// for these stages. Only the first call has an effect. Default: the environment variable `ROIFLOW_CACHE_DIR`, or no cache.
     pub fn set_cache_folder(&self, folder: Option<PathBuf>) {
         let _first = self.0.cache_folder.set(folder);
     }
@@ -113,7 +115,7 @@ impl Engine {
     }
 }
 
-/// The engine of the process.
+/// Returns [`Engine::of_process`].
 impl Default for Engine {
     fn default() -> Self {
         Self::of_process().clone()

@@ -2,8 +2,8 @@
 //!
 //! The state machine uses no pads, threads, locks or clocks. The driver, which is the element's code in `elements/infer.rs`, calls
 //! [`Flow::handle`] with a [`Trigger`] while it holds the lock of the stream. The driver then executes the [`Action`]s of the returned
-//! [`Transition`] in order. `tests/check/checks/flow.rs` contains a second driver, which simulates pads and threads and tests all orders of
-//! their steps.
+//! [`Transition`] in order. `tests/check/checks/flow.rs` contains a second driver. It simulates pads and threads, and tests the state
+//! machine with all orders of their steps.
 //!
 //! # States
 //!
@@ -68,7 +68,8 @@
 //! | `Break` | `Streaming` | output `Breaking` | `ReportError` |
 //!
 //! `FramePushed` and `Break` of an older epoch are ignored. `FramePushed` with `NotLinked` or `Flushing` is also ignored if the pad was
-//! relinked after the turn began: its RECONFIGURE event was already handled, so no later event would open the queue again.
+//! relinked after the turn began: the RECONFIGURE event of the new link was already handled, so if the queue were closed now, no later
+//! event would open it again.
 
 /// Period between two closings of the in-flight queue; see the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -84,7 +85,7 @@ impl Epoch {
     }
 }
 
-/// Period between two links of the source pad.
+/// Number of the current link of the source pad: it changes each time when the pad is linked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Link(u64);
 
@@ -102,7 +103,7 @@ impl Turn {
     }
 }
 
-/// State of a stream; see the module. `E` is an error of downstream.
+/// State of a stream; see the module. `E` is the type of the errors that downstream returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State<E> {
     /// The source pad is not active.
@@ -126,7 +127,7 @@ pub enum State<E> {
     Broken(E),
 }
 
-/// Upstream side of a running stream.
+/// State of the upstream side of a running stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input {
     /// Upstream sends frames.
@@ -137,7 +138,7 @@ pub enum Input {
     Ended,
 }
 
-/// Downstream side of a running stream.
+/// State of the downstream side of a running stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Output {
     /// The task pushes frames and events.
@@ -159,7 +160,7 @@ pub enum Return<E> {
     Flushing,
     /// The pad is not linked.
     NotLinked,
-    /// Another error.
+    /// Downstream returned any other error.
     Error(E),
 }
 
@@ -174,23 +175,25 @@ pub enum Trigger<E> {
     Deactivate,
     /// FLUSH_START arrived, or another flush begins.
     FlushStart,
-    /// FLUSH_START was forwarded downstream. The driver prevents starts of the task at the same time.
+    /// FLUSH_START was forwarded downstream. While the driver handles this trigger, it prevents other threads from starting the
+    /// task.
     FlushForwarded {
-        /// False if a stop and a start ended the flush.
+        /// Whether the sink pad is still flushing. False if the element was stopped and started during the flush, which ended the
+        /// flush.
         sink_is_flushing: bool,
     },
     /// The sink pad was activated.
     SinkActivated {
-        /// True if another flush began.
+        /// Whether the sink pad is flushing. True if another flush has begun since the activation.
         sink_is_flushing: bool,
     },
-    /// FLUSH_STOP arrived. The driver prevents starts of the task at the same time.
+    /// FLUSH_STOP arrived. While the driver handles this trigger, it prevents other threads from starting the task.
     FlushStop,
     /// Request to open the queue and start the task.
     Open,
     /// The task was stopped and can be started.
     TaskStopped {
-        /// The epoch of [`Trigger::Open`].
+        /// The epoch in which the driver handled [`Trigger::Open`].
         epoch: Epoch,
         /// Whether stored sticky events must be put on the source pad first.
         has_events: bool,
@@ -203,7 +206,7 @@ pub enum Trigger<E> {
     Eos,
     /// An event found the queue closed.
     EventRefused {
-        /// Whether the event is sticky. A sticky event remains valid if frames are lost.
+        /// Whether the event must be stored. True for sticky events except EOS, because they remain valid if frames are lost.
         is_kept: bool,
     },
     /// A turn of the task begins.
@@ -230,7 +233,7 @@ pub enum Trigger<E> {
     },
     /// The items before the next SEGMENT, STREAM_START or EOS were removed from the queue.
     SegmentSkipped {
-        /// Whether the queue contained such an event.
+        /// Whether the queue contained a SEGMENT, STREAM_START or EOS event.
         found: bool,
     },
     /// Too many consecutive frames failed.
@@ -261,11 +264,12 @@ pub enum Action {
     KeepEvent,
     /// Store the event before the stored events.
     KeepEventFirst,
-    /// Pause the task, on its own thread. The lock stays held, so that the task cannot be paused after another thread has started it again.
+    /// Pause the task, on its own thread. The lock stays held during the pause. Otherwise, another thread could start the task first, and
+    /// the late pause would stop it again.
     PauseTask,
-    /// Queue the event again.
+    /// Try again to add the event to the queue.
     RetryEvent,
-    /// Return false to upstream.
+    /// Return false to upstream for the event.
     RefuseEvent,
     /// Pause the task, and wait for the end of its turn. The driver does not execute this action on the task's own thread.
     AwaitPause,
@@ -290,7 +294,7 @@ pub enum Action {
     ReportError,
 }
 
-/// Effect of a trigger.
+/// Result of handling a trigger.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transition<E> {
@@ -300,7 +304,7 @@ pub enum Transition<E> {
         origin: State<E>,
         /// New state.
         target: State<E>,
-        /// Actions in order.
+        /// Actions that the driver must execute, in this order.
         actions: &'static [Action],
     },
     /// The trigger was ignored: it belongs to an older epoch, or has no effect in this state.
@@ -311,7 +315,7 @@ pub enum Transition<E> {
 }
 
 impl<E> Transition<E> {
-    /// Actions in order.
+    /// Returns the actions that the driver must execute, in order.
     pub fn actions(&self) -> &'static [Action] {
         match self {
             Self::Complete { actions, .. } => actions,
@@ -319,7 +323,7 @@ impl<E> Transition<E> {
         }
     }
 
-    /// Returns the current state.
+    /// Returns the state after the trigger.
     pub fn state(&self) -> State<E>
     where
         E: Copy,
@@ -381,7 +385,7 @@ impl<E: Copy + PartialEq> Flow<E> {
         matches!(self.state, State::Stopped | State::Flushing | State::PeerFlushing)
     }
 
-    /// Returns the return value for the next buffer of upstream.
+    /// Returns the flow return that upstream gets for its next buffer.
     pub fn upstream(&self) -> Return<E> {
         match self.state {
             State::Stopped | State::Flushing | State::PeerFlushing => Return::Flushing,
@@ -422,12 +426,14 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.flush();
                 &[CloseQueue, DiscardResults]
             }
-            // A concurrent start may have reopened the queue since FLUSH_START. Close it again, or this flush waits forever for the task.
+            // A concurrent start may have reopened the queue since FLUSH_START. Close the queue again. Otherwise, the flush would wait
+            // forever for the end of the task's turn.
             (Trigger::FlushForwarded { sink_is_flushing: true }, _) => {
                 self.flush();
                 &[CloseQueue, DiscardResults, AwaitPause]
             }
-            // If the element stops and starts during a flush, the sink pad may not receive FLUSH_STOP, so the flush ends here.
+            // If the element stops and starts during a flush, the sink pad may not receive FLUSH_STOP. So the flush also ends if
+            // the sink pad is no longer flushing.
             (Trigger::FlushForwarded { .. } | Trigger::SinkActivated { sink_is_flushing: false }, _) => &[EndFlushDownstream, Reopen],
             // Some elements send FLUSH_STOP without FLUSH_START, possibly during a start. The following frames belong to a new segment, so
             // no earlier frame may leave after FLUSH_STOP.
@@ -435,11 +441,12 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.flush();
                 &[CloseQueue, DiscardSegment, DiscardResults, AwaitPause]
             }
-            // A frame may have left after FLUSH_START, and its results may have been cached. Discard cached results.
+            // A frame may have left between FLUSH_START and now, and its results may have been cached. So discard the cached
+            // results again.
             (Trigger::Open, Flushing | PeerFlushing) => &[StopTask, DiscardResults],
             // The frames that were discarded when the queue closed were not inferred, so the motion gate must not compare with them.
             (Trigger::Open, Unlinked | Failed(_) | Broken(_)) => &[StopTask, ResetMotion],
-            // A seek called `Open` on the task's own thread, and the queue is already open.
+            // The queue is already open, because a seek has handled `Open` on the task's own thread. So only start the task.
             (Trigger::TaskStopped { .. }, Streaming { .. }) => &[StartTask],
             (Trigger::TaskStopped { epoch, has_events }, _) if epoch == self.epoch => {
                 if has_events {
@@ -464,7 +471,7 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input: Input::Ended, output };
                 &[]
             }
-            // Upstream sends no further buffer through which the error could be returned, so the error is posted on the bus.
+            // After EOS, upstream sends no further buffer that could return the error. So the error is posted on the bus.
             (Trigger::Eos, Unlinked | Failed(_)) => &[ReportError, RefuseEvent],
             (Trigger::Eos, Broken(_)) => &[RefuseEvent],
             (Trigger::EventRefused { .. }, Streaming { .. }) => &[RetryEvent],
@@ -480,7 +487,8 @@ impl<E: Copy + PartialEq> Flow<E> {
                 self.state = Streaming { input, output: if is_eos { Output::Ended(turn.link) } else { Output::Running } };
                 &[]
             }
-            // The pad was flushing, so it did not store the event. The event is older than the stored events of the queue.
+            // The source pad refused the event because it was flushing, and did not store it. The event is older than the stored
+            // events, which were in the queue. So store it before them.
             (Trigger::EventPushed { turn, is_refused_and_kept: true, .. }, _) if turn.epoch != self.epoch => &[KeepEventFirst],
             (Trigger::FramePushed { turn, result, is_linked }, Streaming { input, output }) if turn.epoch == self.epoch => {
                 self.refuse(turn, result, is_linked, input, output)?
@@ -505,7 +513,8 @@ impl<E: Copy + PartialEq> Flow<E> {
         let target = match result {
             Return::Ok => return None,
             Return::Eos => return Some(&[SkipToSegment]),
-            // The pad was relinked during the push, so no further RECONFIGURE would open a closed queue: ignore the result.
+            // The pad was relinked during the push, and RECONFIGURE was already handled. Ignore the result: no further
+            // RECONFIGURE would open the queue if it were closed now.
             Return::NotLinked | Return::Flushing if turn.link != self.link => return None,
             Return::Flushing if !is_parted => State::PeerFlushing,
             Return::NotLinked | Return::Flushing => State::Unlinked,
@@ -513,7 +522,7 @@ impl<E: Copy + PartialEq> Flow<E> {
             Return::Error(error) => State::Failed(error),
         };
         self.close(target);
-        // After EOS, upstream sends no buffer through which the error could be returned, so the error is posted on the bus.
+        // After EOS, upstream sends no buffer that could return the error. So the error is posted on the bus.
         let is_unheard = input == Input::Ended && matches!(target, State::Unlinked | State::Failed(_));
         Some(if is_unheard { &[CloseQueue, PauseTask, ReportError] } else { &[CloseQueue, PauseTask] })
     }
@@ -532,7 +541,7 @@ impl<E: Copy + PartialEq> Flow<E> {
 mod tests {
     use super::*;
 
-    /// Handles triggers in turn and returns all actions.
+    /// Handles the triggers one after the other and returns all their actions.
     fn after(flow: &mut Flow<u8>, triggers: &[Trigger<u8>]) -> Vec<Action> {
         triggers.iter().flat_map(|trigger| flow.handle(*trigger).actions()).copied().collect()
     }

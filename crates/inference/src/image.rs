@@ -1,4 +1,4 @@
-//! Makes frames, regions of frames, and tensors with an image usable as inputs of requests.
+//! Adapts images as inputs of requests. An image is a frame, a region of a frame, or a tensor.
 
 use crate::frame::{Frame, Size};
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result};
@@ -45,7 +45,7 @@ pub fn image_input(images: impl Into<Images>) -> ImageInput {
     ImageInput { images: images.into().0, preprocess: Preprocess::default(), scratch: Scratch::default() }
 }
 
-/// The images of [`image_input`]: one, or one per batch item.
+/// The argument of [`image_input`]: one image, or one image per batch item.
 ///
 /// An image is a [`Frame`], a region of a frame, or a tensor with its layout. A tensor has the shape `[1, C, H, W]` or `[1, H, W, C]` and
 /// `f32` or `u8` elements, see [`Preprocess::fill_values`].
@@ -104,7 +104,7 @@ pub struct ImageInput {
 }
 
 impl ImageInput {
-    /// Sets the preprocessing.
+    /// Sets the preprocessing, which replaces the default.
     #[must_use]
     pub fn preprocess(mut self, preprocess: Preprocess) -> Self {
         self.preprocess = preprocess;
@@ -119,7 +119,7 @@ impl FillInput for ImageInput {
             [] => return Err(Error::new(ErrorKind::Tensor, "expected at least one image, got none")),
             [first, ..] => first.size(),
         };
-        // Dynamic width and height are set to the size of the first image.
+        // If the width or height of the port is dynamic, use that of the first image.
         let (height_axis, width_axis) = match self.preprocess.layout {
             InputLayout::Nchw => (2, 3),
             InputLayout::Nhwc => (1, 2),
@@ -151,7 +151,7 @@ impl FillInput for ImageInput {
 }
 
 impl Image {
-    /// Size of the image, at least 1x1. Preprocessing reports an invalid size as an error.
+    /// Returns the size of the image, at least 1x1. An invalid size is not an error here, because preprocessing reports it.
     fn size(&self) -> Size {
         match self {
             Self::Frame(frame) => frame.size(),

@@ -1,11 +1,11 @@
 //! In-flight queue: holds a bounded number of frames and releases them in arrival order.
 //!
-//! One thread admits frames and blocks while the queue is full: this is the backpressure. Any thread completes frames. One thread takes
-//! complete frames.
+//! One thread admits frames and blocks while the queue is full, which is the backpressure for upstream. Any thread may mark a frame as
+//! complete. One thread takes complete frames.
 //!
-//! Events and skipped frames are complete when they enter, and keep their position in the order. Skipped frames have a separate bound: they
-//! need no slot, because they wait only for earlier frames. Flushing empties the queue and makes blocked calls return. Completing a frame
-//! that is no longer in the queue has no effect.
+//! Events and skipped frames are complete when they enter, and keep their position in the order. Skipped frames need no slot, because they
+//! wait only until earlier frames have left. Their number has a separate bound. Flushing empties the queue and makes blocked calls return.
+//! Completing a frame that is no longer in the queue has no effect.
 //!
 //! Closures that read or change items run under the queue's lock. Such closures must only read, move and assign.
 
@@ -28,13 +28,14 @@ pub struct InFlightQueue<T> {
 #[derive(Debug)]
 struct State<T> {
     entries: VecDeque<Entry<T>>,
-    /// Number of entries of each [`Kind`].
+    /// Number of entries of kind [`Kind::InFlight`]. The next three fields count the other kinds.
     n_in_flight: usize,
     n_complete: usize,
     n_skipped: usize,
     n_events: usize,
     capacity: usize,
-    /// Maximum number of all frames, in addition to the limit `capacity`. `max_in_flight` limits the frames in flight.
+    /// Second limit for the number of admitted frames, in addition to `capacity`. `max_in_flight` limits those frames whose
+    /// results are not complete.
     max_frames: usize,
     max_in_flight: usize,
     /// Ticket of the next entry.
@@ -42,7 +43,7 @@ struct State<T> {
     flushing: bool,
     /// Whether `take` must return once without an item.
     wake_requested: bool,
-    /// Number of items that `take` has returned and that `finish_taken` has not reported yet.
+    /// Number of items that `take` has returned and whose processing the caller has not reported with `finish_taken`.
     n_taken: usize,
 }
 
@@ -89,7 +90,7 @@ impl<T> State<T> {
         Some(item)
     }
 
-    /// Returns the index of the entry of a frame that is in flight.
+    /// Returns the index of the entry with this ticket; `None` if there is no such entry, or if its frame is no longer in flight.
     fn in_flight(&self, ticket: Ticket) -> Option<usize> {
         let slot_idx = self.entries.binary_search_by_key(&ticket, |entry| entry.ticket).ok()?;
         (self.entries[slot_idx].kind == Kind::InFlight).then_some(slot_idx)
@@ -126,7 +127,7 @@ pub enum Refused<T> {
 pub enum Taken<T> {
     /// A complete item.
     Complete(T),
-    /// A frame whose deadline passed before it was complete. Its later completion has no effect.
+    /// A frame whose deadline passed before it was complete. If its inference completes later, this has no effect on the queue.
     Late(T),
     /// No item is returned, because `wake_at` was reached or [`InFlightQueue::wake`] was called.
     WokenUp,
@@ -267,7 +268,8 @@ impl<T> InFlightQueue<T> {
         item
     }
 
-    /// Returns whether `is_it` is true for at least one frame in flight. Visits the oldest frame first and stops at the first match.
+    /// Whether `is_it` returns true for a frame in flight. Visits the frames from the oldest to the newest, and stops at the first
+    /// for which it returns true.
     pub fn find_in_flight(&self, is_it: impl FnMut(&T) -> bool) -> bool {
         let state = self.state.lock().unwrap();
         state.entries.iter().filter(|entry| entry.kind == Kind::InFlight).map(|entry| &entry.item).any(is_it)
@@ -275,8 +277,8 @@ impl<T> InFlightQueue<T> {
 
     /// Removes the oldest item. Blocks until the oldest item is complete or its `deadline` has passed.
     ///
-    /// Returns [`Taken::WokenUp`] at `wake_at` and after [`InFlightQueue::wake`]. The caller calls [`InFlightQueue::finish_taken`] when it
-    /// has processed an item.
+    /// Returns [`Taken::WokenUp`] without an item when the time `wake_at` is reached, and after a call of [`InFlightQueue::wake`]. The
+    /// caller calls [`InFlightQueue::finish_taken`] when it has processed an item.
     ///
     /// # Errors
     /// Returns [`Flushing`] if the queue is flushing or starts flushing.
@@ -312,7 +314,7 @@ impl<T> InFlightQueue<T> {
         }
     }
 
-    /// Reports that an item of [`InFlightQueue::take`] was processed.
+    /// Reports that the caller has processed an item that [`InFlightQueue::take`] returned.
     pub fn finish_taken(&self) {
         let mut state = self.state.lock().unwrap();
         state.n_taken = state.n_taken.saturating_sub(1);
@@ -355,7 +357,7 @@ impl<T> InFlightQueue<T> {
 
     /// Removes the items before the oldest event for which `is_last` returns true, or all items if there is no such event.
     ///
-    /// Returns the removed items, oldest first, and whether such an event was found.
+    /// Returns the removed items, oldest first, and whether there was such an event, which is then the oldest item.
     pub fn skip_to(&self, is_last: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
         let mut state = self.state.lock().unwrap();
         let skipped = state.pop_until(is_last);
@@ -371,16 +373,17 @@ impl<T> InFlightQueue<T> {
         self.unlock_and_notify(state);
     }
 
-    /// Changes the number of slots; at least 1.
+    /// Sets the number of slots. 0 counts as 1.
     pub fn set_capacity(&self, capacity: usize) {
         let mut state = self.state.lock().unwrap();
         state.capacity = capacity.max(1);
         self.unlock_and_notify(state);
     }
 
-    /// Limits the number of frames and the number of frames in flight, in addition to the capacity; each at least 1.
+    /// Sets two limits in addition to the capacity. `max_frames` limits the number of admitted frames, and `max_in_flight` limits
+    /// those that are not complete. 0 counts as 1.
     ///
-    /// Frames above a new limit keep their slots. Returns whether a limit changed.
+    /// If the queue holds more frames than a new limit allows, these frames keep their slots. Returns whether a limit changed.
     pub fn set_limits(&self, max_frames: usize, max_in_flight: usize) -> bool {
         let mut state = self.state.lock().unwrap();
         let limits = (max_frames.max(1), max_in_flight.max(1));
@@ -599,7 +602,7 @@ mod tests {
         let deadline = move |item: &&'static str| (*item == "1").then_some(begin + Duration::from_millis(5));
         let other = Arc::clone(&queue);
         let taking = std::thread::spawn(move || other.take(deadline, None));
-        // The other thread may already wait in `take` without a deadline.
+        // The thread `taking` may already wait in `take`, when the queue was empty and there was no deadline.
         let (first, second) = (queue.admit("1").unwrap(), queue.admit("2").unwrap());
         queue.recheck_deadlines();
         assert_eq!(taking.join().unwrap(), Ok(Taken::Late("1")));

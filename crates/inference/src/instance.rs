@@ -1,10 +1,11 @@
 //! An instance is a compiled model with its requests. The stages of an engine can share an instance.
 //!
 //! Stages can share an instance if their [`Settings`] and [`Role`] are equal. Preprocessing, decoders, labels, thresholds and scheduling
-//! belong to each stage and come with its jobs. The registry holds weak references. The thread that drops the last stage frees the model.
+//! belong to each stage, and each job refers to those of its stage. The registry [`Instances`] holds weak references, so dropping the
+//! last stage of an instance frees the model.
 //!
-//! While a stage compiles a model it holds the lock of this instance only. So a model is compiled once, even if several stages request it
-//! at the same time, and other models load in parallel.
+//! While a stage compiles a model, it holds only the lock of that model's instance. So a model is compiled once, even if several stages
+//! request it at the same time, and other models load in parallel.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +19,7 @@ use super::spec::{DEFAULT_DEVICE, with_described_size};
 use super::{ModelSpec, StageOptions};
 use crate::runtime::{CompiledModel, Core, Dim, Error, ErrorKind, Model, ModelInfo, PartialShape, Result};
 
-/// Maximum number of regions of one frame per batch, without a configured batch size.
+/// Maximum number of regions in a batch if no batch size is configured. All regions of such a batch belong to one frame.
 const MAX_REGIONS_PER_BATCH: usize = 32;
 /// Default batch timeout if a batch size is configured.
 pub const DEFAULT_BATCH_TIMEOUT: Duration = Duration::from_millis(5);
@@ -31,12 +32,12 @@ pub enum Sharing {
     Exclusive,
     /// All stages with the same model, device, requests and batch options share the compiled model.
     SameOptions,
-    /// All stages with this name share the compiled model. Options that a stage does not set are taken from the other stages with this
-    /// name.
+    /// All stages with this name share the compiled model. If a stage does not set an option, it takes the value of the other stages
+    /// with this name.
     Named(String),
 }
 
-/// The use of a model by a stage. Stages of different roles do not share a model.
+/// The use of a model by a stage. Stages with different roles do not share a compiled model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Detector,
@@ -61,7 +62,7 @@ pub(super) struct Instance {
     pub(super) model: CompiledModel,
     /// Ports and metadata of the model file, for batch size 1.
     pub(super) info: ModelInfo,
-    /// Measured duration of a run.
+    /// Measured duration of a run; `None` until a warm-up has succeeded.
     pub(super) warmed_up: Mutex<Option<Duration>>,
     role: Role,
     settings: Settings,
@@ -103,14 +104,14 @@ impl Settings {
         }
     }
 
-    /// Sets the default for each option that is not set, so that it equals an option that is explicitly set to its default.
+    /// Sets each option that is not set to its default. So settings are equal whether a user sets a default explicitly or not.
     fn with_defaults(mut self) -> Self {
         self.device.get_or_insert_with(|| DEFAULT_DEVICE.to_owned());
         self.batch_timeout = self.batch_size.filter(|&size| size > 1).and(self.batch_timeout.or(Some(DEFAULT_BATCH_TIMEOUT)));
         self
     }
 
-    /// Descriptions of the requested options whose values differ from those in `self`.
+    /// Returns a description of each option in `requested` whose value differs from the value in `self`.
     fn differences(&self, requested: &Self) -> Vec<String> {
         fn differs<T: PartialEq>(is: &Option<T>, requested: &Option<T>) -> bool {
             requested.is_some() && is != requested
@@ -153,7 +154,7 @@ enum Key {
     Named(String),
 }
 
-/// A weak reference to an instance. Its lock is held while the instance is created.
+/// A weak reference to an instance. The lock of the slot is held while the instance is created.
 type InstanceSlot = Arc<Mutex<Weak<Instance>>>;
 
 /// The compiled models of an engine.
@@ -169,7 +170,7 @@ fn slot(instances: &Instances, key: Key) -> InstanceSlot {
     slots.entry(key).or_default().clone()
 }
 
-/// Returns the instance for these options; creates it if it does not exist.
+/// Returns the instance for these options. Creates the instance if no existing one can be shared.
 pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instance>> {
     let (core, generation) = options.engine.core_for(options.device.as_deref());
     let settings = Settings::of(options, generation);
@@ -209,10 +210,10 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     let unbatched = BatchLimits { max_items: 1, timeout: None };
     let runs_regions = role == Role::Classifier;
     let is_unbatched = options.batch_size.map_or(!runs_regions, |max| max <= 1);
-    // The batch axis is fixed, because engines are faster with static shapes. With a dynamic batch axis, UltraFace takes 25 % longer on
-    // OpenVINO.
+    // If batches are not used, a dynamic batch axis is fixed at 1, because engines are faster with static shapes. With a dynamic batch
+    // axis, UltraFace takes 25 % longer on OpenVINO.
     let pinned = is_unbatched.then(|| with_batch_size_one(&model)).flatten();
-    // The ports are checked before requests are created, because requests require a model with one image input.
+    // Check the ports before requests are created, because a request of a stage can only fill a model with one image input.
     let accept = |info: &ModelInfo| ModelSpec::load(options, info).map(drop);
     let compile = |model: &Model| Copies::compile(core, model, device, options, &config, &accept);
     let copies = match pinned.as_ref().map(compile) {

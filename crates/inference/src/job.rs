@@ -12,16 +12,17 @@ use crate::runtime::{Error, Result};
 use crate::tensor::Tensor;
 use crate::vision::decode::{Output, Results};
 
-/// Results of a stage for one frame or its regions, in frame coordinates.
+/// Results of a stage for one frame, or for the regions of one frame, in frame coordinates.
 #[derive(Debug, Default)]
 pub struct StageResults {
-    /// Detections grouped by region, in descending order of confidence. The parent of a detection in a region is the region's object.
+    /// Detections grouped by region, and in descending order of confidence within each region. The parent of a detection in a region
+    /// is the object of that region.
     pub detections: Vec<Detection>,
     /// Classifications of the whole frame that reach their threshold, or raw outputs of a `custom` model.
     pub classifications: Vec<Classification>,
-    /// Classifications of regions, with the ID of the region, in order of completion.
+    /// Classifications of regions, each with the ID of its region, in the order in which the runs completed.
     pub of_regions: Vec<(ObjectId, Classification)>,
-    /// The first error, and the number of failed regions; 0 if the whole frame failed.
+    /// The first error, and the number of failed regions. The number is 0 if the stage runs on the whole frame.
     pub failed: Option<(Error, usize)>,
 }
 
@@ -62,7 +63,7 @@ pub(super) struct FrameRuns<F: ?Sized = dyn FnMut(StageResults) + Send> {
     /// Number of the frame in its stream, for traces.
     pub(super) frame_number: u64,
     pub(super) guard: Arc<RunGuard>,
-    /// Tracing span of the frame; its runs start in this span.
+    /// Tracing span of the frame. The runs of the frame are started in this span.
     pub(super) span: tracing::Span,
     gathered: Mutex<Gathered>,
     /// The closure that receives the results. It is called once.
@@ -73,12 +74,12 @@ struct Gathered {
     /// Number of runs of the frame that are not complete.
     n_open: usize,
     results: StageResults,
-    /// Detections in each completed region, with the index of the region.
+    /// For each completed region: the index of the region, and the detections in it.
     of_regions: Vec<(usize, Vec<Detection>)>,
 }
 
 impl FrameRuns {
-    /// Creates the data for `n_runs` runs. `results` contains earlier results.
+    /// Creates the shared data of `n_runs` runs. The results of the runs are added to `results`.
     pub(super) fn new(
         client: Arc<Client>,
         frame_number: u64,
@@ -127,7 +128,7 @@ impl FrameRuns {
 #[allow(clippy::large_enum_variant, reason = "a frame's planes are inline, so that a region allocates nothing")]
 pub(super) enum JobImage {
     Frame(Frame),
-    /// Values that the caller has preprocessed, with the transform `frame_from_input`.
+    /// Values that the caller has preprocessed, and the transform from input coordinates to frame coordinates.
     Values(Tensor, Transform),
 }
 
@@ -150,7 +151,7 @@ impl JobInput {
 
 /// One frame or region to run. Dropping a job before it ran reports the error `Stopped`.
 pub(super) struct Job {
-    /// The image, or `None` after completion.
+    /// The image of the job. `None` after the job is complete.
     input: Option<JobInput>,
     pub(super) runs: Arc<FrameRuns>,
     detections: Vec<Detection>,
@@ -180,10 +181,12 @@ impl Job {
         check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))
     }
 
-    /// Releases the frame's memory, and adds the stored results or the error to the results of the frame.
+    /// Releases the frame's memory. Then adds the decoded results of the job, or the error in `ended`, to the results of the
+    /// frame.
     pub(super) fn finish(&mut self, ended: Result<()>) {
         let Some(JobInput { image, region, .. }) = self.input.take() else { return };
-        // Release the frame first, so that its buffer is writable when the owner of the frame gets the results.
+        // Release the image before the results are delivered, so that the frame's buffer is writable when the owner of the frame
+        // gets the results.
         drop(image);
         let found = (std::mem::take(&mut self.detections), std::mem::take(&mut self.classifications));
         self.runs.finish(region, ended.map(|()| found));

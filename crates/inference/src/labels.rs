@@ -39,7 +39,7 @@ impl Labels {
         self.0.len()
     }
 
-    /// Whether there are no labels.
+    /// Whether the list has no labels.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -49,7 +49,7 @@ impl Labels {
         self.0.clone()
     }
 
-    /// Returns the label of a class.
+    /// Returns the label of the class with this index; `None` if the list has no such entry.
     pub fn get(&self, class_id: u32) -> Option<&Arc<str>> {
         self.0.get(class_id as usize)
     }

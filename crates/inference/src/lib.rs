@@ -37,7 +37,7 @@ mod throttle;
 use roiflow_vision::frame;
 use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};
 
-// Types of the runtime that appear in the interface of stages.
+// Reexport the types of the runtime that appear in the interface of stages.
 pub use crate::runtime::text::{OneLine, Printable, Quoted};
 pub use crate::runtime::{Error, ErrorKind, MAX_BATCH_SIZE, Result, files};
 pub use client::{Scheduling, StageStats, StepStats};

@@ -28,7 +28,8 @@ pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
     nearest(name, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-/// Like [`did_you_mean`], for a message such as "unknown field `a`, expected one of `b`, `c`".
+/// Like [`did_you_mean`], but takes the name and the known names from a message such as "unknown field `a`, expected one of `b`,
+/// `c`".
 pub fn hint_of_unknown(message: &str) -> String {
     if !message.starts_with("unknown ") {
         return String::new();

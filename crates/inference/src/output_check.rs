@@ -1,8 +1,8 @@
 //! Output check: detects that the first outputs of a model contradict its description, and reports once which key to change.
 //!
 //! A model with a wrong description usually finds nothing, which is not an error by itself. So the first runs of a stage are examined
-//! ([`Survey`]). All values of four runs are examined; of the other runs, only the boxes above the threshold. The check ends after
-//! [`MAX_RUNS`] runs at the latest. From then on, it costs one atomic load per run.
+//! ([`Survey`]). In four of these runs, all output values are examined. In the other runs, only the boxes above the threshold are.
+//! The check ends after [`MAX_RUNS`] runs at the latest. From then on, it costs one atomic load per run.
 //!
 //! If the description was deduced from the ports alone, a contradiction is an error of every run instead of a warning.
 
@@ -19,7 +19,7 @@ use crate::vision::decode::{Coordinates, Finding, Output, Results, Survey};
 const IN_WHOLE: [u32; 4] = [1, 3, 10, 30];
 /// Number of runs that are examined in total.
 const MAX_RUNS: u32 = 200;
-/// Number of boxes above the threshold that is sufficient to end the check early.
+/// The check ends early when this many boxes above the threshold were examined.
 const MAX_CANDIDATES: usize = 500;
 
 /// The output check of one stage; see the module.
@@ -32,15 +32,16 @@ pub(super) struct OutputCheck {
 #[derive(Debug, Default)]
 struct State {
     n_runs: u32,
-    /// Statistics of each head.
+    /// Statistics of the examined outputs, one entry per head.
     surveys: Vec<Survey>,
     warning: Option<String>,
-    /// Error of all runs, if the outputs contradict a deduced description.
+    /// The error that every run returns if the outputs contradict a description that was deduced from ports.
     refused: Option<Error>,
 }
 
 impl OutputCheck {
-    /// Decodes the outputs of one image with each head of the model. Examines the first outputs. `take` gets the results.
+    /// Decodes the outputs of one image with each head of the model, and passes the results of each head to `take`. Examines the
+    /// outputs while the check is not over.
     pub(super) fn decode(
         &self,
         spec: &ModelSpec,
@@ -95,7 +96,7 @@ impl OutputCheck {
         Ok(())
     }
 
-    /// Returns a message about the contradiction, if there is one. Returns the message only once.
+    /// If the outputs contradict the description, returns a message about it. Returns the message only once.
     pub(super) fn take_warning(&self) -> Option<String> {
         self.state().warning.take()
     }
@@ -105,7 +106,7 @@ impl OutputCheck {
     }
 }
 
-/// Returns the place where the user can change a key.
+/// Returns a text that says where the user can change a key of the description.
 fn place(spec: &ModelSpec) -> String {
     match &spec.source {
         Source::Named(path) | Source::NextToModel(path) => format!("its description `{}`", path.display()),
@@ -114,7 +115,7 @@ fn place(spec: &ModelSpec) -> String {
     }
 }
 
-/// Text of a message: the observation, its likely cause, and the correction.
+/// The message about a contradiction: the observation, its likely cause, and the correction.
 struct Advice<'a> {
     finding: Finding,
     head: &'a Head,

@@ -4,12 +4,12 @@ use super::{Head, ModelSpec, Task};
 use crate::frame::{Classification, Detection, Geometry, ObjectId, Outcome, Point, Similarity, Transform};
 use crate::vision::decode::{RawAttribute, Results};
 
-/// Mapping of the results of one input to the frame.
+/// How the results of one input are mapped to the frame.
 pub(super) struct ResultSpace {
     pub(super) frame_from_input: Transform,
     /// Transform from input to frame for images that are aligned by keypoints. It replaces `frame_from_input`.
     pub(super) alignment: Option<Similarity>,
-    /// ID of the region's object.
+    /// ID of the object whose region is the input; `None` for a whole frame.
     pub(super) parent: Option<ObjectId>,
 }
 
@@ -17,7 +17,8 @@ impl ResultSpace {
     /// Maps a point from input to frame coordinates.
     fn point(&self, point: Point) -> Point {
         match self.alignment {
-            // The alignment uses coordinates in which pixel centers are integers, so convert by half a pixel.
+            // In the coordinates of the alignment, pixel centers are integers. In those of results, they are at 0.5. So subtract
+            // half a pixel first and add it afterwards.
             Some(alignment) => {
                 let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
                 Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }
@@ -27,7 +28,8 @@ impl ResultSpace {
     }
 }
 
-/// Adds the results of a head: boxes become detections, attributes are added to their detection or to the image's classifications.
+/// Adds the results of a head. Boxes become detections. An attribute is added to its detection, or to the classifications of the
+/// whole image.
 pub(super) fn add_results(
     spec: &ModelSpec,
     head: &Head,

@@ -30,7 +30,7 @@ fn line(results: &FrameResults) -> Value {
     serde_json::from_slice(&line).unwrap()
 }
 
-/// Results with every kind of outcome, and with numbers that JSON cannot represent.
+/// Returns results with every kind of outcome, and with numbers that JSON cannot represent.
 fn all_kinds() -> FrameResults {
     let said = |name: &str, outcome| Classification { name: name.into(), model: "m".into(), outcome };
     let scored = ScoredLabel { label_id: 2, label: None, confidence: 0.5 };

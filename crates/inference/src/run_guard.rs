@@ -1,8 +1,8 @@
 //! Run guard: cancels the inference of a frame while the frame waits for a request.
 //!
-//! The stage calls `RunGuard::begin` before each run. The owner of the frame cancels the guard. Both operations use one atomic, so exactly
-//! one of them succeeds. The guard also records whether any run of the frame succeeded. The results do not show that: they are empty after
-//! a run that found nothing, and also for a frame without regions, which needs no run.
+//! The stage calls `RunGuard::begin` before each run. The owner of the frame can cancel the guard. Both operations change the same atomic
+//! from its initial state, so only one of them succeeds. The guard also records whether any run of the frame succeeded. The results do not
+//! show that: they are empty after a run that found nothing, and also for a frame without regions, which needs no run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub struct RunGuard {
     succeeded: AtomicBool,
 }
 
-/// The reason why a guard was canceled.
+/// The reason why a run guard was canceled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReason {
     /// The frame was replaced by another frame.
     Displaced,
-    /// The results would be too late.
+    /// The results would have been too late.
     Late,
 }
 
@@ -79,12 +79,13 @@ impl RunGuard {
         self.succeeded.load(Ordering::Acquire)
     }
 
-    /// Cancels the guard if no run has started. Returns false if a run has started or the guard was canceled before.
+    /// Cancels the guard with [`CancelReason::Displaced`] if no run has started. Returns false if a run has started or the guard
+    /// was already canceled.
     pub fn displace(&self) -> bool {
         self.transition(WAITING, DISPLACED)
     }
 
-    /// Cancels the guard even if a run has started: no further run starts.
+    /// Cancels the guard with [`CancelReason::Late`], even if a run has started. No further run of the frame starts.
     pub fn cancel(&self) {
         let _whichever = self.transition(WAITING, LATE) || self.transition(BEGUN, LATE);
     }

@@ -1,6 +1,6 @@
 //! Parses and completes model descriptions (`model.toml`), and checks them against the model's ports.
 //!
-//! This module is the only reader of the format:
+//! Only this module reads the format. Its submodules:
 //!
 //! - `input` reads the part about preprocessing, `output` the part about decoders.
 //! - `description` finds the description of a model. `known` contains the built-in descriptions.
@@ -39,12 +39,13 @@ use crate::vision::{Crop, Preprocess};
 pub use self::description::{Description, KnownBy, Source};
 pub use self::output::Head;
 
-/// Options of a stage. All except `model` are optional.
+/// Options of a stage. Only `model` is required.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StageOptions {
     /// The model file.
     pub model: PathBuf,
-    /// The description file. Default: the file next to the model, a built-in description, or the model's metadata.
+    /// The description file. Default: the first of these that exists: a file next to the model, a built-in description, the
+    /// model's metadata.
     pub description: Option<PathBuf>,
     /// The text of a description, instead of a file. Its `labels-file` is relative to the working folder.
     pub description_text: Option<String>,
@@ -62,12 +63,12 @@ pub struct StageOptions {
     pub class_thresholds: Option<String>,
     /// The IoU threshold, which replaces the IoU threshold of the description.
     pub iou_threshold: Option<f32>,
-    /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. The fields below take
-    /// precedence.
+    /// Options of the compiled model as text, such as `performance=latency,threads=2`; see [`Config::set_all`]. If an option is also
+    /// set by one of the following fields, the field takes precedence.
     pub config: Option<String>,
-    /// Number of requests. Default: the device's optimal number.
+    /// Number of inference requests. Default: the device's optimal number of requests.
     pub n_requests: Option<usize>,
-    /// Order of waiting frames.
+    /// Order in which waiting frames run.
     pub scheduling: Scheduling,
     /// Maximum batch size. Frames and regions of all streams wait for each other to fill a batch. Default: the regions of a frame form a
     /// batch if the model and device support it.
@@ -75,7 +76,7 @@ pub struct StageOptions {
     /// Maximum time that a frame waits for a full batch, if a batch size is set. Default:
     /// [`DEFAULT_BATCH_TIMEOUT`](super::DEFAULT_BATCH_TIMEOUT).
     pub batch_timeout: Option<Duration>,
-    /// Whether the compiled model and its requests are shared.
+    /// Whether other stages may share the compiled model and its requests.
     pub sharing: Sharing,
     /// The engine: devices, decoders and compiled models. Default: the engine of the process.
     pub engine: Engine,
@@ -105,7 +106,7 @@ pub struct ModelSpec {
     pub input_shape: Shape,
     /// Labels of a detector, or of a classifier with one head.
     pub labels: Labels,
-    /// The default values that are used for missing keys, one sentence for each.
+    /// The values that were assumed for missing keys, one sentence per key.
     pub assumed: Vec<String>,
     /// Source of the description.
     pub source: Source,
@@ -206,19 +207,19 @@ impl ModelSpec {
         Ok(Self { name, model_name, task, heads, preprocess, crop, input_size, input_shape, labels, assumed, source, origin })
     }
 
-    /// Whether the model has an attribute with this name.
+    /// Whether the model is a classifier, and one of its heads gives the attribute with this name.
     pub fn says(&self, name: &str) -> bool {
         self.task == Task::Classification && self.heads.iter().any(|head| *head.name == *name)
     }
 }
 
 impl StageOptions {
-    /// Returns options with the same model and engine, and with defaults for everything else.
+    /// Returns options with the same model and engine. All other options have their defaults.
     pub(super) fn of_model_alone(&self) -> Self {
         Self { model: self.model.clone(), engine: self.engine.clone(), ..Self::default() }
     }
 
-    /// Returns the options of the compiled model. Batch options are not allowed, because stages batch jobs themselves.
+    /// Returns the options of the compiled model. Batch options in the text are an error, because stages form the batches.
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config::default();
         config.set_all(self.config.as_deref().unwrap_or_default()).map_err(|error| error.context("config"))?;
@@ -236,7 +237,7 @@ impl StageOptions {
     }
 }
 
-/// Reads, compiles and describes a model, for runs with batch size 1.
+/// Reads a model, compiles it for batch size 1, and reads its description.
 ///
 /// # Errors
 /// Returns the errors of [`ModelSpec::load`], and the errors of reading and compiling.
@@ -253,7 +254,8 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
 /// Returns the labels in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
-/// Returns the errors of [`ModelSpec::load`], also if the outputs of the model are known only after the model is compiled.
+/// Returns the errors of [`ModelSpec::load`]. For some models, the outputs are known only after the model is compiled; this is an
+/// error too.
 pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let model = with_described_size(&core.read_model(&options.model)?, options)?;
@@ -277,8 +279,8 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
     Ok(task)
 }
 
-/// Sets dynamic width and height of the only input to the values of the description. Some models have known output shapes only after this
-/// change. Returns the model unchanged if its width and height are static, or if it has no description yet.
+/// Replaces a dynamic width and height of the only input by the values of the description. For some models, the output shapes are known
+/// only after this replacement. Returns the model unchanged if its width and height are static, or if it has no description yet.
 ///
 /// # Errors
 /// Returns the errors of [`Model::reshape`].
@@ -295,7 +297,7 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
     }
 }
 
-/// Reads the description of a model with these ports, and logs the defaults used.
+/// Reads the description of a model with these ports. Logs its source and the assumed values.
 ///
 /// # Errors
 /// Returns the errors of [`ModelSpec::load`].

@@ -1,4 +1,5 @@
-//! Inference stages: a model with preprocessing and decoding. A stage takes frames and regions, and returns results in frame coordinates.
+//! An inference stage is a model with its preprocessing and decoding. A stage takes frames and regions, and returns results in frame
+//! coordinates.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use crate::vision::Region;
 /// A detector or a classifier. Infers several frames and regions concurrently, and passes the results of each frame to a closure.
 ///
 /// A region is not copied: it uses the memory of its frame. The regions of a frame run as one batch if the model and the device support
-/// it. Otherwise each region runs alone, distributed over all inference requests.
+/// it. Otherwise each region runs alone, and the regions are distributed over all inference requests.
 ///
 /// Dropping a stage discards its waiting frames. Dropping the last stage of a model releases the model.
 pub struct Stage {
@@ -122,9 +123,9 @@ impl Stage {
 
     /// Like [`Stage::submit`], for regions of `frame`.
     ///
-    /// Calls `done` when the last region is complete; immediately if there are no regions. Regions whose guard is canceled before they
-    /// start fail. [`ModelSpec::crop`] defines the part of the frame that belongs to a region, clipped to the frame. A region outside the
-    /// frame fails.
+    /// Calls `done` when the last region is complete, or immediately if there are no regions. If the guard is canceled before the run of
+    /// a region starts, that region fails. [`ModelSpec::crop`] defines the part of the frame that belongs to a region, clipped to the
+    /// frame. A region outside the frame fails.
     pub fn submit_regions(
         &self,
         frame: Frame,
@@ -141,7 +142,7 @@ impl Stage {
                 Err(error) => results.fail(error, true),
             }
         }
-        // Release this reference to the frame, so that only the regions hold its memory.
+        // Release this reference to the frame, so that only the regions hold the frame's memory.
         drop(frame);
         if inputs.is_empty() {
             return done(results);
@@ -150,7 +151,8 @@ impl Stage {
         self.instance.queue.submit(inputs.into_iter().map(|input| Job::new(input, runs.clone())), false);
     }
 
-    /// Returns the image of a region: a part of the frame, or the frame with an alignment to keypoints.
+    /// Returns the input of the job for a region: a part of the frame, or the whole frame with an alignment to the region's
+    /// keypoints.
     fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
         let (crop, size, id) = (&self.spec().crop, frame.size(), Some((region_idx, region.id)));
         if let Some(alignment) = crop.alignment(&region.keypoints, self.spec().input_size) {
@@ -204,9 +206,11 @@ impl Stage {
         Ok(self.run(frame)?.classifications)
     }
 
-    /// Measures the duration of a run without waiting times. The duration is measured once for all stages of the model.
+    /// Measures the duration of a run, without the time for which the run waits for a request. The stages of a model share one
+    /// measurement.
     ///
-    /// Runs a black frame twice and returns the time of the second run, because engines initialize in the first run.
+    /// Runs a black frame twice. Returns the duration of the second run, because the first run includes the initialization of the
+    /// engine.
     ///
     /// # Errors
     /// Returns the error of a run if a run fails. The next call then measures again.
@@ -244,32 +248,33 @@ impl Stage {
         self.instance.queue.has_run.load(Ordering::Acquire)
     }
 
-    /// Discards frames and regions whose run has not started. Their results are errors.
+    /// Discards the waiting frames and regions of this stage: those whose run has not started. Each of them gets an error as
+    /// result.
     pub fn discard_pending(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client));
     }
 
-    /// Discards frames and regions whose guard was canceled before their run started. Their results are errors.
+    /// Discards the waiting frames and regions of this stage whose guard was canceled. Each of them gets an error as result.
     pub fn discard_canceled(&self) {
         self.instance.queue.discard_jobs(|job| job.is_of(&self.client) && job.runs.guard.cancel_reason().is_some());
     }
 
-    /// Returns the order of waiting frames.
+    /// Returns the order in which waiting frames run.
     pub fn scheduling(&self) -> Scheduling {
         self.client.scheduling
     }
 
-    /// Returns the number of requests, shared by the stages of the model.
+    /// Returns the number of requests. All stages that share the compiled model also share the requests.
     pub fn n_requests(&self) -> usize {
         self.instance.queue.n_requests
     }
 
-    /// Returns the number of frames, with one region each, that keep all requests busy with full batches.
+    /// Returns the number of frames that keep all requests busy with full batches, if each frame needs one batch item.
     pub fn n_frames_at_once(&self) -> usize {
         self.n_requests() * if self.instance.queue.batch_limits.timeout.is_some() { self.instance.queue.batch_limits.max_items } else { 1 }
     }
 
-    /// Whether a batch can contain several frames, of any stream.
+    /// Whether a batch can contain several frames, also of different streams.
     pub fn gathers_frames(&self) -> bool {
         self.instance.queue.batch_limits.max_items > 1 && self.instance.queue.batch_limits.timeout.is_some()
     }

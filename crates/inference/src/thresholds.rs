@@ -6,9 +6,10 @@ use crate::runtime::{Error, ErrorKind, Result};
 /// Maximum number of labels listed in an error message.
 const N_NAMED: usize = 12;
 
-/// Parses the threshold of each class, by class index. Classes that are not in the text have the threshold `other`.
+/// Returns the threshold of each class, by class index. Classes that are not in the text have the threshold `other`.
 ///
-/// Classes are given by label, or by index if the model has no labels. `n_classes` is 0 if unknown.
+/// The text names a class by its label, or by its index if the model has no labels. `n_classes` is 0 if the number of classes is
+/// unknown.
 ///
 /// # Errors
 /// Returns `Config` with the expected and the actual text if the text is invalid or names an unknown class.

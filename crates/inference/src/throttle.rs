@@ -1,11 +1,11 @@
 //! Reduces the number of in-flight frames while requests wait for CPU threads.
 //!
-//! A full in-flight queue keeps the engine busy. If classifiers run on the same cores, a full queue of the detector only increases latency,
-//! because classifiers have priority. So the number of frames is reduced while the waiting time of runs exceeds their duration, and raised
-//! when runs hardly wait.
+//! A full in-flight queue keeps the engine busy. But if classifiers run on the same cores, they have priority over the detector. A full
+//! in-flight queue of the detector then only increases latency. So the number of frames is reduced while the waiting time of runs exceeds
+//! their duration, and raised when runs hardly wait.
 //!
-//! The waiting time of a run is the time from its assignment to a request to the start of its first step. Later delays in a device do not
-//! count. With a configured number of requests (`nireq`) there is no reduction.
+//! The waiting time of a run is the time from its assignment to a request to the start of its first step. Delays inside the device, after
+//! that start, do not count. With a configured number of requests (`nireq`) there is no reduction.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const MAX_SHORT_WAIT: Duration = Duration::from_micros(500);
 /// Decides by how many frames the in-flight queue shrinks; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// Runs since the last decision, with their total waiting time and total duration.
+    /// Number of runs since the last decision. `waited` is their total waiting time, and `ran` is their total duration.
     n_runs: u32,
     waited: Duration,
     ran: Duration,
@@ -27,7 +27,8 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Adds a run. At most `max_removed` frames are removed from the in-flight queue's capacity.
+    /// Adds a run, and decides again after every [`RUNS_PER_DECISION`] runs. The in-flight queue never shrinks by more than
+    /// `max_removed` frames.
     pub(super) fn add(&mut self, waited: Duration, ran: Duration, max_removed: usize) {
         self.n_runs += 1;
         self.waited += waited;

@@ -1,7 +1,8 @@
-//! Deduces a description from a model: from metadata of exporters in or next to its file, and from ports that only one model family has.
+//! Deduces a description from a model. The sources are metadata that an exporter has written into the model file or next to it, and
+//! ports that only one model family has.
 //!
 //! Nothing is guessed. A missing value is assumed only if all models of the family use the same value, and it is reported as an assumption.
-//! Otherwise the value is marked as missing, and the model cannot be used without a description.
+//! Otherwise, the value is marked as missing, and the model cannot be used until the user writes a description.
 
 pub(super) mod evidence;
 mod family;
@@ -20,11 +21,11 @@ use crate::vision::decode::{DecoderRegistry, Subject};
 /// A deduced description.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Source of the information.
+    /// Source of the information, as named in messages.
     pub(super) from: &'static str,
     /// The known parts of the description.
     pub(super) draft: Draft,
-    /// Missing parts, one sentence each.
+    /// The missing parts of the description, one sentence for each part.
     pub(super) open: Vec<String>,
 }
 
@@ -46,7 +47,7 @@ pub(super) fn of(model: &Path, info: &ModelInfo) -> Result<Found> {
     Ok(with_characters(family::of_ports(info, None), info))
 }
 
-/// Adds the labels from the metadata of Paddle's model converters: class names, one per line.
+/// Adds the labels that Paddle's model converters write into the metadata `character`: class names, one per line.
 fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
     if let Some(names) =
         info.metadata.get("character").map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).filter(|names| !names.is_empty())
@@ -56,7 +57,7 @@ fn with_characters(mut found: Found, info: &ModelInfo) -> Found {
     found
 }
 
-/// Like [`of`], with a decoder that the user names. Adds the preprocessing of the decoder's model family.
+/// Like [`of`], but with a decoder that the user names. Adds the preprocessing of that decoder's model family.
 pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     let own = if decoder == "tf-ssd" { tf_ssd::read(info, true) } else { None };
     let mut found = own.unwrap_or_else(|| family::of_ports(info, Some(decoder)));
@@ -66,7 +67,8 @@ pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     with_characters(found, info)
 }
 
-/// Returns the layout of an image port, from its extent of one or three channels. `None` if both layouts are possible.
+/// Returns the layout of an image port. The axis with one or three elements is the channel axis. `None` if both or none of the
+/// possible axes have such an extent.
 pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
     let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
     match port.shape.dims() {
@@ -79,7 +81,7 @@ pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
     }
 }
 
-/// Returns the number of channels in this layout.
+/// Returns the number of channels of a port with this layout; `None` if it is dynamic.
 fn n_channels(port: &Port, layout: &str) -> Option<usize> {
     let axis = if layout == "nchw" { 1 } else { 3 };
     match port.shape.dims().get(axis) {
@@ -88,7 +90,7 @@ fn n_channels(port: &Port, layout: &str) -> Option<usize> {
     }
 }
 
-/// Whether width or height is dynamic in this layout.
+/// Whether the width or height of a port with this layout is dynamic.
 fn leaves_size_open(port: &Port, layout: &str) -> bool {
     let axes = if layout == "nchw" { [2, 3] } else { [1, 2] };
     axes.iter().any(|&axis| port.shape.dims().get(axis).is_none_or(Dim::is_open))
@@ -103,7 +105,7 @@ fn extents(port: &Port) -> Vec<Option<usize>> {
     port.shape.dims().iter().map(extent).collect()
 }
 
-/// Returns the width and height in this layout, if they are static.
+/// Returns the width and height of a port with this layout; `None` if one of them is dynamic.
 fn size_of(port: &Port, layout: &str) -> Option<Size> {
     let (height, width) = if layout == "nchw" { (2, 3) } else { (1, 2) };
     let extents = extents(port);
@@ -119,7 +121,7 @@ fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
         .is_ok_and(|decoder| decoder.check(&output::outputs(info, &shapes, &[]), size).is_ok())
 }
 
-/// Returns the first of these decoders that reads the model's outputs.
+/// Returns the first of these decoders that accepts the model's outputs.
 pub(super) fn fitting(info: &ModelInfo, decoders: &[&'static str]) -> Option<&'static str> {
     let port = info.inputs.first()?;
     let size = layout_of(port).and_then(|layout| size_of(port, layout)).unwrap_or(Size::new(640, 640));

@@ -5,8 +5,8 @@
 //! 3. a built-in description,
 //! 4. the model's metadata and ports.
 //!
-//! A description is always text in the format of `model.toml`, even if it was converted or deduced. So there is one reader, and `roiflow
-//! describe` prints the description in use. This module does not interpret keys of the format.
+//! A description is always text in the format of `model.toml`, even if it was converted or deduced. So a single parser reads all
+//! descriptions, and `roiflow describe` can print the description in use. This module does not interpret keys of the format.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl Source {
         }
     }
 
-    /// Reads the labels file that the description names.
+    /// Reads the labels file that a description from this source names.
     pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
         match self {
             Self::Named(path) | Self::NextToModel(path) => {
@@ -90,7 +90,7 @@ pub struct Description {
     pub source: Source,
     /// The text, in the format of `model.toml`.
     pub text: String,
-    /// Assumptions, one sentence each.
+    /// The assumed values of the description, one sentence per value.
     pub assumed: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Description {
     }
 
     /// Creates the best description without reading a description file. Also returns the missing parts, one sentence each. If no part
-    /// is missing, the result equals that of [`Description::find`] without files.
+    /// is missing, the result equals what [`Description::find`] returns for a model without description files.
     ///
     /// # Errors
     /// Returns the errors of [`Description::find`], except for missing parts.
@@ -183,7 +183,8 @@ impl Description {
         Ok((Self { source, text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
     }
 
-    /// Like [`Description::draft`], with a given decoder. Uses the preprocessing of the decoder's model family if all its models share it.
+    /// Like [`Description::draft`], but with a given decoder. If all models of the decoder's family have the same preprocessing, the draft
+    /// contains it.
     ///
     /// # Errors
     /// Returns `Config` if there is no decoder of this name.
@@ -193,12 +194,13 @@ impl Description {
         Ok((Self { source: Source::Model(found.from), text: found.draft.text(), assumed: found.draft.assumed() }, found.open))
     }
 
-    /// Adds width and height of the input, for a model with dynamic size.
+    /// Returns the description with a width and height of the input added. Call this for a model with dynamic input size.
     pub fn with_size(&self, [width, height]: [usize; 2]) -> Self {
         Self { text: self.text.replacen("[input]\n", &format!("[input]\nsize = [{width}, {height}]\n"), 1), ..self.clone() }
     }
 
-    /// Replaces the name of a labels file by its labels, so that the description does not depend on its folder.
+    /// Returns the description with the key `labels-file` replaced by the labels in that file. The description then no longer
+    /// depends on its folder.
     ///
     /// # Errors
     /// Returns an error if the labels file cannot be read.
@@ -215,7 +217,7 @@ impl Description {
         Ok(Self { text, ..self.clone() })
     }
 
-    /// Replaces the labels in the description by the labels in a file with one label per line.
+    /// Returns the description with its labels replaced by those in `file`, which has one label per line.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or the model has several heads.
@@ -229,7 +231,7 @@ impl Description {
         let table: toml::Table = self.text.parse().map_err(|error: toml::de::Error| config(error.to_string()))?;
         let given = table.get("output").and_then(|output| output.get("labels")).is_some();
         let is_labels = |text: &str| ["labels", "labels-file"].contains(&text.split('=').next().unwrap_or_default().trim());
-        // A list over several lines ends at the closing bracket.
+        // If the list of labels takes several lines, remove all lines up to the closing bracket.
         let (mut text, mut is_in_list) = (String::new(), false);
         for own in self.text.lines() {
             if is_in_list {
@@ -245,7 +247,7 @@ impl Description {
         Ok(Self { text: format!("{text}{line}\n"), ..self.clone() })
     }
 
-    /// Reads a file: `model.toml`, or a model-proc file if its extension is `.json`.
+    /// Reads a description from a file. A file with the extension `.json` is read as a model-proc file.
     fn read(path: &Path, source: Source, info: &ModelInfo) -> Result<Self> {
         let text = files::read_text(path, files::MAX_DESCRIPTION_BYTES, "model description")?;
         if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("json")) {
@@ -254,7 +256,7 @@ impl Description {
         Self::of_model_proc(&text, source, info)
     }
 
-    /// Converts a model-proc file of DL Streamer for a model with these ports.
+    /// Converts the text of a DL Streamer model-proc file to a description of a model with these ports.
     ///
     /// # Errors
     /// Returns `Config` if the file is not a model-proc file, or uses unsupported options.

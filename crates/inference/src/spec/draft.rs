@@ -35,14 +35,14 @@ impl From<bool> for Value {
     }
 }
 
-/// A line of the description.
+/// A key of the description with its value.
 #[derive(Debug, Clone, PartialEq)]
 struct Line {
     key: &'static str,
     value: Value,
     /// Reason for the value, if it is assumed.
     assumed: Option<String>,
-    /// Possible values, if the value is missing and only an example.
+    /// If the value is missing, a text with the possible values; `value` is then only an example.
     open: Option<String>,
 }
 
@@ -56,17 +56,17 @@ impl Section {
         self.put(Line { key, value: value.into(), assumed: None, open: None });
     }
 
-    /// Sets an assumed value with the reason.
+    /// Sets an assumed value, with the reason `why` it is assumed.
     pub(super) fn assume(&mut self, key: &'static str, value: impl Into<Value>, why: impl Into<String>) {
         self.put(Line { key, value: value.into(), assumed: Some(why.into()), open: None });
     }
 
-    /// Marks a key as missing, with an example and the possible values.
+    /// Marks a key as missing. `example` is a valid value, and `choices` describes the possible values.
     pub(super) fn leave(&mut self, key: &'static str, example: impl Into<Value>, choices: impl Into<String>) {
         self.put(Line { key, value: example.into(), assumed: None, open: Some(choices.into()) });
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the key is not in the section or is marked as missing.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|line| line.key == key && line.open.is_none()).map(|line| &line.value)
     }
@@ -105,9 +105,9 @@ impl Section {
 /// A draft of a description.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Draft {
-    /// Comment lines at the beginning.
+    /// Comment lines at the beginning of the file.
     pub(super) about: Vec<String>,
-    /// `task` and `name`.
+    /// The keys outside of tables: `task` and `name`.
     pub(super) top: Section,
     pub(super) input: Section,
     pub(super) output: Section,
@@ -116,7 +116,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Returns the assumptions, one sentence each.
+    /// Returns one sentence for each assumed value.
     pub(super) fn assumed(&self) -> Vec<String> {
         let heads = self.heads.iter().flat_map(|head| head.assumed("[[output.heads]]"));
         let of_tables = self.top.assumed("").map(|text| text.trim_start().to_owned()).chain(self.input.assumed("[input]"));
@@ -170,7 +170,7 @@ fn comment(text: &mut String, comment: &str) {
     }
 }
 
-/// Maximum number of list entries in a sentence.
+/// Maximum number of list entries that [`brief`] writes.
 const N_NAMED: usize = 4;
 
 /// Formats a value for use in a sentence.
@@ -196,7 +196,8 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// Returns a quoted string. Control characters are escaped, also where TOML allows them, because the text may be printed to a terminal.
+/// Returns a quoted TOML string. All control characters are escaped, even those that TOML allows, because the text may be printed to a
+/// terminal.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -212,7 +213,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Returns a number with enough digits to identify the 32-bit value.
+/// Converts a number to TOML with as many digits as identify its 32-bit value.
 fn number_value(number: f32) -> toml::Value {
     toml::Value::Float(number.to_string().parse().unwrap_or(f64::from(number)))
 }

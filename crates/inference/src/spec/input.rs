@@ -10,8 +10,9 @@ use crate::vision::{Anchor, ChannelOrder, Crop, InputLayout, Preprocess, Resize,
 
 /// Maximum width and height of an input.
 const MAX_EXTENT: usize = 16384;
-/// Maximum magnitude of `mean` and `scale`, and minimum magnitude of `scale`.
+/// Maximum magnitude of `mean` and `scale`.
 const MAX_NUMBER: f32 = 1e6;
+/// Minimum magnitude of `scale`, which is a divisor.
 const MIN_DIVISOR: f32 = 1e-6;
 
 #[derive(Debug, Default, Deserialize)]
@@ -171,7 +172,7 @@ impl WrittenInput {
         })
     }
 
-    /// Returns how regions are derived from detections.
+    /// Returns the options that define how a region is derived from a detection.
     pub(super) fn crop(&self, is_classifier: bool) -> Result<Crop> {
         let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
         if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
@@ -246,7 +247,7 @@ impl WrittenInput {
     }
 }
 
-/// Expands a key with one number for all channels, or with one number per channel, and checks the range.
+/// Returns one number per channel. The key has one number for all channels, or one per channel. Checks the range of the numbers.
 fn per_channel(key: &str, values: Option<&[f32]>, color: ChannelOrder, default: [f32; 3]) -> Result<[f32; 3]> {
     let n_channels = color.n_channels();
     match values {
@@ -294,7 +295,7 @@ mod tests {
         assert!(inputs.iter().all(|input| input.preprocess(&mut Vec::new()).is_ok()));
     }
 
-    /// The first example must be complete, because readers copy it.
+    /// The first example of the page must be a complete description, because readers copy it.
     #[test]
     fn first_documented_example_is_a_detector() {
         let examples = PAGE.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(example, _)| example);

@@ -1,6 +1,7 @@
 //! Finds the built-in description of a known model by the checksum or the name of the model file.
 //!
-//! This module does not check ports. The caller checks whether a model with a known name has the expected ports.
+//! This module does not check ports. If a description was found by the name of the file, the caller must check that the model has
+//! the ports that the description expects.
 
 use std::io::Read;
 use std::path::Path;
@@ -25,7 +26,7 @@ macro_rules! files {
     ($ending:literal: $($name:literal),* $(,)?) => { [$(($name, include_str!(concat!("../../assets/models/", $name, $ending)))),*] };
 }
 
-/// The built-in descriptions, one per model. Descriptions of single outputs are not included.
+/// The built-in descriptions, one per model. Descriptions that cover only one output of a model are not built in.
 static TEXTS: &[(&str, &str)] = &files!(".toml":
     "age",
     "age-gender-recognition-retail-0013",
@@ -81,7 +82,8 @@ static TEXTS: &[(&str, &str)] = &files!(".toml":
 /// Labels files of built-in descriptions.
 static LABELS: &[(&str, &str)] = &files!(".txt": "coco", "imagenet_1000");
 
-/// Returns the description with the checksum of this file; `None` if the file cannot be read.
+/// Returns the description that lists the checksum of this file. `None` if no description lists it, or if the file cannot be
+/// read.
 pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
     let known = all();
     let (sha256, sha384) = checksums(model).ok()?;
@@ -90,7 +92,7 @@ pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
     known.iter().find(is_it)
 }
 
-/// Returns the descriptions whose model files have the name of this file.
+/// Returns the descriptions that list the name of this file.
 pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
     let stem = model.file_stem().unwrap_or_default().to_str().unwrap_or_default();
     all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(stem)))
@@ -101,7 +103,7 @@ pub(super) fn of_own_name(name: &Path) -> Option<&'static Known> {
     all().iter().find(|known| name.as_os_str() == known.name)
 }
 
-/// Returns the labels of a built-in description.
+/// Returns the labels in the built-in labels file with this name.
 pub(super) fn labels(file: &Path) -> Result<Labels> {
     let text = LABELS.iter().find(|(name, _)| file.to_str() == Some(&format!("{name}.txt"))).map(|(_, text)| text);
     text.map(|text| Labels::of_lines(text)).ok_or_else(|| config(format!("there are no built-in labels `{}`", file.display())))
@@ -152,7 +154,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Descriptions of single outputs of models that have a complete description.
+    /// Files with the description of a single output, for models that also have a complete description.
     const PARTS: [&str; 2] = ["vehicle-attributes-color", "vehicle-attributes-type"];
 
     #[test]
@@ -181,7 +183,8 @@ mod tests {
         }
     }
 
-    /// `roiflow describe` writes the labels into its output, because the folder of the output file is unknown.
+    /// `roiflow describe` writes the labels into the description that it prints, because it does not know in which folder the
+    /// user stores the description.
     #[test]
     fn description_with_inlined_labels_is_equivalent() {
         use super::super::{Description, KnownBy, Source};

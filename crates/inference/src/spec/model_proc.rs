@@ -1,6 +1,7 @@
 //! Reads DL Streamer's model-proc files (`json_schema_version` 2.0 to 2.2) and converts them to a description.
 //!
-//! Source: "Model-proc file" in the documentation of DL Streamer. Options that roiflow does not support are errors.
+//! The format is defined on the page "Model-proc file" of DL Streamer's documentation. Options that roiflow does not support are
+//! errors.
 
 use serde::Deserialize;
 
@@ -233,7 +234,7 @@ fn normalization(params: &Params, section: &mut Section) -> Result<()> {
     Ok(())
 }
 
-/// Sets the decoder for a file without converters as DL Streamer does: SSD for matching outputs, otherwise raw outputs.
+/// Sets the decoder for a file without converters, as DL Streamer does: SSD if the outputs match, otherwise raw outputs.
 fn by_ports(info: &ModelInfo, draft: &mut Draft) {
     let why = "`output_postproc` is empty: the default of DL Streamer for such outputs";
     match deduce::fitting(info, &["ssd", "boxes-labels"]) {
@@ -253,7 +254,7 @@ impl Output {
             (None, [name]) => name,
             _ => return Ok(None),
         };
-        // Some model converters name a port after its layer, followed by the number of the port.
+        // `layer_name` names a layer. Some model converters name a port after its layer and append the number of the port.
         let is_it = |known: &str| known == name || known.strip_prefix(&**name).is_some_and(|rest| rest.starts_with([':', '/']));
         let found = info.outputs.iter().flat_map(|port| &port.names).find(|known| is_it(known));
         let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
@@ -261,7 +262,7 @@ impl Output {
     }
 }
 
-/// Writes the decoder of a converter. Returns true for a converter of a detector.
+/// Writes the decoder that corresponds to a converter into the section. Returns whether the converter is one of a detector.
 fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: Option<String>) -> Result<bool> {
     let Some(converter) = output.converter.as_deref() else {
         return Err(config(format!("`output_postproc`: expected a `converter`, one of {CONVERTERS}")));
@@ -269,7 +270,8 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
     let decoder = match converter {
         "detection_output" | "tensor_to_bbox_ssd" => Some("ssd"),
         "boxes_labels" | "boxes" | "tensor_to_bbox_atss" => Some("boxes-labels"),
-        // No decoder reads maps with anchors. Exports whose anchors are already decoded have a single table.
+        // No decoder of roiflow reads output maps that need anchors. Exports in which the anchors are already applied have a
+        // single output table.
         "yolo_v5" => deduce::fitting(info, &["yolov5"]),
         "yolo_v7" => Some("yolov5"),
         "yolo_v8" | "yolo_v11" => Some("yolov8"),

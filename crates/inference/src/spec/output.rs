@@ -16,7 +16,7 @@ use crate::tensor;
 use crate::vision::decode::{Decoder, DecoderRegistry, Output, Reads, Results, Section, Subject};
 use crate::{did_you_mean, hint_of_unknown, thresholds};
 
-/// A head: a decoder for outputs of a model.
+/// A head of a model: a decoder, and the outputs that it reads.
 #[derive(Debug, Clone)]
 pub struct Head {
     /// Name of the results. For a classifier: name of the attribute, which is the key in the JSON.
@@ -25,9 +25,10 @@ pub struct Head {
     pub decoder_name: Arc<str>,
     /// The decoder.
     pub decoder: Arc<dyn Decoder>,
-    /// Index of the only output that the decoder reads; `None`: all outputs.
+    /// Index of the output that the decoder reads. `None` if the decoder gets all outputs.
     pub output_idx: Option<usize>,
-    /// Names of outputs by index, which replace the port names for the decoder.
+    /// Outputs to which the description gives a role: their index and the role. The decoder sees the role instead of the port
+    /// name.
     pub roles: Vec<(usize, Arc<str>)>,
     /// Labels of the classes.
     pub labels: Labels,
@@ -96,8 +97,8 @@ pub(super) struct Context<'a> {
     pub(super) name: &'a Arc<str>,
 }
 
-/// Reads the section `[output]`. Returns the heads, the labels of a single head, and the number of classes. The number is 0 if it is
-/// unknown or if there are several heads.
+/// Reads the section `[output]`. Returns the heads, the labels if there is a single head, and the number of classes. The number is 0
+/// if it is unknown or if there are several heads.
 pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>) -> Result<(Vec<Head>, Labels, u32)> {
     let mut section = Section::parse(text).map_err(|error| wrong_key(&error))?.take_table("output");
     let sections = section.take_tables("heads").map_err(|error| wrong_key(&error))?;
@@ -136,8 +137,8 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
 }
 
 impl Context<'_> {
-    /// Reads the heads of a section: a single head, or one head per remaining output if the decoder reads each output separately. Also
-    /// returns the number of classes. Options of the user take precedence if there is one head.
+    /// Reads the heads of a section. The result is a single head, or one head per output if the decoder reads each output separately.
+    /// Also returns the number of classes. Options of the user take precedence if there is one head.
     fn read_head(
         &self,
         mut section: Section<'_>,
@@ -208,7 +209,7 @@ impl Context<'_> {
         Ok(decoder.into())
     }
 
-    /// Checks that there is a decoder of this name for the task.
+    /// Checks that a decoder with this name exists and suits the task. Returns the name.
     fn known(&self, decoder: String) -> Result<String> {
         let registry = &self.options.engine.decoders();
         if registry.subject(&decoder).is_some_and(|subject| [self.task.subject(), Subject::Anything].contains(&subject)) {
@@ -250,7 +251,7 @@ impl Context<'_> {
     }
 }
 
-/// Returns the names of outputs by index, from their roles.
+/// Converts the key `tensors`, which maps roles to output names, to pairs of output index and role.
 fn roles(info: &ModelInfo, tensors: &BTreeMap<String, String>) -> Result<Vec<(usize, Arc<str>)>> {
     let mut roles: Vec<(usize, Arc<str>)> = Vec::new();
     for (role, tensor) in tensors {
@@ -270,7 +271,7 @@ pub(super) fn outputs<'a>(info: &'a ModelInfo, shapes: &'a [Vec<usize>], roles: 
     outputs
 }
 
-/// Returns the shapes of a model's outputs; dynamic extents are converted as in [`extents`].
+/// Returns the shapes of a model's outputs. A dynamic extent is `usize::MAX`.
 pub(super) fn shapes(info: &ModelInfo) -> Vec<Vec<usize>> {
     info.outputs.iter().map(extents).collect()
 }
@@ -330,10 +331,10 @@ pub(super) fn extents(port: &Port) -> Vec<usize> {
         .collect()
 }
 
-/// Checks that a decoder reads these outputs, and returns the number of classes. Dynamic extents are replaced by suitable extents. The
-/// actual outputs are checked in each run.
+/// Checks that a decoder accepts these outputs, and returns the number of classes. Tries suitable values for dynamic extents. Each run
+/// checks the actual shapes.
 fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) -> tensor::Result<u32> {
-    /// Numbers of columns that tables of boxes may have. They are tried for a dynamic extent.
+    /// Numbers of columns that tables of boxes may have. They are tried one by one if the number of columns is dynamic.
     const COLUMNS: [usize; 9] = [4, 7, 6, 5, 1, 2, 10, 15, 16];
     let as_told = decoder.check(outputs, input);
     if as_told.is_ok() || !outputs.iter().any(|(_, shape)| shape.contains(&usize::MAX)) {
@@ -348,7 +349,7 @@ fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) 
     if COLUMNS.into_iter().any(fits) { Ok(0) } else { as_told }
 }
 
-/// Replaces dynamic extents of a shape: the batch size by 1, and the number of columns by `n_columns`.
+/// Replaces the dynamic extents of a shape. The batch size becomes 1, and the number of columns becomes `n_columns`.
 fn filled_in(shape: &[usize], n_columns: usize) -> Vec<usize> {
     let rank = shape.len();
     let extent = |(axis, &extent): (usize, &usize)| match axis {
@@ -379,7 +380,8 @@ fn contradiction(decoder: &str, error: &tensor::Error) -> Error {
     config(format!("[output] decoder `{decoder}` contradicts the model: {message}"))
 }
 
-/// Converts the error of a decoder's key. An error of serde contains the line, and gets a suggestion for a mistyped key.
+/// Converts an error about a key of a decoder to an error about the description. If the key is mistyped, adds the most similar
+/// known key.
 fn wrong_key(error: &tensor::Error) -> Error {
     let message = error.to_string();
     let unknown = message.find("unknown ").map_or("", |begin| &message[begin..]);

@@ -1,4 +1,4 @@
-//! Checks the files that a description names: they must be in the description's folder, unless the user allows other folders.
+//! Checks that the files that a description names are in the description's folder. The user can allow other folders.
 //!
 //! A description may come from an untrusted source, but its files are read with the user's rights. For example, a labels file `/etc/shadow`
 //! would appear in every result. Files that the user names in a property or an option are not restricted.
@@ -11,7 +11,8 @@ use crate::runtime::Result;
 /// Returns the path of the file that a description names with `key`.
 ///
 /// # Errors
-/// Returns `Config` if the file is outside the description's folder, by its path or by a symlink, unless that is allowed.
+/// Returns `Config` if `is_allowed` is false and the file is outside the description's folder, because of its path or because of
+/// a symlink.
 pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bool) -> Result<PathBuf> {
     let folder = description.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let joined = folder.join(file);

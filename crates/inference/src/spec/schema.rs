@@ -1,5 +1,5 @@
-//! JSON schema of descriptions, `assets/model-description.schema.json`, for editors. It is generated from the types that read descriptions,
-//! in tests only.
+//! Generates the JSON schema of descriptions, `assets/model-description.schema.json`, which editors use. A test generates it from the types
+//! that read descriptions, and compares it with the file.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/model-descriptio
 /// ID of the schema. Editors and validators do not download the schema from this URL.
 const SCHEMA_URL: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/assets/model-description.schema.json");
 
-/// Returns the expected schema.
+/// Returns the schema that the file must contain.
 fn schema() -> Value {
     let mut schema = schemars::schema_for!(Written).to_value();
     let head =
@@ -38,7 +38,7 @@ pub(super) fn output(_: &mut SchemaGenerator) -> Schema {
     schema.try_into().unwrap()
 }
 
-/// Returns the schema of a section with one of these decoders and additional keys.
+/// Returns the schema of a section whose decoder produces one of `subjects`. `more` has the schemas of additional keys.
 fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
     let registry = DecoderRegistry::built_in();
     let names: Vec<&str> = registry.names().filter(|name| subjects.contains(&registry.subject(name).unwrap())).collect();
@@ -67,7 +67,7 @@ fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
     })
 }
 
-/// Properties in the schema of a struct.
+/// Returns the schemas of the fields of a struct, by key.
 fn keys<T: JsonSchema>() -> BTreeMap<String, Value> {
     properties(&schemars::schema_for!(T)).collect()
 }
@@ -119,7 +119,7 @@ fn all_descriptions_in_the_repository_match_the_schema() {
     let page = include_str!("../../docs/model-descriptions.md");
     let examples = page.split("```toml\n").skip(1);
     for (example_idx, example) in examples.filter_map(|rest| rest.split_once("```")).map(|(example, _)| example).enumerate() {
-        // Most examples are a single table, so add the keys that a complete description requires.
+        // Most examples show only one table, so add the keys that a complete description requires.
         let version = if example.contains("version =") { "" } else { "version = 1\n" };
         let task = if example.contains("task =") { "" } else { "task = \"detection\"\n" };
         let output = if example.contains("output") { "" } else { "\n[output]\n" };
@@ -127,7 +127,7 @@ fn all_descriptions_in_the_repository_match_the_schema() {
     }
 }
 
-/// Whether the reader accepts a description of these outputs.
+/// Whether the code that reads descriptions accepts this description, for a model with one output of SSD boxes.
 fn is_read(text: &str) -> bool {
     let port = |name: &str, shape: &[usize]| Port::new(name, ElementType::F32, Shape::from(shape));
     let info =

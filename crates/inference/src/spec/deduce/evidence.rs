@@ -1,4 +1,5 @@
-//! Checks whether the ports prove that a model needs a certain decoder. Without a proof, other kinds of models may have the same ports.
+//! Checks whether the ports of a model prove that it needs a certain decoder. There is no proof if other kinds of models have the same
+//! ports.
 //!
 //! The table lists, for each decoder, other models that have the ports that the decoder expects:
 //!
@@ -16,7 +17,7 @@
 
 use crate::frame::Size;
 
-/// Whether the decoder uses every output. A decoder that ignores outputs would match models of other kinds.
+/// Whether the decoder uses every output. If it ignored some outputs, the model could be of another kind.
 pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
     let n = shapes.len();
     match decoder {
@@ -36,8 +37,8 @@ pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
     }
 }
 
-/// Whether the tables have the number of rows that the decoder's models have at this input size. True for lists of boxes, and if the number
-/// of rows is unknown.
+/// Whether the output tables have the number of rows that models of this decoder have at this input size. True if the decoder reads lists
+/// of boxes, and if the number of rows is unknown.
 pub(in crate::spec) fn has_rows_of(decoder: &str, shapes: &[Vec<usize>], size: Size) -> bool {
     let table = shapes.iter().find(|shape| shape.len() == 3);
     let Some(n_rows) = table.map(|shape| shape[1]).filter(|&n_rows| n_rows != usize::MAX) else { return true };

@@ -1,5 +1,5 @@
 //! Recognizes model families by their characteristic ports. If all models of a family use the same preprocessing, the preprocessing is
-//! known too. For other models, ports determine at most the decoder, and all other values are missing.
+//! known too. For models of no known family, the ports determine at most the decoder, and all other values are missing.
 
 use super::super::description::Source;
 use super::super::draft::{Draft, Value};
@@ -19,7 +19,7 @@ struct Family {
     mean: &'static [f32],
     scale: &'static [f32],
     labels: &'static [&'static str],
-    /// Whether only this family has the ports that the decoder reads.
+    /// Returns whether a model with these ports, which the decoder accepts, must belong to this family.
     is_certain: fn(&ModelInfo, Size) -> bool,
 }
 
@@ -160,7 +160,8 @@ static FAMILIES: [Family; 12] = [
     },
 ];
 
-/// Returns false, for decoders whose ports also occur in other families. The user must choose such a decoder.
+/// [`Family::is_certain`] for decoders whose ports also occur in other families: always false. The user must choose such a
+/// decoder.
 fn is_never(_: &ModelInfo, _: Size) -> bool {
     false
 }
@@ -173,20 +174,21 @@ fn is_only_one(info: &ModelInfo, size: Size) -> bool {
     info.outputs.len() > 1 && readers(info, size).iter().filter(|name| !PASSES_OVER.contains(name)).count() == 1
 }
 
-/// Whether the number of rows equals the number of priors at this size. Lists of boxes are unlikely to have this number of rows.
+/// Whether the outputs have one row per prior of UltraFace at this input size. A list of boxes is unlikely to have the same
+/// number of rows by chance.
 fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
     let shapes = output::shapes(info);
     shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)
 }
 
-/// Returns all decoders that read these outputs.
+/// Returns all decoders of detectors that accept the outputs of this model and use all of them.
 fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
     let (registry, shapes) = (DecoderRegistry::built_in(), output::shapes(info));
     let names = registry.names().filter(|name| registry.subject(name) == Some(Subject::Objects));
     names.filter(|name| evidence::reads_all(name, &shapes) && fits(name, info, size)).collect()
 }
 
-/// Deduces a description from ports and, if the user names a decoder, the preprocessing of its family.
+/// Deduces a description from ports. If the user names a decoder, adds the preprocessing of that decoder's model family.
 pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let mut draft = Draft::default();
     let mut open = Vec::new();
@@ -263,7 +265,8 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     Found { from, draft, open }
 }
 
-/// Marks the values that are missing.
+/// Marks all values as missing, except a known layout. Called if the ports do not identify a family. `readers` are the decoders
+/// that accept the outputs.
 fn leave_all(draft: &mut Draft, readers: &[&'static str]) {
     draft.about.push("A draft from the model's ports and metadata. Values that are commented out are missing.".to_owned());
     draft.top.leave("task", "detection", "Task: detection or classification.");

@@ -9,7 +9,7 @@ use super::super::draft::{Draft, Value};
 use super::{Found, extents, fitting, layout_of, leaves_size_open};
 use crate::runtime::{ModelInfo, Result};
 
-/// Access to the keys, without the prefix `model_info`.
+/// Access to the metadata by key. The prefix `model_info` of each key is left out.
 struct Keys<'a>(&'a ModelInfo);
 
 impl<'a> Keys<'a> {
@@ -112,7 +112,7 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
 
 const FROM: &str = "model_info in its file";
 
-/// Returns the decoder of a YOLO model with one output table, chosen by the number of columns.
+/// Returns the decoder of a YOLO model. The model must have one output table; the number of its columns determines the decoder.
 fn yolo_decoder(info: &ModelInfo, n_labels: usize) -> Option<&'static str> {
     let [output] = &*info.outputs else { return None };
     let extents = extents(output);
@@ -135,7 +135,7 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
     draft.top.set("task", "classification");
     fill_input(&mut draft, keys, info, &PLAIN)?;
     let output = &mut draft.output;
-    // Models of these exporters may have additional outputs for explanations.
+    // Models of these exporters may have additional outputs that explain their results, which are not decoded.
     let explains = |name: &str| ["saliency_map", "feature_vector"].contains(&name);
     let answers: Vec<&str> = info.outputs.iter().map(|port| port.name()).filter(|name| !explains(name)).collect();
     match &*answers {
@@ -170,7 +170,7 @@ fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &D
     let why = "the default of Model API for such models";
     let input = &mut draft.input;
     match keys.flag("reverse_input_channels") {
-        // Model API reads images as BGR, so reversed channels are RGB.
+        // Model API reads images as BGR, so a model with `reverse_input_channels` expects RGB.
         Some(is_reversed) => input.set("color", if is_reversed { "rgb" } else { "bgr" }),
         None => input.assume("color", defaults.color, why),
     }

@@ -1,5 +1,5 @@
-//! Recognizes detectors of TensorFlow's Object Detection API and TensorFlow Lite by the names of their outputs, because their shapes are
-//! dynamic.
+//! Recognizes detectors of TensorFlow's Object Detection API and TensorFlow Lite. Only the names of the outputs identify these models,
+//! because the shapes of the outputs are dynamic.
 
 use super::super::draft::{Draft, Value};
 use super::{Found, layout_of, leaves_size_open, n_channels};
@@ -14,8 +14,8 @@ fn has_names(info: &ModelInfo) -> bool {
     (has("detection_boxes") && has("detection_classes") && has("detection_scores")) || (has("postprocess:1") && has("postprocess:2"))
 }
 
-/// Deduces the description of a model with these output names. Returns `None` for other models, unless the user names this decoder
-/// (`is_said`).
+/// Deduces the description of a model if its outputs have the names of these detectors, or if the user names this decoder
+/// (`is_said`). Otherwise, returns `None`.
 pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     let [port] = &*info.inputs else { return None };
     if !(is_said || has_names(info)) {
@@ -60,7 +60,8 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     Some(Found { from: "the names of its outputs", draft, open })
 }
 
-/// Returns the layout for an input with dynamic extents: TensorFlow models have the channels last.
+/// Returns the layout of an image input whose extents do not show it: TensorFlow models have the channels last. `None` if the
+/// input is not an image.
 fn channels_last(port: &Port) -> Option<&'static str> {
     (port.shape.dims().len() == 4).then_some("nhwc")
 }

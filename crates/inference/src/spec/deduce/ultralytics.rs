@@ -191,7 +191,7 @@ impl Literal {
         rest.trim().is_empty().then_some(literal)
     }
 
-    /// Converts a list of strings, or a dict from 0, 1, 2 and so on to strings, to a list of names.
+    /// Converts a list of strings to names. Also accepts a dict whose keys are 0, 1, 2 and so on.
     fn into_names(self) -> Option<Vec<String>> {
         let name = |literal: Self| match literal {
             Self::Text(text) => Some(text),
@@ -269,7 +269,7 @@ impl Literal {
         }
     }
 
-    /// Parses a quoted string with Python escapes.
+    /// Parses a string in quotes of the kind `quote`, with Python escapes.
     fn text(rest: &mut &str, quote: char) -> Option<Self> {
         let mut text = String::new();
         let mut characters = rest[1..].chars();
@@ -299,7 +299,8 @@ impl Literal {
     }
 }
 
-/// Parses the first level of a YAML file in Ultralytics' style. Lists and maps become Python literals. Other lines are ignored.
+/// The keys on the first level of a YAML file in Ultralytics' style, and their values. Values that are lists or maps are
+/// converted to Python literals. Lines of other kinds are ignored.
 struct Yaml(Vec<(String, String)>);
 
 impl Yaml {
@@ -340,7 +341,7 @@ impl Yaml {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// Returns a number unchanged, and any other text as a quoted string.
+    /// Converts a YAML scalar to a Python literal: a number stays unchanged, and any other text becomes a quoted string.
     fn scalar(text: &str) -> String {
         let inner = match text.chars().next() {
             Some('\'') => text.trim_matches('\'').replace("''", "'"),
