@@ -1,13 +1,13 @@
-//! Combines the runs of a model's requests into batched calls of the engine, and gives each run its batch item of the outputs.
+//! Combines runs of the same model into batched calls of the engine, and gives each run its batch item of the outputs.
 //!
-//! The collector handles seats (one per request), calls (a fixed number of requests of the batched model) and the executor on which runs
-//! continue. The collector does not use ports or shapes; the module `batching` does.
+//! The collector handles seats (one for each request), calls (a fixed number of requests of the batched model) and the executor on which
+//! runs continue. It knows nothing about ports and shapes; the module `batching` handles these.
 //!
 //! # The states of a seat
 //!
-//! Each request has a seat, which is its entry in the collector. The diagram shows the state of a seat during a run. A run that cannot be
-//! batched stays `Idle`: its inputs have a batch size above 1, or are in device memory. A synchronous run is `Offered` but never waits: it
-//! computes on the calling thread and leaves.
+//! Each request has a seat, which is its entry in the collector. The diagram shows the state of a seat during a run. The seat of a run that
+//! cannot be batched stays `Idle`: the inputs of this run have a batch size above 1, or are in device memory. The seat of a synchronous run
+//! becomes `Offered` but never `Waiting`: the run computes on the calling thread and leaves.
 //!
 //! ```text
 //!                                           due and no other run waits, or recalled by a cancel
@@ -23,33 +23,35 @@
 //! | code | action |
 //! |---|---|
 //! | the run, on its executor | offers its inputs, waits, copies its batch item, leaves |
-//! | each thread that has changed the state | performs all actions that are due (`pump`): starts calls, continues single runs |
+//! | each thread that has changed the state | performs all actions that are due (function `pump`): starts calls, continues single runs |
 //! | the watcher, one thread per model | sleeps until the time limit of the oldest waiting run, then performs all actions that are due |
 //! | the end of a call | changes the state of the seats in the call, and continues their runs |
 //!
 //! An action is due when an engine is free and one of these holds: the waiting runs fill a batch, all requests of the model wait, or the
-//! oldest waiting run has reached its time limit. The collector counts engines. A call occupies one engine from its start until its last
-//! batch item is copied. A single run occupies one engine until its last step. So runs are collected while all engines compute, and while
-//! an engine is free, a run waits at most for its time limit. Some runs are not counted: runs whose seat stays `Idle`, synchronous runs,
-//! and runs that continue alone after a failed call or a cancel. Runs that are not counted wait at the executor as without batching.
+//! oldest waiting run has reached its time limit. The collector counts free engines, one for each call that can run concurrently. A call
+//! occupies an engine from its start until its last batch item is copied. A single run occupies an engine until its last device step. So
+//! runs are collected while all engines compute, and while an engine is free, a run waits at most until its time limit.
 //!
-//! With a time limit of 0, the collector considers a new run only after the tasks that are already in the queue of the executor. On a CPU,
-//! these tasks need the same threads that the engine computes on. Without this delay, the first run would start to compute at once, and the
-//! runs of the queued tasks would always come too late for its call.
+//! Some runs occupy no counted engine: runs whose seat stays `Idle`, synchronous runs, and runs that continue alone after a failed call or
+//! a cancel. These runs wait in the queue of the device's executor, as they do without batching.
+//!
+//! With a time limit of 0, the collector looks for due actions only after the tasks that are already in the queue of the executor. On a
+//! CPU, these tasks need the threads on which the engine computes. Without this delay, the first run would start to compute at once, and
+//! the runs that these tasks are about to offer would always come too late for its call.
 //!
 //! # Why nothing is lost, and which sizes are bounded
 //!
-//! - One lock protects the state of all seats, calls and engines. `pump` follows each change that may make an action due. The watcher
-//!   sleeps without a limit only while no run waits for a time limit. The watcher sets `sleeps` under the lock, and `pump` wakes the
-//!   watcher.
+//! - One lock protects the state of all seats, calls and engines. `pump` is called after each change that may make an action due. The
+//!   watcher sleeps without a limit only while no waiting run has a time limit that it must watch. It sets `sleeps` under the lock before
+//!   it sleeps, so `pump` knows that it must wake the watcher.
 //! - All time limits are equal, so the run that has waited longest reaches its limit first.
-//! - The lock is held only to read and change the state. The collector starts calls, continues runs, and drops tensors of the user without
-//!   the lock.
-//! - A seat waits at most once at a time, so the queue is at most as long as the number of requests. A call has at most `size` seats. There
-//!   are as many calls as engines, and at most one queued [`Look`]. A seat holds clones of its inputs only from `offer` to the start of its
-//!   call.
-//! - A run that leaves early, because its request is dropped, releases its batch item. The call continues for the other runs, and is
-//!   canceled when no run is left.
+//! - The lock is held only to read and change the state. The collector starts calls, continues runs, and drops tensors of the user while it
+//!   does not hold the lock.
+//! - A seat waits at most once at a time, so the queue of waiting runs is at most as long as the number of requests. A call has at most
+//!   `size` seats. There are as many calls as engines, and at most one queued [`Look`]. A seat holds clones of its inputs only from `offer`
+//!   to the start of its call.
+//! - A run that ends early, because its request is dropped, releases its batch item. The call continues for its other runs, and is canceled
+//!   when none of its runs is left.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -61,7 +63,7 @@ use super::{Error, ErrorKind, InferRequest, Input, NodeTime, PortKey, Result};
 use crate::sync::{Condvar, Deadline, Mutex, spawn};
 use crate::tensor::Tensor;
 
-/// Combines runs into batched calls; see the module documentation. Exists until the model and all seats are dropped.
+/// Combines runs into batched calls, see the module documentation. Dropped when the model and all its seats are dropped.
 pub(super) struct Collector {
     shared: Arc<Shared>,
 }
@@ -70,11 +72,11 @@ struct Shared {
     size: usize,
     timeout: Duration,
     resume: Arc<dyn Executor>,
-    /// Whether calls end on `resume`, so that one run of the call can continue on the same thread.
+    /// Whether a call ends on a thread of `resume`. One run of the call can then continue on that thread.
     ends_on_resume: bool,
     profiles: bool,
     state: Mutex<State>,
-    /// Notifies the watcher.
+    /// Notifies the watcher that a run waits, or that the collector is closed.
     changed: Condvar,
 }
 
@@ -85,12 +87,12 @@ struct State {
     calls: Vec<Call>,
     idle_calls: Vec<usize>,
     n_engines_free: usize,
-    /// Whether the watcher waits without a time limit.
+    /// Whether the watcher sleeps without a time limit, so that it must be notified when a run waits.
     sleeps: bool,
     /// Whether a [`Look`] is queued.
     looks: bool,
     closed: bool,
-    /// An empty list, kept so that the end of a call allocates nothing.
+    /// An empty list of tasks, kept so that the end of a call allocates nothing.
     tasks: Vec<Arc<dyn Task>>,
 }
 
@@ -104,7 +106,7 @@ struct Seat {
 
 struct Waiting {
     seat_idx: usize,
-    /// The time limit of the run; `None` if there is no limit.
+    /// When the time limit of the run ends; `None` if it never ends.
     until: Option<Deadline>,
 }
 
@@ -124,7 +126,7 @@ enum SeatState {
         row_idx: usize,
     },
     Single {
-        /// Whether the run occupies one of the counted engines.
+        /// Whether the run occupies an engine that the collector counts.
         has_engine: bool,
     },
 }
@@ -136,7 +138,7 @@ struct Call {
     /// The seat of each batch item; `None` if the run has left.
     seats: Vec<Option<usize>>,
     n_in_call: usize,
-    /// Empty lists for the inputs, one per port. The lists are kept so that a start allocates nothing.
+    /// Empty lists for the inputs, one for each port, kept so that the start of a call allocates nothing.
     lists: Vec<Vec<Tensor>>,
     /// The results of the latest call.
     results: Results,
@@ -145,18 +147,18 @@ struct Call {
 #[derive(Default)]
 struct Results {
     outputs: Vec<Tensor>,
-    /// The durations of the device's steps.
+    /// The durations of the device's steps in the call.
     times: Vec<Duration>,
     profile: Option<Arc<[NodeTime]>>,
 }
 
-/// The part of a due action that must be done without the lock.
+/// An action that is due, except for its change of the state. This part must be done while the lock is not held.
 enum Action {
     RunAlone {
         seat_idx: usize,
         task: Arc<dyn Task>,
     },
-    /// Start a call. `slices` contains the inputs by port and batch item.
+    /// Start a call. `slices` has a list for each port, with one input for each batch item.
     StartCall {
         call_idx: usize,
         request: InferRequest,
@@ -164,7 +166,8 @@ enum Action {
     },
 }
 
-/// The single run that may continue on the current thread, if the thread belongs to the executor `resume`.
+/// Which single run `pump` may continue on the current thread instead of queuing it. Except for `NoRun`, the thread must belong to the
+/// executor `resume`.
 #[derive(Clone, Copy)]
 enum Here {
     NoRun,
@@ -172,7 +175,7 @@ enum Here {
     AnyRun,
 }
 
-/// A task that performs all actions that are due. The task runs after the tasks that are already in the queue of the executor.
+/// A task that performs all actions that are due. It is queued behind the tasks that are already in the queue of the executor.
 struct Look(Arc<Shared>);
 
 impl Task for Look {
@@ -192,11 +195,11 @@ pub(super) struct Row {
 pub(super) struct Terms {
     pub(super) size: usize,
     pub(super) timeout: Duration,
-    /// The executor on which runs continue.
+    /// The executor on which runs continue after they have waited.
     pub(super) resume: Arc<dyn Executor>,
-    /// Whether calls end on the same executor.
+    /// Whether calls end on a thread of `resume`.
     pub(super) ends_on_resume: bool,
-    /// Whether to collect the execution times of nodes.
+    /// Whether to collect the execution times of the model's nodes.
     pub(super) profiles: bool,
 }
 
@@ -247,18 +250,18 @@ impl Collector {
         seat_idx
     }
 
-    /// Frees the seat of a request that was dropped after its run ended.
+    /// Frees the seat of a request that is dropped. The request has no run.
     pub(super) fn give_seat_back(&self, seat_idx: usize) {
         let mut state = self.shared.state.lock().unwrap();
         debug_assert_eq!(state.seats[seat_idx].state, SeatState::Idle);
         state.n_seats_taken -= 1;
         state.seats[seat_idx].is_taken = false;
         drop(state);
-        // With one seat fewer, the waiting runs may now be all requests of the model.
+        // There is one request fewer, so the runs that wait may now be the runs of all requests, which makes a call due.
         self.shared.pump(Here::NoRun);
     }
 
-    /// The executor on which the run of this seat waits for other runs.
+    /// Returns the executor on which the run of this seat waits for other runs.
     pub(super) fn waiting_room(&self, seat_idx: usize) -> Arc<dyn Executor> {
         Arc::new(WaitingRoom { shared: self.shared.clone(), seat_idx })
     }
@@ -271,7 +274,7 @@ impl Collector {
         (seat.inputs, seat.state) = (inputs, SeatState::Offered);
     }
 
-    /// The batch item of the run in a completed call; `None` for a single run. [`Collector::leave`] releases the item.
+    /// Returns the batch item of the run in a completed call; `None` for a single run. [`Collector::leave`] releases the item.
     pub(super) fn row(&self, seat_idx: usize) -> Option<Row> {
         match self.shared.state.lock().unwrap().seats[seat_idx].state {
             SeatState::HasResult { call_idx, row_idx } => Some(Row { call_idx, row_idx }),
@@ -279,7 +282,7 @@ impl Collector {
         }
     }
 
-    /// An output of a completed call, with all batch items.
+    /// Returns an output of a completed call, with the batch items of all its runs.
     pub(super) fn output(&self, row: &Row, output_idx: usize) -> Tensor {
         self.shared.state.lock().unwrap().calls[row.call_idx].results.outputs[output_idx].clone()
     }
@@ -292,8 +295,8 @@ impl Collector {
         results.profile.clone()
     }
 
-    /// Called when the run no longer needs its engine, its batch item or its entry in the queue. Returns the list of its inputs, which the
-    /// caller must empty. Returns `None` if the run had left before.
+    /// Must be called when the run no longer needs its engine, its batch item or its entry in the queue. Returns the list of its inputs,
+    /// which the caller must empty. Returns `None` if the run had left before, or was never offered.
     pub(super) fn leave(&self, seat_idx: usize) -> Option<Vec<Tensor>> {
         let mut state = self.shared.state.lock().unwrap();
         let seat_state = std::mem::take(&mut state.seats[seat_idx].state);
@@ -318,7 +321,8 @@ impl Collector {
         drop(state);
         drop(task);
         if let Some(call) = abandoned {
-            // If the call has started again for other runs, these runs continue alone after the cancel.
+            // Meanwhile the request of the call may have been started for other runs. The cancel then ends their call, and these runs
+            // continue alone.
             call.cancel();
         }
         self.shared.pump(Here::NoRun);
@@ -338,7 +342,7 @@ impl Drop for Collector {
 }
 
 impl State {
-    /// Performs the next action if one is due. Returns the part of the action that must be done without the lock.
+    /// If an action is due, changes the state for it, and returns the part that must be done while the lock is not held.
     fn next_action(&mut self, size: usize) -> Option<Action> {
         let oldest = self.waiting.front()?;
         let n_waiting = self.waiting.len();
@@ -359,7 +363,7 @@ impl State {
         call.is_on = true;
         call.seats.clear();
         let mut slices = std::mem::take(&mut call.lists);
-        // The lists may be missing if the previous start has not returned them yet.
+        // The lists are missing if the thread that started the previous call of this request has not returned them yet.
         slices.resize_with(call.request.model_inputs().len(), Vec::new);
         for (row_idx, Waiting { seat_idx, .. }) in self.waiting.drain(..n_waiting.min(size)).enumerate() {
             let seat = &mut self.seats[seat_idx];
@@ -417,7 +421,7 @@ impl Shared {
 
     fn start(&self, call_idx: usize, request: &InferRequest, mut slices: Vec<Vec<Tensor>>) {
         let started = request.start_async(Gathered(&slices));
-        // The started call holds its own clones of the tensors.
+        // The started call holds clones of the tensors, so the lists can be emptied and kept.
         slices.iter_mut().for_each(Vec::clear);
         if let Some(call) = self.state.lock().unwrap().calls.get_mut(call_idx) {
             std::mem::swap(&mut call.lists, &mut slices);
@@ -427,7 +431,7 @@ impl Shared {
         }
     }
 
-    /// Ends a call: its runs continue with their batch items, or alone if the call failed.
+    /// Ends a call. If it succeeded, its runs continue with their batch items. If it failed, each run continues alone.
     fn end_call(&self, call_idx: usize, ended: Result<Results>) {
         let mut state = self.state.lock().unwrap();
         let mut tasks = std::mem::take(&mut state.tasks);
@@ -476,7 +480,7 @@ impl Shared {
         }
     }
 
-    /// Called when a run begins to wait for other runs.
+    /// Called when a run begins to wait for other runs. `task` continues the run.
     fn arrive(self: &Arc<Self>, seat_idx: usize, task: Arc<dyn Task>) {
         let until = Deadline::after(self.timeout);
         let mut state = self.state.lock().unwrap();
@@ -492,7 +496,7 @@ impl Shared {
             drop(state);
             return self.pump(Here::Run(seat_idx));
         }
-        // Other runs may already be in the queue of the executor and are about to arrive. Look again after them.
+        // Tasks in the queue of the executor may be about to offer more runs. So look for due actions after these tasks.
         let looks = std::mem::replace(&mut state.looks, true);
         drop(state);
         if !looks {
@@ -500,7 +504,7 @@ impl Shared {
         }
     }
 
-    /// Continues a waiting run alone, after a cancel.
+    /// Lets a waiting run continue alone, after a cancel.
     fn recall(&self, seat_idx: usize) {
         let mut state = self.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
@@ -537,7 +541,7 @@ impl Shared {
     }
 }
 
-/// Collects the results of a call. Called when its request has become idle.
+/// Takes the results of a call out of its request. Called when this request has become idle.
 fn collect_results(shared: &Weak<Shared>, call_idx: usize) {
     let Some(shared) = shared.upgrade() else { return };
     let (request, before, n_rows) = {
@@ -554,7 +558,7 @@ fn collect_results(shared: &Weak<Shared>, call_idx: usize) {
             outputs.push(request.output_tensor(output_idx)?);
         }
         check_rows(&outputs, n_rows)?;
-        // Skip the first step, which gathers the inputs and is not a step of the device.
+        // Skip the first step, `fill`, because only the steps of the device count.
         let mut is_first = true;
         request.visit_step_times(|_name, time| {
             if !std::mem::replace(&mut is_first, false) {
@@ -580,7 +584,7 @@ fn check_rows(outputs: &[Tensor], n_rows: usize) -> Result<()> {
     }
 }
 
-/// The tensors of all inputs, by port and batch item, as [`Inputs`].
+/// The inputs of a call as [`Inputs`]: a list for each port, with one tensor for each batch item.
 struct Gathered<'a>(&'a [Vec<Tensor>]);
 
 impl Inputs for Gathered<'_> {
@@ -589,7 +593,7 @@ impl Inputs for Gathered<'_> {
     }
 }
 
-/// The executor on which the run of one seat waits for other runs.
+/// The executor on which the run of one seat waits for other runs. It queues nothing: `execute` hands the task to the collector.
 struct WaitingRoom {
     shared: Arc<Shared>,
     seat_idx: usize,

@@ -13,14 +13,14 @@ use super::steps::{Body, Step, StepTask};
 use super::{Config, Error, ErrorKind, InferFuture, InferRequest, Inputs, Model, ModelInfo, Port, Result, Results, batching};
 use crate::tensor::Tensor;
 
-/// The name of the thread that runs callbacks with [`Config::callback_thread`].
+/// The name of the thread that calls callbacks if [`Config::callback_thread`] is set.
 const CALLBACKS: &str = "roiflow-callbacks";
 
-/// A compiled model. A compiled model creates any number of independent requests. Clones share the model.
+/// A compiled model. It creates any number of independent requests. Clones share the model.
 #[derive(Clone)]
 pub struct CompiledModel {
     shared: Arc<CompiledShared>,
-    /// The requests for [`CompiledModel::infer`]. These requests hold `shared`. They are not part of `shared`, because such a reference
+    /// The requests for [`CompiledModel::infer`]. Each request holds `shared`. So the pool must not be a part of `shared`: such a reference
     /// cycle would never be freed.
     direct: Arc<OnceLock<RequestPool>>,
 }
@@ -28,7 +28,7 @@ pub struct CompiledModel {
 pub(crate) struct CompiledShared {
     pub(crate) model: Arc<dyn DeviceModel>,
     pub(crate) info: ModelInfo,
-    /// A copy of `info.outputs` that results share. Results may outlive the model.
+    /// A copy of `info.outputs` for [`Results`], which may outlive the model.
     pub(crate) outputs: Arc<[Port]>,
     /// The input ports of the variables, in the order of the variables.
     pub(crate) variables: Vec<Port>,
@@ -37,14 +37,14 @@ pub(crate) struct CompiledShared {
     steps: Vec<DeviceStep>,
     pub(crate) device: String,
     pub(crate) name: String,
-    /// The options that the caller passed.
+    /// The options with which the caller compiled the model.
     pub(crate) config: Config,
 }
 
 impl CompiledModel {
     pub(crate) fn new(device: &str, model: &Model, compiled: Arc<dyn DeviceModel>, config: Config, executors: Executors) -> Self {
         let (mut info, steps) = (compiled.info().clone(), compiled.steps());
-        // Devices do not know the axes that the caller declared, so take them from the model.
+        // A device does not know the axes that the caller declared, so take them from the model.
         info.inputs.iter_mut().zip(&model.info().inputs).for_each(|(port, said)| port.axes.clone_from(&said.axes));
         // Take the metadata from the file, because some engines do not report the metadata of a compiled model.
         info.metadata.clone_from(&model.info().metadata);
@@ -71,47 +71,47 @@ impl CompiledModel {
         Self { shared, direct: Arc::default() }
     }
 
-    /// The inputs, in order.
+    /// Returns the inputs, in order. Inputs of variables are not included.
     pub fn inputs(&self) -> &[Port] {
         &self.shared.info.inputs
     }
 
-    /// The outputs, in order.
+    /// Returns the outputs, in order. Outputs of variables are not included.
     pub fn outputs(&self) -> &[Port] {
         &self.shared.info.outputs
     }
 
-    /// The ports and metadata of the model.
+    /// Returns the ports and metadata of the model. Ports of variables are not included.
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
     }
 
-    /// The device for which the model was compiled.
+    /// Returns the name of the device for which the model was compiled.
     pub fn device(&self) -> &str {
         &self.shared.device
     }
 
-    /// The name of the model in messages.
+    /// Returns the name of the model for messages.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The optimal number of concurrent requests. The number is [`Config::n_requests`] if set, otherwise the number that keeps the device
-    /// busy.
+    /// Returns the optimal number of concurrent requests: [`Config::n_requests`] if set, otherwise the number that keeps the device busy.
     pub fn optimal_number_of_requests(&self) -> usize {
         self.shared.config.n_requests.unwrap_or_else(|| self.shared.model.optimal_number_of_requests()).max(1)
     }
 
-    /// Whether the device computes batch items sequentially, so that batching does not save time.
+    /// Returns whether the device computes batch items sequentially, so that batching does not save time.
     pub fn computes_rows_in_turn(&self) -> bool {
         self.shared.model.computes_rows_in_turn()
     }
 
     /// Checks that the model accepts up to `max_rows` independent batch items. The first axis of every input must be dynamic. If the device
-    /// does not report whether items are independent, test runs with random inputs check it.
+    /// cannot say whether items are independent, runs with random inputs check it.
     ///
     /// # Errors
-    /// Returns `Unsupported`, with the reason, if the items are not independent. Returns the errors of the test runs.
+    /// Returns `Unsupported`, with the reason, if the items are not independent or the first axis is fixed. Also returns the errors of the
+    /// runs.
     pub fn check_rows(&self, max_rows: usize) -> Result<()> {
         if !self.shared.variables.is_empty() {
             return Err(Error::new(
@@ -125,8 +125,8 @@ impl CompiledModel {
     /// Creates a request with its own tensors.
     ///
     /// # Errors
-    /// Returns `Device` if too many requests exist; `OutOfMemory`, with the number of bytes, if the tensors of the request cannot be
-    /// allocated.
+    /// Returns `Device` if too many requests exist. Returns `OutOfMemory`, with the number of bytes, if the tensors of the request cannot
+    /// be allocated.
     pub fn create_infer_request(&self) -> Result<InferRequest> {
         let shared = &self.shared;
         let ticket = shared.executors.admit()?;
@@ -153,10 +153,11 @@ impl CompiledModel {
             frame: None,
         };
         let first: Arc<dyn Executor> = match shared.steps.first() {
-            // The step `fill` runs on the CPU pool. If the first step of the device also runs there, both run as one task.
+            // If the first step of the device is inline, it runs on the thread of the step before it. So `fill` is inline as well, and both
+            // run as one task.
             Some(step) if step.executor.is_inline() => Arc::new(Inline),
-            // Exclusive runs must keep the order of their starts, so `fill` runs on the executor of the device's first step. On another
-            // executor, the `fill` of a later start could overtake the `fill` of this run.
+            // Exclusive runs must keep the order of their starts. So `fill` runs on the executor of the device's first step, which has one
+            // thread. On another executor, the `fill` of a later run could overtake the `fill` of this run.
             Some(step) if shared.config.exclusive_requests => step.executor.clone(),
             _ => shared.executors.for_steps(&shared.config)?,
         };
@@ -193,7 +194,7 @@ impl CompiledModel {
         Ok(InferRequest::new(shared.clone(), Box::new(body), ticket))
     }
 
-    /// The name of the model, its device and its options.
+    /// Returns the name of the model, its device and its options.
     pub fn properties(&self) -> Properties {
         Properties {
             model_name: self.name().to_owned(),
@@ -204,10 +205,11 @@ impl CompiledModel {
         }
     }
 
-    /// Runs the model once on the calling thread. Later calls reuse the request. May be called concurrently from several threads.
+    /// Runs the model once on the calling thread. Later calls use the same request again. Several threads may call this method
+    /// concurrently.
     ///
-    /// All inputs must be passed. Tensors are shared during the call, not copied. Later calls do not change the results. Variables are
-    /// reset before each call.
+    /// All inputs must be passed. Tensors are not copied but shared during the call. Later calls do not change the results of this call.
+    /// Variables are zero at the start of each call.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -222,7 +224,7 @@ impl CompiledModel {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`InferRequest::infer`]; and `Tensor` if an input is missing.
+    /// Returns the errors of [`InferRequest::infer`]. Also returns `Tensor` if an input is missing.
     pub fn infer(&self, inputs: impl Inputs) -> Result<Results> {
         self.check_complete(&inputs)?;
         let request = self.direct_request()?;
@@ -257,7 +259,8 @@ impl CompiledModel {
         self.direct.get_or_init(|| RequestPool::new(self.optimal_number_of_requests())).take_or_create(self)
     }
 
-    /// Fails if an input is missing. The request is reused, so a missing input would silently keep the value of an earlier call.
+    /// Fails if an input is missing. Later calls use the same request again, so a missing input would silently keep the value of an earlier
+    /// call.
     fn check_complete(&self, inputs: &impl Inputs) -> Result<()> {
         let ports = self.inputs();
         let mut given = vec![false; ports.len()];
@@ -279,7 +282,7 @@ impl CompiledModel {
         &self.shared.model
     }
 
-    /// Frees the requests that [`CompiledModel::infer`] keeps for later calls.
+    /// Frees the idle requests that [`CompiledModel::infer`] keeps for later calls.
     pub fn release(&self) {
         if let Some(direct) = self.direct.get() {
             direct.clear();
@@ -288,7 +291,7 @@ impl CompiledModel {
 }
 
 impl CompiledShared {
-    /// The executor of user steps, if the caller did not choose one.
+    /// Returns the executor of a user step for which the caller did not choose an executor.
     pub(super) fn step_executor(&self) -> Result<Arc<dyn Executor>> {
         self.executors.for_steps(&self.config)
     }

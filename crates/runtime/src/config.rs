@@ -1,4 +1,4 @@
-//! Typed options of a compiled model. `options` parses them from strings.
+//! Typed options for compiling a model. The module `options` parses them from text.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::{Error, ErrorKind, Result};
 /// The largest [`Config::batch_size`].
 pub const MAX_BATCH_SIZE: usize = 1024;
 
-/// Options of compilation. The defaults of [`Config::default`] suit a single pipeline.
+/// Options for compiling a model. The defaults of [`Config::default`] suit a single pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -20,51 +20,52 @@ pub struct Config {
     pub n_requests: Option<usize>,
     /// Optimization goal: throughput or latency.
     pub performance: Performance,
-    /// CPU threads of one run. `None`, the default, divides the cores by the number of requests.
+    /// Number of CPU threads of one run. `None`, the default, divides the cores by the number of requests.
     pub n_threads: Option<usize>,
     /// Precision in which an engine computes `f32` models. If the engine cannot change its precision, [`Properties::ignored`] reports it.
     pub precision: Precision,
-    /// Folder in which engines cache compiled models. OpenVINO, and ONNX Runtime on the CPU, support it.
+    /// Folder in which engines cache compiled models. Only OpenVINO, and ONNX Runtime on the CPU, use it.
     pub cache_folder: Option<PathBuf>,
-    /// Whether to measure the time of each node, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). Off by default,
-    /// which has no cost. When on, it costs a few tenths of a microsecond per node.
+    /// Whether to measure the time of each node, for [`InferRequest::profiling_info`](super::InferRequest::profiling_info). The default is
+    /// `false`, which costs nothing. `true` costs a few tenths of a microsecond per node.
     pub profiling: bool,
-    /// Whether this model runs exclusively: all models of the device with this option run one at a time, in the order of their starts.
-    /// While a callback or step of one run waits for another request, the next run starts. Off by default.
+    /// Whether this model runs exclusively. All models of the device with this option run one at a time, in the order of their starts.
+    /// While a callback or step of a run waits for another request, the next run may start. The default is `false`.
     pub exclusive_requests: bool,
-    /// Whether callbacks run on a separate thread, so that long callbacks do not block an engine. The process has one such thread. Runs
-    /// without a callback do not use it. Off by default: callbacks then run on the thread that completed the run, which saves 5 to 25
-    /// microseconds.
+    /// Whether callbacks are called on a separate thread, so that long callbacks do not block an engine. All models of the core share this
+    /// thread. Runs without a callback do not use it. The default is `false`: a callback is then called on the thread that completed the
+    /// run, which saves 5 to 25 microseconds.
     pub callback_thread: bool,
     /// The executor of preprocessing, of engines that compute on the calling thread, and of user steps that have no executor of their own.
-    /// Use it, for example, to give some models a separate [`Pool`](super::executor::Pool). `None`, the default, selects the pool that all
-    /// models share.
+    /// Set this option, for example, to give some models a separate [`Pool`](super::executor::Pool). `None`, the default, selects the pool
+    /// that all models share.
     ///
-    /// If a callback or step waits, a `Pool` runs other tasks on an additional worker. Other executors need one more thread for each such
-    /// wait.
+    /// If a callback or step waits, a `Pool` runs other tasks on an additional worker. An executor of another type cannot do this, so give
+    /// it one more thread for each such wait.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub executor: Option<Arc<dyn Executor>>,
-    /// The executor of callbacks, as an alternative to [`Config::callback_thread`]. Default: `None`.
+    /// The executor of callbacks, as an alternative to [`Config::callback_thread`]. The default is `None`.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub callback_executor: Option<Arc<dyn Executor>>,
     /// Maximum number of runs that are combined into one call of the engine, from 1 to [`MAX_BATCH_SIZE`]. The default, 1, disables
     /// batching.
     ///
-    /// Batching is faster if a call has a fixed cost, or if the engine computes several batch items more efficiently than one. The built-in
-    /// engine runs batch items sequentially, so batching does not make it faster. Batch items must be independent, see
+    /// Batching is faster if a call has a fixed cost, or if the engine computes several batch items more efficiently than single items. The
+    /// built-in engine computes batch items sequentially, so batching does not make it faster. Batch items must be independent, see
     /// [`Core::compile_model`](super::Core::compile_model).
     pub batch_size: usize,
-    /// Longest time that a run waits for other runs to form a batch; 5 ms by default. With 0, only runs that wait for the engine anyway are
-    /// combined. A run does not wait if all requests of the model already wait.
+    /// Longest time that a run waits for other runs to form a batch; 5 ms by default. With 0, a run does not wait for a batch: only runs
+    /// that wait anyway, because the engine is busy, are combined. If all requests of the model wait, their runs start before the time is
+    /// over.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub batch_timeout: Duration,
-    /// Longest time that dropping the last handle of a running request blocks; 5 s by default. After that time, the run keeps its memory
-    /// and frees it when it ends.
+    /// Longest time that the drop of the last handle blocks while the request runs; 5 s by default. After that time, the run keeps its
+    /// memory and frees it when it ends.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub drop_patience: Duration,
-    /// Options of one engine, with the prefix of the engine: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. Options of an
-    /// engine override the other fields of this type. A device ignores the options of other engines. OpenVINO rejects unknown names; ONNX
-    /// Runtime does not check names.
+    /// Options of one engine. Each name has the prefix of the engine: `OPENVINO.NUM_STREAMS`, `ORT.session.intra_op.allow_spinning`. These
+    /// options override the other fields of this type. A device ignores options with the prefix of another engine. OpenVINO rejects unknown
+    /// names; ONNX Runtime does not check names.
     pub engine_options: BTreeMap<String, String>,
 }
 
@@ -101,7 +102,7 @@ pub enum Performance {
     Latency,
 }
 
-/// The precision of computation.
+/// The precision in which an engine computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
@@ -116,7 +117,7 @@ pub enum Precision {
 }
 
 impl Config {
-    /// Checks that the numbers are in range.
+    /// Checks that the numbers are at least 1.
     pub(super) fn check_numbers(&self) -> Result<()> {
         for (option, number) in [("n_requests", self.n_requests), ("n_threads", self.n_threads)] {
             if number == Some(0) {
@@ -127,7 +128,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that at most one option selects the executor of steps, and at most one selects the executor of callbacks.
+    /// Checks that at most one option sets the executor of the steps, and at most one option sets the executor of callbacks.
     pub(super) fn check_executors(&self) -> Result<()> {
         let pairs = [
             (self.executor.is_some() && self.exclusive_requests, "executor", "exclusive_requests"),
@@ -141,9 +142,9 @@ impl Config {
         }
     }
 
-    /// Number of concurrent engine calls, and threads per call, for this number of cores. Both numbers are at least 1. Their product
-    /// exceeds the number of cores only if the caller set the options so. With batching, up to [`Config::batch_size`] requests share one
-    /// call.
+    /// Returns the number of concurrent engine calls, and the number of threads of each call, for this number of cores. Both are at least
+    /// 1. Their product exceeds the number of cores only if the caller set [`Config::n_requests`] or [`Config::n_threads`] so high. With
+    /// batching, up to [`Config::batch_size`] requests share one call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
         let one_request = match self.performance {
             Performance::Throughput => self.n_threads.unwrap_or(1),
@@ -165,7 +166,7 @@ pub struct Ignored {
 }
 
 impl Ignored {
-    /// The options that were set but have no effect. Each element of `options` contains whether the option was set, its name, and the
+    /// Returns the options that were set but have no effect. Each element of `options` says whether the option was set, its name, and the
     /// reason why it has no effect.
     pub fn of<'a>(options: impl IntoIterator<Item = (bool, &'static str, &'a str)>) -> Vec<Self> {
         let given = options.into_iter().filter(|(is_given, ..)| *is_given);
@@ -177,7 +178,7 @@ impl Ignored {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
-    /// The name of the model in messages: the path of its file.
+    /// The name of the model for messages: the path of its file, or the name of its source.
     pub model_name: String,
     /// The device for which the model was compiled.
     pub device: String,

@@ -28,25 +28,25 @@ impl Core {
         self.devices.push(device);
     }
 
-    /// Adds the devices of an engine. Replaces a family with the same prefix.
+    /// Adds the devices of an engine (a family). Replaces a family with the same prefix.
     pub fn register_family(&mut self, family: Arc<dyn DeviceFamily>) {
         self.families.retain(|known| known.prefix() != family.prefix());
         self.families.push(family);
     }
 
-    /// The names and descriptions of all devices, including devices that are missing on this machine. Searches for the engines of these
-    /// devices.
+    /// Returns the names and descriptions of all devices, including devices that are missing on this machine. To list the devices of an
+    /// engine, it loads the library of the engine.
     pub fn devices(&self) -> Vec<(String, DeviceInfo)> {
         let of_families = self.families.iter().flat_map(|family| family.devices());
         self.devices.iter().cloned().chain(of_families).map(|device| (device.name().to_owned(), device.info())).collect()
     }
 
-    /// Reads the ports and metadata of a model with the first device that knows its format. The source is a file, bytes
+    /// Reads the ports and metadata of a model, with the first device that knows the format of the source. The source is a file, bytes
     /// ([`ModelBytes`](super::ModelBytes)), or a name that a device knows ([`ModelSource::Remote`]).
     ///
     /// # Errors
-    /// Returns `Io` if the file cannot be read; `Model` if no device knows the format, or if bytes refer to external files; `NotFound` if
-    /// no device knows a remote source.
+    /// Returns `Io` if the file cannot be read. Returns `Model` if no device knows the format, or if the model is passed as bytes and
+    /// refers to external files. Returns `NotFound` if no device knows a remote source.
     pub fn read_model(&self, source: impl Into<ModelSource>) -> Result<Model> {
         let source = source.into();
         let cannot = |kind, why: &dyn std::fmt::Display| Error::new(kind, format!("cannot read model `{source}`: {why}"));
@@ -63,7 +63,7 @@ impl Core {
         if let Some(model) = self.devices.iter().find_map(|device| read(device.read_model(&source))) {
             return Ok(model);
         }
-        // If a device knew the format but failed, loading further engines would not help.
+        // If a device knew the format but could not read the model, the engines could not read it either. So do not load them.
         if let Some(refused) = refused {
             return Err(refused);
         }
@@ -98,30 +98,31 @@ impl Core {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Core::read_model`] and [`Core::compile_model`].
+    /// Returns the errors of [`Core::read_model`] and [`Core::compile_model`].
     pub fn compile(&self, source: impl Into<ModelSource>, device: &str) -> Result<CompiledModel> {
         self.compile_model(&self.read_model(source)?, device, &Config::default())
     }
 
     /// Compiles a model for the device with this name.
     ///
-    /// With [`Config::batch_size`] above 1, the first axis of every input must be the batch. The extent of the first axis must be 1 or
-    /// dynamic, and all other extents must be fixed. If the first axis is dynamic, single and batched runs use one compiled model. If its
-    /// extent is 1, the model is compiled a second time with a dynamic first axis, which doubles the memory. Single runs then take as long
-    /// as without batching. If the device does not know whether batch items are independent, test runs with random inputs check it.
+    /// If [`Config::batch_size`] is above 1, the first axis of every input must be the batch. The extent of the first axis must be 1 or
+    /// dynamic, and all other extents must be fixed. If the first axis is dynamic, single and batched runs use the same compiled model. If
+    /// its extent is 1, the model is compiled a second time with a dynamic first axis, which doubles the memory; single runs then take as
+    /// long as without batching. Batch items must be independent. If the device cannot say whether they are, a few runs with random inputs
+    /// check it.
     ///
     /// # Errors
-    /// Returns `NotFound` if there is no such device; `Unsupported` if the device is missing on this machine, or if the model cannot be
-    /// batched; `Config` if an option is out of range; the device's error if it cannot run the model.
+    /// Returns `NotFound` if there is no such device. Returns `Unsupported` if the device is missing on this machine, or if the model
+    /// cannot be batched. Returns `Config` if an option is out of range. Returns the device's error if the device cannot run the model.
     pub fn compile_model(&self, model: &Model, device: &str, config: &Config) -> Result<CompiledModel> {
         self.compile_accepted(model, device, config, &|_| Ok(()))
     }
 
     /// Same as [`Core::compile_model`], but calls `accept` to check the compiled ports. If `accept` fails, `AUTO` tries its next device,
-    /// because engines report different output shapes.
+    /// because engines may report different output shapes.
     ///
     /// # Errors
-    /// The errors of [`Core::compile_model`] and of `accept`.
+    /// Returns the errors of [`Core::compile_model`] and of `accept`.
     pub fn compile_accepted(
         &self,
         model: &Model,
@@ -139,30 +140,30 @@ impl Core {
         Ok(CompiledModel::new(&device, model, compiled, config.clone(), self.executors.clone()))
     }
 
-    /// Loads the engine of this device before the first model is compiled; see [`Device::prepare`].
+    /// Loads the engine of this device, so that the first compilation does not have to; see [`Device::prepare`].
     pub fn prepare(&self, device: &str) -> bool {
         self.device(device).is_ok_and(|device| device.prepare())
     }
 
-    /// The reason why results of the model differ on the device with this name, see [`Device::inexact`]. `None` if they do not differ, or
-    /// if there is no such device.
+    /// Returns the reason why the results of the model on this device differ from exact results, see [`Device::inexact`]. Returns `None` if
+    /// they do not differ, or if there is no such device.
     pub fn inexact(&self, model: &Model, device: &str) -> Option<String> {
         self.device(device).ok()?.inexact(model)
     }
 
-    /// The approximate memory of a further compiled model, in bytes; see [`Device::copy_bytes`].
+    /// Returns the approximate memory, in bytes, that another compiled copy of the model needs; see [`Device::copy_bytes`].
     pub fn copy_bytes(&self, model: &Model, device: &str) -> Option<u64> {
         self.device(device).ok()?.copy_bytes(model)
     }
 
     /// Prepares a model for calls with up to `max_rows` batch items. `alone` is the model as compiled for the device. If its first axis is
-    /// dynamic, returns the same model. If its first axis is 1, compiles the model again with a dynamic first axis. In contrast to
-    /// [`Config::batch_size`], which combines the runs of several requests, the caller puts several batch items into an input.
+    /// dynamic, returns the same model. If the extent of its first axis is 1, compiles the model again with a dynamic first axis. The
+    /// caller puts several batch items into one input itself. (In contrast, [`Config::batch_size`] combines the runs of several requests.)
     ///
-    /// The batch items must be independent, as for [`Core::compile_model`] with a batch size above 1.
+    /// The batch items must be independent of each other, as for [`Core::compile_model`] with a batch size above 1.
     ///
     /// # Errors
-    /// The errors of [`Core::compile_model`] with a batch size above 1.
+    /// Returns the errors of [`Core::compile_model`] with a batch size above 1.
     pub fn open_rows(&self, model: &Model, device: &str, alone: &CompiledModel, max_rows: usize) -> Result<CompiledModel> {
         let config = &alone.properties().config;
         batching::check(&Config { batch_size: max_rows, ..config.clone() })?;
@@ -172,7 +173,7 @@ impl Core {
         Ok(opened.model)
     }
 
-    /// The context of the own memory of the device with this name.
+    /// Returns the context for tensors in the device's own memory.
     ///
     /// # Errors
     /// Returns `NotFound` if there is no such device; `Unsupported` if the device has no memory of its own.
@@ -180,7 +181,7 @@ impl Core {
         self.device(device)?.default_context()
     }
 
-    /// Creates a memory context with these parameters, for the device with this name.
+    /// Creates a context for tensors in the memory that `params` describes. The device with this name must be able to use this memory.
     ///
     /// # Errors
     /// Returns `NotFound` if there is no such device; `Unsupported` if the device cannot use such memory.
@@ -188,10 +189,10 @@ impl Core {
         self.device(device)?.create_context(params)
     }
 
-    /// Same as [`Core::compile_accepted`], for devices that delegate to other devices.
+    /// Same as [`Core::compile_accepted`], but returns the model as a device compiled it. For devices that delegate to other devices.
     ///
     /// # Errors
-    /// The errors of [`Core::compile_accepted`].
+    /// Returns the errors of [`Core::compile_accepted`].
     pub fn compile_device_model(
         &self,
         model: &Model,
@@ -208,7 +209,7 @@ impl Core {
         config.check_engines(self.families.iter().map(|family| family.prefix()))?;
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;
-        // A device that delegates to other devices has already enabled batching.
+        // A device that delegates has called this function for its other device, which has already added batching.
         if config.batch_size == 1 || alone.gathering().is_some() {
             return Ok(alone);
         }
@@ -230,21 +231,22 @@ impl Core {
 
     fn names(&self) -> String {
         let names = self.devices.iter().map(|device| device.name().to_owned());
-        // Lists only the first device of each family, which always exists. Listing all devices would load the engines.
+        // List only `CPU` of each family, a device that every family has. To list all devices of a family, its engine would have to be
+        // loaded.
         let names: Vec<_> = names.chain(self.families.iter().map(|family| format!("{}.CPU", family.prefix()))).collect();
         names.join(", ")
     }
 
-    /// The executors that all models of this core share.
+    /// Returns the executors that all models of this core share.
     pub fn executors(&self) -> &Executors {
         &self.executors
     }
 }
 
-/// Maximum size of an input. The limit is larger than any usual image, and small enough to be allocated.
+/// Maximum size of an input. This limit is larger than any usual image, and small enough for the system to allocate.
 const MAX_INPUT_BYTES: usize = 1 << 30;
 
-/// Checks a source before it is read.
+/// Checks the kind and size of a source before a device reads it.
 fn check_source(source: &ModelSource) -> Result<()> {
     let fail = |kind, why: &str| Err(Error::new(kind, format!("cannot read model `{source}`: {why}")));
     let (n_bytes, max_bytes, what_to_do) = match source {
@@ -272,7 +274,7 @@ fn check_source(source: &ModelSource) -> Result<()> {
 /// Checks that no input of a model is larger than [`MAX_INPUT_BYTES`].
 ///
 /// # Errors
-/// Returns `Model` if an input exceeds the maximum size.
+/// Returns `Model` if an input is larger.
 fn check_inputs(source: &ModelSource, info: &ModelInfo) -> Result<()> {
     for port in &info.inputs {
         let fixed = port.shape.dims().iter().map(|dim| if let Dim::Fixed(extent) = dim { *extent } else { 1 });

@@ -1,7 +1,7 @@
 //! The traits that a device implements: [`Device`], [`DeviceModel`] and [`DeviceRequest`]. All three are object-safe.
 //!
-//! The runtime checks element types, static shapes and leases before it calls a device. So a device reports only errors that the runtime
-//! cannot detect in advance.
+//! The runtime checks element types, static shapes and leases before it calls a device. So a device needs to report only errors that the
+//! runtime cannot detect in advance.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::steps::CancelToken;
 use super::{Config, ContextParams, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, NodeTime, RemoteContext, Result};
 use crate::tensor::{Shape, Tensor};
 
-/// Description of a device.
+/// The description of a device, for people and scripts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// One line for people: the engine and its version.
@@ -27,14 +27,14 @@ pub struct DeviceInfo {
 /// The reason why a device cannot be used, and how to install it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// A text for people: which files were searched, where, and what was found instead.
+    /// A text for people: which files were searched, in which folders, and what was found instead.
     pub reason: String,
     /// The command that installs the missing software.
     pub install: Option<&'static str>,
 }
 
 impl Missing {
-    /// The error of an operation that needs the device with this name.
+    /// Returns the error of an operation that needs the missing device `device`.
     pub fn error(&self, device: &str) -> Error {
         let install = self.install.map(|command| format!("; install it with `{command}`")).unwrap_or_default();
         Error::new(ErrorKind::Unsupported, format!("device {device} is not available: {}{install}", self.reason))
@@ -43,31 +43,31 @@ impl Missing {
 
 /// An engine that runs models.
 pub trait Device: Send + Sync {
-    /// The name by which users choose the device, for example `CPU` or `NULL`.
+    /// Returns the name by which users choose the device, for example `CPU` or `NULL`.
     fn name(&self) -> &str;
 
-    /// The description, properties and availability of the device.
+    /// Returns the description, properties and availability of the device.
     fn info(&self) -> DeviceInfo;
 
-    /// Reads the ports and metadata of a model. The format of a file is recognized by its extension, and the format of bytes by their first
-    /// bytes.
+    /// Reads the ports and metadata of a model. The device recognizes the format of a file by its extension, and the format of bytes by the
+    /// first of them.
     ///
     /// # Errors
-    /// Returns `Io` if the file cannot be read; `Model` if the device does not know the format; `Unsupported` if the device does not read
-    /// such sources. After `Model` or `Unsupported`, the runtime tries the next device.
+    /// Returns `Io` if the file cannot be read. Returns `Model` if the device does not know the format. Returns `Unsupported` if the device
+    /// does not read such sources. After any of these errors, the runtime tries the next device.
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 
-    /// Compiles a model. All devices of the process share `executors`.
+    /// Compiles a model. All devices of the core share `executors`.
     ///
     /// # Errors
-    /// Returns `Model` if the device cannot run the model. The message names the operator or port.
+    /// Returns `Model` if the device cannot run the model. The message names the operator or port that is not supported.
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
 
-    /// Same as [`Device::compile`], but calls `accept` to check the compiled ports. If `accept` fails, a device that delegates to other
-    /// devices tries the next one.
+    /// Same as [`Device::compile`], but calls `accept` to check the ports of the compiled model. If `accept` fails, a device that delegates
+    /// to other devices tries the next of them.
     ///
     /// # Errors
-    /// The errors of [`Device::compile`] and of `accept`.
+    /// Returns the errors of [`Device::compile`] and of `accept`.
     fn compile_accepted(
         &self,
         model: &Model,
@@ -80,28 +80,29 @@ pub trait Device: Send + Sync {
         Ok(compiled)
     }
 
-    /// Loads the engine, for devices that need time to load it. Returns whether the device can be used. If the device cannot be used, a
-    /// later `compile` returns the error.
+    /// Loads the engine now, if the device loads its engine only when it is needed. Returns whether the device can be used. If it cannot, a
+    /// later `compile` returns the reason as an error.
     fn prepare(&self) -> bool {
         self.info().missing.is_none()
     }
 
-    /// The reason why results on this device differ from the arithmetic of the model's element types. Example: the engine computes `i64` in
-    /// 32 bits. The default, `None`, means that the results do not differ. The device `AUTO` skips a device that returns a reason.
+    /// Returns the reason why results on this device differ from the arithmetic of the model's element types. Example: the engine computes
+    /// `i64` in 32 bits. The default, `None`, means that the results do not differ. `AUTO` skips a device that returns a reason, if it has
+    /// another one.
     ///
-    /// Differences by rounding in the order of sums, or by options that the caller sets ([`Config::precision`]), do not count.
+    /// Differences that come from the order of sums, or from options that the caller sets ([`Config::precision`]), do not count.
     fn inexact(&self, _model: &Model) -> Option<String> {
         None
     }
 
-    /// The approximate memory of a further compiled model, in bytes; usually the size of the weights. Returned only if concurrent requests
-    /// are faster when each has its own compiled model (one request, one thread). `None` if they are not faster, or if the device does not
-    /// know.
+    /// Returns the approximate memory, in bytes, that another compiled copy of the model needs; usually the size of the weights. A device
+    /// returns `Some` only if concurrent requests are faster when each has its own compiled copy (one request and one thread per copy). It
+    /// returns `None` if they are not faster, or if it does not know.
     fn copy_bytes(&self, _model: &Model) -> Option<u64> {
         None
     }
 
-    /// The context of the device's own memory, as in OpenVINO's remote context.
+    /// Returns the context for tensors in the device's own memory, like the default remote context of OpenVINO.
     ///
     /// # Errors
     /// Returns `Unsupported` if the device has no such context.
@@ -113,7 +114,7 @@ pub trait Device: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Creates a context of memory with these parameters.
+    /// Creates a context for tensors in the memory that `params` describes.
     ///
     /// # Errors
     /// Returns `Unsupported` if the device cannot use such memory.
@@ -125,22 +126,22 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// The devices of one engine. The names of these devices share a prefix, for example `ORT.CPU` and `ORT.CUDA`. The engine is searched and
-/// loaded only when it is needed.
+/// The devices of one engine. The names of these devices share a prefix, for example `ORT.CPU` and `ORT.CUDA`. The library of the engine is
+/// searched and loaded only when it is needed.
 pub trait DeviceFamily: Send + Sync {
-    /// The part of the device names before the dot.
+    /// Returns the part of the device names before the dot.
     fn prefix(&self) -> &str;
 
-    /// The devices of the engine on this machine. If the engine is not installed, returns its usual devices, marked as missing.
+    /// Returns the devices of the engine on this machine. If the engine is not installed, returns its usual devices, marked as missing.
     fn devices(&self) -> Vec<Arc<dyn Device>>;
 
-    /// The device with this full name, including the prefix. The device may be missing; its use then reports an error.
+    /// Returns the device with this full name, including the prefix. If the device is missing, using it returns an error.
     fn device(&self, name: &str) -> Arc<dyn Device>;
 
-    /// Same as [`Device::read_model`], for model sources that no other device reads.
+    /// Same as [`Device::read_model`]. Called only for sources that no registered device could read.
     ///
     /// # Errors
-    /// The errors of [`Device::read_model`].
+    /// Returns the errors of [`Device::read_model`].
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 }
 
@@ -153,40 +154,40 @@ pub struct DeviceStep {
     pub executor: Arc<dyn Executor>,
 }
 
-/// A compiled model.
+/// A compiled model, as a device implements it.
 pub trait DeviceModel: Send + Sync {
-    /// The ports of the compiled model.
+    /// Returns the ports of the compiled model.
     fn info(&self) -> &ModelInfo;
 
-    /// The name of the device that runs the model, if it differs from the requested device.
+    /// Returns the name of the device that runs the model, if it differs from the name with which the model was compiled.
     fn device(&self) -> Option<&str> {
         None
     }
 
-    /// The options that were set but have no effect.
+    /// Returns the options that were set but have no effect.
     fn ignored(&self) -> Vec<Ignored> {
         Vec::new()
     }
 
-    /// The steps of a run, in order. There is at least one.
+    /// Returns the steps of a run, in order. There must be at least one.
     fn steps(&self) -> Vec<DeviceStep>;
 
-    /// The number of concurrent requests that is optimal for this model and device.
+    /// Returns the number of concurrent requests that is optimal for this model and device.
     fn optimal_number_of_requests(&self) -> usize;
 
-    /// Whether the outputs of each batch item depend on that item only, if the device knows. The default, `None`, means that the device
-    /// does not know. The runtime then tests it if necessary.
+    /// Returns whether the outputs of each batch item depend on that item only. The default, `None`, means that the device does not know.
+    /// The runtime then finds out with a few runs, if it needs to know.
     fn rows_are_independent(&self) -> Option<bool> {
         None
     }
 
-    /// Whether batch items run sequentially, so that batching does not save time.
+    /// Returns whether batch items are computed sequentially, so that batching does not save time.
     fn computes_rows_in_turn(&self) -> bool {
         false
     }
 
-    /// The batching of the runs of this model. Only a device that delegates to other devices returns it, taken from the other device's
-    /// model.
+    /// Returns how the runs of this model are batched. Only a device that delegates implements this method: it returns the value of the
+    /// other device's model.
     fn gathering(&self) -> Option<&Gathering> {
         None
     }
@@ -194,7 +195,7 @@ pub trait DeviceModel: Send + Sync {
     /// Creates the device's part of a request.
     ///
     /// # Errors
-    /// Any error, for example if the device has no resources for a further request.
+    /// May return any error, for example if the device has no resources for another request.
     fn create_request(&self) -> Result<Box<dyn DeviceRequest>>;
 }
 
@@ -206,41 +207,41 @@ pub trait DeviceRequest: Send {
     /// Returns `Tensor` if the number of bytes of this shape overflows.
     fn allocate_input(&mut self, port_idx: usize, shape: Shape) -> Result<Tensor>;
 
-    /// Runs the step with this index of [`DeviceModel::steps`].
+    /// Runs the step at this index in [`DeviceModel::steps`].
     ///
     /// # Errors
-    /// Returns `Canceled` if the device noticed `cancel`; `Device` if the engine failed.
+    /// Returns `Canceled` if the device noticed that the run was canceled. Returns `Device` if the engine failed.
     fn run_step(&mut self, step_idx: usize, io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<()>;
 
-    /// The completion of asynchronous work. The runtime calls this once, when the request is created. The default, `None`, means that the
-    /// work of a step is complete when the step returns.
+    /// Returns the completion of asynchronous work. The runtime calls this method once, when the request is created. The default, `None`,
+    /// means that the work of a step is complete when the step returns.
     ///
-    /// A step that starts work with [`Completion::start`] is complete when [`Completion::complete`] is called. The next step then starts on
-    /// its executor. Before that, the device may use the tensors of [`DeviceIo`].
+    /// A step that starts work with [`Completion::start`] is complete only when [`Completion::complete`] is called. Until then, the device
+    /// may use the tensors of [`DeviceIo`]. After that, the next step starts on its executor.
     fn completion(&self) -> Option<Arc<Completion>> {
         None
     }
 
-    /// Called at the end of every run, also if the run ended before the first step of the device or between two steps. No work is pending
-    /// at that time.
+    /// Called at the end of every run, even if the run ended before the first step of the device or between two of its steps. The engine
+    /// has no pending work then.
     fn end_run(&mut self) {}
 
-    /// Whether the device can use this tensor in device memory ([`Tensor::is_remote`]). Usually a device accepts only its own memory. A
-    /// tensor in device memory has no bytes in [`DeviceIo`]; see [`Tensor::in_remote`].
+    /// Returns whether the device can use this tensor, which is in device memory ([`Tensor::is_remote`]). Usually a device accepts only its
+    /// own memory. [`DeviceIo`] has no bytes of such a tensor; use [`Tensor::in_remote`].
     fn accepts_remote(&self, _tensor: &Tensor) -> bool {
         false
     }
 
-    /// The execution times of the model's nodes in the latest run.
+    /// Returns the execution times of the model's nodes in the latest run.
     ///
     /// # Errors
-    /// Returns `Config` if the model was compiled without [`Config::profiling`]; `Unsupported` if the engine does not report times.
+    /// Returns `Config` if the model was compiled without [`Config::profiling`]. Returns `Unsupported` if the engine does not report times.
     fn profiling_info(&self) -> Result<Vec<NodeTime>> {
         Err(Error::new(ErrorKind::Unsupported, "this device does not report the times of nodes; `step_times` reports the times of steps"))
     }
 }
 
-/// The error that [`DeviceRequest::profiling_info`] returns if the model was compiled without profiling.
+/// Creates the error that [`DeviceRequest::profiling_info`] returns if the model was compiled without profiling.
 pub fn profiling_is_off() -> Error {
     Error::new(
         ErrorKind::Config,

@@ -1,4 +1,4 @@
-//! Errors of the runtime. Each has a kind for programs and a message for people.
+//! Errors of the runtime. Each error has a kind for programs and a message for people.
 
 use std::any::Any;
 use std::fmt;
@@ -44,7 +44,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later, when another run or lease has ended. True only for [`ErrorKind::Busy`].
+    /// Returns whether the same call may succeed later, when another run or lease has ended. This is the case only for [`ErrorKind::Busy`].
     pub fn is_transient(self) -> bool {
         self == Self::Busy
     }
@@ -52,8 +52,8 @@ impl ErrorKind {
 
 /// An error of the runtime or a device. Every thread that waits for a failed run gets a clone.
 ///
-/// Programs use [`Error::kind`]. If the error concerns a port, they also use [`Error::port`], [`Error::expected`] and [`Error::got`].
-/// People read the message, which contains all of these.
+/// Programs use [`Error::kind`]. If the error concerns a port, they can also use [`Error::port`], [`Error::expected`] and [`Error::got`].
+/// People read the message, which contains the port and both values as well.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::ErrorKind, tensor::Tensor};
@@ -92,7 +92,7 @@ impl Error {
         Self(Arc::new(Inner { port: Some(name.into()), ..self.into_inner() }))
     }
 
-    /// Adds the expected and the actual value. The message is unchanged.
+    /// Adds the expected and the actual value as text, for [`Error::expected`] and [`Error::got`]. The message is unchanged.
     pub fn with_expected(self, expected: impl fmt::Display, got: impl fmt::Display) -> Self {
         let expected_and_got = Some((expected.to_string().into(), got.to_string().into()));
         Self(Arc::new(Inner { expected_and_got, ..self.into_inner() }))
@@ -110,27 +110,27 @@ impl Error {
         Self::new(ErrorKind::Panic, format!("{place} panicked: {}", said.unwrap_or("(no message)")))
     }
 
-    /// The kind of the error.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same call may succeed later, see [`ErrorKind::is_transient`].
+    /// Returns whether the same call may succeed later, see [`ErrorKind::is_transient`].
     pub fn is_transient(&self) -> bool {
         self.0.kind.is_transient()
     }
 
-    /// The name of the input, output or variable that the error concerns; `None` if it concerns none.
+    /// Returns the name of the input, output or variable that the error concerns; `None` if it concerns no port.
     pub fn port(&self) -> Option<&str> {
         self.0.port.as_deref()
     }
 
-    /// The expected value, for example `[1, 4] f32`; `None` if the error does not compare two values.
+    /// Returns the expected value, for example `[1, 4] f32`; `None` if the error does not compare two values.
     pub fn expected(&self) -> Option<&str> {
         self.0.expected_and_got.as_ref().map(|(expected, _)| &**expected)
     }
 
-    /// The actual value, in contrast to [`Error::expected`].
+    /// Returns the actual value, which differs from [`Error::expected`]; `None` if the error does not compare two values.
     pub fn got(&self) -> Option<&str> {
         self.0.expected_and_got.as_ref().map(|(_, got)| &**got)
     }
@@ -145,14 +145,14 @@ impl Error {
         })
     }
 
-    /// Prefixes the message with the object that the error concerns, for example "input `data`", a path or a device.
+    /// Puts the object that the error concerns in front of the message, for example "input `data`", a path or a device.
     pub fn context(self, what: impl fmt::Display) -> Self {
         let message = format!("{what}: {}", self.0.message);
         Self(Arc::new(Inner { message, ..self.into_inner() }))
     }
 }
 
-/// Runs code of the user or of a device. A panic becomes an error that names `place`.
+/// Runs `action`, which calls code of the user or of a device. If it panics, returns an error that names `place`.
 pub(crate) fn catch<R>(place: fmt::Arguments<'_>, action: impl FnOnce() -> R) -> Result<R> {
     catch_unwind(AssertUnwindSafe(action)).map_err(|panic| {
         let error = Error::of_panic(&place.to_string(), &*panic);
@@ -161,12 +161,12 @@ pub(crate) fn catch<R>(place: fmt::Arguments<'_>, action: impl FnOnce() -> R) ->
     })
 }
 
-/// Drops the payload of a panic. The payload may be any value, so its drop may panic again.
+/// Drops the payload of a panic. The payload may be a value of any type, so its drop may panic as well.
 pub(crate) fn drop_panic(panic: Box<dyn Any + Send>) {
     let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) else { return };
     let is_text = again.is::<&'static str>() || again.is::<String>();
     if !is_text {
-        // The drop of this second payload may also panic, and so on without end. So it is leaked.
+        // The drop of this second payload may panic again, and so on without end. So the second payload is leaked.
         std::mem::forget(again);
     }
 }

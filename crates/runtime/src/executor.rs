@@ -1,6 +1,6 @@
 //! Executors of steps: the calling thread ([`Inline`]), a thread pool ([`Pool`]), or an executor that a test drives ([`Manual`]).
 //!
-//! A request is queued at most once at a time, on one executor. A process has at most [`MAX_REQUESTS`] requests.
+//! A request is in the queue of at most one executor, and only once. A process has at most [`MAX_REQUESTS`] requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -17,51 +17,51 @@ use crate::tensor::process::ProcessToken;
 /// Maximum number of requests on the executors of one process.
 pub const MAX_REQUESTS: usize = 4096;
 
-/// A task for an executor. A request implements this trait, so that queueing a run clones an `Arc` and does not allocate.
+/// A task for an executor. A run implements this trait, so queueing it clones an `Arc` and does not allocate.
 pub trait Task: Send + Sync {
-    /// Runs the task. A pool catches a panic and logs it.
+    /// Runs the task. If the task panics, a pool catches the panic and logs it.
     fn run(self: Arc<Self>);
 
-    /// Whether a pool runs this task before tasks that are not urgent. A pool reads it when the task is queued.
+    /// Returns whether a pool runs this task before tasks that are not urgent. The pool calls this method when the task is queued.
     fn is_urgent(&self) -> bool {
         false
     }
 
-    /// The group of the task, for example its model. A pool interleaves tasks of different groups. A pool reads the group when the task is
-    /// queued.
+    /// Returns the group of the task, for example the number of its model. A pool interleaves the tasks of different groups. It calls this
+    /// method when the task is queued.
     fn group(&self) -> u64 {
         0
     }
 }
 
-/// Runs tasks.
+/// Runs tasks on threads of its choice.
 pub trait Executor: Send + Sync + fmt::Debug {
-    /// Queues a task, or runs it immediately. Must not block for long. A panic in this method becomes the error of the run.
+    /// Queues a task, or runs it immediately. This method must not block for long. If it panics, the panic becomes the error of the run.
     fn execute(&self, task: Arc<dyn Task>);
 
-    /// Whether `execute` runs tasks on the calling thread. A step on such an executor is merged with the previous step.
+    /// Returns whether `execute` runs tasks on the calling thread. A step on such an executor runs in the same task as the step before it.
     fn is_inline(&self) -> bool {
         false
     }
 
-    /// The executor that finally runs the tasks, if this executor only delays them. After a delayed step, a run executes its following
-    /// steps on that executor in the same task.
+    /// Returns the executor on which tasks finally run, if this executor only delays them. After a delayed step, the run executes the steps
+    /// that follow on that executor in the same task.
     fn goes_on_at(&self) -> Option<Arc<dyn Executor>> {
         None
     }
 
-    /// Called when a run whose task waits in this executor was canceled. An executor that holds tasks for a reason other than a busy thread
-    /// must then release the task.
+    /// Called when a run was canceled while its task waits in this executor. If the executor holds the task until an event, instead of
+    /// until a thread is free, it must now queue the task.
     fn recall(&self) {}
 
-    /// The number of tasks that run concurrently on this executor. Devices derive the optimal number of requests from it. Default: the
-    /// number of cores that the process may use.
+    /// Returns the number of tasks that run concurrently on this executor. Devices compute their optimal number of requests from it. The
+    /// default is the number of cores that the process may use.
     fn n_threads(&self) -> usize {
         n_cores()
     }
 }
 
-/// Two executors are equal if they are the same object.
+/// Two executors are equal only if they are the same object.
 impl PartialEq for dyn Executor {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::addr_eq(self, other)
@@ -70,7 +70,7 @@ impl PartialEq for dyn Executor {
 
 impl Eq for dyn Executor {}
 
-/// Number of cores that the process may use.
+/// Returns the number of cores that the process may use.
 fn n_cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
@@ -89,20 +89,20 @@ impl Executor for Inline {
     }
 }
 
-/// Queues tasks until a test runs them.
+/// Keeps tasks in a queue until a test runs them.
 #[derive(Default)]
 pub struct Manual {
     tasks: Mutex<VecDeque<Arc<dyn Task>>>,
 }
 
 impl Manual {
-    /// Runs the oldest task on the calling thread. Returns false if there is none.
+    /// Runs the oldest queued task on the calling thread. Returns false if no task is queued.
     pub fn run_one(&self) -> bool {
         let task = self.tasks.lock().unwrap().pop_front();
         task.map(Task::run).is_some()
     }
 
-    /// Number of waiting tasks.
+    /// Returns the number of queued tasks.
     pub fn n_queued(&self) -> usize {
         self.tasks.lock().unwrap().len()
     }
@@ -120,9 +120,9 @@ impl fmt::Debug for Manual {
     }
 }
 
-/// The executors that all devices of a process share, and the number of requests on them.
+/// The executors that all devices of a core share, and the number of requests on them.
 ///
-/// Preprocessing, decoding and CPU engines share one pool for all models and requests, and so use the cores of the process only once.
+/// Preprocessing, decoding and CPU engines of all models and requests share one pool, so together they start only one thread per core.
 #[derive(Debug, Clone, Default)]
 pub struct Executors(Arc<ExecutorsInner>);
 
@@ -132,13 +132,13 @@ struct ExecutorsInner {
     named: Mutex<BTreeMap<String, Weak<Pool>>>,
     cpu: OnceLock<Arc<Pool>>,
     n_requests: AtomicUsize,
-    /// The process that owns the threads of the pools. A forked process does not have these threads.
+    /// The process that started the threads of the pools. A process that was forked from it does not have these threads.
     process: OnceLock<ProcessToken>,
     registry: Registry,
 }
 
 impl Executors {
-    /// The CPU pool, with one worker per core that the process may use. The first call starts it.
+    /// Returns the CPU pool, which has one worker per core that the process may use. The first call starts it.
     ///
     /// # Errors
     /// Returns `Device` if the system cannot start a thread.
@@ -151,8 +151,8 @@ impl Executors {
         Ok(self.0.cpu.get_or_init(|| pool).clone())
     }
 
-    /// The pool with this name, for example for callbacks or for waiting on a device. If there is none, starts a pool with `n_threads`
-    /// threads. While a pool is in use, its name returns the same pool.
+    /// Returns the pool with this name, for example for callbacks or for waiting on a device. If no such pool is in use, starts a pool with
+    /// `n_threads` threads.
     ///
     /// # Errors
     /// Returns `Device` if the system cannot start a thread.
@@ -171,7 +171,7 @@ impl Executors {
         Ok(pool)
     }
 
-    /// The executor of the CPU steps of a model: [`Config::executor`] if set, otherwise the CPU pool.
+    /// Returns the executor of the CPU steps of a model: [`Config::executor`] if set, otherwise the CPU pool.
     ///
     /// # Errors
     /// Returns `Device` if the system cannot start a thread.
@@ -182,8 +182,8 @@ impl Executors {
         }
     }
 
-    /// The executor of the CPU steps of a device. With [`Config::exclusive_requests`], this is one worker that all such models of the
-    /// device share. Without that option, the executor is the result of [`Executors::for_steps`].
+    /// Returns the executor of the CPU steps of a device. If [`Config::exclusive_requests`] is set, this is a pool of one worker, which all
+    /// such models of the device share. Otherwise, it is the result of [`Executors::for_steps`].
     ///
     /// # Errors
     /// Returns `Device` if the system cannot start a thread.
@@ -195,27 +195,28 @@ impl Executors {
         Ok(self.named_or(&name, || Pool::in_order(&name, 1))?)
     }
 
-    /// Number of named pools that are in use.
+    /// Returns the number of named pools that are in use.
     pub fn n_named(&self) -> usize {
         self.0.named.lock().unwrap().values().filter(|pool| pool.strong_count() > 0).count()
     }
 
-    /// The process that started the first pool or created the first request. A forked process does not have the threads of this process.
+    /// Returns the process that started the first pool or created the first request. A process that was forked from it does not have its
+    /// threads.
     fn process(&self) -> ProcessToken {
         *self.0.process.get_or_init(ProcessToken::current)
     }
 
-    /// Whether the current process has the threads of the pools.
+    /// Returns whether the current process has the threads of the pools.
     pub(crate) fn are_in_this_process(&self) -> bool {
         self.process().is_current()
     }
 
-    /// The registry of threads that block inside callbacks and steps.
+    /// Returns the registry of waits by threads that are inside callbacks and steps.
     pub(crate) fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// Counts a request until the returned ticket is dropped. Fails if [`MAX_REQUESTS`] exist.
+    /// Counts one more request until the returned ticket is dropped. Fails if [`MAX_REQUESTS`] requests exist.
     pub(crate) fn admit(&self) -> Result<Ticket> {
         let admitted = self.0.n_requests.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_REQUESTS).then_some(n + 1));
         match admitted {
@@ -228,7 +229,7 @@ impl Executors {
     }
 }
 
-/// One of the [`MAX_REQUESTS`] requests that may exist.
+/// The count of one request, of at most [`MAX_REQUESTS`].
 #[derive(Debug)]
 pub(crate) struct Ticket(Executors);
 

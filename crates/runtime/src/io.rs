@@ -1,8 +1,8 @@
-//! The tensors of a request: the source of each input, the destination of each output, and the leases that a run holds on them.
+//! The tensors of a request: where each input comes from, where each output goes, and the leases that a run holds on these tensors.
 //!
 //! Each input has a tensor that belongs to the request, in memory that the device can use. The `Source` of an input says what the next run
-//! reads: that tensor, a tensor of the user, the slices of a batch, or the values of a filler. The step `fill` of a run writes slices and
-//! the values of fillers into the request's tensor in one pass.
+//! reads: that tensor, a tensor of the user, a batch of slices, or the values of a filler. Slices and the values of a filler are first
+//! written into the request's tensor, in one pass, by the step `fill`.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -16,27 +16,27 @@ use super::port::{Dim, PartialShape, Port, PortKey};
 use super::{Error, ErrorKind, Input, Inputs, Result};
 use crate::tensor::{Bytes, BytesMut, DeviceLease, ElementType, MAX_RANK, MemoryKind, Shape, Tensor, Values};
 
-/// Writes an input directly before the device reads it. The module `stages` implements this trait for video frames.
+/// Writes the values of an input directly before the device reads them. `roiflow_inference` implements this trait for video frames.
 pub trait FillInput: Send {
-    /// The shape of the input in the next run. The port must admit this shape.
+    /// Returns the shape of the input in the next run. The port must admit this shape.
     ///
     /// # Errors
-    /// Any error, for example if there is no source. The start then fails with this error.
+    /// May return any error, for example if there is no source. The start of the run then fails with this error.
     fn shape(&mut self, port: &Port) -> Result<Shape>;
 
-    /// The number of the frame from which the input is made, for traces. Called after [`FillInput::shape`].
+    /// Returns the number of the video frame from which the input is made, for traces. Called after [`FillInput::shape`].
     fn frame(&mut self) -> Option<u64> {
         None
     }
 
-    /// Writes all elements of `input`. Its shape is the result of [`FillInput::shape`].
+    /// Writes all elements of `input`, which has the shape that [`FillInput::shape`] returned.
     ///
     /// # Errors
-    /// Any error, for example if the source does not fit. The run then ends with this error.
+    /// May return any error, for example if the source does not fit. The run then ends with this error.
     fn fill(&mut self, input: &mut BytesMut) -> Result<()>;
 }
 
-/// The data that an input reads in the next run.
+/// Where the values of an input come from in the next run.
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 pub(super) enum Source {
     /// The request's own tensor.
@@ -57,24 +57,24 @@ pub(super) struct InputSlot {
     own: Tensor,
     source: Source,
     pub(super) lease: Option<InputLease>,
-    /// The leased memory and layout as a tensor, for devices that need a tensor. It can differ from the tensor that was set, if that tensor
-    /// is the output of another request. When such an output grows, it moves to new memory, and this run keeps the old memory.
+    /// The leased memory and layout as a tensor, for devices that need a tensor. It may differ from the tensor that was set, if that tensor
+    /// is the output of another request: when that output grows, the set tensor moves to new memory, but this run keeps the old memory.
     leased: OnceCell<Tensor>,
-    /// The leases on tensors whose values are copied into `own`: slices of a batch, or indices in shared memory.
+    /// The leases on tensors whose values are copied into `own`: the slices of a batch, or a tensor of indices in shared memory.
     slices: Vec<Bytes>,
-    /// The new value for this input. The value is set once all values of the same call are checked.
+    /// The value that the current call sets. It takes effect once all values of that call are checked.
     staged: Option<Staged>,
-    /// The emptied list of an earlier batch. The list is reused so that a stream of batches allocates nothing.
+    /// An empty list, kept for the next batch, so that a stream of batches allocates nothing.
     list: Vec<Tensor>,
-    /// Whether a value was set or copied. If a value was set, an input without elements is intended.
+    /// Whether a value was ever set for this input. If so, an input without elements is intended.
     is_given: bool,
 }
 
-/// A checked value for an input. The value is set once all values of the same call are checked.
+/// A checked value for an input. It takes effect once all values of the same call are checked.
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 enum Staged {
     Source(Source),
-    /// Values that will be copied in place: the lease on the request's own tensor, and its new shape.
+    /// Values that are still to be copied into the request's own tensor: the lease on this tensor, and its new shape.
     Place(BytesMut, Shape),
     /// Values that were copied into a new tensor.
     Copied(Tensor),
@@ -91,13 +91,14 @@ pub(super) enum InputLease {
 pub(super) struct OutputSlot {
     pub(super) port: Port,
     pub(super) tensor: Tensor,
-    /// Whether the tensor belongs to the request. If it does not, the user set the tensor.
+    /// Whether the request created the tensor. If it did not, the user set the tensor.
     own: bool,
-    /// The second tensor that the request owns for this output. The two tensors alternate when the output is also an input.
+    /// A second tensor of the request for this output. The two tensors alternate if the user also sets the output tensor as an input.
     spare: Option<Tensor>,
-    /// `None` if another reader held the output when the run started. The output then gets new memory when its shape is known.
+    /// The lease on host memory. `None` if another reader leased the tensor when the run started: the output then gets new memory as soon
+    /// as its shape is known.
     pub(super) lease: Option<BytesMut>,
-    /// The lease on device memory. If the output is in device memory, `lease` is `None`.
+    /// The lease on device memory. If it is `Some`, `lease` is `None`.
     pub(super) remote: Option<DeviceLease>,
 }
 
@@ -117,10 +118,10 @@ impl InputSlot {
         }
     }
 
-    /// The tensor that the next run reads.
+    /// Returns the tensor that the next run reads.
     ///
     /// # Errors
-    /// Returns `Tensor` if the next run reads the slices of a batch.
+    /// Returns `Tensor` if the next run reads a batch of slices, because a batch is more than one tensor.
     pub(super) fn tensor(&self) -> Result<&Tensor> {
         match &self.source {
             Source::Own | Source::Fill(_) => Ok(&self.own),
@@ -132,14 +133,15 @@ impl InputSlot {
         }
     }
 
-    /// Sets the source of the next run. Returns the previous source: the caller must drop it without a lock.
+    /// Sets the source of the next run. Returns the previous source. The caller must drop it while no lock is held.
     #[must_use]
     pub(super) fn replace_source(&mut self, source: Source) -> Source {
         self.is_given |= !matches!(source, Source::Own);
         std::mem::replace(&mut self.source, source)
     }
 
-    /// Checks a value and stores it in [`InputSlot::staged`]. Everything that can fail happens here, except a copy in place.
+    /// Checks a value and stores it in [`InputSlot::staged`]. Every later step of setting inputs succeeds, except a copy into the request's
+    /// own tensor.
     fn stage(&mut self, device: &mut dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         if self.staged.is_some() {
             let message = format!("input {}: expected one value, got two in one call; name each input once", self.port);
@@ -170,7 +172,7 @@ impl InputSlot {
         Ok(())
     }
 
-    /// Copies the values of a staged copy in place.
+    /// If the staged value must be copied into the request's own tensor, copies it.
     fn copy_staged(&mut self, input: &Input<'_>) -> Result<()> {
         let (Input::Copy(values), Some(Staged::Place(..))) = (input, &self.staged) else { return Ok(()) };
         let Some(Staged::Place(bytes, shape)) = self.staged.take() else { return Ok(()) };
@@ -188,7 +190,7 @@ impl InputSlot {
         Ok(())
     }
 
-    /// Sets the staged value.
+    /// Makes the staged value the source of the next run.
     fn commit(&mut self) {
         let source = match self.staged.take() {
             None => return,
@@ -200,8 +202,8 @@ impl InputSlot {
             }
         };
         self.is_given = true;
-        // Two lists alternate: one holds the batch, the other one is empty and kept for the next batch. The second list is allocated
-        // together with the first.
+        // Two lists alternate: one holds the slices of the present batch, and the other one is empty and kept for the next batch. The
+        // second list is allocated together with the first one.
         let n_slices = if let Source::Batch(list) = &source { list.len() } else { 0 };
         self.list = match self.replace_source(source) {
             Source::Batch(mut list) => {
@@ -213,14 +215,14 @@ impl InputSlot {
         };
     }
 
-    /// Releases the slices of a batch. The list keeps its capacity for the next batch.
+    /// Releases the slices of a batch. Their list keeps its capacity for the next batch.
     pub(super) fn forget_slices(&mut self) {
         if let Source::Batch(slices) = &mut self.source {
             slices.clear();
         }
     }
 
-    /// The tensor that the device reads in a run.
+    /// Returns the tensor that the device reads in a run.
     pub(super) fn read(&self) -> &Tensor {
         match (&self.source, &self.lease) {
             (_, Some(InputLease::Read(bytes))) => self.leased.get_or_init(|| bytes.tensor()),
@@ -229,7 +231,7 @@ impl InputSlot {
         }
     }
 
-    /// Whether the run that holds the leases reads any element of this tensor.
+    /// Returns whether the run that holds the leases reads any element of this tensor.
     fn reads_elements_of(&self, tensor: &Tensor) -> bool {
         let reads = match &self.lease {
             Some(InputLease::Read(bytes)) => bytes.overlaps(tensor),
@@ -262,7 +264,7 @@ impl InputSlot {
         }
     }
 
-    /// The shape that the input gets if it is set to these values.
+    /// Returns the shape that the input gets if it is set to these values.
     fn shape_of(&self, values: &dyn Values) -> Result<Shape> {
         let Some(n_values) = values.flat_len() else {
             check_fits("input", &self.port, self.port.element, values.shape())?;
@@ -284,7 +286,7 @@ impl InputSlot {
         }
     }
 
-    /// The shape of the batch that these slices form.
+    /// Checks slices, and returns the shape of the batch that they form.
     fn check_slices(&self, slices: &[Tensor]) -> Result<Shape> {
         let port = &self.port;
         let fail = |message: String| Err(Error::new(ErrorKind::Tensor, format!("input {port}: {message}")).with_port(port.name()));
@@ -322,7 +324,7 @@ impl InputSlot {
         error.context(format!("input {}", self.port)).with_port(self.port.name())
     }
 
-    /// Sets the shape of the request's own tensor. Keeps its memory if that is large enough.
+    /// Sets the shape of the request's own tensor. Allocates new memory only if the present memory is too small.
     fn place_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<()> {
         if self.own.shape() == shape {
             return Ok(());
@@ -338,12 +340,12 @@ impl InputSlot {
         }
     }
 
-    /// Leases the request's own tensor for writing, with this shape. Keeps its memory if that is large enough.
+    /// Leases the request's own tensor for writing, with this shape. Allocates new memory only if the present memory is too small.
     fn lease_own(&mut self, device: &mut dyn DeviceRequest, shape: Shape) -> Result<BytesMut> {
         check_fits("input", &self.port, self.port.element, &shape)?;
         let needed_bytes = shape.n_elements().and_then(|n_elements| n_elements.checked_mul(self.port.element.size()));
         if needed_bytes.is_none_or(|needed| needed > self.own.capacity_bytes()) {
-            // Handles of the previous, smaller tensor keep its memory.
+            // Other handles of the previous, smaller tensor may exist. They keep its memory.
             let own = device.allocate_input(self.device_idx, shape)?;
             let lease = own.bytes_mut().map_err(|error| self.named(error.into()))?;
             self.own = own;
@@ -393,8 +395,8 @@ impl InputSlot {
                 let bytes = tensor.elements().map_err(|error| self.named(error.into()))?;
                 check_fits("input", &self.port, tensor.element(), bytes.layout().shape())?;
                 if is_index(self.port.element) && tensor.memory_kind() == MemoryKind::Shared {
-                    // Engines check an index first and use it later. Another process could change the shared memory in between, so engines
-                    // get a copy.
+                    // Engines first check that an index is in range, and use it later. Another process could change the shared memory in
+                    // between, so the engine gets a copy of the indices.
                     let mut own = self.lease_own(device, *bytes.layout().shape())?;
                     bytes.copy_to(&mut own).map_err(|error| self.named(error.into()))?;
                     self.slices.push(bytes);
@@ -407,7 +409,7 @@ impl InputSlot {
         Ok(())
     }
 
-    /// Writes the request's own tensor, if the source is a batch or a filler.
+    /// If the source is a batch or a filler, writes its values into the request's own tensor.
     fn fill(&mut self) -> Result<()> {
         let Some(InputLease::Fill(mut bytes)) = self.lease.take_if(|lease| matches!(lease, InputLease::Fill(_))) else { return Ok(()) };
         match &mut self.source {
@@ -423,7 +425,7 @@ impl InputSlot {
     }
 }
 
-/// The expected shape of a slice, for messages. Open axes of the port take their extent from the first slice.
+/// Returns the expected shape of a slice, for messages. On axes where the port is open, the first slice sets the expected extent.
 fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     let dims = port.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
         (0, _) => Dim::Fixed(1),
@@ -433,12 +435,12 @@ fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     PartialShape::new(dims.collect()).expect("as many axes as the port has")
 }
 
-/// Whether engines use values of this type as positions in memory, as ONNX's `Gather` does.
+/// Returns whether engines may use values of this type as positions in memory, as ONNX's `Gather` does.
 fn is_index(element: ElementType) -> bool {
     matches!(element, ElementType::I32 | ElementType::I64 | ElementType::U32 | ElementType::U64)
 }
 
-/// The shape with another extent of its first axis. The shape must have at least one axis.
+/// Returns the shape with a different extent of its first axis. The shape must have at least one axis.
 fn with_first(shape: &Shape, extent: usize) -> Shape {
     let mut dims = [0; MAX_RANK];
     dims[..shape.len()].copy_from_slice(shape);
@@ -451,14 +453,14 @@ impl OutputSlot {
         Self { port, tensor, own: true, spare: None, lease: None, remote: None }
     }
 
-    /// Sets a tensor of the user as the output. Returns the previous tensor: the caller must drop it without a lock.
+    /// Sets a tensor of the user as the output. Returns the previous tensor. The caller must drop it while no lock is held.
     pub(super) fn replace(&mut self, tensor: Tensor) -> Tensor {
         self.own = false;
         std::mem::replace(&mut self.tensor, tensor)
     }
 
-    /// Takes the tensor out and replaces it with a new one, if the tensor belongs to the request. Returns a copy of a tensor that the user
-    /// set.
+    /// Returns a tensor with the values of the output, which no later run of this request writes. If the tensor belongs to the request,
+    /// returns this tensor and puts a new one in its place. If the user set the tensor, returns a copy.
     pub(super) fn give_away(&mut self) -> Result<Tensor> {
         let other = Tensor::new(self.tensor.element(), self.tensor.shape())?;
         if self.own {
@@ -484,7 +486,8 @@ impl OutputSlot {
                 );
                 return Err(Error::new(ErrorKind::Conflict, message).with_port(self.port.name()));
             }
-            // Allocate a new tensor if the spare tensor is an input as well, or is leased by a reader.
+            // The run reads the present tensor as an input, so it writes the spare tensor. If there is no spare tensor, or if it is leased,
+            // allocate a new one.
             let other = match self.spare.take().filter(|spare| spare.elements_mut().is_ok()) {
                 Some(spare) => spare,
                 None => Tensor::new(self.tensor.element(), self.tensor.shape())?,
@@ -497,7 +500,7 @@ impl OutputSlot {
         } else {
             match self.tensor.elements_mut() {
                 Ok(lease) => self.lease = Some(lease),
-                // The output gets new memory once its shape is known. The readers keep the present memory.
+                // The output gets new memory once its shape is known. The readers that lease the present memory keep it.
                 Err(_) if expected.is_none() && self.own && self.tensor.may_leave_its_readers() => {}
                 Err(error) => return Err(self.named(error)),
             }
@@ -508,7 +511,8 @@ impl OutputSlot {
         }
     }
 
-    /// Gives the output the computed shape. Shape and lease change in one step, so no other thread sees only one of the changes.
+    /// Gives the output the computed shape. The shape and the lease change in one step, so no other thread sees the new shape with the old
+    /// lease.
     fn reshape(&mut self, shape: &[usize]) -> Result<()> {
         self.check_computed(shape)?;
         let shape = Shape::new(shape);
@@ -524,12 +528,13 @@ impl OutputSlot {
     }
 }
 
-/// The tensors of a request, and the leases of a run on them. Slots of the model's ports come first, then slots of its variables.
+/// The tensors of a request, and the leases of a run on them. In both lists, the slots of the visible ports come first, then the slots of
+/// variables.
 pub(super) struct RunIo {
     pub(super) inputs: Vec<InputSlot>,
     pub(super) outputs: Vec<OutputSlot>,
     pub(super) places: Arc<Places>,
-    /// The number of the frame from which the input of the run is made, for traces.
+    /// The number of the video frame from which the inputs of the run are made, for traces.
     pub(super) frame: Option<u64>,
 }
 
@@ -546,7 +551,7 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn new(n_inputs: usize, n_outputs: usize, variables: &[VariablePorts]) -> Self {
-        // The ports of the model keep their order. The ports of variables follow, in the order of the variables.
+        // Visible ports keep their order from the model. The ports of variables follow, in the order of the variables.
         let place = |n_ports: usize, variable_ports: Vec<usize>| {
             let visible = (0..n_ports).filter(|port_idx| !variable_ports.contains(port_idx));
             let order: Vec<usize> = visible.chain(variable_ports.iter().copied()).collect();
@@ -558,19 +563,19 @@ impl Places {
         Self { inputs, outputs, variables }
     }
 
-    /// The number of inputs and outputs that are not variables.
+    /// Returns the number of inputs and the number of outputs that do not belong to variables.
     pub(super) fn n_visible(&self) -> (usize, usize) {
         (self.inputs.len() - self.variables.len(), self.outputs.len() - self.variables.len())
     }
 }
 
 impl RunIo {
-    /// The inputs that are not variables.
+    /// Returns the inputs that do not belong to variables.
     pub(super) fn visible_inputs(&self) -> &[InputSlot] {
         &self.inputs[..self.places.n_visible().0]
     }
 
-    /// The outputs that are not variables.
+    /// Returns the outputs that do not belong to variables.
     pub(super) fn visible_outputs(&self) -> &[OutputSlot] {
         &self.outputs[..self.places.n_visible().1]
     }
@@ -580,14 +585,15 @@ impl RunIo {
         &mut self.outputs[..self.places.n_visible().1]
     }
 
-    /// Passes the variables that the run wrote to the next run: swaps the input and output tensor of each variable, without a copy.
+    /// Passes the values of the variables from this run to the next run: swaps the input and output tensor of each variable, without a
+    /// copy.
     pub(super) fn commit_variables(&mut self) {
         for (input_idx, output_idx) in &self.places.variables {
             std::mem::swap(&mut self.inputs[*input_idx].own, &mut self.outputs[*output_idx].tensor);
         }
     }
 
-    /// A copy of the current value of a variable.
+    /// Returns a copy of the current value of a variable.
     pub(super) fn variable(&self, variable_idx: usize) -> Result<Tensor> {
         let own = &self.inputs[self.places.variables[variable_idx].0].own;
         let copy = Tensor::new(own.element(), own.shape())?;
@@ -595,7 +601,7 @@ impl RunIo {
         Ok(copy)
     }
 
-    /// Sets a variable to the values of `state`. `None` sets it to zeros, with an extent of 0 on each open axis.
+    /// Sets a variable to the values of `state`. If `state` is `None`, sets it to zeros, with an extent of 0 on each open axis.
     pub(super) fn set_variable(&mut self, device: &mut dyn DeviceRequest, variable_idx: usize, state: Option<&Tensor>) -> Result<()> {
         let slot = &mut self.inputs[self.places.variables[variable_idx].0];
         match state {
@@ -605,7 +611,7 @@ impl RunIo {
                     slot.place_own(device, state.shape())?;
                     return Ok(state.copy_to(&slot.own)?);
                 }
-                // `state` is leased first, so that the variable is unchanged if the lease fails.
+                // Lease `state` before the variable, so that the variable is unchanged if this lease fails.
                 let state = state.elements()?;
                 Ok(state.copy_to(&mut slot.lease_own(device, *state.layout().shape())?)?)
             }
@@ -638,7 +644,8 @@ impl RunIo {
         Ok(())
     }
 
-    /// Checks that a new output tensor shares no element with another output, or with the request's own tensor of an input.
+    /// Checks that a new output tensor shares no element with the tensor of another output, or with the own tensor of an input. `others`
+    /// are the output tensors that the same call sets.
     pub(super) fn check_new_output(&self, output_idx: usize, tensor: &Tensor, others: &[(usize, Tensor)]) -> Result<()> {
         let port = &self.outputs[output_idx].port;
         let will_be = |idx: usize| others.iter().rfind(|(of, _)| *of == idx).map_or(&self.outputs[idx].tensor, |(_, tensor)| tensor);
@@ -683,8 +690,8 @@ impl RunIo {
         self.outputs.iter_mut().try_for_each(|slot| slot.lease(&self.inputs))
     }
 
-    /// The error for an input that cannot be leased because another input of the same request uses its memory. The error has the kind
-    /// `Conflict` instead of `Busy`, because waiting would not help.
+    /// Returns the error for an input that cannot be leased because an earlier input of the same request uses its memory. The kind of this
+    /// error is `Conflict` instead of `Busy`, because waiting would not help.
     fn own_conflict(&self, input_idx: usize) -> Option<Error> {
         let slot = &self.inputs[input_idx];
         let wanted = match &slot.source {
@@ -703,12 +710,12 @@ impl RunIo {
         Some(Error::new(ErrorKind::Conflict, message).with_port(slot.port.name()))
     }
 
-    /// Writes the inputs whose source is a filler or a batch.
+    /// Writes the inputs whose source is a filler or a batch into the request's own tensors.
     pub(super) fn fill(&mut self) -> Result<()> {
         self.inputs.iter_mut().try_for_each(InputSlot::fill)
     }
 
-    /// Ends all leases.
+    /// Ends all leases of the run.
     pub(super) fn release(&mut self) {
         for slot in &mut self.inputs {
             slot.lease = None;
@@ -719,7 +726,7 @@ impl RunIo {
     }
 }
 
-/// The inputs and outputs of a run, as a device sees them.
+/// The inputs and outputs of a run for a device, in the order of the ports that the device compiled.
 pub struct DeviceIo<'a> {
     pub(super) io: &'a mut RunIo,
 }
@@ -731,37 +738,38 @@ impl fmt::Debug for DeviceIo<'_> {
 }
 
 impl DeviceIo<'_> {
-    /// Number of inputs.
+    /// Returns the number of inputs, including those of variables.
     pub fn n_inputs(&self) -> usize {
         self.io.inputs.len()
     }
 
-    /// Number of outputs.
+    /// Returns the number of outputs, including those of variables.
     pub fn n_outputs(&self) -> usize {
         self.io.outputs.len()
     }
 
-    /// Whether all inputs and outputs are in host memory.
+    /// Returns whether all inputs and outputs are in host memory.
     pub(super) fn is_on_host(&self) -> bool {
         self.io.inputs.iter().all(|slot| matches!(slot.lease, Some(InputLease::Read(_))))
             && self.io.outputs.iter().all(|slot| slot.remote.is_none())
     }
 
-    /// Whether a tensor, values or a filler were set for this input. If none of these was set, an input of dynamic shape has no elements.
+    /// Returns whether a tensor, values or a filler were ever set for this input. If not, an input of dynamic shape has no elements.
     pub fn is_given(&self, input_idx: usize) -> bool {
         self.io.inputs[self.io.places.inputs[input_idx]].is_given
     }
 
-    /// The tensor of an input, with the memory and layout that it had when the run started.
+    /// Returns the tensor of an input, with the memory and layout that it had when the run started.
     pub fn input_tensor(&self, input_idx: usize) -> &Tensor {
         self.io.inputs[self.io.places.inputs[input_idx]].read()
     }
 
-    /// The bytes of an input, leased for the whole run. The strides are arbitrary. The gaps between rows are not leased, see
-    /// [`Tensor::elements`].
+    /// Returns the bytes of an input, which are leased for the whole run. The strides are arbitrary. The gaps between rows are not leased,
+    /// see [`Tensor::elements`].
     ///
     /// # Panics
-    /// Panics if the input is in device memory. A device that accepts such tensors must check [`DeviceIo::input_tensor`] first.
+    /// Panics if the input is in device memory. A device that accepts tensors in device memory must look at [`DeviceIo::input_tensor`]
+    /// first.
     pub fn input(&self, input_idx: usize) -> &Bytes {
         match &self.io.inputs[self.io.places.inputs[input_idx]].lease {
             Some(InputLease::Read(bytes)) => bytes,
@@ -770,11 +778,12 @@ impl DeviceIo<'_> {
         }
     }
 
-    /// The bytes of an output, which gets this shape. A tensor that is too small grows. The gaps between rows are not leased, see
+    /// Gives an output this shape, and returns its bytes. If the tensor is too small, it grows. The gaps between rows are not leased, see
     /// [`Tensor::elements_mut`].
     ///
     /// # Errors
-    /// Returns `Device` if the port does not admit the shape; `Tensor` if a tensor of the user cannot have this shape.
+    /// Returns `Device` if the port does not admit the shape. Returns `Tensor` if the user set the tensor and it cannot have this shape, or
+    /// if it is in device memory.
     pub fn output(&mut self, output_idx: usize, shape: &[usize]) -> Result<&mut BytesMut> {
         let slot = &mut self.io.outputs[self.io.places.outputs[output_idx]];
         if slot.lease.as_ref().is_none_or(|lease| **lease.layout().shape() != *shape) {
@@ -783,10 +792,10 @@ impl DeviceIo<'_> {
         slot.lease.as_mut().ok_or_else(|| unseen("output", &slot.port, &slot.tensor))
     }
 
-    /// The tensor of an output, which gets this shape. For devices that write into their own memory.
+    /// Gives an output this shape, and returns its tensor. For devices that write into their own memory.
     ///
     /// # Errors
-    /// The errors of [`DeviceIo::output`].
+    /// Returns the errors of [`DeviceIo::output`], except that a tensor in device memory is no error.
     pub fn output_tensor(&mut self, output_idx: usize, shape: &[usize]) -> Result<&Tensor> {
         let slot_idx = self.io.places.outputs[output_idx];
         if self.io.outputs[slot_idx].remote.is_none() {
@@ -814,7 +823,7 @@ pub(super) fn check_memory(kind: &str, port: &Port, tensor: &Tensor, device: &dy
     }
 }
 
-/// Checks that a tensor of this type and shape fits the port.
+/// Checks that the port accepts a tensor of this type and shape.
 pub(super) fn check_fits(kind: &str, port: &Port, element: ElementType, shape: &[usize]) -> Result<()> {
     if element == port.element && port.shape.admits(shape) { Ok(()) } else { Err(mismatch(kind, port, element, shape)) }
 }

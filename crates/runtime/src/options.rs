@@ -1,5 +1,5 @@
-//! Parses options such as `performance=latency,threads=2,OPENVINO.NUM_STREAMS=2`. The options of all devices have plain names. The options
-//! of one engine have the prefix of that engine.
+//! Parses options such as `performance=latency,threads=2,OPENVINO.NUM_STREAMS=2`. Options that roiflow defines for all devices have plain
+//! names. Options of one engine have the prefix of that engine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,7 +72,8 @@ impl Config {
     /// Sets all options of a list such as `performance=latency,threads=2`. Empty parts are skipped.
     ///
     /// # Errors
-    /// The errors of [`Config::set`]; and `Config` if a part has no `=`. After an error, the options before the invalid part are set.
+    /// Returns the errors of [`Config::set`]. Also returns `Config` if a part has no `=`. After an error, the options before the invalid
+    /// part are set.
     pub fn set_all(&mut self, list: &str) -> Result<()> {
         for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, value) =
@@ -82,13 +83,13 @@ impl Config {
         Ok(())
     }
 
-    /// The options of this engine in [`Config::engine_options`], without the prefix.
+    /// Returns the options of this engine from [`Config::engine_options`], without the prefix.
     pub fn options_of(&self, engine: &str) -> impl Iterator<Item = (&str, &str)> {
         let own = self.engine_options.iter().filter_map(move |(name, value)| Some((name.split_once('.')?, value)));
         own.filter(move |((prefix, _), _)| *prefix == engine).map(|((_, name), value)| (name, value.as_str()))
     }
 
-    /// Checks that all prefixes of engine options are in `engines`.
+    /// Checks that the prefix of each engine option is one of `engines`.
     pub(super) fn check_engines<'a>(&self, engines: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let is_known = |name: &str| name.split_once('.').is_some_and(|(prefix, _)| engines.clone().any(|engine| engine == prefix));
         match self.engine_options.keys().find(|name| !is_known(name)) {

@@ -13,14 +13,14 @@ use crate::tensor::{ElementType, MAX_RANK, Shape};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Port {
-    /// Tensor names. Messages show the first name.
+    /// The names of the tensor in the model. Messages show the first name.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::texts"))]
     pub names: Vec<Arc<str>>,
     /// The element type of tensors for this port.
     pub element: ElementType,
     /// The partial shape of tensors for this port.
     pub shape: PartialShape,
-    /// The declared meaning of the axes ([`Model::with_axes`](super::Model::with_axes)).
+    /// The meaning of the axes, if the caller declared it with [`Model::with_axes`](super::Model::with_axes).
     #[cfg_attr(feature = "serde", serde(default))]
     pub axes: Option<Axes>,
 }
@@ -31,7 +31,7 @@ impl Port {
         Self { names: vec![name.into()], element, shape: shape.into(), axes: None }
     }
 
-    /// The first name, which messages show.
+    /// Returns the first name, which messages show.
     pub fn name(&self) -> &str {
         self.names.first().map_or("(no name)", |name| name)
     }
@@ -60,7 +60,7 @@ pub enum Dim {
 }
 
 impl Dim {
-    /// Whether a tensor with this extent matches.
+    /// Returns whether a tensor may have this extent on the axis.
     pub fn admits(&self, extent: usize) -> bool {
         match *self {
             Self::Fixed(fixed) => extent == fixed,
@@ -69,7 +69,7 @@ impl Dim {
         }
     }
 
-    /// Whether the extent is dynamic.
+    /// Returns whether the extent is dynamic.
     pub fn is_open(&self) -> bool {
         !matches!(self, Self::Fixed(_))
     }
@@ -136,7 +136,7 @@ impl PartialShape {
         }
     }
 
-    /// The extents.
+    /// Returns the extents.
     pub fn dims(&self) -> &[Dim] {
         &self.0
     }
@@ -146,12 +146,12 @@ impl PartialShape {
         Self(vec![Dim::Dynamic; self.0.len()])
     }
 
-    /// The shape, if no extent is dynamic; otherwise `None`.
+    /// Returns the shape, if no extent is dynamic; otherwise `None`.
     pub fn to_static(&self) -> Option<Shape> {
         self.with_dynamic(|_| None)
     }
 
-    /// The shape in which the extent of each dynamic axis is the result of `extent`. `None` if `extent` returns `None`.
+    /// Returns the shape in which each dynamic axis has the extent that `extent` returns for it. Returns `None` if `extent` returns `None`.
     pub fn with_dynamic(&self, mut extent: impl FnMut(usize) -> Option<usize>) -> Option<Shape> {
         let mut dims = [0; MAX_RANK];
         for (axis, dim) in self.0.iter().enumerate() {
@@ -163,7 +163,7 @@ impl PartialShape {
         Some(Shape::new(&dims[..self.0.len()]))
     }
 
-    /// Whether a tensor of this shape matches.
+    /// Returns whether a tensor may have this shape.
     pub fn admits(&self, shape: &[usize]) -> bool {
         shape.len() == self.0.len() && self.0.iter().zip(shape).all(|(dim, &extent)| dim.admits(extent))
     }
@@ -175,7 +175,8 @@ impl From<Shape> for PartialShape {
     }
 }
 
-/// `PartialShape::from([Dim::from(1..=8), 3.into(), (..).into()])`, or with fixed extents only: `PartialShape::from([1, 3, 224, 224])`.
+/// Write `PartialShape::from([Dim::from(1..=8), 3.into(), (..).into()])`, or `PartialShape::from([1, 3, 224, 224])` if all extents are
+/// fixed.
 impl<D: Into<Dim>, const N: usize> From<[D; N]> for PartialShape {
     fn from(dims: [D; N]) -> Self {
         const { assert!(N <= MAX_RANK, "a port has at most MAX_RANK axes") };
@@ -194,16 +195,16 @@ impl fmt::Display for PartialShape {
     }
 }
 
-/// The layout of a port: one letter for each axis, as in `NCHW`. `?` stands for an axis without a declared meaning, and `...` for any
-/// number of such axes.
+/// The meaning of the axes of a port: one letter for each axis, as in `NCHW`. `?` stands for an axis without a declared meaning, and `...`
+/// for any number of such axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Axes(String);
 
 impl Axes {
-    /// The index of the batch axis `N`; `None` if there is none.
+    /// Returns the index of the batch axis `N`; `None` if there is none.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Tensor`] if the layout does not fit this number of axes.
+    /// Returns [`ErrorKind::Tensor`] if the declared axes do not fit this number of axes.
     pub fn batch_axis(&self, rank: usize) -> Result<Option<usize>> {
         let (front, back) = self.0.split_once("...").unwrap_or((&self.0, ""));
         let n_named = front.chars().count() + back.chars().count();
@@ -238,16 +239,16 @@ impl fmt::Display for Axes {
     }
 }
 
-/// Selects an input or output.
+/// A key that selects an input or output.
 #[derive(Debug, Clone, Copy)]
 pub enum PortKey<'a> {
     /// The port with this tensor name.
     Name(&'a str),
     /// The port at this index.
     Index(usize),
-    /// This port.
+    /// The port that equals this port.
     Port(&'a Port),
-    /// The only port.
+    /// The only port, if there is exactly one.
     Only,
 }
 
@@ -283,7 +284,7 @@ impl<'a> From<&'a String> for PortKey<'a> {
 
 /// A type that can be a key in a list or map of inputs.
 pub trait AsPortKey {
-    /// The key.
+    /// Returns the value as a key.
     fn as_port_key(&self) -> PortKey<'_>;
 }
 
@@ -324,12 +325,12 @@ impl AsPortKey for () {
 }
 
 impl PortKey<'_> {
-    /// The index of the selected port in `ports`. `kind` is "input" or "output", for messages.
+    /// Returns the index of the selected port in `ports`. `kind` is "input" or "output", for messages.
     pub(crate) fn find(self, kind: &str, ports: &[Port]) -> Result<usize> {
         self.find_in(kind, ports.iter())
     }
 
-    /// Same as [`PortKey::find`], but for ports that are not in one slice.
+    /// Same as [`PortKey::find`], but takes an iterator, for ports that are not in one slice.
     pub(crate) fn find_in<'p>(self, kind: &str, mut ports: impl ExactSizeIterator<Item = &'p Port> + Clone) -> Result<usize> {
         let all = ports.clone();
         let names = || all.clone().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");

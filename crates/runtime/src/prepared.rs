@@ -1,7 +1,7 @@
-//! Splits a run into parts, for bindings to other languages. First prepare the run. Then either start it, or run it on the calling thread
-//! and read its outputs before the request becomes idle.
+//! Splits a run into parts, for bindings to other languages. [`InferRequest::prepare`] prepares the run. [`PreparedRun::start`] then starts
+//! it. Alternatively, [`PreparedRun::run`] runs it on the calling thread, and its outputs can be read before the request becomes idle.
 //!
-//! Between the parts the request is running: its tensors belong to the run, and accesses by other callers fail with `Busy`.
+//! Between these parts, the request is running: its tensors belong to the run, and accesses by other callers fail with `Busy`.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use super::run::Shared;
 use super::steps::Body;
 use super::{InferRequest, Inputs, Result, Results};
 
-/// A run whose inputs are set and whose tensors are leased. [`PreparedRun::start`] or [`PreparedRun::run`] continues it. Dropping it
-/// cancels the run.
+/// A run whose inputs are set and whose tensors are leased. [`PreparedRun::start`] or [`PreparedRun::run`] continues it. Dropping a
+/// `PreparedRun` that was not continued cancels the run.
 pub struct PreparedRun {
     request: InferRequest,
     /// `None` after the run was started.
@@ -21,7 +21,7 @@ pub struct PreparedRun {
 /// A run whose steps have ended. Dropping this value makes the request idle.
 pub struct EndedRun {
     request: InferRequest,
-    /// Taken out by the drop.
+    /// `None` only while the value is dropped.
     body: Option<Box<Body>>,
 }
 
@@ -30,7 +30,7 @@ impl InferRequest {
     /// [`PreparedRun::start`].
     ///
     /// # Errors
-    /// The errors of [`InferRequest::start_async`].
+    /// Returns the errors of [`InferRequest::start_async`].
     pub fn prepare(&self, inputs: impl Inputs, calls_back: bool) -> Result<PreparedRun> {
         let body = self.begin(&inputs, calls_back)?;
         Ok(PreparedRun { request: self.clone(), body: Some(body) })
@@ -45,7 +45,8 @@ impl PreparedRun {
         }
     }
 
-    /// Runs on the calling thread, as [`InferRequest::infer`] does. The request stays busy for other callers until the result is dropped.
+    /// Runs on the calling thread, as [`InferRequest::infer`] does. The request stays busy for other callers until the [`EndedRun`] is
+    /// dropped.
     pub fn run(mut self) -> EndedRun {
         let body = self.body.take().map(|body| self.request.shared().run_held(body));
         EndedRun { request: self.request.clone(), body }
@@ -56,12 +57,12 @@ impl EndedRun {
     /// Returns `Ok` if the run succeeded.
     ///
     /// # Errors
-    /// The errors of steps and of the device.
+    /// Returns the error of the step or the device that failed.
     pub fn outcome(&self) -> Result<()> {
         self.body.as_ref().map_or(Ok(()), |body| body.outcome.clone())
     }
 
-    /// The outputs of this run, without a copy.
+    /// Returns the outputs of this run, without a copy.
     pub fn results(&self) -> Results {
         let body = self.body.as_ref().expect("only the drop takes it");
         let tensors = body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).enumerate().collect();
@@ -70,7 +71,7 @@ impl EndedRun {
 }
 
 impl Shared {
-    /// Runs all steps on the calling thread and releases the leases. The caller must call [`Shared::end`] afterwards.
+    /// Runs all steps on the calling thread and releases the leases. The request stays running until the caller calls [`Shared::end`].
     fn run_held(&self, mut body: Box<Body>) -> Box<Body> {
         self.run_steps(&mut body);
         let released = catch(format_args!("the end of a lease"), || body.io.release());

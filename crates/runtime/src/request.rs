@@ -1,5 +1,5 @@
 //! The inference request: a caller sets its inputs, starts it, waits for it, cancels it, and reads its results. The module `run` executes
-//! requests.
+//! the runs.
 
 use std::any::Any;
 use std::fmt;
@@ -23,16 +23,16 @@ use crate::tensor::{Element, Tensor, View, ViewMut};
 
 /// A handle to an inference request. Clones refer to the same request.
 ///
-/// Dropping the last handle stops the request; see [`runtime`](super).
+/// Dropping the last handle stops the request; see the life of a request in [`runtime`](super).
 #[derive(Clone)]
 pub struct InferRequest(Arc<Handle>);
 
-/// A weak handle to an inference request. A request's own callback captures this type, because a captured [`InferRequest`] would never be
-/// dropped.
+/// A weak handle to an inference request. A request's own callback must capture a weak handle: if it captured an [`InferRequest`], the
+/// request would keep itself alive and would never be dropped.
 #[derive(Debug, Clone)]
 pub struct WeakInferRequest(Weak<Handle>);
 
-/// Starting and waiting.
+/// Methods that start a run, wait for it and cancel it.
 impl InferRequest {
     pub(super) fn new(model: Arc<CompiledShared>, body: Box<Body>, ticket: Ticket) -> Self {
         Self(Handle::new(model, body, ticket))
@@ -44,21 +44,21 @@ impl InferRequest {
 
     /// Runs the model on the calling thread and returns when the outputs are complete. The callback is not called.
     ///
-    /// Sets `inputs` before the run; see [`Inputs`] for their forms. `()` keeps the inputs that are set.
+    /// Sets `inputs` before the run; see [`Inputs`] for the accepted forms. With `()`, all inputs keep their values.
     ///
     /// # Errors
-    /// Returns `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` if the
-    /// request belongs to a queue; and the errors of steps and of the device.
+    /// Returns `Busy` if the request is running or a tensor is in use. Returns `Tensor` if a tensor does not match its port. Returns
+    /// `OwnedByQueue` if the request belongs to a queue. Also returns the errors of steps and of the device.
     pub fn infer(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, false)?;
         self.shared().run_here(body)
     }
 
-    /// Starts a run and returns immediately. `inputs` have the same forms as in [`InferRequest::infer`].
+    /// Starts a run and returns immediately. `inputs` has the same forms as in [`InferRequest::infer`].
     ///
     /// # Errors
-    /// Returns `Busy` if the request is running or a tensor is in use; `Tensor` if a tensor does not match its port; `OwnedByQueue` if the
-    /// request belongs to a queue. After an error the request stays idle.
+    /// Returns `Busy` if the request is running or a tensor is in use. Returns `Tensor` if a tensor does not match its port. Returns
+    /// `OwnedByQueue` if the request belongs to a queue. After an error the request stays idle.
     pub fn start_async(&self, inputs: impl Inputs) -> Result<()> {
         let body = self.0.begin(&inputs, true)?;
         self.shared().pass_on(body);
@@ -88,7 +88,7 @@ impl InferRequest {
         self.run_then(inputs)
     }
 
-    /// Same as [`InferRequest::run`], but the future returns a `T` instead of [`Results`].
+    /// Same as [`InferRequest::run`], but the future returns a value of type `T` instead of [`Results`].
     pub(super) fn run_then<T>(&self, inputs: impl Inputs) -> RunFuture<T> {
         let shared = self.shared();
         match self.0.begin(&inputs, true) {
@@ -101,7 +101,7 @@ impl InferRequest {
         }
     }
 
-    /// Same as [`InferRequest::start_async`], and attaches `data` to the request. The callback of this run reads it with
+    /// Same as [`InferRequest::start_async`], but also attaches `data` to the request. The callback of this run reads the data with
     /// [`InferRequest::user_data`]. If the start fails, the request keeps the data that was attached before.
     ///
     /// ```
@@ -121,7 +121,7 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`InferRequest::start_async`].
+    /// Returns the errors of [`InferRequest::start_async`].
     pub fn start_with(&self, inputs: impl Inputs, data: Arc<dyn Any + Send + Sync>) -> Result<()> {
         let body = self.0.begin(&inputs, true)?;
         let previous = self.shared().guarded.lock().unwrap().user_data.replace(data);
@@ -130,8 +130,8 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Returns a future that is ready when the latest run is complete, or immediately if there was no run. Dropping the future does not
-    /// cancel the run. `request.await` does the same.
+    /// Returns a future that becomes ready when the latest run is complete, or that is ready immediately if there was no run. Dropping the
+    /// future does not cancel the run. `request.await` does the same.
     pub fn completed(&self) -> RunFuture {
         RunFuture::observing(self.clone())
     }
@@ -139,8 +139,8 @@ impl InferRequest {
     /// Blocks until the latest run is complete and its callback has returned. Returns immediately if no run was started.
     ///
     /// # Errors
-    /// Returns the error of the run to every waiting thread. Returns `WouldDeadlock` if it is called inside the request's own callback,
-    /// steps or fillers.
+    /// Returns the error of the run; each waiting thread gets it. Returns `WouldDeadlock` if the caller is inside the request's own
+    /// callback, steps or fillers.
     pub fn wait(&self) -> Result<()> {
         self.shared().wait_until(None).map(|_in_time| ())
     }
@@ -149,7 +149,7 @@ impl InferRequest {
     /// no run was ever started.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::wait`].
+    /// Returns the errors of [`InferRequest::wait`].
     pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
         match Deadline::after(timeout) {
             Some(deadline) => self.shared().wait_until(Some(deadline)),
@@ -160,35 +160,36 @@ impl InferRequest {
 
     /// Cancels the current run, which then ends with `Canceled` unless it is already complete. Has no effect on an idle request.
     ///
-    /// A run that waits in the queue of an executor ends immediately. A step that has started is not aborted. The run ends when that step
-    /// checks its [`CancelToken`](super::CancelToken) or returns, or when the engine stops, if the engine can be interrupted. No further
-    /// step starts. The callback is called on another thread.
+    /// A run that waits in the queue of an executor ends immediately. A step that has started is not aborted: the run ends when that step
+    /// checks its [`CancelToken`](super::CancelToken) or returns. If the engine can be interrupted, the run ends when the engine stops. No
+    /// further step starts. The callback is not called on the thread that calls `cancel`.
     pub fn cancel(&self) {
         self.shared().cancel_latest();
     }
 
-    /// Sets whether asynchronous runs of this request have priority over other runs that wait for the same workers. Use it, for example,
-    /// for classifiers of detected objects. Workers run at most 16 urgent tasks in a row while a task that is not urgent waits. The setting
-    /// applies to steps that are queued after this call.
+    /// Sets whether asynchronous runs of this request have priority over other runs that wait for the same workers. Set it, for example,
+    /// for classifiers of detected objects. While a task that is not urgent waits, workers run at most 16 urgent tasks in a row. The
+    /// setting applies to steps that are queued after this call.
     pub fn set_urgent(&self, is_urgent: bool) {
         self.shared().set_urgent(is_urgent);
     }
 
     /// Sets the callback of asynchronous runs. The callback gets the result or the error before waiting threads continue, and may start the
-    /// request again. The callback runs on a thread of an executor, so it should be short, unless the model was compiled with
-    /// [`Config::callback_thread`](super::Config::callback_thread). Until the callback returns, the request is busy for other threads.
+    /// request again. It is called on the thread that completed the run, so it should be short. If the model was compiled with
+    /// [`Config::callback_thread`](super::Config::callback_thread), it may be long. Until the callback returns, the request is busy for
+    /// other threads.
     ///
-    /// Callbacks of one request never run at the same time, so a callback may change captured variables. A callback that panicked is called
-    /// again for the next run.
+    /// The callbacks of one request never run at the same time, so a callback may change captured variables. If a callback panics, it is
+    /// still called for the next run.
     ///
-    /// The callback gets the request as an argument. Do not capture a strong handle, which would keep the request alive forever; capture
-    /// the weak handle of [`InferRequest::downgrade`].
+    /// The callback gets the request as an argument. Do not capture a strong handle, because it would keep the request alive forever.
+    /// Capture the weak handle of [`InferRequest::downgrade`] instead.
     ///
     /// # Errors
-    /// Returns `Busy` while the request runs; `OwnedByQueue` for a request of a queue.
+    /// Returns `Busy` while the request runs. Returns `OwnedByQueue` for a request of a queue.
     pub fn set_callback(&self, callback: impl FnMut(&InferRequest, Result<()>) + Send + 'static) -> Result<()> {
-        // The lock is never contended: if a run ends while the callback is running, the same thread calls the callback for that run
-        // afterwards.
+        // No thread ever waits for this lock, because only one thread at a time calls the callback: if a run ends while the callback is
+        // executed for an earlier run, the same thread calls the callback again afterwards.
         let callback = Mutex::new(callback);
         let callback = move |request: &InferRequest, result: Result<()>| {
             let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +207,7 @@ impl InferRequest {
     /// Removes the callback.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::set_callback`].
+    /// Returns the errors of [`InferRequest::set_callback`].
     pub fn clear_callback(&self) -> Result<()> {
         let previous = {
             let mut guarded = self.shared().guarded.lock().unwrap();
@@ -217,7 +218,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Attaches user data to the request for its callback. Drops the previous data.
+    /// Attaches user data to the request, which its callback can read. Drops the previous data.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -231,29 +232,30 @@ impl InferRequest {
         Ok(())
     }
 
-    /// The data that [`InferRequest::set_user_data`] attached, if its type is `T`. Available while the request runs.
+    /// Returns the data that [`InferRequest::set_user_data`] or [`InferRequest::start_with`] attached, if its type is `T`. Available also
+    /// while the request runs.
     pub fn user_data<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.shared().guarded.lock().unwrap().user_data.clone()?.downcast().ok()
     }
 }
 
-/// Tensors.
+/// Methods for the ports and tensors.
 impl InferRequest {
-    /// The inputs of the model, in order.
+    /// Returns the input ports of the model, in order.
     pub fn model_inputs(&self) -> &[Port] {
         &self.model().info.inputs
     }
 
-    /// The outputs of the model, in order.
+    /// Returns the output ports of the model, in order.
     pub fn model_outputs(&self) -> &[Port] {
         &self.model().outputs
     }
 
-    /// The tensor of an input or output. Searches the inputs first. The values of the tensor change only during a run.
+    /// Returns the tensor of an input or output. Searches the inputs first. The runtime changes the values of the tensor only during a run.
     ///
     /// # Errors
-    /// Returns `NotFound` if the model has no such port; `Busy` while the request runs; `Tensor` if the input is set to a list of tensors,
-    /// see [`InferRequest::set_tensors`].
+    /// Returns `NotFound` if the model has no such port. Returns `Busy` while the request runs. Returns `Tensor` if a batch of tensors was
+    /// set for the input, see [`InferRequest::set_tensors`].
     pub fn tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let key = key.into();
         self.input_tensor(key).or_else(|error| match error.kind() {
@@ -262,27 +264,27 @@ impl InferRequest {
         })
     }
 
-    /// The tensor of an input. The key is a name, an index, a port, or `()` for the only input.
+    /// Returns the tensor of an input. The key is a name, an index, a port, or `()` for the only input.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::tensor`].
+    /// Returns the errors of [`InferRequest::tensor`].
     pub fn input_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         self.shared().with_body(|body| body.io.inputs[input_idx].tensor().cloned())
     }
 
-    /// The tensor of an output. The key is a name, an index, a port, or `()` for the only output. If this tensor is set as an input of the
-    /// same request, the next run writes into another tensor. If the output is fed back in this way, call this method again after each run.
+    /// Returns the tensor of an output. The key is a name, an index, a port, or `()` for the only output. If this tensor is also set as an
+    /// input of the same request, the next run writes the output into a second tensor. In this case, call this method again after each run.
     ///
     /// # Errors
-    /// Returns `NotFound` if the model has no such port; `Busy` while the request runs.
+    /// Returns `NotFound` if the model has no such port. Returns `Busy` while the request runs.
     pub fn output_tensor<'a>(&self, key: impl Into<PortKey<'a>>) -> Result<Tensor> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         self.shared().with_body(|body| Ok(body.io.outputs[output_idx].tensor.clone()))
     }
 
-    /// The values of an output, without a copy: `request.output::<f32>("sum")?`. While the view exists, a start of the next run fails with
-    /// `Busy`, unless the output is dynamic.
+    /// Returns the values of an output, without a copy: `request.output::<f32>("sum")?`. While the view exists, a start of the next run
+    /// fails with `Busy`, unless the shape of the output is dynamic.
     ///
     /// ```
     /// # use roiflow::{devices, runtime::Config};
@@ -298,28 +300,29 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`InferRequest::output_tensor`]; `Tensor` if the element type is not `T`.
+    /// Returns the errors of [`InferRequest::output_tensor`]. Also returns `Tensor` if the element type is not `T`.
     pub fn output<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<View<T>> {
         Ok(self.output_tensor(key)?.view()?)
     }
 
-    /// A mutable view of an input, to write its values in place.
+    /// Returns a mutable view of an input, through which the caller writes values in place.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::input_tensor`]; `Tensor` if the element type is not `T`; `Busy` while another run reads the tensor.
+    /// Returns the errors of [`InferRequest::input_tensor`]. Also returns `Tensor` if the element type is not `T`, and `Busy` while a run
+    /// of another request reads the tensor.
     pub fn input_mut<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<ViewMut<T>> {
         Ok(self.input_tensor(key)?.view_mut()?)
     }
 
-    /// The tensors of all inputs, in order.
+    /// Returns the tensors of all inputs, in order.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::tensor`].
+    /// Returns the errors of [`InferRequest::tensor`].
     pub fn input_tensors(&self) -> Result<Vec<Tensor>> {
         self.shared().with_body(|body| body.io.visible_inputs().iter().map(|slot| slot.tensor().cloned()).collect())
     }
 
-    /// The tensors of all outputs, in order.
+    /// Returns the tensors of all outputs, in order.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -327,7 +330,7 @@ impl InferRequest {
         self.shared().with_body(|body| Ok(body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).collect()))
     }
 
-    /// All outputs of the latest run, without a copy. [`Results`] finds an output by name, index or port.
+    /// Returns all outputs of the latest run, without a copy. [`Results`] finds an output by name, index or port.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -336,10 +339,10 @@ impl InferRequest {
         Ok(Results::new(self.model().outputs.clone(), tensors))
     }
 
-    /// Same as [`InferRequest::results`], but returns only the outputs of `keys`, in that order.
+    /// Same as [`InferRequest::results`], but returns only the outputs that `keys` select, in the order of `keys`.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::results`]; and `NotFound` if the model has no such output.
+    /// Returns the errors of [`InferRequest::results`]. Also returns `NotFound` if the model has no such output.
     pub fn results_of<'a, K: Into<PortKey<'a>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Results> {
         let ports = &self.model().outputs;
         let found = keys.into_iter().map(|key| key.into().find("output", ports)).collect::<Result<Vec<usize>>>()?;
@@ -352,8 +355,8 @@ impl InferRequest {
     /// region of another tensor.
     ///
     /// # Errors
-    /// Returns `NotFound` if the model has no such port; `Tensor` if element type or shape do not match the port; `Unsupported` if the
-    /// device cannot use its memory; `Busy` while the request runs.
+    /// Returns `NotFound` if the model has no such port. Returns `Tensor` if element type or shape do not match the port. Returns
+    /// `Unsupported` if the device cannot use the memory of the tensor. Returns `Busy` while the request runs.
     pub fn set_input_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let set = |body: &mut Body| {
@@ -361,17 +364,17 @@ impl InferRequest {
             slot.check(&*body.device, &Input::Share(tensor.clone()))?;
             Ok(slot.replace_source(Source::Shared(tensor.clone())))
         };
-        // A remote tensor is set without the lock, because the device inspects its memory.
+        // Checking a tensor in device memory runs code of the device, so no lock may be held.
         let replaced = if tensor.is_remote() { self.shared().edit(set)? } else { self.shared().with_body(set)? };
-        drop(replaced); // Dropped outside the lock: the memory or the filler may be the user's, whose drop may run any code.
+        drop(replaced); // Dropped outside the lock: it may be a tensor or filler of the user, whose drop may run any code.
         Ok(())
     }
 
     /// Sets an output tensor. Runs write into its memory. If the port is dynamic, runs also set the shape of the tensor.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::set_input_tensor`]; and `Conflict` if the tensor shares memory with another output or with the
-    /// request's own input tensors.
+    /// Returns the errors of [`InferRequest::set_input_tensor`]. Also returns `Conflict` if the tensor shares memory with another output,
+    /// or with one of the request's own input tensors.
     pub fn set_output_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let output_idx = key.into().find("output", self.model_outputs())?;
         let set = |body: &mut Body| {
@@ -389,7 +392,7 @@ impl InferRequest {
     /// Sets an input or output tensor. Searches the inputs first.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::set_input_tensor`].
+    /// Returns the errors of [`InferRequest::set_input_tensor`] and [`InferRequest::set_output_tensor`].
     pub fn set_tensor<'a>(&self, key: impl Into<PortKey<'a>>, tensor: &Tensor) -> Result<()> {
         let key = key.into();
         match self.set_input_tensor(key, tensor) {
@@ -401,15 +404,15 @@ impl InferRequest {
     }
 
     /// Sets a batch of tensors as an input. Each tensor is one batch item with batch size 1, and may be a region of another tensor. The
-    /// number of tensors is the batch size; a port with a fixed batch size must have the same number.
+    /// number of tensors becomes the batch size. If the batch size of the port is fixed, both numbers must be equal.
     ///
-    /// When a run starts, the tensors are copied into the request's own tensor, so changes of their values before the start have an effect.
-    /// A list with one tensor has the same effect as [`InferRequest::set_tensor`]. A tensor that is set later replaces the batch.
+    /// When a run starts, it copies the tensors into the request's own tensor. So the run reads the values that the tensors have at that
+    /// time. A list with one tensor has the same effect as [`InferRequest::set_tensor`]. A tensor that is set later replaces the batch.
     ///
     /// # Errors
-    /// Returns `NotFound` if there is no such input; `Busy` while the request runs; `Tensor` if the list is empty, if the batch is not the
-    /// first axis of the port ([`Model::with_axes`](super::Model::with_axes)), if the number does not match, or if the element type or
-    /// shape of a tensor does not match.
+    /// Returns `NotFound` if there is no such input. Returns `Busy` while the request runs. Returns `Tensor` if the list is empty, if the
+    /// batch is not the first axis of the port ([`Model::with_axes`](super::Model::with_axes)), if the number of tensors does not match the
+    /// port, or if the element type or shape of a tensor does not match.
     pub fn set_tensors<'a>(&self, key: impl Into<PortKey<'a>>, slices: &[Tensor]) -> Result<()> {
         self.set_inputs(&[(key.into(), Input::Batch(slices))])
     }
@@ -417,7 +420,7 @@ impl InferRequest {
     /// Sets several inputs from a list, pairs or a map; see [`Inputs`]. If one value is invalid, no input is changed.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::set_input_tensor`] and [`InferRequest::set_tensors`].
+    /// Returns the errors of [`InferRequest::set_input_tensor`] and [`InferRequest::set_tensors`].
     pub fn set_inputs(&self, inputs: impl Inputs) -> Result<()> {
         self.shared().edit(|body| io_set(body, self.model_inputs(), &inputs))
     }
@@ -425,7 +428,7 @@ impl InferRequest {
     /// Sets several outputs from pairs of key and tensor. If one tensor is invalid, no output is changed.
     ///
     /// # Errors
-    /// The errors of [`InferRequest::set_output_tensor`].
+    /// Returns the errors of [`InferRequest::set_output_tensor`].
     pub fn set_output_tensors<'a, K: Into<PortKey<'a>>, V: AsRef<Tensor>>(&self, outputs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
         let mut found = Vec::new();
         for (key, tensor) in outputs {
@@ -459,7 +462,7 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`InferRequest::set_input_tensor`] and [`InferRequest::set_output_tensor`].
+    /// Returns the errors of [`InferRequest::set_input_tensor`] and [`InferRequest::set_output_tensor`].
     pub fn set_all(&self, tensors: impl Inputs) -> Result<()> {
         let (inputs, outputs) = (self.model_inputs(), self.model_outputs());
         let mut found: Vec<(usize, Tensor)> = Vec::new();
@@ -490,11 +493,11 @@ impl InferRequest {
         })
     }
 
-    /// Sets a filler for an input. In the first step of every run, the filler writes the input directly into memory that the device uses.
+    /// Sets a filler for an input. In the step `fill` of every run, the filler writes the input directly into memory that the device uses.
     /// The filler replaces a tensor that was set before, and a tensor that is set later replaces the filler.
     ///
     /// # Errors
-    /// Returns `NotFound` if the model has no such port; `Busy` while the request runs.
+    /// Returns `NotFound` if the model has no such port. Returns `Busy` while the request runs.
     pub fn set_input<'a>(&self, key: impl Into<PortKey<'a>>, fill: impl FillInput + 'static) -> Result<()> {
         let input_idx = key.into().find("input", self.model_inputs())?;
         let source = Source::Fill(Box::new(fill));
@@ -514,7 +517,7 @@ impl InferRequest {
         })
     }
 
-    /// Releases the tensors of batches. Inputs that had a batch must be set again before the next run.
+    /// Releases the tensors of batches. An input that had a batch then has an empty batch, so it must be set before the next run.
     pub(super) fn forget_slices(&self) -> Result<()> {
         self.shared().edit(|body| {
             body.io.inputs.iter_mut().for_each(InputSlot::forget_slices);
@@ -522,8 +525,8 @@ impl InferRequest {
         })
     }
 
-    /// Ends a run of [`CompiledModel::infer`] or [`CompiledModel::infer_async`]: returns the outputs and resets the request for the next
-    /// call.
+    /// Ends a run of [`CompiledModel::infer`] or [`CompiledModel::infer_async`]: returns the outputs, and resets inputs and variables for
+    /// the next call.
     pub(super) fn end_of_direct_run(&self, ran: Result<()>) -> Result<Results> {
         self.clear_inputs()?;
         self.reset_state()?;
@@ -531,7 +534,7 @@ impl InferRequest {
         self.take_outputs()
     }
 
-    /// Takes the output tensors out of the request. Copies only tensors that the user set.
+    /// Takes the output tensors out of the request. Copies an output only if the user set its tensor.
     pub(super) fn take_outputs(&self) -> Result<Results> {
         let tensors = self.shared().with_body(|body| {
             body.io.visible_outputs_mut().iter_mut().enumerate().map(|(idx, slot)| Ok((idx, slot.give_away()?))).collect()
@@ -540,9 +543,10 @@ impl InferRequest {
     }
 }
 
-/// Variables.
+/// Methods for the variables.
 impl InferRequest {
-    /// The variables of the request. A model that is not stateful has none; see [`Model::make_stateful`](super::Model::make_stateful).
+    /// Returns the variables of the request. A model without state has no variables; see
+    /// [`Model::make_stateful`](super::Model::make_stateful).
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -568,7 +572,8 @@ impl InferRequest {
 
 /// Methods for user steps, times and the identity of the request.
 impl InferRequest {
-    /// Appends a step to every run, for example a decoder. The step runs on the CPU pool and can read inputs and outputs.
+    /// Appends a step to the end of every run, for example a decoder. The step runs on the executor of
+    /// [`Config::executor`](super::Config::executor), by default the CPU pool, and can read inputs and outputs.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -594,8 +599,8 @@ impl InferRequest {
         })
     }
 
-    /// Adds a step at the start of every run, after the steps that were prepended earlier. The step runs before the inputs are filled. A
-    /// prepended step may wait for data, or fail the run.
+    /// Adds a step to the start of every run, after the steps that were prepended earlier. It runs before the inputs are filled. A
+    /// prepended step may wait for data, or may return an error to end the run.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -622,8 +627,8 @@ impl InferRequest {
         })
     }
 
-    /// The built-in steps of a run: `fill` and the steps of the device. Use them as the base of a custom pipeline. User steps are not
-    /// included, because their tasks cannot be copied.
+    /// Returns the built-in steps of a run: `fill` and the steps of the device. Use this list as the base of a custom pipeline. User steps
+    /// are not included, because their tasks cannot be copied.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -631,10 +636,10 @@ impl InferRequest {
         self.shared().with_body(|body| Ok(body.steps.iter().filter_map(PipelineStep::of).collect()))
     }
 
-    /// Replaces the whole pipeline of later runs: the list of steps, each with its executor. Drops the user steps that were set before.
+    /// Replaces the pipeline of later runs, which is the list of steps with their executors. Drops the user steps that were set before.
     ///
-    /// Consecutive steps on the same executor run as one task. If steps have different executors, several requests overlap: one request is
-    /// preprocessed while the device runs another one.
+    /// Consecutive steps on the same executor run as one task. If the steps have different executors, the runs of several requests overlap:
+    /// the inputs of one request are preprocessed while the device computes another request.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -657,15 +662,15 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// Returns `Config` unless the list has each step of [`InferRequest::pipeline`] exactly once and in the same order, with no step
-    /// between the steps of the device; `Busy` while the request runs. After an error the pipeline is unchanged.
+    /// Returns `Config` unless the list has each step of [`InferRequest::pipeline`] exactly once and in the same order, with no user step
+    /// between the steps of the device. Returns `Busy` while the request runs. After an error the pipeline is unchanged.
     pub fn set_pipeline(&self, steps: Vec<PipelineStep>) -> Result<()> {
         let replaced = self.shared().edit(|body| {
             let steps = pipeline::checked(steps, &body.steps)?;
             body.n_prepended = steps.iter().take_while(|step| matches!(step.task, StepTask::Custom(_))).count();
             Ok(std::mem::replace(&mut body.steps, steps))
         })?;
-        drop(replaced); // Dropped outside the lock: the tasks may be closures of the user, whose drop may run any code.
+        drop(replaced); // Dropped outside the lock: a user step is a closure of the user, whose drop may run any code.
         Ok(())
     }
 
@@ -681,7 +686,7 @@ impl InferRequest {
         })
     }
 
-    /// Duration of the latest run, without its callback.
+    /// Returns the duration of the latest run, without its callback.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -691,13 +696,13 @@ impl InferRequest {
         Ok(guarded.latency)
     }
 
-    /// Duration of the latest run that has ended, without its callback. Available while a later run is in progress. Zero before the first
-    /// run ends.
+    /// Returns the duration of the latest run that has ended, without its callback. Returns zero before the first run has ended. Works also
+    /// while a run is in progress.
     pub fn latest_latency(&self) -> Duration {
         self.shared().guarded.lock().unwrap().latency
     }
 
-    /// Duration of each step of the latest run.
+    /// Returns the duration of each step of the latest run.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -705,12 +710,12 @@ impl InferRequest {
         self.shared().with_body(|body| Ok(body.step_times()))
     }
 
-    /// Execution times of the model's nodes in the latest run. The model must be compiled with
+    /// Returns the execution times of the model's nodes in the latest run. The model must be compiled with
     /// [`Config::profiling`](super::Config::profiling).
     ///
     /// # Errors
-    /// Returns `Config` if the model was compiled without profiling; `Unsupported` if the device does not report times; `Busy` while the
-    /// request runs.
+    /// Returns `Config` if the model was compiled without profiling. Returns `Unsupported` if the device does not report times. Returns
+    /// `Busy` while the request runs.
     pub fn profiling_info(&self) -> Result<Vec<NodeTime>> {
         self.shared().edit(|body| match body.seat.as_ref().and_then(Seat::profile) {
             Some(profile) => Ok(profile),
@@ -718,14 +723,14 @@ impl InferRequest {
         })
     }
 
-    /// Same as [`InferRequest::step_times`], without an allocation.
+    /// Same as [`InferRequest::step_times`], but calls `visit` for each step and does not allocate.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
     pub fn visit_step_times(&self, mut visit: impl FnMut(&Arc<str>, Duration)) -> Result<()> {
         let mut of_run = None;
         for step_idx in 0.. {
-            // Copies one step at a time, because `visit` may use the request and so must be called without the lock.
+            // Copy one step at a time under the lock. `visit` may use the request, so the lock must not be held during its call.
             let step = self.shared().with_body(|body| {
                 if *of_run.get_or_insert(body.run) != body.run {
                     let message = "the request ran again while its step times were visited; visit them before its next start";
@@ -739,7 +744,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// The compiled model.
+    /// Returns the compiled model.
     pub fn compiled_model(&self) -> CompiledModel {
         CompiledModel::from_shared(self.model().clone())
     }
@@ -749,7 +754,7 @@ impl InferRequest {
         WeakInferRequest(Arc::downgrade(&self.0))
     }
 
-    /// The number that identifies the request in traces.
+    /// Returns the number that identifies the request in traces.
     pub fn id(&self) -> u64 {
         self.shared().id
     }
@@ -775,7 +780,7 @@ impl InferRequest {
         drop(previous);
     }
 
-    /// The name that [`InferRequest::set_name`] set.
+    /// Returns the name that [`InferRequest::set_name`] set.
     pub fn name(&self) -> Option<Arc<str>> {
         self.shared().guarded.lock().unwrap().name.clone()
     }
@@ -792,12 +797,12 @@ impl InferRequest {
         self.0.begin(inputs, calls_back)
     }
 
-    /// Starts a run for the queue that owns the request.
+    /// Begins a run for the queue that owns the request.
     pub(super) fn begin_for_queue(&self, inputs: &impl Inputs) -> Result<Box<Body>> {
         self.0.begin_for_queue(inputs, true)
     }
 
-    /// Sets the callback for the time when no work is left; see [`OnQuiet`].
+    /// Sets the function that is called when no run and no callback is in progress any more; see [`OnQuiet`].
     pub(super) fn set_on_quiet(&self, on_quiet: OnQuiet) {
         self.shared().set_on_quiet(on_quiet);
     }
@@ -815,7 +820,7 @@ fn check_outputs(body: &Body, ports: &[Port], tensors: &[(usize, Tensor)]) -> Re
     })
 }
 
-/// The values for inputs, from a list of values for inputs and outputs.
+/// Of a list of values for inputs and outputs, the values for inputs.
 struct OfInputs<'a, I> {
     tensors: &'a I,
     inputs: &'a [Port],
@@ -832,12 +837,12 @@ fn custom_step(executor: Arc<dyn Executor>, name: &str, step: CustomStep) -> Ste
 }
 
 fn check_output(port: &Port, tensor: &Tensor) -> Result<()> {
-    // The run computes the dynamic extents and sets the shape of the tensor, so any earlier shape is accepted.
+    // The run computes the dynamic extents and then sets the shape of the tensor, so the shape that the tensor has now does not matter.
     let is_open = port.shape.to_static().is_none();
     if is_open && tensor.element() == port.element { Ok(()) } else { check_fits("output", port, tensor.element(), &tensor.shape()) }
 }
 
-/// The error for a key that matches no input and no output.
+/// Returns the error for a key that matches no input and no output. `of_inputs` and `of_outputs` are the errors of both searches.
 fn neither(of_inputs: &Error, of_outputs: Error) -> Error {
     match of_outputs.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::NotFound, format!("{of_inputs}; {of_outputs}")),
@@ -846,7 +851,7 @@ fn neither(of_inputs: &Error, of_outputs: Error) -> Error {
 }
 
 impl WeakInferRequest {
-    /// The request, if it still exists.
+    /// Returns a strong handle, if the request still exists.
     pub fn upgrade(&self) -> Option<InferRequest> {
         self.0.upgrade().map(InferRequest)
     }
@@ -868,7 +873,7 @@ impl Hash for InferRequest {
 
 impl fmt::Debug for InferRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `try_lock` does not block: a debugger may format the request while another thread holds the lock.
+        // Do not block: a debugger may format the request while another thread holds the lock. The name is then left out.
         let name = self.shared().guarded.try_lock().ok().and_then(|guarded| guarded.name.clone());
         match name {
             Some(name) => write!(f, "InferRequest({} `{name}`)", self.id()),

@@ -12,12 +12,12 @@ use crate::tensor::{Element, Tensor, View};
 /// The output tensors of one run.
 ///
 /// The results of [`InferRequest::results`](super::InferRequest::results) share the request's own tensors, without a copy. The next run
-/// writes into these tensors. While a view of them exists, starting the next run fails with `Busy`. The results of
+/// writes into these tensors. While a view of a tensor exists, starting the next run fails with `Busy`. The results of
 /// [`CompiledModel::infer`](super::CompiledModel::infer) and of [`Results::to_owned`] are independent of later runs.
 #[derive(Clone)]
 pub struct Results {
     ports: Arc<[Port]>,
-    /// Pairs of the index of the port and its tensor, in the requested order.
+    /// The index of the port and the tensor of each output, in the requested order.
     tensors: Vec<(usize, Tensor)>,
 }
 
@@ -26,22 +26,22 @@ impl Results {
         Self { ports, tensors }
     }
 
-    /// Number of requested outputs.
+    /// Returns the number of requested outputs.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether no output was requested.
+    /// Returns whether no output was requested.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
 
-    /// Ports and tensors, in the requested order.
+    /// Returns the ports and tensors, in the requested order.
     pub fn iter(&self) -> impl Iterator<Item = (&Port, &Tensor)> {
         self.tensors.iter().map(|(port_idx, tensor)| (&self.ports[*port_idx], tensor))
     }
 
-    /// The tensor of an output. The key is a name, an index among the outputs of the model, a port, or `()` for the only output.
+    /// Returns the tensor of an output. The key is a name, an index among all outputs of the model, a port, or `()` for the only output.
     ///
     /// # Errors
     /// Returns `NotFound` if the model has no such output, or if the output was not requested.
@@ -53,18 +53,19 @@ impl Results {
         })
     }
 
-    /// The values of an output, without a copy.
+    /// Returns the values of an output, without a copy.
     ///
     /// # Errors
-    /// The errors of [`Results::tensor`]; `Tensor` if the element type is not `T`; `Busy` while a run writes the values.
+    /// Returns the errors of [`Results::tensor`]. Also returns `Tensor` if the element type is not `T`, and `Busy` while a run writes the
+    /// values.
     pub fn view<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<View<T>> {
         Ok(self.tensor(key)?.view()?)
     }
 
-    /// A copy of the values of an output.
+    /// Returns a copy of the values of an output.
     ///
     /// # Errors
-    /// The errors of [`Results::view`].
+    /// Returns the errors of [`Results::view`].
     pub fn array<'a, T: Element>(&self, key: impl Into<PortKey<'a>>) -> Result<ArrayD<T>> {
         Ok(self.view(key)?.to_owned())
     }
@@ -82,7 +83,7 @@ impl Results {
         Ok(Self { ports: self.ports.clone(), tensors: self.tensors.iter().map(copy).collect::<Result<_>>()? })
     }
 
-    /// The tensors, in the requested order.
+    /// Returns the tensors, in the requested order.
     pub fn into_tensors(self) -> Vec<Tensor> {
         self.tensors.into_iter().map(|(_, tensor)| tensor).collect()
     }

@@ -1,17 +1,18 @@
-//! Executes a request: exclusive access to its state, the steps of a run, the order of completion, stopping and waiting.
+//! Executes the runs of a request: exclusive access to its state, the steps of a run, the order of completion, stopping and waiting.
 //!
-//! Locks: `Shared::guarded` is held only to read state, or to move the [`Body`] (the state of a run) in and out. `guarded` is never held
-//! while user or device code runs: fillers, steps, callbacks, interrupts, wakers, executors, and drops of user values. `Shared::in_flight`
-//! holds the body while the run waits in the queue of an executor. The two locks are never held together.
+//! Locks: `Shared::guarded` is held only to read state, or to move the [`Body`] (everything that belongs to a run) in and out. It is never
+//! held while user or device code runs: fillers, steps, callbacks, interrupts, wakers, executors, and drops of user values.
+//! `Shared::in_flight` holds the body while the run waits in the queue of an executor. No thread holds both locks at the same time.
 //!
-//! Each time a body is put into `in_flight`, it gets a new number. The task in the queue of the executor stores the same number. One thread
-//! takes the body out and continues the run: the thread of the task, a thread that cancels, or the thread that drops the request. A task
-//! that runs late or twice finds no body with its number and does nothing.
+//! Each time a body is put into `in_flight`, it gets a new number. The task that is queued on the executor stores the same number. Exactly
+//! one thread takes the body out and continues or ends the run: the thread that executes the task, a thread that cancels, or the thread
+//! that drops the request. A task that is executed late or twice finds no body with its number and does nothing.
 
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-// The model checks replace atomics to explore thread interleavings. Request IDs do not order accesses, so they use a plain atomic.
+// The model checker replaces atomics in order to explore thread interleavings. Request IDs do not order accesses, so they use a plain
+// atomic.
 use std::sync::atomic::AtomicU64 as Counter;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Waker;
@@ -29,12 +30,12 @@ use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, O
 
 pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 
-/// Called with the number of the latest run when the request has no run and no callback in progress.
+/// Called when no run and no callback of the request is in progress any more. The argument is the number of the latest run.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// The part of a request that its runs use. A thread of an executor may hold this part slightly longer than the last handle exists. Device
-/// resources must not live that long. So between runs the body is the only device resource in this part, and dropping the last handle frees
-/// the body.
+/// The part of a request that its runs use. A thread of an executor may hold this part slightly longer than the last handle exists, but
+/// resources of the device must not live that long. Between runs, only the body holds such resources, so dropping the last handle takes the
+/// body out and frees it.
 pub(super) struct Shared {
     pub(super) id: u64,
     pub(super) cancel: CancelToken,
@@ -42,48 +43,49 @@ pub(super) struct Shared {
     finished: Condvar,
     in_flight: Mutex<Option<Box<Body>>>,
     is_urgent: AtomicBool,
-    /// The thread inside a filler or step of this request, see [`this_thread`]; 0 if there is none.
+    /// The thread ([`this_thread`]) that executes a filler or step of this request; 0 if no thread does.
     stepping: AtomicU64,
     handle: OnceLock<Weak<Handle>>,
-    /// The executors of the request's runs.
+    /// The executors that all models of the core share.
     executors: Executors,
-    /// Identifies the model, see [`Task::group`].
+    /// The number of the model, by which a pool groups tasks, see [`Task::group`].
     group: u64,
 }
 
 pub(super) struct Guarded {
     pub(super) state: RequestState,
-    /// `Some` while the request is idle. An edit and a run take it out.
+    /// `Some` while the request is idle. An edit or a run takes the body out, and puts it back at its end.
     pub(super) body: Option<Box<Body>>,
     pub(super) callback: Option<Callback>,
     pub(super) user_data: Option<Arc<dyn Any + Send + Sync>>,
-    /// The user's name for the request.
+    /// The name that the user gave to the request.
     pub(super) name: Option<Arc<str>>,
     pub(super) latency: Duration,
     on_quiet: Option<OnQuiet>,
     keeper: Keeper,
-    /// The number of the latest run that ended, and its outcome.
+    /// The number and the outcome of the run that ended last.
     outcome: (u64, Result<()>),
-    /// The runs for which threads and futures wait. Each entry keeps its outcome, because a later run may end before the waiter reads it.
+    /// The runs for which threads and futures wait. Each entry keeps the outcome of its run, because a later run may end before the waiter
+    /// reads it.
     awaited: Vec<Awaited>,
     /// The wakers of futures that wait for a run, at most one per future.
     wakers: Vec<Wakes>,
     n_futures: u64,
 }
 
-/// The waker of a future.
+/// A waker, with the number of its future and the number of the run that the future waits for.
 struct Wakes {
     future: u64,
     run: u64,
     waker: Waker,
 }
 
-/// The code that may start the request.
+/// Which code may start the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeper {
-    /// Any owner of a handle.
+    /// Any code that has a handle.
     User,
-    /// Only a queue.
+    /// Only the queue to which the request belongs.
     Queue,
     /// The owner of an [`IdleRequest`](super::queue::IdleRequest). The callback of the request still belongs to the queue.
     Holder,
@@ -95,12 +97,12 @@ struct Awaited {
     outcome: Option<Result<()>>,
 }
 
-/// Shared by all handles of a request. Dropping it stops the request.
+/// The value that all handles of a request share. Dropping it stops the request.
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) model: Arc<CompiledShared>,
-    /// Counts the request in [`MAX_REQUESTS`](super::executor::MAX_REQUESTS). Handles own it, so a task that stays in the queue of an
-    /// executor does not count as a request.
+    /// Counts the request for [`MAX_REQUESTS`](super::executor::MAX_REQUESTS). It belongs to the handles and not to `shared`, because a
+    /// task that stays in the queue of an executor holds `shared`, and must not count as a request.
     _ticket: Ticket,
 }
 
@@ -139,10 +141,11 @@ impl Handle {
         handle
     }
 
-    /// Takes the idle request for a run, see [`Shared::begin`].
+    /// Begins a run of the idle request, see [`Shared::begin`]. Fails if the request belongs to a queue.
     pub(super) fn begin(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         let guarded = self.shared.guarded.lock().unwrap();
-        // A synchronous run inside the request's own callback is allowed, because it does not change the queue's job on this request.
+        // If a queue owns the request, a synchronous run inside the request's own callback is still allowed, because it does not touch the
+        // queue's job.
         let is_allowed = guarded.keeper != Keeper::Queue || (!calls_back && guarded.state.is_called_on(this_thread()));
         drop(guarded);
         if !is_allowed {
@@ -151,7 +154,7 @@ impl Handle {
         self.begin_for_queue(inputs, calls_back).map_err(|error| self.named(error))
     }
 
-    /// Adds the user's name of the request to an error of a start.
+    /// If the user gave the request a name, adds this name to the error.
     fn named(&self, error: Error) -> Error {
         let name = self.shared.guarded.lock().unwrap().name.clone();
         match name {
@@ -160,7 +163,7 @@ impl Handle {
         }
     }
 
-    /// Same as [`Handle::begin`], for the queue that owns the request.
+    /// Same as [`Handle::begin`], but for the queue that owns the request.
     pub(super) fn begin_for_queue(&self, inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         // A synchronous run needs no thread of an executor, so it works in a forked process.
         if calls_back {
@@ -184,7 +187,8 @@ impl Guarded {
     }
 
     /// Stores the outcome of a run for the threads that wait for that run. Also stores it as the latest outcome, unless a later run has
-    /// ended. Returns the replaced outcomes: the caller must drop them without the lock, because an error may hold a value of the user.
+    /// already ended. Returns the outcomes that were replaced. The caller must drop them while no lock is held, because an error may hold a
+    /// value of the user.
     #[must_use = "it is dropped without the lock"]
     fn settle(&mut self, run: u64, outcome: Result<()>) -> (Option<Result<()>>, Result<()>) {
         let awaited = self.awaited.iter_mut().find(|awaited| awaited.run == run);
@@ -203,8 +207,8 @@ impl Guarded {
         match self.awaited.iter_mut().find(|awaited| awaited.run == run) {
             Some(awaited) => awaited.n_waiting += 1,
             None => {
-                // The run may have ended while its callback is still running. Store the outcome now, because a later run may end before the
-                // waiter reads it.
+                // The run may have ended already, while its callback is still executed. Store the outcome now, because a later run may end
+                // before the waiter reads it.
                 let outcome = (self.outcome.0 == run).then(|| self.outcome.1.clone());
                 self.awaited.push(Awaited { run, n_waiting: 1, outcome });
             }
@@ -232,7 +236,7 @@ fn busy() -> Error {
 }
 
 impl Shared {
-    /// Takes the body out for an edit.
+    /// Begins an edit: takes the body out of the idle request.
     fn begin_edit(&self) -> Result<Box<Body>> {
         let mut guarded = self.guarded.lock().unwrap();
         guarded.state.edit(this_thread()).map_err(|refusal| match refusal {
@@ -247,10 +251,10 @@ impl Shared {
         guarded.state.end_edit();
         guarded.body = Some(body);
         drop(guarded);
-        self.finished.notify_all(); // The drop of the request waits for the end of an edit.
+        self.finished.notify_all(); // The drop of the request may wait for the end of this edit.
     }
 
-    /// Changes the idle request without holding the lock. During the change the request is busy for other threads.
+    /// Calls `action` with the body of the idle request, while no lock is held. Meanwhile the request is busy for other threads.
     pub(super) fn edit<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
         let mut body = self.begin_edit()?;
         let done = catch_unwind(AssertUnwindSafe(|| self.step(|| action(&mut body))));
@@ -258,14 +262,14 @@ impl Shared {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Reads or changes the idle request under the lock. `action` must not run or drop values of the user.
+    /// Calls `action` with the body of the idle request, under the lock. `action` must not run or drop values of the user.
     pub(super) fn with_body<R>(&self, action: impl FnOnce(&mut Body) -> Result<R>) -> Result<R> {
         let mut guarded = self.guarded.lock().unwrap();
         guarded.check_idle()?;
         action(guarded.body.as_mut().expect("an idle request has its body"))
     }
 
-    /// Starts a run: sets the inputs, and checks and leases all tensors. After an error the request is idle again.
+    /// Begins a run: sets the inputs, and checks and leases all tensors. After an error the request is idle.
     fn begin(&self, ports: &[Port], inputs: &impl Inputs, calls_back: bool) -> Result<Box<Body>> {
         let mut body = self.begin_edit()?;
         let done = catch(format_args!("setting the inputs"), || {
@@ -288,7 +292,7 @@ impl Shared {
                 Ok(body)
             }
             Err(error) => {
-                // Also releases the leases that were taken before a panic.
+                // Release the leases that were taken before the error or panic.
                 let released = catch(format_args!("the end of a lease"), || body.io.release());
                 self.end_edit(body);
                 released.and(Err(error))
@@ -304,14 +308,14 @@ impl Shared {
         outcome
     }
 
-    /// Runs all steps on the calling thread. The caller must call [`Shared::end`] afterwards.
+    /// Runs all steps on the calling thread. The request stays running until the caller calls [`Shared::end`].
     pub(super) fn run_steps(&self, body: &mut Body) {
         self.step(|| {
             while !body.is_over() {
                 body.run_next_step(&self.cancel, self.id);
                 if body.is_pending() {
-                    // The result of `begin` is ignored: even without a spare worker this thread must wait, and the engine does not need
-                    // this worker.
+                    // If no other worker can replace this one, `begin` returns an error, which is ignored: this thread must wait in any
+                    // case, and the engine completes its work without a worker.
                     let _waits = self.registry().begin(|| Target::Timed);
                     body.wait_for_completion();
                 }
@@ -320,13 +324,13 @@ impl Shared {
         });
     }
 
-    /// Ends a run that was prepared but never started.
+    /// Ends a run that was begun, but whose steps were never started, as canceled.
     pub(super) fn abandon(self: &Arc<Self>, mut body: Box<Body>) {
         body.abandon(&self.cancel, canceled());
         self.end(body);
     }
 
-    /// Runs code of the user or the device, and records the thread in `stepping`.
+    /// Runs code of the user or the device. Meanwhile, `stepping` has the number of this thread.
     fn step<R>(&self, action: impl FnOnce() -> R) -> R {
         struct Restore<'a>(&'a AtomicU64, u64);
         impl Drop for Restore<'_> {
@@ -339,7 +343,7 @@ impl Shared {
         action()
     }
 
-    /// Fails in a forked process, which has no threads of the executors.
+    /// Fails in a forked process, because such a process does not have the threads of the executors.
     pub(super) fn check_process(&self) -> Result<()> {
         if self.executors.are_in_this_process() {
             return Ok(());
@@ -353,13 +357,14 @@ impl Shared {
         self.stepping.load(Ordering::Acquire) == this_thread()
     }
 
-    /// Whether this thread is inside the request's own callback, step, filler or interrupt. A wait for the request would then never end.
+    /// Returns whether this thread is inside the request's own callback, step, filler or interrupt. If it is, a wait for the request never
+    /// ends.
     pub(super) fn is_inside(&self, guarded: &Guarded) -> bool {
         guarded.state.is_called_on(this_thread()) || self.is_stepping_here() || self.cancel.is_telling_here()
     }
 
-    /// Whether one of these threads is inside the request's callback, step, filler or interrupt. The given run then cannot end before that
-    /// thread returns. `None` means any run.
+    /// Returns whether one of `threads` is inside the request's callback, step, filler or interrupt. If so, the request cannot complete
+    /// `run` before that thread returns. If `run` is `None`, any run counts.
     pub(super) fn is_held_by(&self, threads: &[u64], run: Option<u64>) -> bool {
         let guarded = self.guarded.lock().unwrap();
         if run.is_some_and(|run| guarded.state.is_finished(run)) {
@@ -370,7 +375,7 @@ impl Shared {
         [calling, self.stepping.load(Ordering::Acquire), self.cancel.telling_thread()].iter().any(|thread| threads.contains(thread))
     }
 
-    /// Queues the next step on its executor. If the engine still has pending work, the step is queued when that work completes.
+    /// Queues the run on the executor of its next step. If the engine's work is pending, the run is queued when this work completes.
     pub(super) fn pass_on(self: &Arc<Self>, mut body: Box<Body>) {
         let executor = body.next_executor().clone();
         let task = body.next_task(self);
@@ -380,17 +385,18 @@ impl Shared {
             Some(completion) => completion.queue(task, executor),
             None => task.queue_on(&*executor),
         }
-        // A cancel that came before the body was in `in_flight` did not find the body, so complete that cancel now.
+        // If a cancel came before the body was in `in_flight`, the canceling thread did not find the body. So end the canceled run now.
         if self.cancel.is_canceled() {
             self.end_canceled(run);
         }
     }
 
-    /// Handles a panic of an executor: the run ends with that error, unless the executor had already run the task.
+    /// Handles a panic of an executor that should have queued a task: the run ends with that error, unless a thread already executes the
+    /// task.
     fn end_refused(self: &Arc<Self>, n_queued: u64, error: Error) {
         let refused = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued);
         match refused {
-            // The executor that panicked was the executor of the callback.
+            // All steps have ended, so the executor that panicked is the executor of callbacks. The callback is called on this thread.
             Some(mut body) if body.is_over() => {
                 body.abandon(&self.cancel, error);
                 self.end(body);
@@ -415,8 +421,9 @@ impl Shared {
         }
     }
 
-    /// Completes a cancel, without any lock. Ends the run if it waits in the queue of an executor and no engine works for it. If the run
-    /// waits for something other than a thread, the executor releases its task, and the run ends at its next step.
+    /// Completes a cancel. Called while no lock is held. If the run waits in the queue of an executor and the engine has no pending work,
+    /// ends the run. Otherwise, if the executor holds the task until an event (such as a full batch), asks it to queue the task at once, so
+    /// that the run ends at its next step.
     fn end_canceled(self: &Arc<Self>, run: u64) {
         let mut waits_at = None;
         let queued = {
@@ -436,8 +443,8 @@ impl Shared {
         }
     }
 
-    /// Ends a run on a thread that may be inside the user's call of `cancel`. Calls callbacks on another thread, because the calling thread
-    /// may hold a lock that a callback takes.
+    /// Ends a run on a thread that may be inside the user's call of `cancel`. If there are callbacks to call, uses another thread, because
+    /// this thread may hold a lock of the user that a callback takes.
     fn end_apart(self: &Arc<Self>, mut body: Box<Body>) {
         let guarded = self.guarded.lock().unwrap();
         let calls = guarded.on_quiet.is_some() || (body.calls_back && guarded.callback.is_some());
@@ -452,11 +459,11 @@ impl Shared {
         *self.in_flight.lock().unwrap() = Some(body);
         let there = task.clone();
         if spawn("roiflow-cancel", move || there.run()).is_err() {
-            task.run(); // The system could not start a thread.
+            task.run(); // The system could not start a thread, so this thread calls the callbacks.
         }
     }
 
-    /// Ends the run: releases its leases, then completes it in the order that the crate documentation defines.
+    /// Ends the run: releases its leases, then completes the run in the order that the documentation of the crate defines.
     pub(super) fn end(self: &Arc<Self>, mut body: Box<Body>) {
         body.settle_completion(&self.cancel);
         let released = catch(format_args!("the end of a lease"), || body.io.release());
@@ -475,7 +482,7 @@ impl Shared {
         let mut before = guarded.settle(body.run, body.outcome.clone());
         let calls_back = body.calls_back && guarded.callback.is_some();
         if guarded.state.is_stopped() {
-            body.task = None; // Breaks a reference cycle: the task holds this request.
+            body.task = None; // Breaks a reference cycle: the request holds the body, which holds the task, which holds the request.
         }
         guarded.body = Some(body);
         match guarded.state.end_run(calls_back, here) {
@@ -499,7 +506,8 @@ impl Shared {
                 match guarded.state.end_callback() {
                     EndOfCallback::Finished => break,
                     EndOfCallback::CallBackAgain => {
-                        // Notify before the next callback, not after the loop: each callback may start a run, so the loop may never end.
+                        // Notify before the next callback, and not after the loop: each callback may start a run, so the loop may never
+                        // end.
                         self.finished.notify_all();
                         guarded = self.wake(guarded);
                         guarded.state.begin_callback(here);
@@ -510,8 +518,8 @@ impl Shared {
         self.finished.notify_all();
         guarded = self.wake(guarded);
         let latest_run = guarded.state.latest_run();
-        // `on_quiet` is also called after a synchronous run and during an edit. The owner of an `IdleRequest` may have returned the request
-        // meanwhile, and the queue then waits for this call to make the request idle.
+        // `on_quiet` is also called after a synchronous run, and while another thread edits the request. The owner of an `IdleRequest` may
+        // have returned the request to the queue during the run. The queue then waits for this call before it counts the request as idle.
         let on_quiet = if guarded.state.is_finished(latest_run) { guarded.on_quiet.clone() } else { None };
         drop(guarded);
         drop(before);
@@ -520,7 +528,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the futures whose run is finished. The lock is released for each call of a waker.
+    /// Wakes the futures whose run is finished. Releases the lock while it calls a waker.
     fn wake<'a>(&'a self, mut guarded: MutexGuard<'a, Guarded>) -> MutexGuard<'a, Guarded> {
         while let Some(waker_idx) = guarded.wakers.iter().position(|wakes| guarded.state.is_finished(wakes.run)) {
             let Wakes { waker, .. } = guarded.wakers.swap_remove(waker_idx);
@@ -534,7 +542,7 @@ impl Shared {
     }
 
     fn call_back(&self, callback: Option<Callback>, run: u64, outcome: Result<()>) -> Result<()> {
-        // If no handle is left, the request is being dropped, and its callback is not called.
+        // If no handle is left, the request is being dropped, so its callback is not called.
         let (Some(callback), Some(handle)) = (callback, self.handle.get().and_then(Weak::upgrade)) else { return Ok(()) };
         let request = InferRequest::of(handle);
         let _span =
@@ -544,12 +552,12 @@ impl Shared {
             callback(&request, outcome);
             drop(callback);
         });
-        // `request` may be the last handle. The drop of the last handle runs drops of user values.
+        // `request` may be the last handle. Its drop then drops values of the user, whose code may panic.
         let dropped = catch(format_args!("the drop of the request"), || drop(request));
         called.and(dropped)
     }
 
-    /// Waits for the latest run until `deadline`, or without limit if there is no deadline.
+    /// Waits for the latest run: until `deadline`, or without limit if `deadline` is `None`. Returns whether the run is complete.
     pub(super) fn wait_until(self: &Arc<Self>, deadline: Option<Deadline>) -> Result<bool> {
         let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         let mut guarded = self.guarded.lock().unwrap();
@@ -595,7 +603,8 @@ impl Shared {
         guarded.end_to_wait(run).map(|()| true)
     }
 
-    /// Registers a future that waits for the latest run. The outcome is stored until [`Shared::forget`].
+    /// Registers a future that waits for the latest run. The outcome of the run is kept until the future reads it, or until
+    /// [`Shared::forget`].
     pub(super) fn expect_latest(&self) -> Expected {
         let mut guarded = self.guarded.lock().unwrap();
         let run = guarded.state.latest_run();
@@ -606,10 +615,10 @@ impl Shared {
         Expected { run, future: guarded.n_futures }
     }
 
-    /// The outcome of the run that a future waits for. If there is none yet, stores the waker, which replaces the previous waker of this
-    /// future.
+    /// Returns the outcome of the run that a future waits for. If there is no outcome yet, stores `waker` in place of the previous waker of
+    /// this future.
     pub(super) fn poll(&self, Expected { run, future }: Expected, waker: &Waker) -> Option<Result<()>> {
-        let waker = waker.clone(); // Cloned before the lock is taken, because a waker runs user code.
+        let waker = waker.clone(); // Cloned before the lock is taken, because cloning a waker runs user code.
         let mut guarded = self.guarded.lock().unwrap();
         let known_idx = guarded.is_expected_by(future);
         let is_inside = self.is_inside(&guarded);
@@ -634,7 +643,7 @@ impl Shared {
         None
     }
 
-    /// Unregisters a future. If `cancels` is set, also cancels its run if that run is still in progress.
+    /// Unregisters a future. If `cancels` is true and the future's run is still in progress, cancels this run.
     pub(super) fn forget(self: &Arc<Self>, Expected { run, future }: Expected, cancels: bool) {
         let mut guarded = self.guarded.lock().unwrap();
         let cancels = cancels && guarded.state.is_running() && guarded.state.latest_run() == run;
@@ -651,7 +660,7 @@ impl Shared {
         }
     }
 
-    /// The registry of blocking waits by threads inside callbacks and steps.
+    /// Returns the registry of blocking waits by threads that are inside callbacks and steps.
     pub(super) fn registry(&self) -> &Registry {
         self.executors.registry()
     }
@@ -665,10 +674,10 @@ impl Shared {
     }
 }
 
-/// The run that a future waits for.
+/// The future, and the run that it waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
-    /// The run number; 0 if there was no run, so the future is ready immediately.
+    /// The number of the run; 0 if no run was ever started, so that the future is ready immediately.
     pub(super) run: u64,
     future: u64,
 }
@@ -697,7 +706,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Continues the run, if its body was last queued with this number.
+    /// Continues the run, unless its body was taken out, or was queued again under a newer number.
     fn run_queued(self: &Arc<Self>, n_queued: u64) {
         let Some(mut body) = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued) else { return };
         if body.is_over() {
@@ -713,8 +722,8 @@ impl Shared {
         }
     }
 
-    /// Runs the next step, and the following steps that have the same executor or run inline. Returns whether the run is over and ends on
-    /// this thread.
+    /// Runs the next step, and the steps after it as long as they have the same executor or are inline. Returns whether the run is over and
+    /// must be ended on this thread.
     fn run_neighbors(&self, body: &mut Body) -> bool {
         let executor = body.next_executor();
         let executor = executor.goes_on_at().unwrap_or_else(|| executor.clone());
@@ -731,17 +740,17 @@ impl Shared {
     }
 }
 
-/// The entry of a run in the queue of an executor.
+/// A task in the queue of an executor, which continues a run.
 pub(super) struct RunTask {
     pub(super) shared: Arc<Shared>,
-    /// See [`Body::n_queued`].
+    /// The number of the body that the task continues, see [`Body::n_queued`].
     pub(super) n_queued: u64,
 }
 
 impl RunTask {
-    /// Queues the task. If the executor panics, the run ends with that error.
+    /// Queues the task on `executor`. If the executor panics, the run ends with that error.
     pub(super) fn queue_on(self: Arc<Self>, executor: &dyn Executor) {
-        // Keep only a weak handle: this may be a thread of the engine, on which the last handle must not free the request.
+        // Keep only a weak reference to the request. The current thread may belong to the engine, and must not free the request there.
         let (shared, n_queued) = (Arc::downgrade(&self.shared), self.n_queued);
         if let Err(error) = catch(format_args!("the executor"), || executor.execute(self))
             && let Some(shared) = shared.upgrade()
@@ -754,7 +763,7 @@ impl RunTask {
 impl Task for RunTask {
     fn run(self: Arc<Self>) {
         let (shared, n_queued) = (self.shared.clone(), self.n_queued);
-        drop(self); // Dropped now, so that the run can reuse this allocation.
+        drop(self); // Dropped now, so that the next task of the run can use this allocation again.
         shared.run_queued(n_queued);
     }
 
@@ -786,16 +795,16 @@ impl Drop for Handle {
         let mut is_left = false;
         let mut _waits = Waits::none(); // Declared first, so that it is dropped after the lock guard.
         if !is_inside && shared.check_process().is_ok() {
-            // A run that waits in a queue without pending work of an engine ends immediately. The task of such a run does nothing when it
-            // runs later.
+            // A run that waits in the queue of an executor ends immediately, unless the engine has pending work. Its task finds no body
+            // later and does nothing.
             let queued = shared.in_flight.lock().unwrap().take_if(|body| !body.is_pending());
             if let Some(mut body) = queued {
                 body.abandon(&shared.cancel, canceled());
                 shared.end(body);
             }
             if waits::must_report() && !shared.guarded.lock().unwrap().state.is_quiet() {
-                // If no spare worker is left, waits without a registration. A missing registration is safe here, because this wait has a
-                // time limit.
+                // If no other worker can replace this one, `begin` fails, and the wait is not reported to the pool. This is safe, because
+                // the wait has a time limit.
                 _waits = shared.registry().begin(|| Target::Timed).unwrap_or_default();
             }
             let mut guarded = shared.guarded.lock().unwrap();
@@ -811,8 +820,8 @@ impl Drop for Handle {
                 };
             }
         }
-        // Free the body and the model now, not with the task of the run. A worker may drop that task later, when the caller may have
-        // unloaded the library or exited.
+        // Free the body and the model now. If the task of the run freed them, this could happen much later on a worker, after the caller
+        // has unloaded the engine's library or while the process exits.
         let body = shared.guarded.lock().unwrap().body.take();
         let waits_at = shared.in_flight.lock().unwrap().as_ref().map(|body| body.next_executor().clone());
         if let Some(executor) = waits_at {

@@ -1,8 +1,8 @@
 //! The steps of a run, each with its executor and task, and the state that the run owns.
 //!
 //! The order of the steps is: steps that the user prepended, `fill` (preprocesses or batches the inputs), the steps of the device, steps
-//! that the user appended, and the completion with the callback. If the next step has another executor, the request is queued there. If the
-//! next step has the same executor, the run continues immediately. On a CPU engine the whole run is one task.
+//! that the user appended, and the completion with the callback. If the next step has a different executor, the run is queued there. If it
+//! has the same executor, the run continues immediately. All steps of a CPU engine have the same executor, so a whole run is one task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,32 +22,33 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, this_thread};
 
 /// Stops an engine during a run.
 pub trait Interrupt: Send + Sync {
-    /// Requests the engine to stop. Must not block. May be called from any thread, once per run, while no lock is held. The run does not
-    /// end before this call returns, so a wait for the run inside this call fails with `WouldDeadlock`.
+    /// Requests the engine to stop. The implementation must not block. The runtime may call this method from any thread, once per run,
+    /// while it holds no lock. The run does not end before this call returns, so a wait for the run inside this call fails with
+    /// `WouldDeadlock`.
     fn interrupt(&self);
 }
 
-/// Cancels a run. Steps and devices check its flag, and it interrupts the engine that currently works for the run.
+/// Cancels a run. Steps and devices check the token's flag. A cancel also interrupts the engine that currently works for the run.
 #[derive(Default)]
 pub struct CancelToken {
     canceled: AtomicBool,
     engine: Mutex<Engine>,
-    /// Notified when [`Engine::telling`] becomes 0.
+    /// Notified when the call of an interrupt has returned ([`Engine::telling`] becomes 0).
     has_told: Condvar,
 }
 
-/// The engine that currently works for the run.
+/// The engine that currently works for the run, if any, and the state of its interruption.
 #[derive(Default)]
 struct Engine {
     running: Option<Arc<dyn Interrupt>>,
     /// Whether the engine was interrupted in this run.
     is_told: bool,
-    /// The thread that is interrupting the engine, see [`this_thread`]; 0 if there is none.
+    /// The thread ([`this_thread`]) that is calling the engine's interrupt; 0 if no thread is.
     telling: u64,
 }
 
 impl CancelToken {
-    /// Whether the run was canceled.
+    /// Returns whether the run was canceled.
     pub fn is_canceled(&self) -> bool {
         self.canceled.load(Ordering::Acquire)
     }
@@ -60,7 +61,7 @@ impl CancelToken {
         if self.is_canceled() { Err(Error::new(ErrorKind::Canceled, "the run was canceled")) } else { Ok(()) }
     }
 
-    /// Runs `action`. A cancel before or during `action` calls `interrupt`.
+    /// Runs `action`. If the run is canceled before or during `action`, calls `interrupt`.
     pub fn interrupting<R>(&self, interrupt: &Arc<dyn Interrupt>, action: impl FnOnce() -> R) -> R {
         struct Forget<'a>(&'a CancelToken);
         impl Drop for Forget<'_> {
@@ -73,9 +74,9 @@ impl CancelToken {
         action()
     }
 
-    /// Registers `interrupt`, which a cancel calls. If the run is canceled already, calls it immediately. For engines that still compute
-    /// after the step that started them has returned. The registration ends with [`CancelToken::forget`], or when the run continues after
-    /// its [`Completion`].
+    /// Registers `interrupt`, which a cancel calls. If the run was already canceled, calls it immediately. Use this method for engines that
+    /// still compute after the step that started them has returned. The registration ends with [`CancelToken::forget`], or when the run
+    /// continues after its [`Completion`].
     pub fn interrupt_with(&self, interrupt: &Arc<dyn Interrupt>) {
         let before = {
             let mut engine = self.engine.lock().unwrap();
@@ -83,15 +84,16 @@ impl CancelToken {
             engine.running.replace(interrupt.clone())
         };
         drop(before);
-        // A cancel writes the flag before it reads the engine, and this thread has stored the engine before it reads the flag. So either
-        // this thread sees the flag, or the canceling thread sees the engine.
+        // The canceling thread writes the flag and then reads the engine. This thread has stored the engine and now reads the flag. So at
+        // least one of the two threads sees the value that the other one wrote, and interrupts the engine.
         self.tell_engine();
     }
 
-    /// Ends the registration of [`CancelToken::interrupt_with`], so a later cancel does not interrupt the engine.
+    /// Ends the registration by [`CancelToken::interrupt_with`], so a later cancel does not interrupt the engine.
     pub fn forget(&self) {
         let mut engine = self.engine.lock().unwrap();
-        // Wait for an interrupt that is in progress. An interrupt for this run must not reach the engine during its next run.
+        // Another thread may be calling the interrupt. Wait until it returns, so that an interrupt of this run does not reach the engine in
+        // its next run.
         while engine.telling != 0 && engine.telling != this_thread() {
             engine = self.has_told.wait(engine).unwrap();
         }
@@ -100,19 +102,19 @@ impl CancelToken {
         drop(told); // Dropped without the lock, because the drop runs code of the device.
     }
 
-    /// Marks the current run as canceled. Called under the lock of the request. The caller must call [`CancelToken::tell_engine`] after it
-    /// releases the lock.
+    /// Marks the current run as canceled. The caller holds the lock of the request. After it has released the lock, it must call
+    /// [`CancelToken::tell_engine`].
     pub(super) fn mark(&self) {
         self.canceled.store(true, Ordering::Release);
     }
 
-    /// Interrupts the engine once, if the run was canceled and an engine works for it.
+    /// If the run was canceled and an engine works for it, interrupts the engine, at most once in a run.
     pub(super) fn tell_engine(&self) {
         if !self.is_canceled() {
             return;
         }
         let mut engine = self.engine.lock().unwrap();
-        // Check the flag again: the engine may work for a new run, which has reset the flag.
+        // Check the flag again under the lock: meanwhile a new run, which is not canceled, may have registered the engine.
         if !self.is_canceled() || engine.is_told || engine.telling != 0 {
             return;
         }
@@ -130,12 +132,12 @@ impl CancelToken {
         }
     }
 
-    /// Whether this thread is interrupting the engine.
+    /// Returns whether this thread is calling the engine's interrupt.
     pub(super) fn is_telling_here(&self) -> bool {
         self.telling_thread() == this_thread()
     }
 
-    /// The thread that is interrupting the engine; 0 if there is none.
+    /// Returns the thread that is calling the engine's interrupt; 0 if no thread is.
     pub(super) fn telling_thread(&self) -> u64 {
         self.engine.lock().unwrap().telling
     }
@@ -157,9 +159,9 @@ pub(super) type CustomStep = Box<dyn FnMut(&RunContext<'_>) -> Result<()> + Send
 pub(super) enum StepTask {
     /// Preprocesses or batches the inputs.
     Inputs,
-    /// Offers the inputs to a batched call of the engine.
+    /// Offers the inputs to the batching collector.
     Join,
-    /// Copies the outputs of the run's batch item, if the run is part of a batched call.
+    /// If the run was part of a batched call, copies the outputs of its batch item.
     TakeRow,
     /// A step of the device.
     Device(usize),
@@ -180,9 +182,9 @@ impl Step {
     }
 }
 
-/// The state of a run. A start moves it out of the request, and the end of the run moves it back.
+/// Everything that belongs to a run. A start moves the body out of the request, and the end of the run moves it back.
 pub(super) struct Body {
-    /// The request's part in the batching of runs. Must be dropped before `device`.
+    /// The request's registration for batching, if the model batches runs. Must be dropped before `device`.
     pub(super) seat: Option<Seat>,
     pub(super) device: Box<dyn DeviceRequest>,
     /// The completion of the device, if the device is asynchronous.
@@ -191,9 +193,9 @@ pub(super) struct Body {
     pub(super) steps: Vec<Step>,
     /// Number of prepended user steps.
     pub(super) n_prepended: usize,
-    /// The executor of the callback.
+    /// The executor on which the callback is called.
     pub(super) ends_on: Arc<dyn Executor>,
-    /// [`Inline`](super::executor::Inline). A run without a callback ends on this executor.
+    /// The executor [`Inline`](super::executor::Inline), on which a run without a callback ends.
     pub(super) inline: Arc<dyn Executor>,
     pub(super) next_step_idx: usize,
     pub(super) run: u64,
@@ -202,17 +204,17 @@ pub(super) struct Body {
     pub(super) started: Instant,
     /// The tracing span of the run; disabled between runs.
     pub(super) span: tracing::Span,
-    /// The number of times that the body was queued. A task compares this number and does nothing if the body was queued again or removed
-    /// by a cancel.
+    /// The number of times that the body was queued. Each task stores this number and compares it when it runs. If the body was queued
+    /// again, or was taken by a cancel, the task finds no body with its number and does nothing.
     pub(super) n_queued: u64,
-    /// The latest task. The task is reused if no executor holds it.
+    /// The task that was queued last. It is used again if no executor still holds it.
     pub(super) task: Option<Arc<RunTask>>,
     /// The compiled model, for traces. Must be dropped after `device`.
     pub(super) model: Arc<CompiledShared>,
 }
 
 impl Body {
-    /// Prepares the body for a run whose leases are taken. `name` is the name of the request.
+    /// Prepares the body for a run. The leases of the run are already taken. `name` is the name of the request.
     pub(super) fn begin(&mut self, request_id: u64, run: u64, calls_back: bool, name: Option<&str>) {
         self.run = run;
         self.calls_back = calls_back;
@@ -222,7 +224,8 @@ impl Body {
         self.span = spans::of_run(self, request_id, name);
     }
 
-    /// Runs the next step. An error or panic of the step becomes the outcome of the run. Must not be called while work is pending.
+    /// Runs the next step. An error or panic of the step becomes the outcome of the run. Must not be called while the work of an
+    /// asynchronous device is pending.
     pub(super) fn run_next_step(&mut self, cancel: &CancelToken, request_id: u64) {
         let step_idx = self.next_step_idx;
         self.next_step_idx += 1;
@@ -255,7 +258,7 @@ impl Body {
         }
     }
 
-    /// After a batched call, skips the device's steps and takes their durations from the call.
+    /// If the run was part of a batched call, skips the device's steps, and takes their durations from the call.
     fn skip_device_steps(&mut self) {
         let Some(times) = self.seat.as_ref().and_then(Seat::times) else { return };
         for (step, time) in self.steps[self.next_step_idx..].iter_mut().take_while(|step| step.is_of_device()).zip(times) {
@@ -264,49 +267,49 @@ impl Body {
         }
     }
 
-    /// Leaves the batching collector, because the run no longer needs its engine.
+    /// Leaves the batching collector. Called when the run no longer needs its engine.
     pub(super) fn leave_seat(&mut self) {
         if let Some(seat) = &mut self.seat {
             seat.leave();
         }
     }
 
-    /// Whether the engine still uses the tensors. The run can then neither continue nor end.
+    /// Returns whether the engine still uses the tensors. While it does, the run can neither continue nor end.
     pub(super) fn is_pending(&self) -> bool {
         self.completion.as_ref().is_some_and(|completion| completion.is_pending())
     }
 
-    /// Blocks until no work is pending.
+    /// Blocks until the engine's work is no longer pending.
     pub(super) fn wait_for_completion(&self) {
         if let Some(completion) = &self.completion {
             completion.wait();
         }
     }
 
-    /// Called after the last step or a cancel. The result of the engine's work becomes the outcome of the run, unless the run already has
-    /// an error.
+    /// Must be called after the last step or a cancel. The result of the engine's work becomes the outcome of the run, unless the run
+    /// already has an error.
     pub(super) fn settle_completion(&mut self, cancel: &CancelToken) {
         let completed = self.completed(cancel);
         if self.outcome.is_ok() {
-            // An interrupted engine reports its own error. Report the cancel instead.
+            // An interrupted engine reports an error of its own. The run reports the cancel instead.
             self.outcome = completed.map_err(|error| cancel.check().err().unwrap_or(error));
         }
     }
 
-    /// Takes the result of the engine's work. A later cancel does not interrupt the engine.
+    /// Takes the result of the engine's work. From now on, a cancel does not interrupt the engine.
     fn completed(&self, cancel: &CancelToken) -> Result<()> {
         let Some(completion) = &self.completion else { return Ok(()) };
         cancel.forget();
         completion.take()
     }
 
-    /// Ends a run with this error. Must not be called while work is pending.
+    /// Ends a run with this error. Must not be called while the engine's work is pending.
     pub(super) fn abandon(&mut self, cancel: &CancelToken, error: Error) {
         cancel.forget();
         self.outcome = Err(error);
     }
 
-    /// A task for the executor of the next step. Allocates only if an executor still holds an earlier task.
+    /// Returns a task for the executor of the next step. Allocates a new task only if an executor still holds the previous one.
     pub(super) fn next_task(&mut self, shared: &Arc<Shared>) -> Arc<RunTask> {
         self.n_queued += 1;
         match self.task.as_mut().and_then(Arc::get_mut) {
@@ -316,12 +319,12 @@ impl Body {
         self.task.clone().expect("it was there, or was just made")
     }
 
-    /// The executor of the next step, or the executor on which the run ends.
+    /// Returns the executor of the next step. After the last step, returns the executor on which the run ends.
     pub(super) fn next_executor(&self) -> &Arc<dyn Executor> {
         match self.is_over() {
             false => &self.steps[self.next_step_idx].executor,
             true if self.calls_back => &self.ends_on,
-            // A run without a callback needs no other thread to end.
+            // Ending a run without a callback is short, so the current thread does it.
             true => &self.inline,
         }
     }

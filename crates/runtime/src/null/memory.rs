@@ -1,5 +1,5 @@
-//! The memory of the `NULL` device. This memory is on the heap, but the host cannot access it directly. Use it to test the code around
-//! device memory without a real device.
+//! The memory of the `NULL` device. This memory is ordinary host memory, but tensors treat it as device memory, which the host can only
+//! copy. Use it to test code that handles device memory without a real device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct NullMemory {
 }
 
 impl NullMemory {
-    /// The tensor as the device accesses it, with bytes. `None` if the tensor is not in this device's memory.
+    /// Returns the same tensor as the device sees it, with bytes. Returns `None` if the tensor is not in the memory of a `NULL` device.
     pub fn on_device(tensor: &Tensor) -> Option<Tensor> {
         let place: InRemote<NullMemory> = tensor.in_remote()?;
         Some(place.part(place.layout(), place.offset_bytes()).expect("it was checked when the remote tensor was made"))
@@ -57,7 +57,7 @@ impl Drop for NullMemory {
     }
 }
 
-/// The total memory of the tensors of a context, and its limit.
+/// The total size of all tensors of a context, and its limit.
 pub(super) struct Room {
     /// The name of the memory in messages.
     place: String,

@@ -1,5 +1,5 @@
-//! The device `NULL`, which does not compute. `NULL` has scripted outputs, gates, failures and counters. Use it to test the code around an
-//! engine, and to measure a pipeline without inference.
+//! The device `NULL`, which computes nothing. A script sets its outputs, blocks its runs, lets them fail, and counts them. Use this device
+//! to test the code around an engine, and to measure a pipeline without inference.
 
 mod memory;
 mod model;
@@ -16,7 +16,7 @@ use crate::device::{Device, DeviceInfo, DeviceModel};
 use crate::executor::{Executor, Executors};
 use crate::{Config, ContextParams, Error, ErrorKind, Model, ModelInfo, ModelSource, RemoteContext, Result};
 
-/// The device `NULL`. [`NullDevice::default`] writes zeros. A test can pass a [`Script`].
+/// The device `NULL`. The device of [`NullDevice::default`] writes zeros. A test can pass a [`Script`].
 #[derive(Debug, Clone)]
 pub struct NullDevice {
     name: String,
@@ -29,8 +29,8 @@ impl NullDevice {
         Self::instance("NULL", script)
     }
 
-    /// Creates one of several devices with different names, such as `NULL.0` and `NULL.1`. Each has its own waiter thread, if the script
-    /// requires one.
+    /// Creates one of several devices with different names, such as `NULL.0` and `NULL.1`. If the script requires a waiter thread, each of
+    /// these devices has its own.
     pub fn instance(name: &str, script: Arc<Script>) -> Self {
         Self { name: name.to_owned(), script }
     }

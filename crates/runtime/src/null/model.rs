@@ -16,8 +16,9 @@ pub(super) struct NullModel {
 }
 
 impl NullModel {
-    /// Creates a model. With a waiter, a run has three steps, as on an accelerator: the CPU submits it, the waiter waits for it, and the
-    /// CPU finishes it. With an engine in the script, the step of the waiter is missing. Without waiter and engine, a run has one step.
+    /// Creates a model. If there is a waiter, a run has three steps, as on an accelerator: the CPU submits the work, the waiter waits for
+    /// it, and the CPU finishes it. If the script has an engine, a run has only the first and the last of these steps. Otherwise, a run has
+    /// one step.
     pub(super) fn new(
         info: ModelInfo,
         script: Arc<Script>,

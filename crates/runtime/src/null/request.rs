@@ -1,4 +1,4 @@
-//! A request of the `NULL` device. The runs of this request follow the script.
+//! A request of the `NULL` device. Its runs do what the script says.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,13 +16,13 @@ pub(super) struct NullRequest {
     pub(super) script: Arc<Script>,
     /// The names of the steps of the model.
     pub(super) steps: Vec<&'static str>,
-    /// `Some` if profiling is enabled.
+    /// The times of the latest run; `None` if profiling is disabled.
     pub(super) times: Option<Times>,
-    /// `Some` if the script has an engine, which computes in parallel to the CPU.
+    /// `Some` if the script has an engine, so that work is asynchronous.
     pub(super) completion: Option<Arc<Completion>>,
 }
 
-/// The work of the engine for one run.
+/// The work of the script's engine for one run.
 struct Work {
     script: Arc<Script>,
     completion: Arc<Completion>,
@@ -35,7 +35,7 @@ impl Task for Work {
     }
 }
 
-/// The measured times of the only node, which represents the script.
+/// The measured times of the only node in the profile. This node represents the whole script.
 #[derive(Default)]
 pub(super) struct Times {
     n_steps: usize,
@@ -104,7 +104,7 @@ impl NullRequest {
         if let Some(compute) = &self.script.compute {
             return compute(io, cancel);
         }
-        // A dynamic first axis of an output is the batch: it gets the extent of the first input.
+        // If the first axis of an output is dynamic, it is the batch, and gets the extent that the first axis of the first input has.
         let batch = if io.n_inputs() > 0 { io.input_tensor(0).shape().first().copied() } else { None };
         for (output_idx, port) in self.info.outputs.iter().enumerate() {
             let shape = port.shape.with_dynamic(|axis| if axis == 0 { batch } else { None });

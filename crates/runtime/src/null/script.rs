@@ -1,4 +1,4 @@
-//! The script of a `NULL` device: what the device does in a run, and what it counts.
+//! The script of a `NULL` device: what the device does in a run, and what the device counts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,35 +10,35 @@ use crate::{CancelToken, Result};
 
 type Compute = Box<dyn Fn(&mut DeviceIo<'_>, &CancelToken) -> Result<()> + Send + Sync>;
 
-/// What the device does in a run, and counters of what it did. Fields that are not set have no effect.
+/// What the device does in a run, and counters of what it did. Optional fields that are not set have no effect.
 #[derive(Default)]
 pub struct Script {
-    /// Runs pass through this gate before they compute.
+    /// The gate that each run passes before it computes.
     pub gate: Option<Arc<Gate>>,
-    /// Compilations for the device pass through this gate.
+    /// The gate that each compilation passes before it begins.
     pub compile_gate: Option<Arc<Gate>>,
-    /// Writes the outputs, fails or panics. Without this closure, the outputs are zeros.
+    /// Writes the outputs, fails or panics. If this closure is not set, the outputs are zeros.
     pub compute: Option<Compute>,
-    /// The executor of the device's step. The default is the CPU pool.
+    /// The executor of the device's CPU steps. The default is the CPU pool.
     pub executor: Option<Arc<dyn Executor>>,
-    /// Whether the device computes in parallel to the CPU. A run then waits at the gate on a separate waiter thread of the device, while
+    /// Whether the device has a waiter thread, as if it computed in parallel to the CPU. A run then waits at the gate on this thread, while
     /// the CPU preprocesses and completes other runs.
     pub has_own_waiter: bool,
-    /// An executor on which the device computes in parallel to the CPU. The device notifies the [`Completion`](crate::Completion) at the
-    /// end. A run passes the gate on this executor, and no thread waits for the run. Replaces the waiter.
+    /// An executor that stands for an asynchronous engine. A run passes the gate on this executor, then the device notifies the
+    /// [`Completion`](crate::Completion). No thread waits for the run. If this field is set, `has_own_waiter` has no effect.
     pub engine: Option<Arc<dyn Executor>>,
-    /// Further steps after the first step, each on its own executor, for example the waiter of an accelerator.
+    /// Steps after the usual steps of the device, each with its name and its own executor, for example the waiter of an accelerator.
     pub more_steps: Vec<(&'static str, Arc<dyn Executor>)>,
     /// Whether the outputs of a batch item depend on the other items of the batch.
     pub mixes_rows: bool,
-    /// How often the device was called. Runs that were combined into one call count once.
+    /// How often the device was called. A call for several batched runs counts once.
     pub n_calls: AtomicUsize,
     /// How often a model was compiled for the device.
     pub n_compiled: AtomicUsize,
 }
 
 impl Script {
-    /// A script that computes with this closure.
+    /// Creates a script that computes with this closure.
     pub fn computing(compute: impl Fn(&mut DeviceIo<'_>, &CancelToken) -> Result<()> + Send + Sync + 'static) -> Self {
         Self { compute: Some(Box::new(compute)), ..Self::default() }
     }
@@ -49,12 +49,12 @@ impl Script {
         }
     }
 
-    /// How often the device was called.
+    /// Returns how often the device was called.
     pub fn n_calls(&self) -> usize {
         self.n_calls.load(Ordering::Acquire)
     }
 
-    /// How often a model was compiled for the device.
+    /// Returns how often a model was compiled for the device.
     pub fn n_compiled(&self) -> usize {
         self.n_compiled.load(Ordering::Acquire)
     }
@@ -66,7 +66,7 @@ impl fmt::Debug for Script {
     }
 }
 
-/// Blocks runs or compilations until a test lets them pass. Gives tests a fixed order without sleeping.
+/// Blocks runs or compilations until a test lets them pass. So a test can set the order of events without sleeping.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<GateState>,
@@ -86,13 +86,13 @@ impl Gate {
         Arc::default()
     }
 
-    /// Blocks until `n` runs in total have arrived at the gate since it was created. Runs that have passed the gate count as well.
+    /// Blocks until, since the gate was created, `n` runs have arrived at it. Runs that have already passed the gate count as well.
     pub fn wait_for_arrivals(&self, n: usize) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |state| state.n_arrived < n).unwrap());
     }
 
-    /// Lets `n` more runs pass.
+    /// Lets `n` more runs pass, which may already wait or arrive later.
     pub fn admit(&self, n: usize) {
         self.state.lock().unwrap().n_admitted += n;
         self.changed.notify_all();
