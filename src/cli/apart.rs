@@ -59,7 +59,7 @@ pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
         Some(status) => {
             let how = how_it_ended(status);
             terminal.error(format_args!(
-                "cannot read {}: expected an engine that accepts or refuses it, got one that {how}; the file is damaged, malicious, or needs more than {} GiB of memory",
+                "cannot read {}: expected an engine that accepts or refuses the file, got an engine that {how}; the file is damaged, malicious, or needs more than {} GiB of memory",
                 what(),
                 MAX_BYTES >> 30
             ));

@@ -111,10 +111,10 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
         terminal.print(format_args!("  assumed: {}", OneLine(assumed)));
     }
     for open in &open {
-        terminal.print(format_args!("  left to say: {}", OneLine(open)));
+        terminal.print(format_args!("  missing: {}", OneLine(open)));
     }
     if !open.is_empty() && args.decoder.is_none() {
-        terminal.print("  add `--decoder NAME` if you know the format of its outputs");
+        terminal.print("  add `--decoder NAME` if you know the format of the model's outputs");
     }
     Ok(())
 }

@@ -206,7 +206,7 @@ pub(super) struct SomeFailed {
 
 impl std::fmt::Display for SomeFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {} inputs failed; all others were played to their end", self.n_failed, self.n_inputs)
+        write!(f, "{} of {} inputs failed; all other inputs were played to their end", self.n_failed, self.n_inputs)
     }
 }
 
@@ -218,7 +218,7 @@ pub(super) struct ImagesSkipped(u64);
 
 impl std::fmt::Display for ImagesSkipped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} images could not be read and were skipped; the results of all others are complete", self.0)
+        write!(f, "{} images could not be read and were skipped; the results of all other images are complete", self.0)
     }
 }
 
@@ -478,8 +478,8 @@ fn play(
                     (gap.as_secs_f64(), if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") });
                 tell(plan_idx, &format_args!("the source is back after {gap:.1} s and {attempts}"));
             }
-            Event::Reloaded(Ok(())) => tell(plan_idx, &"continues with the description as it is now"),
-            Event::Reloaded(Err(error)) => tell(plan_idx, &format_args!("not reloaded, and continues as before: {error}")),
+            Event::Reloaded(Ok(())) => tell(plan_idx, &"the stream continues with the new description"),
+            Event::Reloaded(Err(error)) => tell(plan_idx, &format_args!("the stream was not reloaded, and continues as before: {error}")),
             Event::Started | Event::Ended(_) => {}
         }
     };
@@ -579,7 +579,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
         line(what, format!("{} frames by {}: {}", frames.n_frames, frames.element, frames.reason));
     }
     if stats.n_restarts > 0 {
-        line("restarts", format!("{} after a lost source; {:.1} s without it", stats.n_restarts, stats.time_down.as_secs_f64()));
+        line("restarts", format!("{} after a lost source; {:.1} s without the source", stats.n_restarts, stats.time_down.as_secs_f64()));
     }
     let n_skipped: u64 = all.iter().flat_map(|stream| &stream.ended).map(|ending| ending.n_skipped_images).sum();
     if n_skipped > 0 {

@@ -92,7 +92,7 @@ pub(super) fn handle(
             }
             end_after(MAX_RUN, signal, &terminal);
             // Writing to standard error may block, so print with a time limit.
-            print_in_time(&terminal, "\nending (press again to end at once)");
+            print_in_time(&terminal, "\nending the run (press Ctrl+C again to end at once)");
         }
     };
     std::thread::Builder::new().name("roiflow-signals".to_owned()).spawn(body).context("cannot start the thread that handles signals")?;

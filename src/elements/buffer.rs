@@ -78,7 +78,7 @@ pub(super) fn unsupported(info: &gst_video::VideoInfo) -> Error {
 pub fn from_shared(tensor: &Tensor) -> Result<gst::Buffer> {
     let SharedTensor { descriptor, layout, offset_bytes } = tensor.export()?;
     let leased = Leased(tensor.bytes()?);
-    let failed = |what: &str| Error::new(ErrorKind::Io, format!("a shared tensor as a buffer: {what}"));
+    let failed = |what: &str| Error::new(ErrorKind::Io, format!("cannot wrap a shared tensor in a GStreamer buffer: {what}"));
     let (len, flags) = (layout.extent_bytes(), gst_allocators::FdMemoryFlags::KEEP_MAPPED);
     // SAFETY: the descriptor is open and refers to a file that has at least this length and cannot shrink.
     let memory = unsafe { gst_allocators::FdAllocator::new().alloc_fd(descriptor.as_raw_fd(), offset_bytes + len, flags) };

@@ -278,7 +278,7 @@ impl RoiflowResults {
             let mut line = Vec::new();
             match json::write_line(&mut line, &self.results, &context) {
                 Ok(()) => line.truncate(line.trim_ascii_end().len()),
-                Err(error) => tracing::error!("results could not be written as JSON: {error}"),
+                Err(error) => tracing::error!("cannot write results as JSON: {error}"),
             }
             // This conversion cannot fail, because JSON contains no NUL: JSON strings escape it.
             CString::new(line).unwrap_or_default()

@@ -49,7 +49,7 @@ impl Runs {
 impl Drop for Runs {
     fn drop(&mut self) {
         if !self.are_over {
-            let status = InferenceStatus::Failed("a bug: a panic lost its results".into());
+            let status = InferenceStatus::Failed("internal error: a panic lost the results of this frame".into());
             let (size, frame_number) = (self.size, self.frame_number);
             self.stream.finish_runs(self, FrameResults { size, frame_number, status, ..FrameResults::default() });
         }
@@ -201,7 +201,7 @@ impl Stream {
             Err(full) => full,
         };
         let Ok(copy) = buffer.copy_deep() else {
-            gst::warning!(self.cat, obj = element, "no memory for a copy: the original buffer is held");
+            gst::warning!(self.cat, obj = element, "cannot copy a frame because no memory is left: its original buffer is held");
             let held = share.take_always(&buffer);
             return (buffer, Some(held));
         };
@@ -364,7 +364,7 @@ impl Stream {
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
         if self.queue.set_limits(most, most_in_flight) && n_fewer > 0 {
-            gst::debug!(self.cat, "at most {most} frames in flight, because requests wait for threads");
+            gst::debug!(self.cat, "the in-flight queue holds at most {most} frames, because requests wait for threads");
         }
     }
 

@@ -581,7 +581,7 @@ impl Driver {
             state.latency.inferred(frame.took, state.slots.capacity)
         };
         if is_raised {
-            gst::info!(self.cat, obj = element, "latency raised to {:?}", frame.took);
+            gst::info!(self.cat, obj = element, "the reported latency is raised to {:?}", frame.took);
             let _posted = element.post_message(gst::message::Latency::builder().src(element).build());
         }
     }

@@ -104,7 +104,9 @@ impl Loading {
         let (state, waited) = self.changed.wait_timeout_while(state, MAX_WAIT, |state| state.n_threads > 0).unwrap();
         drop(state);
         if waited.timed_out() {
-            tracing::warn!("a model is still being loaded or run {MAX_WAIT:?} after its element was stopped: it is released afterwards");
+            tracing::warn!(
+                "a model is still being loaded or run {MAX_WAIT:?} after its element was stopped: the model is released when this work ends"
+            );
         }
     }
 
@@ -125,7 +127,7 @@ impl Loading {
                 this.state.lock().unwrap().warm_up = WarmUp::Over(warmed);
                 this.changed.notify_all();
             };
-            self.spawn("roiflow-warm-up", "warming up the model", move || work.stage().try_warm_up(), finish);
+            self.spawn("roiflow-warm-up", "the warm-up of the model", move || work.stage().try_warm_up(), finish);
             state = self.state.lock().unwrap();
         }
         let waits = |state: &mut State| matches!(state.warm_up, WarmUp::Running) && !is_canceled();

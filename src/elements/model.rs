@@ -138,7 +138,7 @@ impl Stream {
             self.queue.set_limits(usize::MAX, usize::MAX);
             (state.slots, state.model.work) = (slots, Some(work));
         }
-        gst::info!(self.cat, obj = element, "{} frames in flight", slots.capacity);
+        gst::info!(self.cat, obj = element, "the in-flight queue holds up to {} frames", slots.capacity);
     }
 
     /// Sets the latency after a warm-up that began in `epoch`. No effect if the element was restarted since then.
@@ -152,7 +152,7 @@ impl Stream {
             state.latency.warmed_up(run_time, capacity)
         };
         let Some(latency) = latency else { return };
-        gst::info!(self.cat, obj = element, "{run_time:?} a run, latency {latency:?}");
+        gst::info!(self.cat, obj = element, "one run takes {run_time:?}; the element reports the latency {latency:?}");
         if let Some(max_latency) = self.policy().max_latency.filter(|&max_latency| max_latency < run_time) {
             gst::element_warning!(
                 element,

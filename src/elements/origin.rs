@@ -27,7 +27,7 @@ pub fn attach(buffer: &mut gst::BufferRef, image_idx: u64, path: &str) {
             structure.set("image", image_idx);
             structure.set("path", path);
         }
-        Err(error) => tracing::warn!("cannot attach the path of an image: {error}"),
+        Err(error) => tracing::warn!("cannot attach the path of an image to its frame: {error}"),
     }
 }
 

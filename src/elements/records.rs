@@ -33,9 +33,11 @@ pub(super) fn event(kind: &str, body: &impl Serialize) -> gst::Event {
 /// Returns a description if the event is a malformed record.
 pub(super) fn read(event: &gst::Event) -> Option<Result<Record, String>> {
     let structure = event.structure().filter(|structure| event.type_() == gst::EventType::CustomDownstream && structure.name() == NAME)?;
-    let kind = structure.get::<String>("event").map_err(|error| format!("record without a kind: {error}"));
-    let body = structure.get::<String>("body").map_err(|error| format!("record without a body: {error}"));
-    let parse = |body: String| serde_json::from_str(&body).map_err(|error| format!("expected a JSON object as body of a record: {error}"));
+    let kind = structure.get::<String>("event").map_err(|error| format!("expected a record with the field `event`: {error}"));
+    let body = structure.get::<String>("body").map_err(|error| format!("expected a record with the field `body`: {error}"));
+    let parse = |body: String| {
+        serde_json::from_str(&body).map_err(|error| format!("expected a JSON object in the field `body` of a record: {error}"))
+    };
     Some(kind.and_then(|kind| Ok(Record { kind, body: parse(body?)? })))
 }
 

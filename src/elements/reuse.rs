@@ -235,7 +235,9 @@ impl ResultReuse {
         let counts = |error: &stages::Error| pending.n_resets == state.n_resets && error.kind() != stages::ErrorKind::Stopped;
         if let Some((error, n_failed)) = classified.failed.as_ref().filter(|(error, _)| counts(error)) {
             let frame_number = pending.frame_number;
-            state.failed.get_or_insert_with(|| format!("in the background, of frame {frame_number}: {n_failed} regions: {error}"));
+            state
+                .failed
+                .get_or_insert_with(|| format!("background classification failed for {n_failed} regions of frame {frame_number}: {error}"));
         }
     }
 

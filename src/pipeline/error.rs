@@ -36,7 +36,7 @@ impl Error {
 
     /// Returns the error of a closed standard output.
     pub(super) fn closed() -> Self {
-        Self { kind: ErrorKind::Closed, message: "the reader of standard output closed it".to_owned() }
+        Self { kind: ErrorKind::Closed, message: "the reader of standard output closed the pipe".to_owned() }
     }
 
     /// Returns the kind of an error.

@@ -100,7 +100,11 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
                 return;
             }
             if of_thread.0.lock().unwrap().n_pushed == n_before {
-                gst::element_error!(source, gst::ResourceError::Read, ("none of the images is readable any more"));
+                gst::element_error!(
+                    source,
+                    gst::ResourceError::Read,
+                    ("cannot repeat the images: none of the images can be read any more")
+                );
                 return;
             }
             is_first_turn = false;
@@ -113,7 +117,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
         .name("roiflow-images".to_owned())
         .spawn(push)
         .map(|_thread| feed)
-        .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
+        .map_err(|error| Error::failed(format!("cannot start the thread that reads images: {error}")))
 }
 
 /// Returns the width and height of the first readable image, from its header.
@@ -125,7 +129,7 @@ pub(super) fn size(paths: &[PathBuf]) -> Result<(u32, u32)> {
             Err(error) => drop(reason.get_or_insert_with(|| format!("cannot read image `{}`: {error}", file::shown(path)))),
         }
     }
-    Err(Error::failed(reason.unwrap_or_else(|| "there are no images".to_owned())))
+    Err(Error::failed(reason.unwrap_or_else(|| "expected at least one image, got none".to_owned())))
 }
 
 /// Returns false if the pipeline accepts no more frames.

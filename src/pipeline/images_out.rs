@@ -341,7 +341,7 @@ fn write_sample(
     replaces: bool,
 ) -> Result<()> {
     let failed = |reason: &str| Error::failed(format!("cannot write an image: {reason}"));
-    let (buffer, caps) = sample.buffer().zip(sample.caps()).ok_or_else(|| failed("a sample without a buffer"))?;
+    let (buffer, caps) = sample.buffer().zip(sample.caps()).ok_or_else(|| failed("the pipeline delivered no buffer or no caps"))?;
     let info = gst_video::VideoInfo::from_caps(caps).map_err(|error| failed(&error.to_string()))?;
     let path = target(buffer, caps::size_in_caps(caps).unwrap_or(Size::new(0, 0)))
         .ok_or_else(|| failed("a frame came from an image that is not among the inputs, so its file has no name"))?;

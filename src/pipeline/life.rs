@@ -223,8 +223,8 @@ impl Life {
         let is_valid = matches!((&self.plan.input, &plan.input), (Input::Uri(_), Input::Uri(_))) && plan.can_restart();
         if !is_valid {
             let error = Error::usage(
-                "expected an input with an address, such as rtsp://, and no video to a pipe, to continue with another description: other inputs \
-                 would begin again",
+                "cannot continue with another description: expected an input with an address, such as rtsp://, and no video to a pipe; any other \
+                 input would begin again",
             );
             return self.board.report(self.stream, Event::Reloaded(Err(error)));
         }

@@ -67,7 +67,7 @@ impl Models {
             let _written = write!(
                 parameters,
                 "[parameters.{name}]\ntype = \"path\"\nhelp = \"a model\"\n\
-                 [parameters.{name}-description]\ntype = \"path\"\ndefault = \"\"\nhelp = \"its description, if it is not next to the model\"\n"
+                 [parameters.{name}-description]\ntype = \"path\"\ndefault = \"\"\nhelp = \"description of the model, if the description is not next to the model\"\n"
             );
             let _written =
                 write!(graph, "\n! {element} name={name} model={{{name}}} description={{{name}-description}} device={{device}}{more}");

@@ -69,7 +69,7 @@ impl Reason {
             Self::Known(error) => error,
             Self::OfElement { message, has_played } => match message.view() {
                 gst::MessageView::Error(error) => explain(plan, error, has_played),
-                _ => Error::failed("internal error: the message is not an error"),
+                _ => Error::failed("internal error: expected an error message of GStreamer, got another message"),
             },
         }
     }

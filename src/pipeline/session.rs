@@ -307,7 +307,7 @@ impl Session {
         self.timer = now + TICK;
         match &mut self.state {
             State::Stopping(_) => {
-                tracing::warn!("a pipeline did not stop in time and is abandoned");
+                tracing::warn!("a pipeline did not stop in time; the run continues without waiting for this pipeline");
                 if let State::Stopping(finished) = std::mem::replace(&mut self.state, State::Playing) {
                     return ControlFlow::Break(finished);
                 }
@@ -721,7 +721,7 @@ impl Parts {
         let (from, to) = ((gst::SeekType::Set, gst::ClockTime::ZERO), (gst::SeekType::None, gst::ClockTime::NONE));
         let seek = gst::event::Seek::new(1.0, flags, from.0, from.1, to.0, to.1);
         let sought = self.entry_pad().is_some_and(|pad| pad.send_event(seek));
-        if sought { Ok(()) } else { Err(Error::failed("--loop: this input cannot be restarted")) }
+        if sought { Ok(()) } else { Err(Error::failed("--loop: this input cannot be restarted from its start; remove --loop")) }
     }
 }
 

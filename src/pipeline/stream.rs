@@ -112,8 +112,12 @@ impl Stream {
                 Error::usage(format!("the graph of `{}` has no element `{name}`: expected {{source}} and {{video}}", plan.name))
             })
         };
-        let source = end(SOURCE)?.downcast::<gst_app::AppSrc>().map_err(|_| Error::usage("{source} is not an appsrc"))?;
-        let sink = end(SINK)?.downcast::<gst_app::AppSink>().map_err(|_| Error::usage("{video} is not an appsink"))?;
+        let source = end(SOURCE)?
+            .downcast::<gst_app::AppSrc>()
+            .map_err(|_| Error::usage("expected an appsrc at {source} in the graph, got another element"))?;
+        let sink = end(SINK)?
+            .downcast::<gst_app::AppSink>()
+            .map_err(|_| Error::usage("expected an appsink at {video} in the graph, got another element"))?;
         let (wake_stream, wake) = bounded(1);
         let of_sink = wake_stream.clone();
         let new_sample = move |_: &gst_app::AppSink| {
@@ -233,7 +237,7 @@ impl Sender {
 }
 
 fn result_frame(sample: gst::Sample) -> Result<ResultFrame> {
-    let buffer = sample.buffer().ok_or_else(|| Error::failed("a sample without a buffer"))?;
+    let buffer = sample.buffer().ok_or_else(|| Error::failed("cannot read a result: the pipeline delivered a sample without a buffer"))?;
     let size = sample.caps().and_then(caps::size_in_caps).unwrap_or(Size::new(0, 0));
     let results = meta::read(buffer, size).unwrap_or_default();
     let pts = buffer.pts().map(|pts| std::time::Duration::from_nanos(pts.nseconds()));
@@ -253,9 +257,10 @@ pub(super) fn raw_caps(format: &str, width: u32, height: u32, framerate: i32) ->
 /// Copies packed rows to a buffer with the row padding that GStreamer expects.
 pub(super) fn packed_buffer(bytes: &[u8], row_bytes: usize, n_rows: usize) -> Result<gst::Buffer> {
     let stride = row_bytes.next_multiple_of(4);
-    let mut buffer = gst::Buffer::with_size(stride * n_rows).map_err(|_| Error::failed("no memory for a frame"))?;
+    let mut buffer =
+        gst::Buffer::with_size(stride * n_rows).map_err(|_| Error::failed("cannot create a buffer for a frame: no memory is left"))?;
     let writable = buffer.get_mut().expect("a new buffer is writable");
-    let mut map = writable.map_writable().map_err(|_| Error::failed("a new buffer can't be mapped"))?;
+    let mut map = writable.map_writable().map_err(|_| Error::failed("cannot map the new buffer of a frame"))?;
     for (target, row) in map.chunks_mut(stride).zip(bytes.chunks(row_bytes)) {
         target[..row.len()].copy_from_slice(row);
     }
@@ -264,18 +269,19 @@ pub(super) fn packed_buffer(bytes: &[u8], row_bytes: usize, n_rows: usize) -> Re
 }
 
 fn buffer_of(frame: &Frame, caps: &gst::Caps) -> Result<gst::Buffer> {
-    let failed = |what: &str| Error::failed(format!("a {} {} frame: {what}", frame.size(), frame.format()));
-    let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| failed("its caps are refused"))?;
-    let mut buffer = gst::Buffer::with_size(info.size()).map_err(|_| failed("no memory"))?;
+    let failed = |what: &str| Error::failed(format!("cannot create a buffer for a {} {} frame: {what}", frame.size(), frame.format()));
+    let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| failed("GStreamer refuses the caps"))?;
+    let mut buffer = gst::Buffer::with_size(info.size()).map_err(|_| failed("no memory is left"))?;
     {
         let writable = buffer.get_mut().expect("a new buffer is writable");
-        let mut target = gst_video::VideoFrameRef::from_buffer_ref_writable(writable, &info).map_err(|_| failed("it can't be mapped"))?;
+        let mut target =
+            gst_video::VideoFrameRef::from_buffer_ref_writable(writable, &info).map_err(|_| failed("the buffer can't be mapped"))?;
         for (plane_idx, plane) in frame.planes().enumerate() {
             let stride = target.plane_stride()[plane_idx] as usize;
             let bytes = plane.bytes().map_err(|error| failed(&error.to_string()))?;
             let (shape, strides) = (bytes.layout().shape(), bytes.layout().stride_bytes());
             let row_bytes = shape[1] * strides[1];
-            let data = target.plane_data_mut(plane_idx as u32).map_err(|_| failed("it has too few planes"))?;
+            let data = target.plane_data_mut(plane_idx as u32).map_err(|_| failed("the buffer has too few planes"))?;
             for (row, line) in bytes.extent().chunks(strides[0]).zip(data.chunks_mut(stride)) {
                 let n_bytes = row_bytes.min(row.len()).min(line.len());
                 line[..n_bytes].copy_from_slice(&row[..n_bytes]);

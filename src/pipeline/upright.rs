@@ -29,7 +29,7 @@ pub(super) fn keep(pipeline: &gst::Pipeline) {
                 if flip.is_none() {
                     return gst::PadProbeReturn::Ok;
                 }
-                tracing::info!("frames are rotated by the file's orientation: {method:?}");
+                tracing::info!("frames are rotated as the orientation tag of the file says: {method:?}");
             }
         }
         drop(flip);

@@ -286,7 +286,7 @@ fn model_info_of_an_ir_gives_preprocessing_and_labels() {
     }
     let options = StageOptions { model: golden("ssd.xml"), device: Some("OPENVINO.CPU".to_owned()), ..StageOptions::default() };
     let (_, spec) = roiflow::stages::spec::load_model(&options).unwrap();
-    assert_eq!(spec.source.to_string(), "of model_info in its file");
+    assert_eq!(spec.source.to_string(), "of model_info in the model file");
     assert_eq!((decoder(&spec), thresholds(&spec).0, labels(&spec).join(" ").as_str()), ("ssd", 0.25, "one two three four"));
     let preprocess = Preprocess {
         color: ChannelOrder::Rgb,
@@ -327,7 +327,7 @@ fn openvino_export_of_ultralytics_uses_metadata_yaml() {
         std::fs::remove_file(yaml).unwrap();
         match ModelSpec::load(&options, &info) {
             Ok(spec) => {
-                assert!(!is_classifier && spec.source.to_string() == "of model_info in its file");
+                assert!(!is_classifier && spec.source.to_string() == "of model_info in the model file");
                 assert_eq!((decoder(&spec), labels(&spec)[2].as_str(), thresholds(&spec)), ("yolov8", "a_\"quoted\"_\\_name", (0.25, 0.7)));
             }
             Err(error) => assert!(is_classifier && error.to_string().contains("`YOLO`"), "{error}"),
@@ -373,7 +373,10 @@ fn missing_model_info_keys_use_reported_defaults() {
         (&[("model_info model_type", "ssd"), ("model_info resize_type", "zoom")], ["`resize_type`", "`zoom`"]),
         (&[("model_info model_type", "ssd"), ("model_info pad_value", "x")], ["", ""]),
         (&[("model_info model_type", "ssd"), ("model_info mean_values", "1 2")], ["`mean_values`: expected 1 or 3 numbers", "`1 2`"]),
-        (&[("model_info model_type", "ssd"), ("model_info embedded_processing", "True")], ["embedded_processing", "export it without"]),
+        (
+            &[("model_info model_type", "ssd"), ("model_info embedded_processing", "True")],
+            ["embedded_processing", "export the model without"],
+        ),
     ] {
         let info = with_metadata(ssd.clone(), entries);
         if parts == ["", ""] {

@@ -121,7 +121,7 @@ fn plane_with_gaps_between_pixels_is_an_error() {
     let (begin, end, size) = ([0, 0, 0], [2, 4, 3], Size::new(4, 2));
     let gaps = wider.roi(&begin, &end).unwrap();
     let error = Frame::from_planes(PixelFormat::Rgb, size, &[gaps], Colorimetry::default()).unwrap_err();
-    let message = "expected pixels side by side, strides of [3, 1] bytes within a row, got [4, 1]; copy it first";
+    let message = "expected pixels side by side, strides of [3, 1] bytes within a row, got [4, 1]; copy the plane first";
     assert!(error.to_string().contains(message) && error.kind() == tensor::ErrorKind::Shape, "{error}");
     // With one pixel per row, the distance between pixels does not matter. Pixels of four bytes have no gaps in this tensor.
     for (width, begin, end) in [(1, [0, 0, 0], [2, 1, 3]), (2, [0, 1, 0], [2, 3, 4])] {

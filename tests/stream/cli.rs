@@ -545,7 +545,7 @@ fn describe_writes_known_fields_and_overwrites_no_file() {
     // Unknown fields are reported and must be completed in the file.
     std::fs::copy(root.join("assets/tiny/color.onnx"), folder.0.join("color.onnx")).unwrap();
     let (out, error) = said(&["describe", &folder.file("color.onnx"), "--out", "-"]);
-    assert!(out.contains("# task = \"detection\"") && out.contains("layout = \"nchw\"") && error.contains("left to say: "), "{out}{error}");
+    assert!(out.contains("# task = \"detection\"") && out.contains("layout = \"nchw\"") && error.contains("  missing: "), "{out}{error}");
     check_fails(&["inspect", &folder.file("color.onnx")], 1, &["no description", "color.toml", "roiflow describe"]);
     let json = r#"{"json_schema_version": "2.2.0", "input_preproc": [], "output_postproc": [{"converter": "label", "method": "softmax"}]}"#;
     std::fs::write(folder.0.join("proc.json"), json).unwrap();

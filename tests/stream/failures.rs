@@ -219,7 +219,7 @@ fn only_frames_with_regions_affect_failure_count() {
     }
     end(&rig);
     assert_eq!((rig.count("failed"), rig.has_error()), (50, false));
-    assert!(rig.left().iter().all(|left| left.status.contains("1 regions: the device is on fire")));
+    assert!(rig.left().iter().all(|left| left.status.contains("1 regions failed: the device is on fire")));
 }
 
 #[test]

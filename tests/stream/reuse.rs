@@ -375,13 +375,13 @@ fn background_failure_is_reported_with_next_frame() {
         let n = rig.count("frames-in");
         rig.source.push(frame(n, GREEN)).unwrap();
         rig.next();
-        rig.left().pop().unwrap().status.contains("in the background, of frame 0: 1 regions")
+        rig.left().pop().unwrap().status.contains("background classification failed for 1 regions of frame 0")
     });
     assert_eq!(rig.count("failed"), 1);
     let message = rig.bus.timed_pop_filtered(TIMEOUT, &[gst::MessageType::Warning]).expect("the failure is a warning");
     let gst::MessageView::Warning(warning) = message.view() else { unreachable!("filtered") };
     let said = warning.error().to_string();
-    assert!(said.contains("no luck") && said.contains("in the background, of frame 0"), "{said}");
+    assert!(said.contains("no luck") && said.contains("background classification failed for 1 regions of frame 0"), "{said}");
     eventually("the next try succeeds", || {
         let n = rig.count("frames-in");
         rig.source.push(frame(n, GREEN)).unwrap();

@@ -160,7 +160,7 @@ fn hangup_reads_the_description_again_and_keeps_the_old_one_if_it_is_broken() {
     signal(&child, "HUP");
     wait_for_reload(&systemd);
     systemd.wait_for("READY=1");
-    said.wait_for("continues with the description as it is now");
+    said.wait_for("the stream continues with the new description");
     eventually("results of the other classifier", || n_results("brightness") > 5);
     signal(&child, "TERM");
     systemd.wait_for("STOPPING=1");

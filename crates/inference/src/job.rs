@@ -47,7 +47,7 @@ impl StageResults {
         match self.failed {
             None => {}
             Some((error, 0)) => frame.status = InferenceStatus::Failed(error.to_string().into()),
-            Some((error, n_failed)) => frame.status = InferenceStatus::Failed(format!("{n_failed} regions: {error}").into()),
+            Some((error, n_failed)) => frame.status = InferenceStatus::Failed(format!("{n_failed} regions failed: {error}").into()),
         }
     }
 
@@ -243,6 +243,6 @@ mod tests {
         let mut frame = FrameResults { detections: vec![detection(9)], ..FrameResults::default() };
         results.add_to(&mut frame);
         assert_eq!(frame.detections[0].classifications, [classification(0.0)]);
-        assert!(matches!(&frame.status, InferenceStatus::Failed(reason) if reason.starts_with("1 regions: ")), "{:?}", frame.status);
+        assert!(matches!(&frame.status, InferenceStatus::Failed(reason) if reason.starts_with("1 regions failed: ")), "{:?}", frame.status);
     }
 }

@@ -253,7 +253,7 @@ fn is_waiting(error: &io::Error) -> bool {
 /// Connects to the first address of the host that accepts the connection.
 fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let end = Instant::now() + CONNECT_TIMEOUT;
-    let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
+    let mut last = io::Error::new(ErrorKind::NotFound, "the name of the host has no address");
     for address in (host, port).to_socket_addrs()? {
         let left = end.saturating_duration_since(Instant::now()).max(TICK);
         match TcpStream::connect_timeout(&address, left) {

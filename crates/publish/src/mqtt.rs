@@ -180,10 +180,10 @@ impl Mqtt {
 
     fn refused(&self, version: u8, code: u8) -> Failure {
         let (reason, is_login) = match (version, code) {
-            (5, 0x86) | (4, 4) => ("it rejects user or password", true),
+            (5, 0x86) | (4, 4) => ("it rejects the user name or the password", true),
             (5, 0x87) | (4, 5) => ("the user is not authorized", true),
             (5, 0x85) | (4, 2) => ("it rejects the client ID", true),
-            (5, 0x88 | 0x89) | (4, 3) => ("it is not available", false),
+            (5, 0x88 | 0x89) | (4, 3) => ("its service is not available", false),
             _ => ("", false),
         };
         let error = io::Error::new(ErrorKind::PermissionDenied, format!("the broker refuses the connection: {reason} (code {code:#04x})"));

@@ -437,7 +437,7 @@ impl Sender {
                 Ok(Some((message, _))) => message,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!("messages of the spool cannot be read and are skipped: {error}");
+                    tracing::warn!("skipping messages of the spool that cannot be read: {error}");
                     self.shared.report(Event::Dropping(&format!("stored messages cannot be read: {error}")));
                     continue;
                 }

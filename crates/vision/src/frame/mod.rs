@@ -97,7 +97,7 @@ impl Frame {
                 return Err(Error::new(
                     ErrorKind::Shape,
                     format!(
-                        "plane {plane_idx} of a {size} {format} frame: expected pixels side by side, strides of {side_by_side:?} bytes within a row, got {got:?}; copy it first"
+                        "plane {plane_idx} of a {size} {format} frame: expected pixels side by side, strides of {side_by_side:?} bytes within a row, got {got:?}; copy the plane first"
                     ),
                 ));
             }

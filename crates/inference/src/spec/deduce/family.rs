@@ -268,7 +268,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
 /// Marks all values as missing, except a known layout. Called if the ports do not identify a family. `readers` are the decoders
 /// that accept the outputs.
 fn leave_all(draft: &mut Draft, readers: &[&'static str]) {
-    draft.about.push("A draft from the model's ports and metadata. Values that are commented out are missing.".to_owned());
+    draft.about.push("This draft was made from the model's ports and metadata. Set the values that are commented out.".to_owned());
     draft.top.leave("task", "detection", "Task: detection or classification.");
     let input = &mut draft.input;
     input.leave("color", "rgb", "Colors of the channels: rgb, bgr or gray.");

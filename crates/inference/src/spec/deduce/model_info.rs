@@ -77,18 +77,18 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
         "classification" | "label" => return classification(&keys, labels, info).map(Some),
         _ => {
             return Err(config(format!(
-                "model_info has the model type `{model_type}`: expected one of SSD, YOLOX, YOLO, YOLOv5, YOLOv8 and later, Classification. Write a description for other types"
+                "model_info has the model type `{model_type}`: expected one of SSD, YOLOX, YOLO, YOLOv5, YOLOv8 and later, Classification. Write a description for a model of another type"
             )));
         }
     };
     let Some(decoder) = decoder else {
         let outputs = info.outputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         return Err(config(format!(
-            "model_info has the model type `{model_type}`, but no decoder of that kind reads its outputs, {outputs}"
+            "model_info has the model type `{model_type}`, but no decoder of that kind reads the model's outputs, {outputs}"
         )));
     };
     let mut draft = Draft::default();
-    draft.about.push(format!("A detector, as model_info in its file describes it (model_type {model_type})."));
+    draft.about.push(format!("This detector is described by model_info in the model file (model_type {model_type})."));
     draft.top.set("task", "detection");
     fill_input(&mut draft, &keys, info, &defaults)?;
     let output = &mut draft.output;
@@ -110,7 +110,7 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
     Ok(Some(Found { from: FROM, draft, open: Vec::new() }))
 }
 
-const FROM: &str = "model_info in its file";
+const FROM: &str = "model_info in the model file";
 
 /// Returns the decoder of a YOLO model. The model must have one output table; the number of its columns determines the decoder.
 fn yolo_decoder(info: &ModelInfo, n_labels: usize) -> Option<&'static str> {
@@ -131,7 +131,7 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
         return Err(config("model_info has hierarchical labels, which are not supported".to_owned()));
     }
     let mut draft = Draft::default();
-    draft.about.push("A classifier, as model_info in its file describes it.".to_owned());
+    draft.about.push("This classifier is described by model_info in the model file.".to_owned());
     draft.top.set("task", "classification");
     fill_input(&mut draft, keys, info, &PLAIN)?;
     let output = &mut draft.output;
@@ -154,7 +154,11 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
         }
     } else {
         output.set("decoder", "classes");
-        output.assume("activation", "softmax", "exporters that write model_info omit it; set `none` if the model includes one");
+        output.assume(
+            "activation",
+            "softmax",
+            "exporters that write model_info omit the softmax; set `none` if the model includes a softmax",
+        );
     }
     if !labels.is_empty() {
         output.set("labels", Value::Texts(labels));
@@ -164,7 +168,9 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
 
 fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &Defaults) -> Result<()> {
     if keys.flag("embedded_processing") == Some(true) {
-        return Err(config("model_info sets embedded_processing, which is not supported: export it without".to_owned()));
+        return Err(config(
+            "model_info sets embedded_processing, which is not supported: export the model without embedded processing".to_owned(),
+        ));
     }
     let Some(port) = info.inputs.first() else { return Err(config("the model has no input".to_owned())) };
     let why = "the default of Model API for such models";
@@ -212,7 +218,9 @@ fn fill_input(draft: &mut Draft, keys: &Keys<'_>, info: &ModelInfo, defaults: &D
         (None, None) => {}
     }
     if leaves_size_open(port, &layout) {
-        return Err(config(format!("its input {port} has a dynamic size, and model_info has no size: export it with a fixed size")));
+        return Err(config(format!(
+            "the model's input {port} has a dynamic size, and model_info has no size: export the model with a fixed size"
+        )));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     let layout = layout_of(port).or_else(|| channels_last(port))?;
     let (mut draft, mut open) = (Draft::default(), Vec::new());
     let why = "TensorFlow's Object Detection API preprocesses images this way";
-    draft.about.push("A detector of TensorFlow's Object Detection API. The model includes NMS.".to_owned());
+    draft.about.push("This model is a detector of TensorFlow's Object Detection API, and includes NMS.".to_owned());
     draft.top.set("task", "detection");
     let input = &mut draft.input;
     if n_channels(port, layout) == Some(1) {
@@ -55,7 +55,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     if is_said {
         draft.output.set("decoder", NAME);
     } else {
-        draft.output.assume("decoder", NAME, "its output names are those of this family");
+        draft.output.assume("decoder", NAME, "the names of the outputs are those of TensorFlow detectors");
     }
     Some(Found { from: "the names of its outputs", draft, open })
 }

@@ -82,11 +82,11 @@ impl Exported {
             None | Some("detect") => "detection",
             Some("classify") => "classification",
             Some(task) => {
-                return Err(config(format!("it is an Ultralytics model for the task `{task}`: expected `detect` or `classify`")));
+                return Err(config(format!("the model is an Ultralytics model for the task `{task}`: expected `detect` or `classify`")));
             }
         };
         if self.head.as_deref() == Some("RTDETRDecoder") {
-            return Err(config("it is an RT-DETR of Ultralytics, which has no decoder: expected a YOLO".to_owned()));
+            return Err(config("the model is an RT-DETR of Ultralytics, for which roiflow has no decoder: expected a YOLO".to_owned()));
         }
         let mut draft = Draft::default();
         let n_classes = self.names.len();
@@ -97,7 +97,7 @@ impl Exported {
         let is_gray = match self.n_channels.map(|n| n as usize).or_else(|| n_channels(port, layout)) {
             Some(1) => true,
             Some(3) | None => false,
-            Some(n) => return Err(config(format!("its input has {n} channels: expected 1 or 3"))),
+            Some(n) => return Err(config(format!("the model's input has {n} channels: expected 1 or 3"))),
         };
         let why = "Ultralytics preprocesses this way";
         let input = &mut draft.input;
@@ -144,7 +144,7 @@ impl Exported {
                 None => format!("[1, N, {}] or [1, {}, N]", 5 + n_classes, 4 + n_classes),
                 Some(_) => format!("[1, {}, N], or [1, N, 6] of final boxes", 4 + n_classes),
             };
-            config(format!("its metadata describe a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
+            config(format!("the metadata describe a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
         };
         // YOLOv5 models may also output the maps of their strides, which have more than three axes.
         let tables: Vec<_> = info.outputs.iter().map(extents).filter(|extents| extents.len() == 3).collect();
