@@ -1,7 +1,7 @@
-//! Guards over untyped bytes, and copies between layouts.
+//! Guards over the bytes of tensors, and copies between layouts.
 //!
-//! A guard leases the elements of a tensor. A guard leases the gaps between rows only if the caller requires them, because another guard
-//! may write to the gaps. Therefore copies use pointers from row to row, and no slice covers a gap that is not leased.
+//! A guard leases the elements of a tensor. It leases the gaps between rows only if the caller asks for them, because another guard may
+//! write to the gaps. So copies go from row to row with pointers: a slice over several rows would contain gaps that are not leased.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -12,7 +12,7 @@ use super::storage::Lease;
 use super::tensor::Placed;
 use super::{Element, ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Tensor};
 
-/// A layout in memory that is leased.
+/// A layout in memory, and the lease on its elements.
 #[derive(Debug)]
 pub(super) struct Leased {
     pub(super) lease: Lease,
@@ -23,7 +23,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Leases `span`, which covers the elements of the layout. `gaps` means that it also covers the bytes between the elements.
+    /// Leases `span`, which must cover the elements of the layout. `gaps` says that `span` also covers the bytes between the elements.
     #[inline]
     pub(super) fn take(placed: &Placed, span: Option<Span>, writes: bool, gaps: bool) -> Result<Self> {
         placed.memory.check_host()?;
@@ -31,21 +31,21 @@ impl Leased {
         Ok(Self::new(lease, placed.layout, placed.offset_bytes, gaps))
     }
 
-    /// Combines a lease and a layout. The lease covers the elements of the layout. `gaps` means that it also covers the bytes between the
-    /// elements.
+    /// Combines a lease with the layout whose elements it covers. `gaps` says that the lease also covers the bytes between the elements.
     pub(super) fn new(lease: Lease, layout: Layout, offset_bytes: usize, gaps: bool) -> Self {
         Self { lease, layout, offset_bytes, is_gapless: gaps || layout.is_dense() }
     }
 
-    /// The address of the first element. Only leased bytes may be accessed.
+    /// Returns the address of the first element. Only leased bytes may be accessed through it.
     #[inline]
     pub(super) fn ptr(&self) -> NonNull<u8> {
-        // SAFETY: the constructor has checked that the offset is inside the memory, or just after its last byte if the layout has no
+        // SAFETY: `add` requires that the result stays inside the allocation or just after its end. The constructor of the tensor has
+        // checked that the elements are inside the memory. So the offset is inside it, or just after its last byte if the layout has no
         // elements.
         unsafe { self.lease.ptr().add(self.offset_bytes) }
     }
 
-    /// The number of bytes from the first to the last element.
+    /// Returns the number of bytes from the first to the last element.
     ///
     /// # Panics
     /// Panics if the gaps between rows are not leased.
@@ -61,15 +61,15 @@ impl Leased {
 
     fn extent(&self) -> &[u8] {
         let len = self.extent_bytes();
-        // SAFETY: `extent_bytes` has checked that the lease covers these bytes, so no other thread writes them. They are initialized, and
-        // the memory lives as long as the lease.
+        // SAFETY: `extent_bytes` has checked that the lease covers these bytes, so no other thread writes them. They are initialized, they
+        // are in one block, and the memory lives as long as the lease, which `self` borrows.
         unsafe { std::slice::from_raw_parts(self.ptr().as_ptr(), len) }
     }
 
-    /// Whether the bytes are valid values of `T`. The lease must cover the elements.
+    /// Checks that the bytes of all elements are valid values of `T`. The lease must cover the elements.
     pub(super) fn check_values<T: Element>(&self) -> Result<()> {
         if T::TYPE != ElementType::Bool {
-            return Ok(()); // Every bit pattern is a value.
+            return Ok(()); // For every type except `bool`, each bit pattern is a value.
         }
         let mut is_valid = true;
         for_each_run(&self.layout, None, |offset_bytes, _, run_bytes| {
@@ -99,8 +99,8 @@ impl Leased {
         }
         let ptr = extent.as_ptr().cast::<T>();
         debug_assert!(ptr.is_aligned());
-        // SAFETY: the lease covers all elements, and in a dense layout they are adjacent. The constructor has checked that they are
-        // aligned, and the lines above that they are valid values of `T`.
+        // SAFETY: the lease covers all elements, and in a dense layout they are adjacent. The constructor of the tensor has checked that
+        // the first element is aligned. `is_valid` has checked above that all bytes are valid values of `T`.
         Ok(unsafe { std::slice::from_raw_parts(ptr, layout.n_elements()) })
     }
 }
@@ -114,34 +114,34 @@ fn invalid<T: Element>() -> Error {
 pub struct Bytes(pub(super) Leased);
 
 impl Bytes {
-    /// Shape and strides.
+    /// Returns the shape and strides.
     pub fn layout(&self) -> &Layout {
         &self.0.layout
     }
 
-    /// The leased elements as a tensor with the same memory and layout. Later reshapes of the original tensor do not change it.
+    /// Returns the leased elements as a tensor in the same memory. If the original tensor is reshaped later, this tensor does not change.
     #[doc(hidden)]
     pub fn tensor(&self) -> Tensor {
         let (memory, layout) = (Arc::clone(self.0.lease.memory()), self.0.layout);
         Tensor::from_placed(Placed { memory, layout, offset_bytes: self.0.offset_bytes })
     }
 
-    /// Whether the guard covers any element of `tensor`.
+    /// Returns whether the lease of this guard covers any element of `tensor`.
     #[doc(hidden)]
     pub fn overlaps(&self, tensor: &Tensor) -> bool {
         tensor.with_span(false, |placed, span| self.0.lease.covers_any(&placed.memory, span))
     }
 
-    /// The bytes from the first to the last element, including gaps.
+    /// Returns the bytes from the first to the last element, including gaps.
     ///
     /// # Panics
-    /// Panics if the layout has gaps and the guard comes from [`Tensor::elements`], like the input of a run. [`Bytes::copy_all_to_dense`] copies
-    /// any layout.
+    /// Panics if the layout has gaps that are not leased, because the guard comes from [`Tensor::elements`], like the input of a run.
+    /// [`Bytes::copy_all_to_dense`] copies any layout.
     pub fn extent(&self) -> &[u8] {
         self.0.extent()
     }
 
-    /// All elements as a slice. The layout must be dense.
+    /// Returns all elements as a slice. The layout must be dense.
     ///
     /// # Errors
     /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
@@ -149,7 +149,7 @@ impl Bytes {
         self.0.dense()
     }
 
-    /// Copies all elements. Copies whole rows where both layouts are dense.
+    /// Copies all elements to `target`. If rows are adjacent in both layouts, copies them at once.
     ///
     /// # Errors
     /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if the element types or shapes differ.
@@ -162,8 +162,8 @@ impl Bytes {
         if from.shape() != to.shape() {
             return Err(Error::new(ErrorKind::Shape, format!("copy: expected {}, as in the target, got {}", to.shape(), from.shape())));
         }
-        // SAFETY: both guards cover the elements of their layouts, which have the same element type and shape (checked above). The lease
-        // for writing excludes all other leases, so the two guards have no byte in common.
+        // SAFETY: both guards cover the elements of their layouts, which have the same element type and shape (checked above). The lease of
+        // `target` is for writing, so it excludes all other leases. Therefore the two guards have no byte in common.
         unsafe { copy_strided(self.0.ptr().as_ptr(), &from, target.0.ptr().as_ptr(), &to) };
         Ok(())
     }
@@ -178,7 +178,8 @@ impl Bytes {
             return Err(Error::new(ErrorKind::Shape, format!("expected {} bytes, got {}", layout.dense_bytes(), target.len())));
         }
         let dense = Layout::dense(layout.element(), *layout.shape())?;
-        // SAFETY: the guard covers the elements. `target` is exclusively borrowed and has the size of the dense layout.
+        // SAFETY: the guard covers the elements of `layout`. `target` has the size of the dense layout with the same element type and
+        // shape. It is borrowed exclusively, so it has no byte in common with the memory of the guard.
         unsafe { copy_strided(self.0.ptr().as_ptr(), &layout, target.as_mut_ptr(), &dense) };
         Ok(())
     }
@@ -193,7 +194,8 @@ impl Bytes {
             return Err(Error::new(ErrorKind::Shape, format!("batch item: expected {} bytes, got {}", layout.dense_bytes(), target.len())));
         }
         let dense = Layout::dense(layout.element(), *layout.shape())?;
-        // SAFETY: as in `copy_all_to_dense`. The batch item is a part of the leased elements.
+        // SAFETY: as in `copy_all_to_dense`. The elements of the batch item are leased, because they are a part of the elements of the
+        // tensor.
         unsafe { copy_strided(self.0.ptr().as_ptr().wrapping_add(offset_bytes), &layout, target.as_mut_ptr(), &dense) };
         Ok(())
     }
@@ -208,13 +210,13 @@ impl BytesMut {
         self.0.lease.memory()
     }
 
-    /// Sets another layout under the same lease. The lease must cover the elements of the new layout.
+    /// Changes the layout and keeps the lease. The lease must cover the elements of the new layout.
     pub(super) fn set_layout(&mut self, layout: Layout, offset_bytes: usize) {
         self.0.is_gapless = layout.is_dense();
         (self.0.layout, self.0.offset_bytes) = (layout, offset_bytes);
     }
 
-    /// Shape and strides.
+    /// Returns the shape and strides.
     pub fn layout(&self) -> &Layout {
         &self.0.layout
     }
@@ -225,41 +227,41 @@ impl BytesMut {
         tensor.with_span(false, |placed, span| self.0.lease.covers_any(&placed.memory, span))
     }
 
-    /// The bytes from the first to the last element, including gaps.
+    /// Returns the bytes from the first to the last element, including gaps.
     ///
     /// # Panics
-    /// Panics if the layout has gaps and the guard comes from [`Tensor::elements_mut`], like the output of a run.
+    /// Panics if the layout has gaps that are not leased, because the guard comes from [`Tensor::elements_mut`], like the output of a run.
     pub fn extent(&self) -> &[u8] {
         self.0.extent()
     }
 
-    /// The bytes from the first to the last element, including gaps, mutable.
+    /// Returns the bytes from the first to the last element, including gaps, as a mutable slice.
     ///
     /// # Panics
-    /// Panics if the layout has gaps and the guard comes from [`Tensor::elements_mut`], like the output of a run.
+    /// Panics if the layout has gaps that are not leased, because the guard comes from [`Tensor::elements_mut`], like the output of a run.
     /// [`BytesMut::copy_all_from_dense`] fills any layout.
     pub fn extent_mut(&mut self) -> &mut [u8] {
         let len = self.0.extent_bytes();
-        // SAFETY: as in `extent`. The lease for writing excludes all other leases, and the exclusive borrow excludes every other borrow
-        // through it.
+        // SAFETY: as in `extent`, the bytes are leased, initialized and in one block. The lease is for writing, so it excludes all other
+        // leases. `self` is borrowed exclusively, so no other slice of this guard exists.
         unsafe { std::slice::from_raw_parts_mut(self.0.ptr().as_ptr(), len) }
     }
 
-    /// Turns the guard into a guard that reads. No other thread can write in between.
+    /// Turns this guard into a guard that reads. No other thread can write between the two leases.
     pub fn downgrade(mut self) -> Bytes {
         self.0.lease.downgrade();
         Bytes(self.0)
     }
 
-    /// All elements as a slice. The layout must be dense.
+    /// Returns all elements as a slice. The layout must be dense.
     ///
     /// # Errors
-    /// The errors of [`Bytes::dense`].
+    /// Returns the errors of [`Bytes::dense`].
     pub fn dense<T: Element>(&self) -> Result<&[T]> {
         self.0.dense()
     }
 
-    /// All elements as a mutable slice. The layout must be dense.
+    /// Returns all elements as a mutable slice. The layout must be dense.
     ///
     /// # Errors
     /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Shape`] if there are gaps.
@@ -267,12 +269,12 @@ impl BytesMut {
         let len = self.0.dense::<T>()?.len();
         let ptr = if len == 0 { NonNull::<T>::dangling().as_ptr() } else { self.0.ptr().as_ptr().cast::<T>() };
         debug_assert!(ptr.is_aligned());
-        // SAFETY: `dense` has checked that there are `len` elements of type `T` without gaps from the pointer on. The exclusive borrow of the
-        // lease for writing excludes all other accesses to these elements.
+        // SAFETY: `dense` has checked that `len` aligned, valid elements of type `T` follow the pointer without gaps. The lease is for
+        // writing and `self` is borrowed exclusively, so no other code accesses these elements.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
     }
 
-    /// Copies all elements from a buffer without gaps.
+    /// Copies all elements from `bytes`, a buffer without gaps.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if `bytes` does not have the total size of the elements.
@@ -284,18 +286,18 @@ impl BytesMut {
     pub fn fill_zero(&mut self) {
         let ptr = self.0.ptr().as_ptr();
         for_each_run(&self.0.layout, None, |offset_bytes, _, run_bytes| {
-            // SAFETY: these bytes are elements, which the lease for writing covers.
+            // SAFETY: these bytes are elements, so they are inside the memory, and the lease for writing covers them.
             unsafe { ptr::write_bytes(ptr.add(offset_bytes), 0, run_bytes) };
         });
     }
 
-    /// The batch item with this index. The batch is the first axis.
+    /// Returns the batch item with this index. The batch is the first axis.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if there is no such item.
     pub fn row_mut(&mut self, index: usize) -> Result<RowMut<'_>> {
         let (layout, offset_bytes) = row_window(&self.0.layout, index)?;
-        // SAFETY: the batch item is a part of the leased elements.
+        // SAFETY: the batch item is a part of the leased elements, so its offset is inside the memory.
         let ptr = unsafe { self.0.ptr().add(offset_bytes) };
         Ok(RowMut { layout, ptr, guard: PhantomData })
     }
@@ -305,18 +307,18 @@ impl BytesMut {
 #[derive(Debug)]
 pub struct RowMut<'a> {
     layout: Layout,
-    /// The address of the first element. The guard leases all elements of the layout for writing.
+    /// The address of the first element. The borrowed guard leases all elements of the layout for writing.
     ptr: NonNull<u8>,
     guard: PhantomData<&'a mut BytesMut>,
 }
 
-// SAFETY: the value represents an exclusive borrow of the guard, which is `Send`.
+// SAFETY: the value represents an exclusive borrow of a `BytesMut`, which is `Send`.
 unsafe impl Send for RowMut<'_> {}
-// SAFETY: a shared reference gives no access to the elements.
+// SAFETY: all methods that access the elements need a `&mut RowMut`.
 unsafe impl Sync for RowMut<'_> {}
 
 impl RowMut<'_> {
-    /// The layout of the item. The first extent is 1.
+    /// Returns the layout of the batch item. Its first extent is 1.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -332,12 +334,13 @@ impl RowMut<'_> {
             let message = format!("batch item: expected {expected} {element}, got {} {}", from.shape(), from.element());
             return Err(Error::new(ErrorKind::Shape, message));
         }
-        // SAFETY: as in `Bytes::copy_to`.
+        // SAFETY: as in `Bytes::copy_to`: both guards cover the elements, the layouts have the same element type and shape, and no byte is
+        // in both.
         unsafe { copy_strided(source.0.ptr().as_ptr(), from, self.ptr.as_ptr(), &self.layout) };
         Ok(())
     }
 
-    /// Copies elements from a buffer without gaps into the batch item.
+    /// Copies the elements from `bytes`, a buffer without gaps, into the batch item.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if `bytes` does not have the size of the item's elements.
@@ -347,14 +350,14 @@ impl RowMut<'_> {
             return Err(Error::new(ErrorKind::Shape, format!("expected {expected} bytes, got {}", bytes.len())));
         }
         let dense = Layout::dense(self.layout.element(), *self.layout.shape())?;
-        // SAFETY: `bytes` has the size of the dense layout, and the guard covers the elements. The guard's lease for writing excludes all
-        // other accesses, so a borrowed slice cannot contain these elements.
+        // SAFETY: `bytes` has the size of the dense layout, which has the same element type and shape. The guard covers the elements of
+        // `self.layout`. Its lease for writing excludes all other accesses, so `bytes` cannot contain these elements.
         unsafe { copy_strided(bytes.as_ptr(), &dense, self.ptr.as_ptr(), &self.layout) };
         Ok(())
     }
 }
 
-/// The layout of one index of the first axis, and its byte offset.
+/// Returns the layout of the batch item with this index, and its byte offset.
 fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
     let mut end = [0; MAX_RANK];
     let rank = layout.shape().len();
@@ -371,24 +374,25 @@ fn row_window(layout: &Layout, index: usize) -> Result<(Layout, usize)> {
 ///
 /// # Safety
 /// The two layouts must have the same element type and shape. The elements of `from_layout` at `from` must be readable. The elements of
-/// `to_layout` at `to` must be writable. The two must have no byte in common.
+/// `to_layout` at `to` must be writable. The elements at `from` and at `to` must have no byte in common.
 unsafe fn copy_strided(from: *const u8, from_layout: &Layout, to: *mut u8, to_layout: &Layout) {
     for_each_run(from_layout, Some(to_layout), |from_offset, to_offset, run_bytes| {
-        // SAFETY: both runs consist of elements. The caller guarantees that the first run is readable, that the second run is writable, and
-        // that they have no byte in common.
+        // SAFETY: both runs consist of elements of their layouts. The caller guarantees that the first run is readable, that the second run
+        // is writable, and that they have no byte in common.
         unsafe { ptr::copy_nonoverlapping(from.add(from_offset), to.add(to_offset), run_bytes) };
     });
 }
 
-/// Calls `visit` for each run of adjacent elements, with its offset and length in bytes. `second` is another layout of the same shape. The
-/// second argument of `visit` is the offset of the same elements in `second`.
+/// Calls `visit` for each run of adjacent elements. Its arguments are the byte offset of the run in `layout`, the byte offset of the same
+/// elements in `second`, and the length of the run in bytes. `second` is a layout of the same shape; if it is `None`, `layout` takes its
+/// place.
 pub(super) fn for_each_run(layout: &Layout, second: Option<&Layout>, mut visit: impl FnMut(usize, usize, usize)) {
     if layout.is_empty() {
         return;
     }
     let shape = *layout.shape();
     let second = second.unwrap_or(layout);
-    // Trailing axes that are dense in both layouts form one run.
+    // The elements are adjacent along the trailing axes that are dense in both layouts, so these axes form one run.
     let mut run_bytes = layout.element().size();
     let mut n_outer = shape.len();
     while n_outer > 0 {

@@ -42,7 +42,7 @@ impl ElementType {
         Self::F64,
     ];
 
-    /// Size of an element in bytes.
+    /// Returns the size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 | Self::I8 => 1,
@@ -52,7 +52,7 @@ impl ElementType {
         }
     }
 
-    /// Short name: `f32`, `u8`, `bool`.
+    /// Returns the short name: `f32`, `u8`, `bool`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -91,7 +91,7 @@ impl FromStr for ElementType {
     }
 }
 
-/// Serialized as its name: `"f32"`.
+/// Serializes the element type as its name: `"f32"`.
 #[cfg(feature = "serde")]
 impl serde::Serialize for ElementType {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -108,7 +108,8 @@ impl<'de> serde::Deserialize<'de> for ElementType {
 }
 
 mod sealed {
-    /// Conversions for casts between element types. A cast goes through `f64` if either type is a float, otherwise through `i128`.
+    /// Conversions for casts between element types. If one of the two types is a float, a cast goes through `f64`, otherwise through
+    /// `i128`.
     pub trait Sealed: Sized {
         const IS_FLOAT: bool;
         fn to_f64(self) -> f64;
@@ -118,8 +119,8 @@ mod sealed {
     }
 }
 
-/// Casts a value like Rust's `as`. A cast from a float rounds toward zero, saturates, and turns NaN into 0. A cast between integers wraps.
-/// A cast to `bool` is true if the value is not 0.
+/// Casts a value like Rust's `as`. A cast from a float to an integer rounds toward zero, saturates, and turns NaN into 0. A cast between
+/// integers wraps. A cast to `bool` is true if the value is not 0.
 pub(super) fn cast<T: Element, U: Element>(value: T) -> U {
     if T::IS_FLOAT || U::IS_FLOAT { U::from_f64(value.to_f64()) } else { U::from_i128(value.to_i128()) }
 }
@@ -132,7 +133,7 @@ pub unsafe trait Element: Copy + Send + Sync + PartialEq + fmt::Debug + sealed::
     /// The element type that matches this Rust type.
     const TYPE: ElementType;
 
-    /// Whether `bytes`, which contains a whole number of elements, consists of valid values. Always true, except for `bool`.
+    /// Returns whether `bytes`, which must have a whole number of elements, consists of valid values. Always true, except for `bool`.
     fn is_valid(_bytes: &[u8]) -> bool {
         true
     }
@@ -159,7 +160,7 @@ macro_rules! integers {
                 value as Self
             }
         }
-        // SAFETY: the type is a number of the size that `ElementType::size` returns, and every bit pattern is a value.
+        // SAFETY: `ElementType::size` returns the size of this integer type, and every bit pattern is a value of it.
         unsafe impl Element for $rust {
             const TYPE: ElementType = ElementType::$variant;
         }
@@ -187,7 +188,7 @@ macro_rules! floats {
                 $from_f64(value as f64)
             }
         }
-        // SAFETY: the type is a number of the size that `ElementType::size` returns, and every bit pattern is a value.
+        // SAFETY: `ElementType::size` returns the size of this float type, and every bit pattern is a value of it.
         unsafe impl Element for $rust {
             const TYPE: ElementType = ElementType::$variant;
         }

@@ -1,4 +1,4 @@
-//! Errors of tensors. Each has a kind for programs and a message for people.
+//! Errors of tensors. Each error has a kind for programs and a message for people.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Another lease excludes this access.
+    /// A lease of another guard, or of a running request, excludes this access.
     Busy,
     /// The element type is not the expected type.
     ElementType,
     /// A shape, stride or region does not fit.
     Shape,
-    /// The memory is read-only, or belongs to another process and cannot be mapped safely.
+    /// The memory is read-only, or it belongs to another process and mapping it would not be safe.
     Access,
     /// No memory is left. The message contains the number of bytes.
     OutOfMemory,
     /// The memory belongs to a device, so the host can only copy it.
     Remote,
-    /// The system refused a descriptor, socket or mapping, or a peer sent data that is not a tensor.
+    /// The system refused a descriptor, socket or mapping, or another process sent data that is not a tensor.
     Io,
     /// The operation is not supported for this tensor.
     Unsupported,
@@ -35,12 +35,12 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Creates an error. The message should say what was expected and what was found.
+    /// Creates an error. The message should say what was expected and what was found instead.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// The kind of the error.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,14 +1,14 @@
-//! Shapes and byte strides. Pure arithmetic, without access to memory.
+//! Shapes and byte strides. The code here is pure arithmetic and accesses no memory.
 
 use std::fmt;
 use std::ops::Deref;
 
 use super::{ElementType, Error, ErrorKind, Result};
 
-/// Maximum number of axes. Shapes are stored inline, so views need no allocation.
+/// Maximum number of axes. With this limit, a shape is stored inline, so views allocate nothing.
 pub const MAX_RANK: usize = 8;
 
-/// The extent of each axis. A scalar has no axes and one element.
+/// The extent of each axis. The shape of a scalar has no axes, and a scalar has one element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     dims: [usize; MAX_RANK],
@@ -27,7 +27,7 @@ impl Shape {
         Self { dims: inline, rank: dims.len() as u8 }
     }
 
-    /// The extents from `begin` to `end`. `begin` and `end` must have the same number of axes, at most [`MAX_RANK`].
+    /// Returns the extents of the window from `begin` to `end`. Both must have the same number of axes, at most [`MAX_RANK`].
     #[inline(always)]
     fn between(begin: &[usize], end: &[usize]) -> Self {
         let mut dims = [0; MAX_RANK];
@@ -40,7 +40,7 @@ impl Shape {
         Self { dims, rank: begin.len() as u8 }
     }
 
-    /// Number of elements; `None` if the number overflows.
+    /// Returns the number of elements; `None` if this number overflows.
     pub fn n_elements(&self) -> Option<usize> {
         self.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim))
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The element type, shape and byte strides. The strides define the offset of each element from the first element.
+/// The element type, shape and byte strides of a tensor. The strides define the offset of each element from the first element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     shape: Shape,
@@ -87,7 +87,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A dense layout in row-major order.
+    /// Creates a dense layout in row-major order.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the size in bytes overflows.
@@ -110,7 +110,7 @@ impl Layout {
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] unless there is one stride per axis, and each stride is a multiple of the element size and at least the
-    /// size in bytes of the axes inside it. So rows may have padding but do not overlap.
+    /// size in bytes of the axes inside it. Because of this rule, rows may have padding but cannot overlap.
     pub fn strided(element: ElementType, shape: impl Into<Shape>, stride_bytes: &[usize]) -> Result<Self> {
         let shape = shape.into();
         let fail = |what: String| Err(Error::new(ErrorKind::Shape, what));
@@ -136,37 +136,37 @@ impl Layout {
         Ok(Self { shape, stride_bytes: Shape::new(stride_bytes), element })
     }
 
-    /// The extent of each axis.
+    /// Returns the extent of each axis.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The strides: the distance in bytes between neighboring elements along each axis.
+    /// Returns the strides: the distance in bytes between neighboring elements along each axis.
     pub fn stride_bytes(&self) -> &[usize] {
         &self.stride_bytes
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn element(&self) -> ElementType {
         self.element
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn n_elements(&self) -> usize {
         self.shape.n_elements().expect("checked when the layout was made")
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
     }
 
-    /// Total size of the elements in bytes, without gaps.
+    /// Returns the total size of the elements in bytes, without gaps.
     pub fn dense_bytes(&self) -> usize {
         self.n_elements() * self.element.size()
     }
 
-    /// Size in bytes from the first byte of the first element to the last byte of the last element, including gaps.
+    /// Returns the size in bytes from the first byte of the first element to the last byte of the last element, including gaps.
     pub fn extent_bytes(&self) -> usize {
         if self.n_elements() == 0 {
             return 0;
@@ -175,7 +175,7 @@ impl Layout {
         last + self.element.size()
     }
 
-    /// Whether the layout is dense and in row-major order.
+    /// Returns whether the layout has no gaps and is in row-major order.
     pub fn is_dense(&self) -> bool {
         let mut inner_bytes = self.element.size();
         for axis in (0..self.shape.len()).rev() {
@@ -187,7 +187,7 @@ impl Layout {
         true
     }
 
-    /// The window from `begin` to `end` (exclusive). Returns its layout and the byte offset of its first element.
+    /// Returns the layout of the window from `begin` to `end` (exclusive), and the byte offset of its first element.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] unless `begin` and `end` have one entry per axis and `begin <= end <= shape` on every axis.
@@ -196,7 +196,7 @@ impl Layout {
         Ok((self.with_window(begin, end), offset_bytes))
     }
 
-    /// The byte offset of [`Layout::window`]. Fails if the window is invalid.
+    /// Returns the byte offset of [`Layout::window`]. Fails if the window is not inside the shape.
     #[inline(always)]
     pub(super) fn window_offset(&self, begin: &[usize], end: &[usize]) -> Result<usize> {
         let fail = || Err(self.not_within(begin, end));
@@ -208,16 +208,17 @@ impl Layout {
             if begin > end || end > extent {
                 return fail();
             }
-            // Axes with one element, and layouts without elements, may have strides for which this product overflows. Then the offset is
-            // not used, because the window is empty, or `begin` is 0.
+            // If an axis has one element, or if the layout has no elements, the stride may be so large that this product overflows. The
+            // wrong offset does no harm, because then `begin` is 0 or the window is empty.
             offset_bytes = offset_bytes.wrapping_add(begin.wrapping_mul(*stride_bytes));
             is_empty |= begin == end;
         }
         Ok(if is_empty { 0 } else { offset_bytes })
     }
 
-    /// The layout of a window that was already checked. All functions on this path are inlined: if the layout passed through memory, vector
-    /// loads after word stores would stall. The stall takes three times as long as the rest of the function.
+    /// Returns the layout of a window that was already checked. This function and its callers are inlined, so that the layout stays in
+    /// registers. Otherwise, the layout is stored word by word and loaded with vector instructions, and the processor stalls until the
+    /// stores are complete. The stall takes three times as long as the rest of the function.
     #[inline(always)]
     pub(super) fn with_window(&self, begin: &[usize], end: &[usize]) -> Self {
         Self { shape: Shape::between(begin, end), stride_bytes: self.stride_bytes, element: self.element }
@@ -228,12 +229,13 @@ impl Layout {
         Error::new(ErrorKind::Shape, format!("region {begin:?}..{end:?}: expected begin <= end within shape {}", self.shape))
     }
 
-    /// The same strides with another shape. The new shape must not extend beyond the largest shape that the layout had.
+    /// Returns a layout with the same strides and a different shape. The new shape must not extend beyond the largest shape that the layout
+    /// had.
     pub(super) fn with_shape(&self, shape: Shape) -> Self {
         Self { shape, ..*self }
     }
 
-    /// The same strides with another shape, to reshape a tensor that is not dense. No extent may exceed that of `limit`.
+    /// Same as [`Layout::with_shape`], for a tensor that is not dense, but checks the shape: no extent may exceed the extent in `limit`.
     pub(super) fn with_smaller_shape(&self, shape: Shape, limit: &Shape) -> Result<Self> {
         if shape.len() != limit.len() || shape.iter().zip(limit.iter()).any(|(new, limit)| new > limit) {
             return Err(Error::new(

@@ -1,8 +1,8 @@
-//! Leases on memory: each byte has many readers or one writer. Taking a lease never blocks; a conflict is an error.
+//! Leases on memory. At any time, a byte is leased by many readers or by one writer. Taking a lease never blocks; a conflict is an error.
 //!
-//! [`Span`] is the set of bytes that a lease covers: the elements of a tensor, without the gaps between its rows. [`Leases`] stores the
-//! leases on one block of memory. A lease on the whole block is one atomic operation. A lease on a part is an entry of a list that is
-//! protected by a lock.
+//! A [`Span`] is the set of bytes that a lease covers: the elements of a tensor, without the gaps between its rows. [`Leases`] stores the
+//! leases on one block of memory. Taking a lease on the whole block is one atomic operation. A lease on a part of the block is an entry in
+//! a list, which a lock protects.
 
 use super::{Layout, MAX_RANK};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
@@ -19,7 +19,7 @@ pub struct Span {
     n_axes: usize,
 }
 
-/// Rows that repeat `n` times at a distance of `stride` bytes. `n` is at least 2.
+/// Along this axis, rows (or groups of rows) repeat `n` times at a distance of `stride` bytes. `n` is at least 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Axis {
     stride: usize,
@@ -31,16 +31,16 @@ struct Axis {
 const MAX_AXES: usize = 3;
 
 impl Span {
-    /// The range of `len` bytes from `begin`; `None` if `len` is 0.
+    /// Returns the span of `len` bytes from `begin` on; `None` if `len` is 0.
     pub fn range(begin: usize, len: usize) -> Option<Self> {
         (len > 0).then_some(Self { begin, row_bytes: len, axes: [Axis { stride: 0, n: 1 }; MAX_AXES], n_axes: 0 })
     }
 
-    /// The bytes of a tensor's elements; `None` if the tensor has no elements. `offset_bytes` is the position of the first element. The
-    /// elements must be inside one block of memory, so the end of the span does not overflow.
+    /// Returns the span of a tensor's elements; `None` if the tensor has no elements. `offset_bytes` is the position of the first element.
+    /// The elements must be inside one block of memory, so that the end of the span does not overflow.
     pub fn of_elements(layout: &Layout, offset_bytes: usize) -> Option<Self> {
         let mut row_bytes = layout.element().size();
-        // Innermost first.
+        // The list has the innermost axis first.
         let mut axes = [Axis { stride: 0, n: 1 }; MAX_RANK];
         let mut n_axes = 0;
         for (&n, &stride) in layout.shape().iter().zip(layout.stride_bytes()).rev() {
@@ -71,7 +71,7 @@ impl Span {
         Some(span)
     }
 
-    /// Whether the span has no gaps and covers the first `len` bytes of the memory.
+    /// Returns whether the span has no gaps and covers all `len` bytes of the memory.
     #[inline]
     fn covers(&self, len: usize) -> bool {
         self.n_axes == 0 && self.begin == 0 && self.row_bytes >= len
@@ -81,25 +81,25 @@ impl Span {
         &self.axes[..self.n_axes]
     }
 
-    /// The offset after the last byte.
+    /// Returns the offset after the last byte.
     fn end(&self) -> usize {
         self.begin + self.row_bytes + self.axes().iter().map(|axis| (axis.n - 1) * axis.stride).sum::<usize>()
     }
 
-    /// Whether the spans have a byte in common. Exact for regions of one tensor. Spans with unrelated strides may be reported as
-    /// overlapping, because an exact test could take long.
+    /// Returns whether the spans have a byte in common. The answer is exact for regions of one tensor. If the strides of two spans are
+    /// unrelated, the answer may be true although the spans have no common byte, because an exact test could take long.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (end, other_end) = (self.end(), other.end());
         if self.begin >= other_end || other.begin >= end {
             return false;
         }
-        // Two spans without axes are ranges, and these ranges overlap. The second condition excludes offsets for which the differences
-        // below would overflow.
+        // If neither span has axes, both are ranges, and the check above has shown that they overlap. The second condition excludes offsets
+        // for which the differences below would overflow.
         if (self.n_axes, other.n_axes) == (0, 0) || end.max(other_end) > isize::MAX as usize / 4 {
             return true;
         }
-        // Collect the axes of both spans, the largest stride first. If only one span has an axis, the other span counts as length 1 along
-        // that axis.
+        // Collect the axes of both spans, the largest stride first. If only one span has an axis with a stride, the number of repetitions
+        // of the other span along this axis is 1.
         let mut axes = [Common { stride: 1, n: 1, n_other: 1 }; 2 * MAX_AXES];
         let mut n_axes = 0;
         let (mut own, mut others) = (self.axes().iter().peekable(), other.axes().iter().peekable());
@@ -122,7 +122,7 @@ impl Span {
     }
 }
 
-/// An axis that two spans are compared along, with the number of repetitions of each span.
+/// An axis along which two spans are compared, with the number of repetitions of each span.
 #[derive(Clone, Copy)]
 struct Common {
     stride: isize,
@@ -130,26 +130,26 @@ struct Common {
     n_other: isize,
 }
 
-/// The search for two rows that overlap.
+/// The search for a row of one span that overlaps a row of another span.
 struct Rows {
     len: isize,
     other_len: isize,
-    /// Number of candidates that may still be tried. When none is left, the rows count as overlapping.
+    /// Number of candidates that the search may still try. When none is left, the spans count as overlapping.
     n_left: usize,
 }
 
 impl Rows {
-    /// Whether a row of the first span overlaps a row of the second span. `distance` is the begin of the first span minus the begin of the
-    /// second.
+    /// Returns whether a row of the first span overlaps a row of the second span. `distance` is the begin of the first span minus the begin
+    /// of the second span.
     ///
-    /// The distance of two rows is `distance` plus `k` strides for each axis, where `k` is the difference of their positions on that axis.
-    /// Only those `k` are tried for which the blocks along the remaining axes overlap. For regions of one tensor, at most two values of `k`
-    /// remain per axis.
+    /// The distance of two rows is `distance` plus, for each axis, `k` strides, where `k` is the difference of the positions of the two
+    /// rows on that axis. The search tries only those `k` for which the blocks along the remaining axes overlap. For regions of one tensor,
+    /// at most two values of `k` remain per axis.
     fn meet(&mut self, distance: isize, axes: &[Common]) -> bool {
         let Some((axis, inner)) = axes.split_first() else { return -self.len < distance && distance < self.other_len };
         let block = self.len + inner.iter().map(|axis| (axis.n - 1) * axis.stride).sum::<isize>();
         let other_block = self.other_len + inner.iter().map(|axis| (axis.n_other - 1) * axis.stride).sum::<isize>();
-        // -block < distance + k * stride < other_block
+        // `k` must satisfy: -block < distance + k * stride < other_block
         let first = ((-block - distance).div_euclid(axis.stride) + 1).max(1 - axis.n_other);
         let last = (other_block - distance - 1).div_euclid(axis.stride).min(axis.n - 1);
         for k in first..=last {
@@ -170,10 +170,11 @@ impl Rows {
 pub struct Leases {
     /// Size of the memory in bytes.
     len: usize,
-    /// `WRITER` if a lease for writing covers the whole memory. Without a writer, the value is the number of leases for reading on the
-    /// whole memory, plus `PARTS` while the list has entries.
+    /// `WRITER` if a lease for writing covers the whole memory. Otherwise, the number of leases for reading on the whole memory, plus
+    /// `PARTS` while the list `parts` has entries.
     state: AtomicUsize,
-    /// Leases on parts. Ended leases leave `None`, so that indices stay valid. No entry has an empty span.
+    /// Leases on parts. When a lease ends, its entry becomes `None`, so that the indices of other leases stay valid. No entry has an empty
+    /// span.
     parts: Mutex<Vec<Option<Part>>>,
 }
 
@@ -183,7 +184,7 @@ struct Part {
     writes: bool,
 }
 
-/// The flag in `state` for entries in `parts`. While it is set, leases on the whole memory are taken under the lock.
+/// A flag in `state`: the list `parts` has entries. While it is set, a lease on the whole memory is taken under the lock of the list.
 const PARTS: usize = 1 << (usize::BITS - 2);
 const WRITER: usize = 1 << (usize::BITS - 1);
 
@@ -196,11 +197,11 @@ pub enum Held {
     Reads,
     /// The whole memory, for writing.
     Writes,
-    /// A part of the memory. The number is an index into the list of parts.
+    /// A part of the memory. The number is the index of the lease in the list `parts`.
     Part(usize),
 }
 
-/// The kind of lease that excludes a new lease.
+/// The kind of an existing lease that excludes a new lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conflict {
     /// A lease for reading covers at least one of the bytes.
@@ -210,15 +211,15 @@ pub enum Conflict {
 }
 
 impl Leases {
-    /// Creates the leases for a block of `len` bytes.
+    /// Creates the value for a block of `len` bytes, without leases.
     pub fn new(len: usize) -> Self {
         Self { len, state: AtomicUsize::new(0), parts: Mutex::new(Vec::new()) }
     }
 
-    /// Takes a lease on all bytes of `span`.
+    /// Leases all bytes of `span`.
     ///
     /// # Errors
-    /// Returns the kind of lease that excludes the new lease.
+    /// Returns the kind of an existing lease that excludes the new lease.
     #[inline]
     pub fn take(&self, span: Option<Span>, writes: bool) -> Result<Held, Conflict> {
         match span {
@@ -229,10 +230,10 @@ impl Leases {
         }
     }
 
-    /// Takes a lease for reading on the whole memory.
+    /// Leases the whole memory for reading.
     ///
     /// # Errors
-    /// Returns the kind of lease that excludes the new lease.
+    /// Returns the kind of an existing lease that excludes the new lease.
     #[inline]
     pub fn take_whole_to_read(&self) -> Result<Held, Conflict> {
         let count = |state: usize| if state & (WRITER | PARTS) == 0 { Some(state + 1) } else { None };
@@ -244,7 +245,7 @@ impl Leases {
     }
 
     fn take_whole_among_parts(&self) -> Result<Held, Conflict> {
-        // The lock is held until the end of the function, so the list does not change.
+        // The lock is held until the end of the function, so no lease on a part is added between the check and the update of `state`.
         let parts = self.parts.lock().unwrap();
         if parts.iter().flatten().any(|part| part.writes) {
             return Err(Conflict::Written);
@@ -290,7 +291,7 @@ impl Leases {
         }))
     }
 
-    /// Turns a lease for writing into a lease for reading. No other thread can write in between.
+    /// Turns a lease for writing into a lease for reading. No other thread can write between the two leases.
     pub fn downgrade(&self, held: &mut Held) {
         match held {
             Held::Writes => {
@@ -327,7 +328,7 @@ impl Leases {
         }
     }
 
-    /// Whether a lease for writing currently exists, on the whole memory or on a part.
+    /// Returns whether a lease for writing currently exists, on the whole memory or on a part.
     pub fn is_written(&self) -> bool {
         match self.state.load(Ordering::Relaxed) {
             WRITER => true,
@@ -336,7 +337,7 @@ impl Leases {
         }
     }
 
-    /// Whether the lease `held` covers any byte of `span`.
+    /// Returns whether the lease `held` covers any byte of `span`.
     pub fn covers_any(&self, held: &Held, span: Option<Span>) -> bool {
         let Some(span) = span else { return false };
         match held {
@@ -352,13 +353,13 @@ mod tests {
     use super::*;
     use crate::{ElementType, Shape};
 
-    /// Deterministic pseudorandom numbers below `end`.
+    /// Returns a deterministic pseudorandom number below `end`.
     fn random(state: &mut u64, end: usize) -> usize {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((*state >> 33) as usize) % end
     }
 
-    /// The offsets of all bytes of a layout's elements.
+    /// Returns the offsets of all bytes of a layout's elements.
     fn bytes_of(layout: &Layout, offset_bytes: usize) -> Vec<usize> {
         let mut offsets = vec![offset_bytes];
         for (&n, &stride) in layout.shape().iter().zip(layout.stride_bytes()) {

@@ -1,11 +1,12 @@
 //! Tensors: typed arrays with a shape, in reference-counted memory.
 //!
 //! A [`Tensor`] consists of an element type, a [`Layout`] (shape and byte strides) and a reference to [`Memory`]. Clones share the memory.
-//! A region of interest ([`Tensor::roi`]) shares the memory with another shape and offset. Short-lived guards ([`View`], [`ViewMut`],
-//! [`Bytes`]) give access to the values. Each guard holds a *lease* on the bytes of the elements: each byte has many readers or one writer.
-//! Taking a lease never blocks; a conflicting access fails with [`ErrorKind::Busy`]. Leases keep the inputs of a running request unchanged.
+//! A region of interest ([`Tensor::roi`]) is a tensor with a different shape and offset in the same memory. Short-lived guards ([`View`],
+//! [`ViewMut`], [`Bytes`]) give access to the values. Each guard holds a *lease* on the bytes of its elements. At any time, a byte is
+//! leased by many readers or by one writer. Taking a lease never blocks; an access that conflicts with a lease fails with
+//! [`ErrorKind::Busy`]. A running request holds leases, so its inputs cannot change.
 //!
-//! Memory may belong to a device ([`remote`]), in which case the host can only copy it. Memory may also be shared with other processes
+//! The memory may belong to a device ([`remote`]); the host can only copy such memory. The memory may also be shared with other processes
 //! (`shared`).
 //!
 //! Reading order: [`element`], [`layout`], [`storage`], [`mod@tensor`], `owned`, `reshape`, [`roi`], [`pool`], [`values`], [`remote`], `shared`,

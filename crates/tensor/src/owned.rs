@@ -1,4 +1,4 @@
-//! Tensors that take over the memory of a `Vec` or of an owned `ndarray`, without a copy. Contains the `unsafe` code for this memory.
+//! Tensors that take over the memory of a `Vec` or of an owned `ndarray`, without a copy. Contains the `unsafe` code that owns this memory.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -7,14 +7,15 @@ use ndarray::{Array, Dimension};
 
 use super::{Element, Error, ErrorKind, ForeignMemory, Layout, MAX_RANK, Result, Shape, Tensor};
 
-/// The memory of a `Vec`, as the memory of a tensor.
+/// The memory of a `Vec`, taken apart, for a tensor.
 struct VecMemory<T: Element> {
     ptr: NonNull<T>,
     len: usize,
     capacity: usize,
 }
 
-// SAFETY: this value owns the allocation, which is initialized up to `len` and never moves. The allocation is accessed only through leases.
+// SAFETY: this value owns the allocation, which has `len` initialized numbers and never moves. The allocation is accessed only through
+// leases, so no other code reads or writes it. It may be written, because it belonged to the `Vec`.
 unsafe impl<T: Element> ForeignMemory for VecMemory<T> {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr.cast()
@@ -31,7 +32,7 @@ unsafe impl<T: Element> ForeignMemory for VecMemory<T> {
 
 // SAFETY: the value owns plain numbers, which are `Send`.
 unsafe impl<T: Element> Send for VecMemory<T> {}
-// SAFETY: no method gives access to the numbers.
+// SAFETY: no method of a shared `VecMemory` reads or writes the numbers.
 unsafe impl<T: Element> Sync for VecMemory<T> {}
 
 impl<T: Element> VecMemory<T> {
@@ -44,14 +45,14 @@ impl<T: Element> VecMemory<T> {
 
 impl<T: Element> Drop for VecMemory<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer and capacity are those of the `Vec` that `new` took apart. Numbers need no drop. A byte that was written
-        // through a lease may be an invalid `bool`, so the length is set to 0.
+        // SAFETY: pointer and capacity come from the `Vec` that `new` took apart, so the allocator and layout match. The length is 0,
+        // because a byte that was written through a lease may be an invalid `bool`, and because numbers need no drop.
         drop(unsafe { Vec::from_raw_parts(self.ptr.as_ptr(), 0, self.capacity) });
     }
 }
 
 impl Tensor {
-    /// A dense tensor of these values, in row-major order. The tensor takes over the memory without a copy.
+    /// Creates a dense tensor of these values, in row-major order. The tensor takes over the memory of the `Vec` without a copy.
     ///
     /// ```
     /// # use roiflow_tensor::Tensor;
@@ -72,8 +73,8 @@ impl Tensor {
         Self::foreign_whole(Box::new(VecMemory::new(values)), layout)
     }
 
-    /// A tensor of an owned array. The tensor takes over the memory of the array without a copy; rows may have gaps. The values are copied
-    /// if the axes are not in row-major order (a transposed array), or if an axis is reversed (a negative stride).
+    /// Creates a tensor from an owned array. The tensor takes over the memory of the array without a copy, even if its rows have gaps. The
+    /// values are copied only if the axes are not in row-major order (a transposed array), or if an axis is reversed (a negative stride).
     ///
     /// ```
     /// # use roiflow_tensor::Tensor;

@@ -6,10 +6,11 @@ use super::storage::AlignedBytes;
 use super::{ElementType, Layout, Memory, Result, Shape, Tensor};
 use crate::sync::Mutex;
 
-/// A pool of memory for tensors of one type and shape. When the last handle of a tensor is dropped, its memory returns to the pool.
+/// A pool of memory for tensors of one type and shape. When the last handle of a tensor or of its regions is dropped, its memory returns to
+/// the pool.
 ///
-/// The pool keeps at most `capacity` idle blocks and frees further blocks when they return. Tensors of a request do not need a pool,
-/// because requests reuse them.
+/// The pool keeps at most `capacity` idle blocks of memory and frees further blocks when they return. The tensors of a request do not need
+/// a pool, because all runs of the request use the same tensors.
 #[derive(Debug, Clone)]
 pub struct TensorPool {
     layout: Layout,
@@ -38,7 +39,7 @@ impl TensorPool {
         Ok(Self { layout, idle: Arc::new(Idle { capacity, blocks: Mutex::new(Vec::with_capacity(capacity)) }) })
     }
 
-    /// Takes a tensor out of the pool. The values of the tensor are zero, or the values that the previous user wrote.
+    /// Takes a tensor out of the pool. Its values are zero, or the values that the previous user of the memory wrote.
     ///
     /// # Panics
     /// Panics if no memory is left. [`TensorPool::try_take`] returns an error instead.
@@ -59,13 +60,13 @@ impl TensorPool {
         Ok(Tensor::over(Memory::pooled(block, PoolReturn(Arc::downgrade(&self.idle))), self.layout))
     }
 
-    /// Number of idle blocks.
+    /// Returns the number of idle blocks of memory.
     pub fn n_idle(&self) -> usize {
         self.idle.blocks.lock().unwrap().len()
     }
 }
 
-/// Returns memory to the pool if the pool still exists.
+/// The way back to the pool for one block of memory. If the pool no longer exists, the memory is freed.
 pub(super) struct PoolReturn(Weak<Idle>);
 
 impl PoolReturn {

@@ -1,11 +1,12 @@
-//! Detects a fork of the process without a system call.
+//! Detects, without a system call, whether the process was forked.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Identifies the process that created the token. A forked process has none of the threads of its parent.
+/// Identifies the process that created the token. A forked process does not have the threads of its parent, so code that needs them must
+/// check.
 ///
-/// Forks through the C library, such as Python's `os.fork`, are detected. The first token registers a handler for such forks, which counts
-/// them. Comparing tokens then reads one atomic. If the handler cannot be registered, the process ID is compared instead.
+/// A token detects forks through the C library, such as Python's `os.fork`. The first token registers a handler that counts such forks, so
+/// a comparison of tokens only reads an atomic counter. If the handler cannot be registered, the process ID is compared instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessToken(u64);
 
@@ -17,7 +18,7 @@ static METHOD: AtomicU32 = AtomicU32::new(UNKNOWN);
 static N_FORKS: AtomicU64 = AtomicU64::new(0);
 
 impl ProcessToken {
-    /// The token of the current process.
+    /// Returns the token of the current process.
     pub fn current() -> Self {
         match METHOD.load(Ordering::Acquire) {
             COUNTS_FORKS => Self(N_FORKS.load(Ordering::Relaxed)),
@@ -29,14 +30,14 @@ impl ProcessToken {
         }
     }
 
-    /// Whether the current process created the token. False in a fork of that process.
+    /// Returns whether the current process created the token. Returns false in a process that was forked after the token was created.
     pub fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-/// Registers the handler. If several threads register it at the same time, it counts a fork twice. Counting twice is harmless, because
-/// tokens are only compared for equality.
+/// Registers the handler. If several threads call this function at the same time, the handler is registered several times and counts each
+/// fork several times. This is harmless, because tokens are only compared for equality.
 #[cfg(unix)]
 fn count_forks() -> bool {
     type Handler = Option<unsafe extern "C" fn()>;
@@ -46,8 +47,8 @@ fn count_forks() -> bool {
     unsafe extern "C" fn in_child() {
         N_FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler only adds to an atomic, which is allowed in the child of a process with threads. The C library removes the
-    // handler if this library is unloaded.
+    // SAFETY: the handler only adds to an atomic, which is allowed in the forked child of a process with threads. The C library removes the
+    // handler if this library is unloaded, so the handler is never called after that.
     unsafe { pthread_atfork(None, None, Some(in_child)) == 0 }
 }
 

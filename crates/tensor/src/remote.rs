@@ -1,7 +1,7 @@
-//! Tensors in device memory. The host knows the shape and element type, but can access the bytes only by copying.
+//! Tensors in device memory. The host knows the shape and element type of such a tensor, but can access its bytes only by copying.
 //!
-//! A context of the device (`runtime::RemoteContext`) creates such tensors. Like host tensors, they have regions and leases. Tensors in
-//! device memory can be inputs and outputs of requests of their device. Host access to their bytes fails with [`ErrorKind::Remote`].
+//! A context of the device (`runtime::RemoteContext`) creates such tensors. They have regions and leases, as host tensors have. They can be
+//! inputs and outputs of the requests of their device. A host access to their bytes fails with [`ErrorKind::Remote`].
 
 use std::any::Any;
 use std::fmt;
@@ -12,35 +12,35 @@ use std::sync::Arc;
 use super::tensor::Placed;
 use super::{DeviceLease, Error, ErrorKind, Layout, Memory, MemoryKind, Result, Tensor};
 
-/// A block of device memory. A device implements this trait. The device recognizes its own blocks by their type, see [`Tensor::in_remote`].
+/// A block of device memory, as a device implements it. The device recognizes its own blocks by their type, see [`Tensor::in_remote`].
 pub trait RemoteMemory: Any + Send + Sync + fmt::Debug {
-    /// The name of the memory in messages, for example "the memory of GPU.0".
+    /// Returns the name of the memory for messages, such as "the memory of GPU.0".
     fn place(&self) -> &str;
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies the elements of `layout` to `target` without gaps. The first element is at `offset_bytes`. Returns when the copy is complete.
-    /// The caller holds a lease on the elements. The caller has also checked that the elements are inside the block and that `target` has
-    /// their total size.
+    /// Copies the elements of `layout` to `target` without gaps. The first element is at `offset_bytes` of the block. Returns when the copy
+    /// is complete. The caller holds a lease on the elements. It has also checked that the elements are inside the block and that `target`
+    /// has their total size.
     ///
     /// # Errors
-    /// Any error of the device.
+    /// May return any error of the device.
     fn read(&self, layout: &Layout, offset_bytes: usize, target: &mut [u8]) -> Result<()>;
 
-    /// Copies elements from `source` to the device. The parameters are as in [`RemoteMemory::read`].
+    /// Copies the elements of `layout` from `source`, which has no gaps, to the device. The parameters are as in [`RemoteMemory::read`].
     ///
     /// # Errors
-    /// Any error of the device.
+    /// May return any error of the device.
     fn write(&self, layout: &Layout, offset_bytes: usize, source: &[u8]) -> Result<()>;
 }
 
-/// The position of a tensor in device memory of type `T`. Devices use it to access the tensor.
+/// The position of a tensor in device memory of type `T`. The device uses it to access the elements.
 #[derive(Debug, Clone)]
 pub struct InRemote<T> {
     memory: Arc<Memory>,
@@ -50,12 +50,12 @@ pub struct InRemote<T> {
 }
 
 impl<T> InRemote<T> {
-    /// The element type, shape and strides.
+    /// Returns the element type, shape and strides.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Byte offset of the first element.
+    /// Returns the byte offset of the first element.
     pub fn offset_bytes(&self) -> usize {
         self.offset_bytes
     }
@@ -71,7 +71,7 @@ impl<T: RemoteMemory> Deref for InRemote<T> {
 }
 
 impl Tensor {
-    /// A dense tensor over a whole block of device memory. [`Tensor::set_shape`] can give it any shape that fits into the block.
+    /// Creates a dense tensor over a whole block of device memory. [`Tensor::set_shape`] can give it any shape that fits into the block.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the memory is too small.
@@ -80,29 +80,29 @@ impl Tensor {
         Ok(Self::over(memory, layout))
     }
 
-    /// Whether the tensor is in device memory, which the host can only copy.
+    /// Returns whether the tensor is in device memory, which the host can only copy.
     pub fn is_remote(&self) -> bool {
         self.with_placed(|placed| placed.memory.as_remote().is_some())
     }
 
-    /// The kind of memory that the tensor uses.
+    /// Returns the kind of memory that the tensor uses.
     pub fn memory_kind(&self) -> MemoryKind {
         self.with_placed(|placed| placed.memory.kind())
     }
 
-    /// The name of the device memory in messages, for example "the memory of GPU.0"; `None` for host memory.
+    /// Returns the name of the device memory for messages, such as "the memory of GPU.0"; `None` for host memory.
     pub fn remote_place(&self) -> Option<String> {
         self.placed().memory.as_remote().map(|remote| remote.place().to_owned())
     }
 
-    /// The position of the tensor, if the tensor is in device memory of type `T`.
+    /// Returns the position of the tensor, if the tensor is in device memory of type `T`.
     pub fn in_remote<T: RemoteMemory>(&self) -> Option<InRemote<T>> {
         let Placed { memory, layout, offset_bytes } = self.placed();
         let remote: &dyn Any = memory.as_remote()?;
         remote.is::<T>().then(|| InRemote { memory: Arc::clone(&memory), layout, offset_bytes, kind: PhantomData })
     }
 
-    /// Takes a lease for an access by a device or another process. Such an access uses no host addresses.
+    /// Leases the tensor for an access by a device or another process, which uses no host addresses.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] or [`ErrorKind::Access`] in the same cases as [`Tensor::view`] and [`Tensor::view_mut`].
@@ -110,7 +110,7 @@ impl Tensor {
         Ok(self.lease_placed(writes)?.0)
     }
 
-    /// Takes a lease. Also returns the layout and the memory that the lease covers.
+    /// Leases the tensor. Also returns the layout and the memory that the lease covers.
     fn lease_placed(&self, writes: bool) -> Result<(DeviceLease, Placed)> {
         self.with_span(false, |placed, span| Ok((DeviceLease::new(placed.memory.lease(span, writes)?, writes), placed.clone())))
     }
@@ -118,7 +118,7 @@ impl Tensor {
     /// Copies all elements from `source`, see [`Tensor::copy_to`].
     ///
     /// # Errors
-    /// The errors of [`Tensor::copy_to`].
+    /// Returns the errors of [`Tensor::copy_to`].
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         source.copy_to(self)
     }
@@ -127,7 +127,7 @@ impl Tensor {
 /// Copies between two tensors. At least one of them is in device memory.
 pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
     check_equal(&source.layout(), &target.layout())?;
-    // The lease and the layout of each side are taken in one step, so neither side can be reshaped in between.
+    // `lease_placed` and the guards take the lease and read the layout in one step, so no thread can reshape the tensor between the two.
     match (source.is_remote(), target.is_remote()) {
         (true, false) => {
             let (_source_lease, from) = source.lease_placed(false)?;
@@ -184,7 +184,7 @@ pub(super) fn check_equal(from: &Layout, to: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// A zeroed buffer for all elements without gaps.
+/// Allocates a zeroed buffer for all elements, without gaps.
 fn zeros(layout: &Layout) -> Result<Vec<u8>> {
     let n_bytes = layout.dense_bytes();
     let mut bytes = Vec::new();

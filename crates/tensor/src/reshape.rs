@@ -1,8 +1,8 @@
-//! Reshaping of tensors, with or without a lease that the caller holds.
+//! Reshaping of tensors, also while the caller holds a lease on them.
 //!
-//! The handles of a tensor share its layout, which a lock protects. The layout, memory and lease change in one step under that lock, so a
-//! lease always matches its layout. A lease covers all bytes that the tensor may grow to within its memory. A tensor without elements
-//! leases nothing, and takes its lease when it gets elements.
+//! The handles of a tensor share its layout, which a lock protects. Layout, memory and lease change in one step under that lock, so a lease
+//! always matches the layout. A lease covers all bytes of the memory that the tensor may use after it has grown. A tensor without elements
+//! leases nothing. It takes its lease when a reshape gives it elements.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::tensor::{Body, Placed};
 use super::{BytesMut, DeviceLease, Error, ErrorKind, Layout, Memory, Result, Shape, Tensor};
 
 impl Tensor {
-    /// Changes the shape. A dense tensor keeps its memory if that is large enough. If the memory is too small, the tensor gets new zeroed
-    /// memory, and existing regions keep the old memory. A region can shrink, and grow back to its original shape.
+    /// Changes the shape. If the memory of a dense tensor is large enough, the tensor keeps it. Otherwise, the tensor gets new zeroed
+    /// memory, and existing regions keep the old memory. A region can only shrink, and grow back to its original shape.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] while a guard covers a byte of the memory; [`ErrorKind::Shape`] if a region would exceed its original
@@ -31,19 +31,20 @@ impl Tensor {
                 let memory = if fits(&placed, &layout) { Arc::clone(&placed.memory) } else { larger_memory(&placed, &layout)? };
                 let before = std::mem::replace(&mut *placed, Placed { memory, layout, offset_bytes: 0 });
                 drop(placed);
-                drop((lease, before)); // Dropped without the lock: foreign memory runs code of its owner.
+                drop((lease, before)); // Dropped without the lock, because dropping foreign memory runs code of its owner.
             }
         }
         Ok(())
     }
 
-    /// Changes the shape under a lease for writing. The lease never ends in between, so other threads cannot see the new shape with old
-    /// values.
+    /// Changes the shape while the caller holds a lease for writing. The lease does not end during the change, so other threads cannot see
+    /// the new shape with old values.
     ///
-    /// If `lease` is `None`, other threads may be reading the tensor. The tensor then gets new memory, and the readers keep the old memory.
+    /// If `lease` is `None`, other threads may be reading the tensor. In this case, the tensor gets new memory, and the readers keep the
+    /// old memory.
     ///
     /// # Errors
-    /// The errors of [`Tensor::set_shape`]. After an error, the tensor and the lease are unchanged.
+    /// Returns the errors of [`Tensor::set_shape`]. After an error, the tensor and the lease are unchanged.
     #[doc(hidden)]
     pub fn reshape_leased(&mut self, lease: &mut Option<BytesMut>, shape: Shape) -> Result<()> {
         let element = self.element();
@@ -73,7 +74,8 @@ impl Tensor {
                     Some(held) => check_is_of(held.memory(), &placed).map(|()| None)?,
                     None => match new.memory.lease(new.whole_span(), true) {
                         Ok(write) => Some(write).filter(|_| fits),
-                        // Readers held the present memory, so the tensor gets new memory, even if they have ended meanwhile.
+                        // When the run started, readers held the present memory, so the tensor gets new memory, even if these readers have
+                        // ended meanwhile.
                         Err(error) if error.kind() == ErrorKind::Busy && !placed.memory.is_written() => None,
                         Err(error) => return Err(error),
                     },
@@ -98,7 +100,7 @@ impl Tensor {
     /// Same as [`Tensor::reshape_leased`], but for a tensor in device memory, which never moves.
     ///
     /// # Errors
-    /// The errors of [`Tensor::reshape_leased`].
+    /// Returns the errors of [`Tensor::reshape_leased`].
     #[doc(hidden)]
     pub fn reshape_leased_by_device(&mut self, lease: &mut DeviceLease, shape: Shape) -> Result<()> {
         let element = self.element();
@@ -123,7 +125,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Whether the tensor may get new memory while its readers keep the present memory. False while the tensor is being written.
+    /// Returns whether the tensor may get new memory while its readers keep the present memory. Returns false while the tensor is being
+    /// written.
     #[doc(hidden)]
     pub fn may_leave_its_readers(&self) -> bool {
         matches!(self.body, Body::Whole(_)) && self.with_placed(|placed| placed.memory.may_move() && !placed.memory.is_written())
@@ -151,7 +154,7 @@ fn too_small(placed: &Placed, layout: &Layout) -> Error {
     )
 }
 
-/// Checks that the lease is on the memory of the tensor.
+/// Checks that the lease is on the memory that the tensor has now.
 fn check_is_of(memory: &Arc<Memory>, placed: &Placed) -> Result<()> {
     if Arc::ptr_eq(memory, &placed.memory) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Regions of interest. A region is a tensor that uses a part of another tensor, with the same memory and strides. Creating it needs no
-//! copy and no allocation.
+//! Regions of interest. A region is a tensor that uses a part of another tensor's memory, with the same strides. Creating a region copies
+//! and allocates nothing.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use super::tensor::{Body, Placed};
 use super::{Result, Tensor};
 
 impl Tensor {
-    /// The region from `begin` to `end` (exclusive), with one coordinate per axis, as in OpenVINO's ROI tensor.
+    /// Returns the region from `begin` to `end` (exclusive), with one coordinate per axis, like OpenVINO's ROI tensor.
     ///
-    /// The region shares the memory of the tensor: values written through one are visible through the other. A guard of the region leases
-    /// only the elements of the region, so regions without a common element can be written at the same time. The region keeps the memory
-    /// alive.
+    /// The region shares the memory of the tensor: values that are written through one of them are visible through the other. A guard of a
+    /// region leases only the elements of the region, so regions without a common element can be written at the same time. The region keeps
+    /// the memory alive.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`](super::ErrorKind::Shape) unless `begin <= end <= shape` on every axis.

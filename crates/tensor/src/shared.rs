@@ -1,16 +1,16 @@
-//! Tensors in memory shared between processes: sealed anonymous files, whose descriptors are sent over Unix sockets.
+//! Tensors in memory that processes share: sealed anonymous files, whose descriptors are sent over Unix sockets.
 //!
-//! - *Creating*: [`Tensor::shared`] creates memory that only this process can write. The file is sealed against all other writers.
+//! - *Creating*: [`Tensor::shared`] creates memory that only this process can write: the file is sealed against all other writers.
 //!   [`SharedTensor::new`] creates memory that every process with the descriptor may write.
-//! - *Sending* ([`Tensor::export`], [`SharedTensor::send`]): sends a descriptor and the layout of the tensor.
-//! - *Receiving* ([`SharedTensor::receive`]): data from the other process is not trusted. The layout must be inside the file.
-//! - *Copying* ([`SharedTensor::import`], [`SharedTensor::read_to`], [`SharedTensor::write_from`]): the system copies between the file and
-//!   a tensor. Later writes by the other process do not change the copied values.
-//! - *Mapping* ([`SharedTensor::map`]): makes no copy. Mapping is `unsafe`, because a lease does not prevent another process from writing.
+//! - *Sending* ([`Tensor::export`], [`SharedTensor::send`]): the message has a descriptor of the file and the layout of the tensor.
+//! - *Receiving* ([`SharedTensor::receive`]): data from the other process is not trusted. The tensor must be inside the file.
+//! - *Copying* ([`SharedTensor::import`], [`SharedTensor::read_to`], [`SharedTensor::write_from`]): the system copies values between the
+//!   file and a tensor. Later writes by the other process do not change the copied values.
+//! - *Mapping* ([`SharedTensor::map`]): copies nothing. Mapping is `unsafe`, because a lease does not prevent another process from writing.
 //!
-//! A file has one set of leases per process, even if it was received several times. So all tensors over one file in this process exclude
-//! each other. Leases have no effect in other processes. `bool` tensors cannot be shared, because another process could write a byte that
-//! is neither 0 nor 1.
+//! In one process, all tensors over one file share the leases of this file, even if the process received the file several times. So
+//! conflicting accesses through different tensors fail. Leases have no effect in other processes. `bool` tensors cannot be shared, because
+//! another process could write a byte that is neither 0 nor 1.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -32,9 +32,9 @@ use super::storage::busy;
 use super::tensor::Placed;
 use super::{ElementType, Error, ErrorKind, Layout, MAX_RANK, Memory, Result, Shape, Tensor};
 
-/// A tensor in the memory of a file. Such a tensor can be sent to another process or received from one.
+/// A tensor in the memory of a file, which can be sent to another process or was received from one.
 ///
-/// In a received tensor, the other process chose the values of the fields. Each method checks them before it uses the file.
+/// The fields of a received tensor have values that the other process chose. Each method checks them before it uses the file.
 #[derive(Debug)]
 pub struct SharedTensor {
     /// The descriptor of the file.
@@ -52,23 +52,23 @@ impl Tensor {
     /// exists since Linux 5.1. To create memory that several processes can write, use [`SharedTensor::new`].
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Shape`] if the size overflows; [`ErrorKind::Io`] if the system has no
-    /// descriptor or no memory left.
+    /// Returns [`ErrorKind::Unsupported`] for `bool`. Returns [`ErrorKind::Shape`] if the size overflows. Returns [`ErrorKind::Io`] if the
+    /// system has no descriptor or no memory left.
     pub fn shared(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let SharedTensor { descriptor, layout, .. } = SharedTensor::unsealed(element, shape.into())?;
-        // Map the file before sealing it: the seal does not affect a mapping that already exists.
+        // Map the file before sealing it: the seal forbids new writable mappings, but does not affect a mapping that already exists.
         let file = File::of(&descriptor, SealFlags::empty())?;
         let mapping = SharedMapping::of(descriptor, layout.dense_bytes(), file)?;
         seal(&mapping.descriptor, SealFlags::FUTURE_WRITE)?;
         Ok(Self::over(Memory::shared(mapping), layout))
     }
 
-    /// Returns the same memory for another process: a new descriptor, the layout, and the position of the tensor in the file. A region
-    /// keeps its strides.
+    /// Returns a form of the tensor that can be sent to another process: a new descriptor of its file, its layout, and its position in the
+    /// file. A region keeps its strides.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Unsupported`] unless [`Tensor::shared`] or [`SharedTensor::map`] created the tensor; [`ErrorKind::Io`] if the
-    /// system has no descriptor left.
+    /// Returns [`ErrorKind::Unsupported`] unless [`Tensor::shared`] or [`SharedTensor::map`] created the tensor. Returns [`ErrorKind::Io`]
+    /// if the system has no descriptor left.
     pub fn export(&self) -> Result<SharedTensor> {
         let Placed { memory, layout, offset_bytes } = self.placed();
         let mapping = memory.as_shared().ok_or_else(|| {
@@ -81,7 +81,7 @@ impl Tensor {
         Ok(SharedTensor { descriptor, layout, offset_bytes })
     }
 
-    /// Whether [`Tensor::export`] supports this tensor.
+    /// Returns whether the tensor is in shared memory, so that [`Tensor::export`] supports it.
     pub fn is_shared(&self) -> bool {
         self.with_placed(|placed| placed.memory.as_shared().is_some())
     }
@@ -91,7 +91,7 @@ impl SharedTensor {
     /// Creates a dense tensor of zeros in memory that every process with the descriptor may read and write.
     ///
     /// # Errors
-    /// The errors of [`Tensor::shared`].
+    /// Returns the errors of [`Tensor::shared`].
     pub fn new(element: ElementType, shape: impl Into<Shape>) -> Result<Self> {
         let tensor = Self::unsealed(element, shape.into())?;
         seal(&tensor.descriptor, SealFlags::empty())?;
@@ -110,12 +110,12 @@ impl SharedTensor {
         Ok(Self { descriptor, layout, offset_bytes: 0 })
     }
 
-    /// Copies the current values into a new tensor in memory of this process.
+    /// Copies the current values into a new tensor in private memory of this process.
     ///
     /// # Errors
-    /// The errors of [`SharedTensor::read_to`]; and [`ErrorKind::OutOfMemory`] if no memory is left.
+    /// Returns the errors of [`SharedTensor::read_to`]. Also returns [`ErrorKind::OutOfMemory`] if no memory is left.
     pub fn import(&self) -> Result<Tensor> {
-        // Check before allocating, because the other process chooses the shape, which may be huge.
+        // Check the shape before allocating memory for it: the other process chose the shape, which may be huge.
         self.check("import")?;
         let tensor = Tensor::new(self.layout.element(), *self.layout.shape())?;
         self.read_to(&tensor)?;
@@ -125,9 +125,10 @@ impl SharedTensor {
     /// Copies the current values to `target`. `target` must have the same element type and shape, and may have any strides.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor is not inside the file
-    /// or has another shape; [`ErrorKind::ElementType`] if it has another element type; [`ErrorKind::Busy`] if a lease in this process
-    /// excludes the copy; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system fails.
+    /// Returns [`ErrorKind::Access`] if the file is not sealed against shrinking. Returns [`ErrorKind::Shape`] if the shared tensor is not
+    /// inside the file, or if `target` has a different shape. Returns [`ErrorKind::ElementType`] if `target` has a different element type.
+    /// Returns [`ErrorKind::Busy`] if a lease in this process excludes the copy. Returns [`ErrorKind::Unsupported`] for `bool`. Returns
+    /// [`ErrorKind::Io`] if the system fails.
     pub fn read_to(&self, target: &Tensor) -> Result<()> {
         let file = self.check("import")?;
         check_equal(&self.layout, &target.layout())?;
@@ -148,7 +149,7 @@ impl SharedTensor {
     fn read_dense(&self, target: &mut [u8]) -> Result<()> {
         let dense = Layout::dense(self.layout.element(), *self.layout.shape())?;
         let end = self.offset_bytes + self.layout.extent_bytes();
-        // Short rows are read in blocks. `block` contains the bytes of the file from `block_begin`.
+        // If rows are short, the file is read in blocks of several rows. `block` has the bytes of the file from `block_begin` on.
         let (mut block, mut block_begin) = (Vec::new(), 0);
         let mut outcome = Ok(());
         for_each_run(&self.layout, Some(&dense), |from, to, len| {
@@ -175,7 +176,7 @@ impl SharedTensor {
     /// Copies the values of `source` into the shared memory. `source` must have the same element type and shape, and may have any strides.
     ///
     /// # Errors
-    /// The errors of [`SharedTensor::read_to`]; and [`ErrorKind::Access`] if the memory is read-only for this process.
+    /// Returns the errors of [`SharedTensor::read_to`]. Also returns [`ErrorKind::Access`] if the memory is read-only for this process.
     pub fn write_from(&self, source: &Tensor) -> Result<()> {
         let file = self.check("export")?;
         check_equal(&source.layout(), &self.layout)?;
@@ -204,19 +205,19 @@ impl SharedTensor {
         outcome
     }
 
-    /// Maps the tensor without a copy. The mapping is read-only if the file is sealed against writing or was opened for reading.
+    /// Maps the tensor without a copy. The mapping is read-only if the file is sealed against writing, or if its descriptor is read-only.
     ///
     /// Use this function only if the other process follows an agreed protocol, for example: it writes, sends a message, and does not access
-    /// the tensor until it gets the answer. For any other process use [`SharedTensor::import`].
+    /// the tensor until it gets the answer. For any other process, use [`SharedTensor::import`].
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Access`] if the file is not sealed against shrinking; [`ErrorKind::Shape`] if the tensor is not inside the
-    /// file; [`ErrorKind::Unsupported`] for `bool`; [`ErrorKind::Io`] if the system fails.
+    /// Returns [`ErrorKind::Access`] if the file is not sealed against shrinking. Returns [`ErrorKind::Shape`] if the tensor is not inside
+    /// the file. Returns [`ErrorKind::Unsupported`] for `bool`. Returns [`ErrorKind::Io`] if the system fails.
     ///
     /// # Safety
-    /// The following must hold while a handle of the tensor or of one of its regions exists. While a lease of this process (a view, another
-    /// guard, a running request, a media buffer) covers a byte of the file, that byte may be written only through that lease. In
-    /// particular, no other process may write it, and no thread of this process may write it through the descriptor.
+    /// The caller must ensure the following while a handle of the tensor or of one of its regions exists. While a lease of this process (a
+    /// view or another guard, a running request, a media buffer) covers a byte of the file, that byte is written only through that lease.
+    /// In particular, no other process writes it, and no thread of this process writes it through the descriptor.
     pub unsafe fn map(self) -> Result<Tensor> {
         let file = self.check("import")?;
         let Self { descriptor, layout, offset_bytes } = self;
@@ -228,12 +229,12 @@ impl SharedTensor {
         }
     }
 
-    /// Checks that the tensor is inside the file and that the file cannot shrink. Returns the access mode and the leases of the file.
+    /// Checks that the tensor is inside the file and that the file cannot shrink. Returns the file's access mode and leases.
     fn check(&self, operation: &str) -> Result<File> {
         check_element(self.layout.element())?;
         let seals = match rustix::fs::fcntl_get_seals(&self.descriptor) {
             Ok(seals) => seals,
-            // Files on a disk and pipes do not support seals.
+            // The system gives this error for files on a disk and for pipes, which do not support seals.
             Err(Errno::INVAL) => SealFlags::empty(),
             Err(errno) => return Err(system(&format!("{operation}: cannot read the seals of the file"), errno)),
         };
@@ -246,8 +247,8 @@ impl SharedTensor {
                 ),
             ));
         }
-        // Like an access beyond the end of a file, an access to memory with huge pages can kill the process: it fails if no page is left.
-        // So only files in ordinary memory are accepted.
+        // A file with huge pages is refused: an access to its memory fails if no huge page is left, which kills the process, like an access
+        // beyond the end of a file. So only files in ordinary memory are accepted.
         let kind = rustix::fs::fstatfs(&self.descriptor)
             .map_err(|errno| system(&format!("{operation}: cannot read the kind of the file system"), errno))?
             .f_type;
@@ -273,10 +274,10 @@ impl SharedTensor {
         Ok(file)
     }
 
-    /// Sends the descriptor and the layout. Blocks while the buffer of a blocking socket is full.
+    /// Sends the descriptor and the layout. If the socket is blocking and its buffer is full, blocks until there is space.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Io`] if the peer closed the socket.
+    /// Returns [`ErrorKind::Io`] if the other process closed the socket.
     pub fn send(&self, socket: &UnixStream) -> Result<()> {
         let message = encode(&self.layout, self.offset_bytes);
         let descriptors = [self.descriptor.as_fd()];
@@ -284,11 +285,11 @@ impl SharedTensor {
         while n_sent < message.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            // The descriptor travels with the first byte.
+            // The descriptor is sent together with the first byte.
             if n_sent == 0 && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
                 return Err(Error::new(ErrorKind::Io, "send: the control message has no space for one file descriptor"));
             }
-            // With `NOSIGNAL`, a closed socket gives an error instead of SIGPIPE.
+            // With `NOSIGNAL`, a write to a closed socket returns an error instead of raising SIGPIPE.
             match rustix::net::sendmsg(socket, &[IoSlice::new(&message[n_sent..])], &mut control, SendFlags::NOSIGNAL) {
                 Ok(n) => n_sent += n,
                 Err(Errno::INTR) => {}
@@ -298,12 +299,12 @@ impl SharedTensor {
         Ok(())
     }
 
-    /// Receives a tensor that [`SharedTensor::send`] sent. Returns `None` if the peer closed the socket between two tensors. The socket
-    /// must not carry other data.
+    /// Receives a tensor that [`SharedTensor::send`] sent. Returns `None` if the other process closed the socket after a complete tensor.
+    /// No other data may be sent over the socket.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Io`] if the peer closes the socket within a message or sends other data; [`ErrorKind::Shape`] or
-    /// [`ErrorKind::ElementType`] if the layout is invalid.
+    /// Returns [`ErrorKind::Io`] if the other process closes the socket within a message or sends other data. Returns [`ErrorKind::Shape`]
+    /// or [`ErrorKind::ElementType`] if the layout is invalid.
     pub fn receive(socket: &UnixStream) -> Result<Option<Self>> {
         let mut message = [0; MESSAGE_BYTES];
         let mut n_received = 0;
@@ -318,7 +319,8 @@ impl SharedTensor {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(system("receive", errno)),
             };
-            // Additional descriptors are closed here, or the system has closed them for lack of space.
+            // Only the last descriptor is kept. This loop drops, and so closes, the other ones. The system has closed those that did not
+            // fit into `space`.
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(descriptors) = part {
                     for received in descriptors {
@@ -344,17 +346,17 @@ impl SharedTensor {
     }
 }
 
-/// `TMPFS_MAGIC`: the file system of memory files without huge pages.
+/// `TMPFS_MAGIC`: the number of the file system that has memory files without huge pages.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// Number of bytes that are read at once when rows are short.
+/// Number of bytes that are read from a file at once if rows are short.
 const BLOCK_BYTES: usize = 1 << 16;
 
 fn read_exactly(file: &OwnedFd, target: &mut [u8], offset_bytes: usize) -> Result<()> {
     let mut n_read = 0;
     while n_read < target.len() {
         match rustix::io::pread(file, &mut target[n_read..], (offset_bytes + n_read) as u64) {
-            // The seal against shrinking prevents an early end of the file, so this error is not expected.
+            // The file is sealed against shrinking, so it cannot end early, and this error is not expected.
             Ok(0) => return Err(Error::new(ErrorKind::Io, "import: the file ended before all elements were read")),
             Ok(n) => n_read += n,
             Err(Errno::INTR) => {}
@@ -377,7 +379,7 @@ fn write_all(file: &OwnedFd, source: &[u8], offset_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seals a file against shrinking, growing and further seals, and adds the seals in `more`.
+/// Seals a file against shrinking, growing and further seals, and also adds the seals in `more`.
 fn seal(file: &OwnedFd, more: SealFlags) -> Result<()> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | more;
     rustix::fs::fcntl_add_seals(file, seals).map_err(|errno| system("sealing shared memory", errno))
@@ -387,7 +389,7 @@ fn seal(file: &OwnedFd, more: SealFlags) -> Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     ReadWrite,
-    /// This process can only read the file; other processes may write it.
+    /// This process can only read the file. Other processes may write it.
     ReadOnly,
     /// The file is sealed against writing by any process.
     Constant,
@@ -412,7 +414,7 @@ impl File {
         Ok(Self { access, leases: FileLeases::of(descriptor)? })
     }
 
-    /// Takes a lease on the elements for the time of a copy by the system.
+    /// Leases the elements while the system copies them.
     fn lease(&self, layout: &Layout, offset_bytes: usize, writes: bool) -> Result<CopyLease> {
         let held = self.leases.leases.take(Span::of_elements(layout, offset_bytes), writes).map_err(busy)?;
         Ok(CopyLease { leases: Arc::clone(&self.leases), held })
@@ -430,19 +432,20 @@ impl Drop for CopyLease {
     }
 }
 
-/// The leases on one file. There is one value per file, even if the file was received and mapped several times.
+/// The leases on one file. In one process, there is one such value per file, even if the file was received and mapped several times.
 #[derive(Debug)]
 struct FileLeases {
     key: FileKey,
-    /// Size of the file in bytes when it was first opened. The file cannot shrink.
+    /// Size of the file in bytes when this process first saw it. The file cannot shrink.
     len: usize,
     leases: Leases,
 }
 
-/// Device and inode number.
+/// The numbers of the device and the inode, which identify a file.
 type FileKey = (u64, u64);
 
-/// The files in use. Model checks also use the standard library's lock for this list, because no checked operation happens under it.
+/// The files in use. This lock is the standard library's even in model checks, because no operation that the checker observes happens under
+/// it.
 static FILES: Mutex<BTreeMap<FileKey, Weak<FileLeases>>> = Mutex::new(BTreeMap::new());
 
 impl FileLeases {
@@ -463,7 +466,7 @@ impl FileLeases {
 impl Drop for FileLeases {
     fn drop(&mut self) {
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have inserted new leases for this file meanwhile.
+        // Another thread may have inserted a new entry for this file meanwhile. So remove the entry only if its leases no longer exist.
         if files.get(&self.key).is_some_and(|leases| leases.strong_count() == 0) {
             files.remove(&self.key);
         }
@@ -480,9 +483,9 @@ pub(super) struct SharedMapping {
     descriptor: OwnedFd,
 }
 
-// SAFETY: the bytes stay mapped until the drop, and leases order the accesses, see `Memory`.
+// SAFETY: the bytes stay mapped until the drop, on any thread, and leases order the accesses to them, as in `Memory`.
 unsafe impl Send for SharedMapping {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for SharedMapping {}
 
 impl SharedMapping {
@@ -492,11 +495,12 @@ impl SharedMapping {
         let (protection, flags) = match access {
             Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             Access::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
-            // Older kernels do not allow a shared mapping of a file that is sealed against writing. A private mapping is equivalent,
+            // Older kernels do not allow a shared mapping of a file that is sealed against writing. A private mapping has the same content,
             // because no process can change the file.
             Access::Constant => (ProtFlags::READ, MapFlags::PRIVATE),
         };
-        // SAFETY: the system chooses the address of the new mapping, so the mapping does not replace another one.
+        // SAFETY: the address is null, so the system chooses a free address range, and the new mapping replaces no existing one. The length
+        // is not 0.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len.max(1), protection, flags, &descriptor, 0) };
         let ptr = ptr.map_err(|errno| system(&format!("cannot map {len} bytes of shared memory"), errno))?;
         let ptr = NonNull::new(ptr.cast()).ok_or_else(|| Error::new(ErrorKind::Io, "the system mapped shared memory to address 0"))?;
@@ -528,7 +532,8 @@ impl AsFd for SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: `of` mapped this length. No lease is left, because each lease holds the `Memory` that owns this mapping.
+        // SAFETY: `of` mapped this address with this length. No lease is left, because each lease holds the `Memory` that owns this
+        // mapping.
         let unmapped = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len.max(1)) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -548,9 +553,9 @@ fn system(what: &str, errno: Errno) -> Error {
     Error::new(ErrorKind::Io, format!("{what}: {errno}"))
 }
 
-/// The format of a message: "ROIT", the version, element type, number of axes and an unused byte. Then 8 bytes each for the offset,
-/// [`MAX_RANK`] extents and [`MAX_RANK`] strides; entries without an axis are 0. The byte order is native, because messages do not leave
-/// the machine.
+/// The size of a message. A message starts with "ROIT", the version, the element type, the number of axes and an unused byte. Then follow
+/// numbers of 8 bytes each: the offset, [`MAX_RANK`] extents and [`MAX_RANK`] strides. Numbers for missing axes are 0. The byte order is
+/// native, because a message does not leave the machine.
 const MESSAGE_BYTES: usize = 8 + 8 * (1 + 2 * MAX_RANK);
 const MAGIC: [u8; 5] = *b"ROIT\x01";
 
@@ -601,9 +606,9 @@ mod tests {
         SharedTensor { descriptor, layout: Layout::dense(ElementType::F32, shape).unwrap(), offset_bytes }
     }
 
-    /// Maps a tensor of a file that only this process has, so all accesses are under leases.
+    /// Maps a tensor of a file that only this process has.
     fn mapped(shared: SharedTensor) -> Tensor {
-        // SAFETY: tests write files only through tensors.
+        // SAFETY: only this process has the file, and the tests write it only through tensors, so leases exclude all conflicting writes.
         unsafe { shared.map() }.unwrap()
     }
 
@@ -716,7 +721,7 @@ mod tests {
             assert!(error.to_string().contains("64 bytes"), "{error}");
         }
         of(sealed(), &[1], 2).import().unwrap();
-        // SAFETY: no other code has the file.
+        // SAFETY: no other code has the file, so no code writes it.
         let not_aligned = unsafe { of(sealed(), &[1], 2).map() };
         assert_eq!(not_aligned.unwrap_err().kind(), ErrorKind::Shape, "not aligned");
         assert_eq!(of(sealed(), &[12], 16).import().unwrap().shape()[..], [12]);

@@ -1,5 +1,5 @@
-//! Ownership of memory (allocated, pooled, foreign, shared or device memory), and the guards of leases on it. This module and `shared`
-//! contain all `unsafe` code of this crate that owns memory. The module `lease` defines which leases exclude each other.
+//! Ownership of memory (allocated, pooled, foreign, shared or device memory), and leases on it as guards. All `unsafe` code of this crate
+//! that owns memory is in this module, in `shared` and in `owned`. The module `lease` defines which leases exclude each other.
 
 use std::alloc::{self, Layout as AllocLayout};
 use std::fmt;
@@ -18,22 +18,22 @@ pub const ALIGN_BYTES: usize = 64;
 /// Memory with an owner outside this crate, for example a mapped media buffer or a tensor of an engine.
 ///
 /// # Safety
-/// `as_ptr` points to `len` initialized bytes. The address of the bytes does not change during the lifetime of the value. While a lease for
-/// reading covers a byte, the byte does not change. While a lease for writing covers a byte, only the holder of the lease accesses it. If
-/// `is_writable` is true, the bytes may be written.
+/// `as_ptr` must point to `len` initialized bytes, whose address does not change during the lifetime of the value. While a lease for
+/// reading covers a byte, the byte must not change. While a lease for writing covers a byte, only the holder of the lease may access it. If
+/// `is_writable` returns true, writing the bytes must be allowed.
 pub unsafe trait ForeignMemory: Send + Sync {
-    /// First byte.
+    /// Returns the address of the first byte.
     fn as_ptr(&self) -> NonNull<u8>;
-    /// Number of bytes.
+    /// Returns the number of bytes.
     fn len(&self) -> usize;
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Whether the bytes may be written.
+    /// Returns whether the bytes may be written.
     fn is_writable(&self) -> bool;
-    /// Whether other code uses the bytes by their address. A tensor over such memory never moves to larger memory, so that values written
-    /// into it appear at that address.
+    /// Returns whether other code uses the bytes by their address. If so, a tensor over such memory never moves to larger memory, because
+    /// the values that are written into the tensor must appear at that address.
     fn is_fixed(&self) -> bool {
         false
     }
@@ -55,7 +55,7 @@ pub struct Memory {
     ptr: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Not used for shared memory: its leases belong to the file.
+    /// The leases on the block. Not used for shared memory, because all mappings of a file share the leases of the file.
     leases: Leases,
     owner: Owner,
 }
@@ -69,10 +69,10 @@ enum Owner {
     Remote(Box<dyn RemoteMemory>),
 }
 
-// SAFETY: bytes are accessed only through leases, which allow many readers or one writer per byte across threads. The owners are `Send` and
-// `Sync`.
+// SAFETY: the bytes are accessed only through leases, which allow many readers or one writer per byte, on any threads. All variants of
+// `Owner` may be moved to and used by several threads.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -93,17 +93,17 @@ impl Memory {
         Ok(Self::of(bytes.ptr, len, true, Owner::Own(bytes)))
     }
 
-    /// A block of memory with a foreign owner.
+    /// Creates a block of memory with a foreign owner.
     pub fn foreign(owner: Box<dyn ForeignMemory>) -> Arc<Self> {
         Self::of(owner.as_ptr(), owner.len(), owner.is_writable(), Owner::Foreign(owner))
     }
 
-    /// A block of device memory. The address of device memory is only an identifier and is never dereferenced.
+    /// Creates a block of device memory. Its address is only an identifier and is never dereferenced.
     pub fn remote(owner: Box<dyn RemoteMemory>) -> Arc<Self> {
         Self::of(NonNull::from(&*owner).cast(), owner.len(), true, Owner::Remote(owner))
     }
 
-    /// A block of memory that is shared with other processes.
+    /// Creates a block of memory that is shared with other processes.
     #[cfg(target_os = "linux")]
     pub(super) fn shared(mapping: SharedMapping) -> Arc<Self> {
         Self::of(mapping.as_ptr(), mapping.len(), mapping.is_writable(), Owner::Shared(mapping))
@@ -117,28 +117,28 @@ impl Memory {
         Arc::new(Self { ptr, len, writable, leases: Leases::new(len), owner })
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the memory may be written.
+    /// Returns whether the memory may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// The address of the first byte, for comparisons and range checks. Reading through it requires a lease. For device memory, the address
-    /// is only an identifier.
+    /// Returns the address of the first byte, for comparisons and range checks. Reading the bytes requires a lease. For device memory, the
+    /// address is only an identifier.
     pub fn address(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
 
-    /// The kind of memory.
+    /// Returns the kind of memory.
     pub fn kind(&self) -> MemoryKind {
         match &self.owner {
             Owner::Own(_) | Owner::Pooled(..) | Owner::Foreign(_) => MemoryKind::Host,
@@ -148,7 +148,7 @@ impl Memory {
         }
     }
 
-    /// The owner of the block, if the block is device memory.
+    /// Returns the owner of the block, if the block is device memory.
     pub fn as_remote(&self) -> Option<&dyn RemoteMemory> {
         match &self.owner {
             Owner::Remote(owner) => Some(&**owner),
@@ -164,8 +164,8 @@ impl Memory {
         }
     }
 
-    /// Whether a tensor over the whole block may move to newly allocated memory. False for device memory, and for shared memory, because
-    /// other processes map it.
+    /// Returns whether a tensor over the whole block may move to newly allocated memory. Returns false for device memory, and for shared
+    /// memory, because other processes map it.
     pub(super) fn may_move(&self) -> bool {
         match &self.owner {
             Owner::Own(_) | Owner::Pooled(..) => true,
@@ -176,31 +176,32 @@ impl Memory {
         }
     }
 
-    /// Whether both values refer to the same bytes with the same leases: the same block, or two mappings of one shared file.
+    /// Returns whether both values refer to the same bytes with the same leases: they are the same block, or two mappings of one shared
+    /// file.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.leases(), other.leases())
     }
 
-    /// Takes a lease for reading on all bytes.
+    /// Leases all bytes for reading.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Busy`] while a byte is being written; [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::Busy`] while a byte is leased for writing; [`ErrorKind::Remote`] for device memory.
     pub fn lease_read(self: &Arc<Self>) -> Result<ReadLease> {
         self.check_host()?;
         Ok(ReadLease(self.lease(self.whole(), false)?))
     }
 
-    /// Takes a lease for writing on all bytes.
+    /// Leases all bytes for writing.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Busy`] while a byte is being read or written; [`ErrorKind::Access`] if the memory is read-only;
-    /// [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::Busy`] while a byte is leased; [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for
+    /// device memory.
     pub fn lease_write(self: &Arc<Self>) -> Result<WriteLease> {
         self.check_host()?;
         Ok(WriteLease(self.lease(self.whole(), true)?))
     }
 
-    /// Takes a lease on all bytes for an access by a device or another process. Such an access uses no host addresses.
+    /// Leases all bytes for an access by a device or another process, which uses no host addresses.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] or [`ErrorKind::Access`] in the same cases as [`Memory::lease_read`] and [`Memory::lease_write`].
@@ -208,23 +209,23 @@ impl Memory {
         Ok(DeviceLease { lease: self.lease(self.whole(), writes)?, writes })
     }
 
-    /// The span of all bytes; `None` if there are none.
+    /// Returns the span of all bytes; `None` if there are no bytes.
     pub(super) fn whole(&self) -> Option<Span> {
         Span::range(0, self.len)
     }
 
-    /// Takes a lease on the bytes of `span`, which must be inside the memory.
+    /// Leases the bytes of `span`, which must be inside the memory.
     ///
     /// # Errors
-    /// The errors of [`Memory::lease_for_device`].
+    /// Returns the errors of [`Memory::lease_for_device`].
     #[inline]
     pub(super) fn lease(self: &Arc<Self>, span: Option<Span>, writes: bool) -> Result<Lease> {
         if writes && !self.writable {
             return Err(read_only());
         }
         let held = match span {
-            // Read-only memory has no writers. A lease on the whole memory therefore has the same effect as a lease on a part, and needs no
-            // lock.
+            // Read-only memory has no writers, so a lease on the whole memory excludes no more than a lease on a part. It needs no lock, so
+            // it is faster.
             Some(_) if !self.writable && !self.is_shared() => self.leases().take_whole_to_read(),
             _ => self.leases().take(span, writes),
         };
@@ -262,7 +263,7 @@ impl Memory {
         }
     }
 
-    /// Whether a lease for writing currently exists.
+    /// Returns whether a lease for writing currently exists.
     pub(super) fn is_written(&self) -> bool {
         self.leases().is_written()
     }
@@ -304,7 +305,7 @@ impl Drop for Memory {
     }
 }
 
-/// A lease on a span of bytes. Dropping it releases the bytes.
+/// A lease on a span of bytes. Dropping the lease ends it.
 #[derive(Debug)]
 pub(super) struct Lease {
     memory: Arc<Memory>,
@@ -320,17 +321,17 @@ impl Lease {
         matches!(self.held, Held::Nothing)
     }
 
-    /// Whether the lease covers any byte of `span` in `memory`.
+    /// Returns whether the lease covers any byte of `span` in `memory`.
     pub(super) fn covers_any(&self, memory: &Memory, span: Option<Span>) -> bool {
         self.memory.is_same(memory) && self.memory.leases().covers_any(&self.held, span)
     }
 
-    /// Turns a lease for writing into a lease for reading. No other thread can write in between.
+    /// Turns a lease for writing into a lease for reading. No other thread can write between the two leases.
     pub(super) fn downgrade(&mut self) {
         self.memory.leases().downgrade(&mut self.held);
     }
 
-    /// The host address of the first byte of the memory. Only bytes that the lease covers may be accessed.
+    /// Returns the host address of the first byte of the memory. Only bytes that the lease covers may be accessed through it.
     pub(super) fn ptr(&self) -> NonNull<u8> {
         debug_assert!(self.memory.as_remote().is_none());
         self.memory.ptr
@@ -343,45 +344,46 @@ impl Drop for Lease {
     }
 }
 
-/// A lease for reading on a whole block of memory. Dropping it releases the memory.
+/// A lease for reading on a whole block of memory. Dropping the lease ends it.
 #[derive(Debug)]
 pub struct ReadLease(Lease);
 
 impl ReadLease {
-    /// The leased bytes.
+    /// Returns the leased bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `ptr` and `len` describe initialized memory that `Memory` keeps alive. This lease covers all of it and excludes writers.
+        // SAFETY: `ptr` and `len` describe initialized memory, which the lease keeps alive. The lease covers all of this memory and
+        // excludes writers.
         unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 }
 
-/// An exclusive lease for reading and writing on a whole block of memory. Dropping it releases the memory.
+/// An exclusive lease for reading and writing on a whole block of memory. Dropping the lease ends it.
 #[derive(Debug)]
 pub struct WriteLease(Lease);
 
 impl WriteLease {
-    /// The leased bytes.
+    /// Returns the leased bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: as in `bytes_mut`; the shared borrow of the lease excludes `bytes_mut`.
+        // SAFETY: as in `bytes_mut`. The lease is borrowed, so no slice of `bytes_mut` exists at the same time.
         unsafe { std::slice::from_raw_parts(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 
-    /// The leased bytes, mutable.
+    /// Returns the leased bytes as a mutable slice.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.0.memory().writable);
-        // SAFETY: `Memory` keeps this initialized, writable memory alive. This lease covers all of it and excludes every other lease. The
-        // exclusive borrow of the lease excludes every other borrow through it.
+        // SAFETY: the lease keeps this initialized, writable memory alive. The lease covers all of it and excludes every other lease.
+        // `self` is borrowed exclusively, so no other slice of this lease exists.
         unsafe { std::slice::from_raw_parts_mut(self.0.ptr().as_ptr(), self.0.memory().len) }
     }
 
-    /// Turns the lease into a lease for reading. No other thread can write in between.
+    /// Turns the lease into a lease for reading. No other thread can write between the two leases.
     pub fn downgrade(mut self) -> ReadLease {
         self.0.downgrade();
         ReadLease(self.0)
     }
 }
 
-/// A lease without host addresses, see [`Memory::lease_for_device`]. Dropping it releases the memory.
+/// A lease without host addresses, see [`Memory::lease_for_device`]. Dropping the lease ends it.
 #[derive(Debug)]
 pub struct DeviceLease {
     lease: Lease,
@@ -397,10 +399,10 @@ impl DeviceLease {
         &self.lease
     }
 
-    /// Takes a lease on `span`, if the present lease covers no bytes.
+    /// If the present lease covers no bytes, takes a lease on `span` instead.
     ///
     /// # Errors
-    /// The errors of [`Memory::lease_for_device`].
+    /// Returns the errors of [`Memory::lease_for_device`].
     pub(super) fn take_if_empty(&mut self, memory: &Arc<Memory>, span: Option<Span>) -> Result<()> {
         if self.lease.covers_nothing() {
             self.lease = memory.lease(span, self.writes)?;
@@ -408,19 +410,19 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Whether the lease is exclusive.
+    /// Returns whether the lease is for writing, so that it excludes all other leases.
     pub fn writes(&self) -> bool {
         self.writes
     }
 }
 
-/// Zeroed, aligned bytes on the heap. The address is also valid if there are no bytes.
+/// Zeroed, aligned bytes on the heap. The address is valid and aligned even if there are no bytes.
 pub(super) struct AlignedBytes {
     pub(super) ptr: NonNull<u8>,
     pub(super) len: usize,
 }
 
-// SAFETY: this value is the only owner of the bytes, and any thread may access and free them.
+// SAFETY: this value is the only owner of the bytes, and every thread may access and free heap memory.
 unsafe impl Send for AlignedBytes {}
 
 impl AlignedBytes {
@@ -431,12 +433,12 @@ impl AlignedBytes {
     pub(super) fn zeroed(len: usize) -> Result<Self> {
         let out_of_memory = || Error::new(ErrorKind::OutOfMemory, format!("no memory for a tensor of {len} bytes; use a smaller shape"));
         let layout = Self::alloc_layout(len).ok_or_else(out_of_memory)?;
-        // SAFETY: the size of the layout is at least one, and `alloc_zeroed` requires a size that is not zero.
+        // SAFETY: `alloc_zeroed` requires a size that is not zero, and `alloc_layout` uses a size of at least one.
         let ptr = unsafe { alloc::alloc_zeroed(layout) };
         NonNull::new(ptr).map(|ptr| Self { ptr, len }).ok_or_else(out_of_memory)
     }
 
-    /// The layout for the allocator; `None` if the size is not representable.
+    /// Returns the layout for the allocator; `None` if the allocator cannot represent the size.
     fn alloc_layout(len: usize) -> Option<AllocLayout> {
         AllocLayout::from_size_align(len.max(1), ALIGN_BYTES).ok()
     }

@@ -1,7 +1,7 @@
-//! Locks, atomics and deadlines for requests, pools and leases. A model checker can replace them.
+//! Locks, atomics and deadlines for requests, pools and leases. Builds for the model checker replace these types.
 //!
-//! With `--cfg roiflow_check` (set by `scripts/check-models`), a scheduler implements these types and tries thread interleavings. IDs and
-//! statistics use the atomics of the standard library directly, because they do not order other accesses.
+//! With `--cfg roiflow_check` (which `scripts/check-models` sets), the scheduler of the model checker implements these types and tries many
+//! thread interleavings. IDs and statistics use the atomics of the standard library directly, because they do not order other accesses.
 
 #[cfg(roiflow_check)]
 mod checked;

@@ -15,11 +15,11 @@ use crate::sync::RwLock;
 /// An n-dimensional array in reference-counted memory.
 ///
 /// A clone is another handle to the same tensor, with the same values and shape. A region ([`Tensor::roi`]) shares the memory but has its
-/// own offset and shape. Handles are cheap: only [`Tensor::copy_to`] and the constructors from data copy elements.
+/// own offset and shape. Handles are cheap: elements are copied only by [`Tensor::copy_to`] and by the constructors that take values.
 ///
-/// Each guard holds a lease on the bytes of its elements: each byte has many readers or one writer. Regions without a common element are
-/// independent, even if they are next to each other in one image. A tensor over a whole block of memory leases the whole block. A tensor
-/// without elements leases nothing.
+/// Each guard holds a lease on the bytes of its elements. At any time, a byte is leased by many readers or by one writer. Regions without a
+/// common element are independent, even if they are next to each other in one image. A tensor over a whole block of memory leases the whole
+/// block. A tensor without elements leases nothing.
 #[derive(Clone)]
 pub struct Tensor {
     pub(super) body: Body,
@@ -29,10 +29,10 @@ pub struct Tensor {
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a region must not allocate, so its layout is inline")]
 pub(super) enum Body {
-    /// A whole block of memory. The handles share one layout. A tensor that grows may get a new block.
+    /// A tensor over a whole block of memory. All its handles share one layout. When the tensor grows, it may get a new block.
     Whole(Arc<RwLock<Placed>>),
-    /// A region of a block. The region keeps the block if the whole tensor moves to a larger block. `limit` is the original shape. The
-    /// first reshape sets it.
+    /// A region of a block. If the whole tensor moves to a larger block, the region keeps the old block. `limit` is the original shape of
+    /// the region, which the first reshape stores.
     Part { placed: Placed, limit: Option<Box<Shape>> },
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// The span that a tensor over a whole block leases.
+    /// Returns the span that a tensor over a whole block leases.
     pub(super) fn whole_span(&self) -> Option<Span> {
         if self.layout.is_empty() { None } else { self.memory.whole() }
     }
 
-    /// The span that a region leases. `limit` is the original shape of the region, if it differs from the present shape. `gaps` includes
-    /// the bytes between rows.
+    /// Returns the span that a region leases. `limit` is the original shape of the region, if the region was reshaped. If `gaps` is true,
+    /// the span includes the bytes between rows.
     pub(super) fn part_span(&self, limit: Option<&Shape>, gaps: bool) -> Option<Span> {
         if self.layout.is_empty() {
             return None;
@@ -62,7 +62,7 @@ impl Placed {
 }
 
 impl Tensor {
-    /// A dense tensor of zeros.
+    /// Creates a dense tensor of zeros.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the size in bytes overflows; [`ErrorKind::OutOfMemory`] if no memory is left.
@@ -71,7 +71,7 @@ impl Tensor {
         Ok(Self::over(Memory::try_zeroed(layout.dense_bytes())?, layout))
     }
 
-    /// A dense tensor with a copy of these values, in row-major order.
+    /// Creates a dense tensor with a copy of these values, in row-major order.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] unless `shape` has `values.len()` elements.
@@ -88,7 +88,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A dense tensor with a copy of the array's values.
+    /// Creates a dense tensor with a copy of the array's values.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the array has more than [`MAX_RANK`](super::MAX_RANK) axes.
@@ -104,7 +104,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A tensor over foreign memory, without a copy. The first element of the tensor is at `offset_bytes`.
+    /// Creates a tensor over foreign memory, without a copy. Its first element is at `offset_bytes` of the memory.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the layout exceeds the memory, or if its elements are not aligned.
@@ -112,20 +112,20 @@ impl Tensor {
         Self::part_of(Memory::foreign(owner), layout, offset_bytes)
     }
 
-    /// Same as [`Tensor::foreign`], but for a dense tensor over the whole memory, which [`Tensor::set_shape`] may grow.
+    /// Same as [`Tensor::foreign`], but creates a dense tensor over the whole memory, which [`Tensor::set_shape`] may grow.
     ///
     /// # Errors
-    /// The errors of [`Tensor::foreign`].
+    /// Returns the errors of [`Tensor::foreign`].
     pub fn foreign_whole(owner: Box<dyn ForeignMemory>, layout: Layout) -> Result<Self> {
         let tensor = Self::foreign(owner, layout, 0)?;
         let Placed { memory, .. } = tensor.placed();
         Ok(Self::over(memory, layout))
     }
 
-    /// Same as [`Tensor::foreign`], but over memory that several tensors share, such as the planes of a frame.
+    /// Same as [`Tensor::foreign`], but over memory that several tensors share, such as the memory of all planes of a frame.
     ///
     /// # Errors
-    /// The errors of [`Tensor::foreign`].
+    /// Returns the errors of [`Tensor::foreign`].
     pub fn part_of(memory: Arc<Memory>, layout: Layout, offset_bytes: usize) -> Result<Self> {
         let end_bytes = offset_bytes.checked_add(layout.extent_bytes());
         if end_bytes.is_none_or(|end| end > memory.len()) {
@@ -139,7 +139,7 @@ impl Tensor {
                 ),
             ));
         }
-        // Device memory has no host address. The first byte of device memory is aligned for every element type.
+        // Device memory has no host address. Its first byte is aligned for every element type, so only the offset matters.
         let begin = if memory.as_remote().is_some() { 0 } else { memory.address() as usize };
         if !(begin + offset_bytes).is_multiple_of(layout.element().size()) {
             return Err(Error::new(
@@ -150,58 +150,58 @@ impl Tensor {
         Ok(Self::from_placed(Placed { memory, layout, offset_bytes }))
     }
 
-    /// A tensor over all of `memory`. The caller ensures that the memory is large enough.
+    /// Creates a tensor over all of `memory`. The caller ensures that the memory is large enough for the layout.
     pub(super) fn over(memory: Arc<Memory>, layout: Layout) -> Self {
         debug_assert!(layout.extent_bytes() <= memory.len());
         Self { element: layout.element(), body: Body::Whole(Arc::new(RwLock::new(Placed { memory, layout, offset_bytes: 0 }))) }
     }
 
-    /// The element type. The element type of a tensor never changes.
+    /// Returns the element type, which never changes for a tensor.
     pub fn element(&self) -> ElementType {
         self.element
     }
 
-    /// The extent of each axis.
+    /// Returns the extent of each axis.
     #[inline]
     pub fn shape(&self) -> Shape {
         *self.layout().shape()
     }
 
-    /// The element type, shape and strides.
+    /// Returns the element type, shape and strides.
     #[inline]
     pub fn layout(&self) -> Layout {
         self.with_placed(|placed| placed.layout)
     }
 
-    /// The address of the first element, only for comparisons and range checks. For device memory, it is only an identifier.
+    /// Returns the address of the first element, only for comparisons and range checks. For device memory, it is only an identifier.
     pub fn address(&self) -> *const u8 {
         let placed = self.placed();
         placed.memory.address().wrapping_add(placed.offset_bytes)
     }
 
-    /// Whether both handles refer to the same elements: the same memory, offset and layout.
+    /// Returns whether both handles refer to the same elements: the same memory, offset and layout.
     pub fn is_same(&self, other: &Tensor) -> bool {
         let (own, other) = (self.placed(), other.placed());
         Arc::ptr_eq(&own.memory, &other.memory) && own.offset_bytes == other.offset_bytes && own.layout == other.layout
     }
 
-    /// Whether the values may be written.
+    /// Returns whether the values may be written.
     pub fn is_writable(&self) -> bool {
         self.with_placed(|placed| placed.memory.is_writable())
     }
 
-    /// A tensor with the current memory and layout. A later [`Tensor::set_shape`] of the original does not change it.
+    /// Returns a tensor with the present memory and layout. A later [`Tensor::set_shape`] of the original does not change this tensor.
     pub fn snapshot(&self) -> Self {
         self.with_placed(|placed| Self::from_placed(placed.clone()))
     }
 
-    /// Whether both tensors are in the same memory, for example a region and its tensor, or two mappings of one shared memory.
+    /// Returns whether both tensors are in the same memory, for example a region and its tensor, or two mappings of one shared memory.
     pub fn shares_memory_with(&self, other: &Tensor) -> bool {
         self.placed().memory.is_same(&other.placed().memory)
     }
 
-    /// Whether a guard that writes one tensor excludes a guard of the other. True if they have an element in common, or are handles of one
-    /// tensor.
+    /// Returns whether a guard that writes one of the tensors excludes a guard of the other one. This is the case if they have an element
+    /// in common, or are handles of one tensor.
     pub fn overlaps(&self, other: &Tensor) -> bool {
         if !self.shares_memory_with(other) {
             return false;
@@ -213,7 +213,7 @@ impl Tensor {
         matches!((span_of(self), span_of(other)), (Some(own), Some(other)) if own.overlaps(&other))
     }
 
-    /// The size in bytes up to which [`Tensor::set_shape`] does not need new memory.
+    /// Returns the size in bytes up to which [`Tensor::set_shape`] keeps the memory.
     pub fn capacity_bytes(&self) -> usize {
         match &self.body {
             Body::Whole(placed) => placed.read().unwrap().memory.len(),
@@ -224,20 +224,20 @@ impl Tensor {
     /// Returns a guard that reads the values.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is being written;
-    /// [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type. Returns [`ErrorKind::Busy`] while an element is being written.
+    /// Returns [`ErrorKind::Remote`] for device memory.
     pub fn view<T: Element>(&self) -> Result<View<T>> {
         self.check_element::<T>()?;
         let bytes = self.elements()?;
         bytes.0.check_values::<T>()?;
         let strides = element_strides(bytes.layout());
         let dims = IxDyn(bytes.layout().shape());
-        // SAFETY: the elements are leased. The constructor has checked that they are aligned and initialized, and the lines above have
-        // checked that they are valid values of `T`. `View` keeps the lease as long as the array, and lends the array only for its own
-        // lifetime.
+        // SAFETY: the elements are leased. The constructor of the tensor has checked that they are aligned and inside initialized memory,
+        // and `check_values` has checked that they are valid values of `T`. `View` keeps the lease as long as the array, and lends the
+        // array only while `View` is borrowed.
         let array = unsafe { ArrayViewD::from_shape_ptr(dims.strides(strides), bytes.0.ptr().as_ptr().cast::<T>().cast_const()) };
-        // SAFETY: the lease is stored next to the array, so the array is valid as long as `View`. `View` lends it only for a borrow of
-        // itself.
+        // SAFETY: only the lifetime changes. The lease is stored next to the array, so the elements are valid as long as `View` exists.
+        // `View` lends the array only while it is borrowed itself.
         let array = unsafe { std::mem::transmute::<ArrayViewD<'_, T>, ArrayViewD<'static, T>>(array) };
         Ok(View { array, _lease: bytes.0.lease })
     }
@@ -245,8 +245,8 @@ impl Tensor {
     /// Returns a guard that reads and writes the values.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type; [`ErrorKind::Busy`] while an element is being read or written;
-    /// [`ErrorKind::Access`] if the memory is read-only; [`ErrorKind::Remote`] for device memory.
+    /// Returns [`ErrorKind::ElementType`] if `T` is not the element type. Returns [`ErrorKind::Busy`] while an element is being read or
+    /// written. Returns [`ErrorKind::Access`] if the memory is read-only. Returns [`ErrorKind::Remote`] for device memory.
     pub fn view_mut<T: Element>(&self) -> Result<ViewMut<T>> {
         self.check_element::<T>()?;
         let bytes = self.elements_mut()?;
@@ -254,7 +254,8 @@ impl Tensor {
         let strides = element_strides(bytes.layout());
         let dims = IxDyn(bytes.layout().shape());
         let ptr = bytes.0.ptr().as_ptr().cast::<T>();
-        // SAFETY: as in `view`. The lease for writing excludes all other accesses, and `Layout` has checked that axes do not overlap.
+        // SAFETY: as in `view`. The lease is for writing, so it excludes all other accesses. `Layout` has checked that no two elements
+        // overlap.
         let array = unsafe { ArrayViewMutD::<'static, T>::from_shape_ptr(dims.strides(strides), ptr) };
         Ok(ViewMut { array, _lease: bytes.0.lease })
     }
@@ -264,7 +265,8 @@ impl Tensor {
     /// # Errors
     /// Returns [`ErrorKind::Busy`] while one of the bytes is being written; [`ErrorKind::Remote`] for device memory.
     pub fn bytes(&self) -> Result<Bytes> {
-        // The lock of the layout is held, so that `set_shape` cannot run between reading the layout and taking the lease.
+        // `with_span` holds the lock of the layout during the call, so `set_shape` cannot run between reading the layout and taking the
+        // lease.
         self.with_span(true, |placed, span| Ok(Bytes(Leased::take(placed, span, false, true)?)))
     }
 
@@ -277,8 +279,8 @@ impl Tensor {
         self.with_span(true, |placed, span| Ok(BytesMut(Leased::take(placed, span, true, true)?)))
     }
 
-    /// Returns a guard that reads the bytes of the elements. In contrast to [`Tensor::bytes`], the guard does not lease the gaps between
-    /// rows, so other guards may use them. [`Bytes::extent`] panics if there are gaps.
+    /// Returns a guard that reads the bytes of the elements. In contrast to [`Tensor::bytes`], this guard does not lease the gaps between
+    /// rows, so guards of other tensors may use them. [`Bytes::extent`] panics if there are gaps.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] while an element is being written; [`ErrorKind::Remote`] for device memory.
@@ -286,8 +288,8 @@ impl Tensor {
         self.with_span(false, |placed, span| Ok(Bytes(Leased::take(placed, span, false, false)?)))
     }
 
-    /// Returns a guard that writes the bytes of the elements. In contrast to [`Tensor::bytes_mut`], the guard does not lease the gaps
-    /// between rows, so other guards may use them. [`BytesMut::extent_mut`] panics if there are gaps.
+    /// Returns a guard that writes the bytes of the elements. In contrast to [`Tensor::bytes_mut`], this guard does not lease the gaps
+    /// between rows, so guards of other tensors may use them. [`BytesMut::extent_mut`] panics if there are gaps.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] while an element is being read or written; [`ErrorKind::Access`] if the memory is read-only;
@@ -300,8 +302,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Returns [`ErrorKind::ElementType`] or [`ErrorKind::Shape`] if the element types or shapes differ. Returns [`ErrorKind::Busy`] or
-    /// [`ErrorKind::Access`] in the same cases as [`Tensor::view`] and [`Tensor::view_mut`]; [`ErrorKind::Busy`] also if source and target
-    /// have an element in common. Returns the device's error if the device fails.
+    /// [`ErrorKind::Access`] in the same cases as [`Tensor::view`] and [`Tensor::view_mut`]. Returns [`ErrorKind::Busy`] also if source and
+    /// target have an element in common. Returns the device's error if the device fails.
     pub fn copy_to(&self, target: &Tensor) -> Result<()> {
         if self.is_remote() || target.is_remote() {
             return super::remote::copy(self, target);
@@ -314,7 +316,7 @@ impl Tensor {
         self.with_placed(Placed::clone)
     }
 
-    /// Calls `look` with the layout and memory. Meanwhile no other handle can change them.
+    /// Calls `look` with the layout and memory. No other handle can change them during the call.
     #[inline]
     pub(super) fn with_placed<R>(&self, look: impl FnOnce(&Placed) -> R) -> R {
         match &self.body {
@@ -324,8 +326,8 @@ impl Tensor {
     }
 
     /// Calls `look` with the layout and memory, and with the span that a lease must cover. If `gaps` is true, the span includes the bytes
-    /// between rows. A tensor over a whole block leases the whole block. A region leases the elements of its original shape. So a reshape
-    /// under a lease needs no other lease.
+    /// between rows. For a tensor over a whole block, the span is the whole block. For a region, the span has the elements of its original
+    /// shape. So a lease stays sufficient when the tensor is reshaped.
     #[inline]
     pub(super) fn with_span<R>(&self, gaps: bool, look: impl FnOnce(&Placed, Option<Span>) -> R) -> R {
         match &self.body {
@@ -378,12 +380,12 @@ pub struct View<T: Element> {
 }
 
 impl<T: Element> View<T> {
-    /// A copy of the values, in row-major order.
+    /// Returns a copy of the values, in row-major order.
     pub fn to_vec(&self) -> Vec<T> {
         self.array.iter().copied().collect()
     }
 
-    /// A copy of the values, as an owned array.
+    /// Returns a copy of the values as an owned array.
     pub fn to_owned(&self) -> ArrayD<T> {
         self.array.to_owned()
     }

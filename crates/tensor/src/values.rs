@@ -1,35 +1,35 @@
-//! Values that can be copied into a tensor: an `ndarray` with any strides, or flat values without a shape. Casts the values if the element
-//! types differ.
+//! Values that can be copied into a tensor: an `ndarray` with any strides, or flat values without a shape. If the element types differ, the
+//! copy casts the values.
 
 use ndarray::{ArrayBase, ArrayRef, ArrayView, ArrayViewMut, Data, Dimension, IxDyn, LayoutRef, Zip};
 
 use super::element::cast;
 use super::{BytesMut, Element, ElementType, Error, ErrorKind, Result};
 
-/// Values that `Input::Copy` of the runtime accepts. Every `ndarray` and view implements this trait. So do flat values: `Vec`, slices,
-/// arrays and scalars. Flat values are in row-major order and take the shape of the input.
+/// Values that `Input::Copy` of the runtime accepts. Every `ndarray`, every view of one, and all flat values implement this trait. Flat
+/// values are `Vec`, slices, arrays and scalars. They are in row-major order and take the shape of the input.
 pub trait Values {
-    /// The type of the values.
+    /// Returns the element type of the values.
     fn element(&self) -> ElementType;
 
-    /// The extent of each axis; empty for flat values.
+    /// Returns the extent of each axis; empty for flat values.
     fn shape(&self) -> &[usize];
 
-    /// The number of values, if they are flat and have no shape. The default is `None`.
+    /// Returns the number of values, if they are flat. The default, `None`, means that the values have a shape.
     fn flat_len(&self) -> Option<usize> {
         None
     }
 
-    /// Writes all values to `target`. `target` must have no gaps and the same shape; for flat values, the same number of elements. Values
-    /// of another type are cast like Rust's `as`. A cast from a float rounds toward zero, saturates, and turns NaN into 0. A cast between
-    /// integers wraps. A cast to `bool` is true if the value is not 0.
+    /// Writes all values to `target`, which must have no gaps. `target` must have the shape of the values; for flat values, it must have as
+    /// many elements as there are values. Values of a different type are cast like Rust's `as`. A cast from a float to an integer rounds
+    /// toward zero, saturates, and turns NaN into 0. A cast between integers wraps. A cast to `bool` is true if the value is not 0.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Shape`] if the shapes differ, or if `target` has gaps.
+    /// Returns [`ErrorKind::Shape`] if `target` has a different shape or has gaps.
     fn copy_to(&self, target: &mut BytesMut) -> Result<()>;
 
-    /// Whether [`Values::copy_to`] never fails for a target of the same shape without gaps. If this method returns false, the runtime first
-    /// copies the values into new memory, so that a failure leaves the input unchanged.
+    /// Returns whether [`Values::copy_to`] never fails for a target of the same shape without gaps. If the method may fail, the runtime
+    /// first copies the values into new memory, so that a failure leaves the input unchanged.
     fn copies_always(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
-//! The synchronization types of `native.rs` for the model checker. At each operation, the checker may switch to another thread.
+//! The types of `native.rs`, implemented for the model checker. At each operation of these types, the checker may switch to another thread.
 //!
-//! The clock does not advance until a check calls [`pass_time`]. The condition variable of the checker has no timeout, so this file
-//! implements one. A waiter is a channel. The channel is added to the list of waiters in the same step that releases the lock. A
-//! notification before that step does not reach the waiter, as with a real condition variable.
+//! The clock does not advance until a check calls [`pass_time`]. The checker's condition variable has no timeout, so this file implements a
+//! condition variable with timeouts. Each waiter is represented by a channel. The channel is added to the list of waiters in the same step
+//! that releases the lock. A notification before that step does not reach the waiter, as with a real condition variable.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -17,12 +17,12 @@ pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub use shuttle::thread::JoinHandle;
 pub use shuttle::thread_local;
 
-/// A number that no other running thread has. Never 0.
+/// Returns a number that no other running thread has. It is never 0.
 pub fn this_thread() -> u64 {
     usize::from(shuttle::current::me()) as u64 + 1
 }
 
-/// Starts a detached thread. If the thread does not end, the check fails.
+/// Starts a detached thread. The check fails if the thread never ends.
 pub fn spawn(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = shuttle::thread::spawn(body);
     SPAWNED.with_borrow_mut(|spawned| spawned.push(ManuallyDrop::new(thread)));
@@ -35,11 +35,12 @@ pub fn spawn_joinable(_name: &str, body: impl FnOnce() + Send + 'static) -> std:
 }
 
 std::thread_local! {
-    /// The threads that [`spawn`] started. The handles are never dropped, because threads of earlier schedules no longer exist.
+    /// The threads that [`spawn`] started. Their handles are not dropped, because the threads of earlier schedules no longer exist, and
+    /// dropping their handles would fail.
     static SPAWNED: RefCell<Vec<ManuallyDrop<shuttle::thread::JoinHandle<()>>>> = RefCell::default();
 }
 
-/// Clears the list of threads. Must be called at the start of a schedule that ends with [`join_spawned`].
+/// Clears the list of threads. A check must call this function at the start of each schedule that ends with [`join_spawned`].
 pub fn forget_spawned() {
     SPAWNED.with_borrow_mut(Vec::clear);
 }
@@ -51,7 +52,7 @@ pub fn join_spawned() {
     }
 }
 
-/// A mutex with the interface of the standard library. Public, because executors of the checks use it.
+/// A mutex with the interface of the standard library. It is public, because the executors in the checks use it.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -92,12 +93,12 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable with the interface of the standard library. This type has no spurious wake-ups, so a check detects a missing
-/// notification.
+/// A condition variable with the interface of the standard library. It has no spurious wake-ups, so a check notices when a notification is
+/// missing.
 #[derive(Debug)]
 pub struct Condvar {
     waiters: Hidden<Waiters>,
-    /// Accessed before each notification, so that the checker may switch threads there.
+    /// An atomic that is read before each notification, only so that the checker may switch threads there.
     point: AtomicBool,
 }
 
@@ -122,13 +123,13 @@ impl Condvar {
         self.wait_on(guard, |_| {})
     }
 
-    /// Waits for a notification. `entered` gets the sender that wakes this waiter, to implement deadlines.
+    /// Waits for a notification. `entered` gets a sender that wakes this waiter; deadlines use it.
     fn wait_on<'a, T>(&self, guard: MutexGuard<'a, T>, entered: impl FnOnce(Sender<()>)) -> LockResult<MutexGuard<'a, T>> {
         let mutex = guard.mutex;
         let (wake, woken) = channel();
         drop(guard);
-        // The checker switches threads only at operations of its own types, and `drop(guard)` switches before it releases the lock. So no
-        // other thread runs between the release of the lock and the registration.
+        // The checker switches threads only at operations of its own types, and `drop(guard)` switches only before it releases the lock. So
+        // no other thread runs between the release of the lock and the addition to the list below.
         let id = {
             let mut waiters = self.waiters.lock().unwrap();
             waiters.next_id += 1;
@@ -146,7 +147,7 @@ impl Condvar {
         self.point.load(Ordering::SeqCst);
         let waiting = std::mem::take(&mut self.waiters.lock().unwrap().waiting);
         for (_, wake) in waiting {
-            // A waiter whose deadline has passed has dropped its receiver, so `send` may fail.
+            // If the deadline of a waiter has passed, the waiter has dropped its receiver, so `send` may fail.
             let _heard = wake.send(());
         }
     }
@@ -163,7 +164,7 @@ impl Condvar {
     }
 }
 
-/// The time at which a wait ends, on the clock of [`pass_time`].
+/// The time at which a wait ends. It is measured on the clock that [`pass_time`] advances.
 #[derive(Debug, Clone)]
 pub struct Deadline(Arc<Timer>);
 
@@ -180,7 +181,7 @@ struct Clock {
 }
 
 std::thread_local! {
-    /// The clock of the current check. All threads of a check run on one operating system thread.
+    /// The clock of the current check. The checker runs all threads of a check on one thread of the operating system.
     static CLOCK: RefCell<Clock> = RefCell::default();
 }
 

@@ -8,7 +8,7 @@ pub use std::sync::{Mutex, MutexGuard, RwLock};
 pub use std::thread::JoinHandle;
 pub use std::thread_local;
 
-/// A number that no other running thread has. Never 0.
+/// Returns a number that no other running thread has. It is never 0.
 pub fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -32,17 +32,17 @@ pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> std::
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// The deadline after `timeout`. `None` if the system cannot represent that time, so that the wait has no limit.
+    /// Returns the deadline after `timeout`. Returns `None` if the system cannot represent that time; the wait then has no limit.
     pub fn after(timeout: Duration) -> Option<Self> {
         Instant::now().checked_add(timeout).map(Self)
     }
 
-    /// Whether the deadline has passed.
+    /// Returns whether the deadline has passed.
     pub fn is_over(&self) -> bool {
         self.0 <= Instant::now()
     }
 
-    /// Waits for a notification or the deadline. May wake up spuriously.
+    /// Waits for a notification, at most until the deadline. May return earlier without a notification.
     pub fn wait<'a, T>(&self, condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let left = self.0.saturating_duration_since(Instant::now());
         condvar.wait_timeout(guard, left).unwrap().0
@@ -51,15 +51,16 @@ impl Deadline {
 
 type WaitTimeout<'a, T> = LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)>;
 
-/// A condition variable that makes no system call if no thread waits. Most runs end without a waiting thread.
+/// A condition variable whose notification makes no system call if no thread waits. This is common: most runs end while no thread waits for
+/// them.
 ///
-/// Before every notification, the condition must be changed under the mutex of the waiters.
+/// Before every notification, the notifier must change the condition under the mutex of the waiters.
 #[derive(Debug, Default)]
 pub struct Condvar {
     condvar: std::sync::Condvar,
-    /// The number of waiting threads. The number is incremented only under the mutex. If a waiter checks its condition before the notifier
-    /// locks the mutex, the notifier sees the incremented number. If the waiter checks afterwards, it sees the changed condition and does
-    /// not wait.
+    /// The number of waiting threads. A waiter increments it while it holds the mutex. If the waiter checked its condition before the
+    /// notifier locked the mutex, the notifier sees the incremented number. If the waiter checks the condition afterwards, it sees the
+    /// change and does not wait.
     n_waiting: AtomicUsize,
 }
 
