@@ -14,7 +14,7 @@ pub(super) struct Aligned<T> {
 }
 
 impl<T: Copy + Default> Aligned<T> {
-    /// Changes the length. The contents are unspecified: old values or zeros.
+    /// Changes the length of the buffer. Afterwards, each element is an old value or zero; which of them is unspecified.
     pub(super) fn resize(&mut self, len: usize) {
         let n_spare = ALIGN_BYTES / size_of::<T>();
         if self.memory.len() < len + n_spare {

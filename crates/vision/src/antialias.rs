@@ -1,4 +1,4 @@
-//! Triangle filter for antialiased downscaling. The filter support grows with the scale.
+//! Triangle filter for antialiased downscaling. The more an image is reduced, the more source samples each output pixel uses.
 //!
 //! This module computes the source samples and weights of each output pixel, and applies the weights to columns and rows. This module uses
 //! no pixel formats and no tensors.
@@ -18,20 +18,22 @@ const FRACTION_BITS: u32 = 22;
 /// The filter taps along one axis, for a range of pixels of the scaled image.
 #[derive(Debug, Default)]
 pub(super) struct Taps {
-    /// Number of taps (source samples with a weight) per pixel. Unused taps have weight 0.
+    /// Number of taps (source samples with a weight) per pixel. A pixel that needs fewer taps has weight 0 for the rest.
     pub(super) n_taps: usize,
-    /// Index of the first sample of each pixel.
+    /// Index of the first source sample that each pixel uses.
     firsts: Vec<u32>,
-    /// Index of the last sample of each pixel with a weight.
+    /// Index of the last source sample that each pixel uses.
     lasts: Vec<u32>,
-    /// Weights: the first tap of all pixels, then the second tap of all pixels, and so on. Padded to full groups of pixels.
+    /// Weights of the first tap of all pixels, then of the second tap of all pixels, and so on. The pixels are padded to full
+    /// groups.
     pub(super) weights: Aligned<f32>,
     /// The same weights as integers with [`FRACTION_BITS`] fraction bits.
     pub(super) integer: Aligned<i32>,
 }
 
 impl Taps {
-    /// Computes the taps for the pixels `visible`. Pixel `offset` is the first pixel of the image that is scaled from `extent` to `scaled`.
+    /// Computes the taps for the pixels `visible` of the input. The image is scaled from `extent` to `scaled` pixels, and its first pixel
+    /// is at `offset`.
     pub(super) fn set(&mut self, extent: u32, scaled: u32, visible: Range<usize>, offset: i64) {
         let step = f64::from(extent) / f64::from(scaled);
         let reach = step.max(1.0);
@@ -70,17 +72,17 @@ impl Taps {
         self.lasts.resize(n_filled, self.lasts.last().copied().unwrap_or_default());
     }
 
-    /// Number of pixels, padded to full groups.
+    /// Returns the number of pixels, padded to full groups.
     pub(super) fn n_filled(&self) -> usize {
         self.firsts.len()
     }
 
-    /// Source sample of tap `tap_idx` of each pixel. Unused taps repeat the last used sample.
+    /// Returns the index of the source sample of tap `tap_idx`, for each pixel. Unused taps repeat the last used sample.
     pub(super) fn samples(&self, tap_idx: usize) -> impl Iterator<Item = u32> + '_ {
         self.firsts.iter().zip(&self.lasts).map(move |(first, last)| (first + tap_idx as u32).min(*last))
     }
 
-    /// Range of the source samples that one pixel depends on.
+    /// Returns the range of source samples that one pixel uses.
     pub(super) fn window(&self, pixel_idx: usize) -> Range<u32> {
         self.firsts[pixel_idx]..self.lasts[pixel_idx] + 1
     }
@@ -91,7 +93,7 @@ pub(super) struct FilterExact<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
     pub(super) weights: &'a [f32],
-    /// The rows, concatenated.
+    /// The output rows of the colors, concatenated.
     pub(super) rows: &'a mut [f32],
 }
 
@@ -117,7 +119,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for FilterExact<'_, S, T, C
     }
 }
 
-/// Like [`FilterExact`], but with integers, for 8-bit pixels.
+/// Like [`FilterExact`], but computes with integers. Used for 8-bit pixels.
 pub(super) struct FilterInteger<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
@@ -150,7 +152,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for FilterInteger<'_, S, T,
 /// Rows in a ring buffer, with the weights of one output line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RingRows<'a, T, W> {
-    /// Rows of equal length. The last row is followed by the first.
+    /// Rows of equal length, concatenated. After the last row, the ring continues with the first row.
     pub(super) ring: &'a [T],
     pub(super) row_len: usize,
     /// Index of the first row in the ring.
@@ -177,7 +179,7 @@ impl<'a, T, W: Copy> RingRows<'a, T, W> {
     }
 }
 
-/// Filters rows vertically.
+/// Filters buffered rows vertically into one line.
 pub(super) struct FilterRowsExact<'a> {
     pub(super) rows: RingRows<'a, f32, f32>,
     pub(super) target: &'a mut [f32],
@@ -198,7 +200,7 @@ impl Kernel for FilterRowsExact<'_> {
     }
 }
 
-/// Like [`FilterRowsExact`], but with integers.
+/// Like [`FilterRowsExact`], but computes with integers.
 pub(super) struct FilterRowsInteger<'a> {
     pub(super) rows: RingRows<'a, u16, i32>,
     pub(super) target: &'a mut [f32],
@@ -237,7 +239,7 @@ mod tests {
     fn filter_is_a_triangle_cut_at_the_edges() {
         let mut taps = Taps::default();
         taps.set(8, 2, 0..2, 0);
-        // Centers at 2 and 6, half width 4: samples at 0.5, 1.5, and so on.
+        // The filter has its centers at 2 and 6, and half the width 4. The samples are at 0.5, 1.5, and so on.
         let expected: Vec<f32> = [2.5, 3.5, 3.5, 2.5, 1.5, 0.5].map(|weight| weight / 14.0).to_vec();
         assert_eq!((taps.window(0), taps.window(1)), (0..6, 2..8));
         let close = |got: &[f32], expected: &[f32]| got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-7);

@@ -18,7 +18,8 @@ const PIXELS_PER_BAND: u64 = 2 << 20;
 /// Cost of a filtered pixel, relative to an unfiltered pixel.
 const FILTER_COST: u64 = 16;
 
-/// Threads for bands, shared by the process: one per core, minus the calling thread. `None` if the system cannot start them.
+/// Returns the threads that process bands, shared by the whole process: one per core, minus one for the calling thread. `None` if
+/// there is only one core, or if the system cannot start the threads.
 fn helpers() -> Option<&'static rayon_core::ThreadPool> {
     static HELPERS: OnceLock<Option<rayon_core::ThreadPool>> = OnceLock::new();
     let start = || {
@@ -29,7 +30,7 @@ fn helpers() -> Option<&'static rayon_core::ThreadPool> {
     HELPERS.get_or_init(start).as_ref()
 }
 
-/// The image and its position in the input.
+/// An image, its position in the input, and how it is preprocessed.
 #[derive(Debug)]
 pub(super) struct Fill<'a> {
     pub(super) preprocess: &'a Preprocess,
@@ -37,7 +38,7 @@ pub(super) struct Fill<'a> {
     pub(super) placement: Placement,
     /// Size of the input before rotation.
     pub(super) input_size: Size,
-    /// Whether the filter of `antialias` is used.
+    /// Whether the image is scaled with the filter of [`Preprocess::antialias`].
     pub(super) is_filtered: bool,
 }
 
@@ -57,7 +58,7 @@ pub(super) struct Band {
 }
 
 impl Fill<'_> {
-    /// Fills all lines, on at most `n_threads` threads.
+    /// Writes all lines of the input, on at most `n_threads` threads.
     pub(super) fn run(&self, target: InputRow<'_>, n_threads: usize, workspace: &mut Workspace, bands: &mut Vec<Band>, on: Simd) {
         let n_bands = if target.is_divisible() { self.n_bands(n_threads) } else { 1 };
         self.run_in(n_bands, target, workspace, bands, on);
@@ -144,7 +145,7 @@ mod tests {
     fn bands_give_the_same_result_as_one_thread() {
         let resizes = [Resize::Stretch, Resize::Letterbox { anchor: Anchor::Center }, Resize::Crop];
         let mut n_divided = 0;
-        // The buffers are reused across formats, so they contain values of earlier formats.
+        // Reuse the buffers for all formats, so that they contain values of the previous format when a format is tested.
         let (mut workspace, mut bands) = (Workspace::default(), Vec::new());
         for case_idx in 0..96_u32 {
             let format = [PixelFormat::Nv12, PixelFormat::I420, PixelFormat::Rgb, PixelFormat::Gray8][case_idx as usize % 4];

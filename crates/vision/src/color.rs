@@ -8,10 +8,10 @@ use crate::frame::format::YuvCoefficients;
 
 /// Converts the samples of a pixel to `C` channels: red, green and blue, or gray.
 pub(super) trait Colors<const C: usize>: Copy {
-    /// Converts without rounding.
+    /// Converts the samples without rounding.
     fn exact<S: Sample>(self, arithmetic: impl Arithmetic, samples: [S; 3]) -> [f32; C];
 
-    /// Converts with rounding to integers, half up, after each step.
+    /// Converts the samples, and rounds to integers, half up, after each step.
     fn integer<S: Sample>(self, samples: [S; 3]) -> [u8; C];
 }
 
@@ -60,14 +60,14 @@ pub(super) fn with_colors(color_model: ColorModel, n_channels: usize, work: impl
 
 /// Converts luma and chroma to RGB.
 ///
-/// Without rounding, 8-bit samples are multiplied by factors that are multiples of 1/16384. All products and sums are multiples of 1/16384
-/// below 1024, so they have at most 24 bits. Single precision represents each of them exactly, in any order of operations. The error of a
-/// color is below 0.01 of 255.
+/// The conversion without rounding multiplies 8-bit samples by factors that are multiples of 1/16384. All products and sums are multiples
+/// of 1/16384 below 1024, so they have at most 24 bits. Single precision represents each of them exactly, in any order of operations. The
+/// error of a color, which is 0 to 255, is below 0.01.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Yuv {
     luma: Luma,
     to: YuvCoefficients,
-    /// Factors for 8-bit samples.
+    /// Factors for 8-bit samples, rounded to multiples of 1/16384.
     of_bytes: YuvFactors,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct YuvFactors {
     pub(super) g_u: f32,
     pub(super) g_v: f32,
     pub(super) b_u: f32,
-    /// Red, green and blue for samples that are all 0.
+    /// Red, green and blue of a pixel whose three samples are 0.
     pub(super) zero: [f32; 3],
 }
 
@@ -127,7 +127,7 @@ impl Colors<3> for Yuv {
     }
 }
 
-/// Converts luma to gray or to three equal channels. Uses the range of the frame's colorimetry.
+/// Converts luma to gray or to three equal channels. The range (limited or full) is that of the frame's colorimetry.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Luma {
     black: i32,
@@ -157,7 +157,7 @@ impl<const C: usize> Colors<C> for Luma {
     }
 }
 
-/// Packed RGB; no conversion.
+/// Takes the samples of RGB formats as colors, without conversion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rgb;
 
@@ -173,7 +173,7 @@ impl Colors<3> for Rgb {
     }
 }
 
-/// Gray to one or to three equal channels; no conversion.
+/// Takes a gray sample as the only channel, or as three equal channels, without conversion.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gray;
 
@@ -205,8 +205,9 @@ impl<T: Colors<3>> Colors<1> for Grayscale<T> {
     }
 }
 
-/// Clamps to `0.0..=255.0`. Compares the bits as integers: floats that are not negative have the order of their bits, and negative floats
-/// have the sign bit. Integer comparisons run in parallel with floating-point additions.
+/// Clamps to `0.0..=255.0`. Compares the bits as integers: for floats that are not negative, the bits have the same order as the values.
+/// A negative float is a negative integer, because both have the sign in the same bit. A processor executes integer comparisons in
+/// parallel with floating-point additions.
 #[inline(always)]
 fn bounded(color: f32) -> f32 {
     const MAX: i32 = 255.0_f32.to_bits() as i32;
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
     use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat};
 
-    /// Multiplies and adds with a single rounding, like a fused multiply-add instruction.
+    /// Arithmetic that multiplies and adds with a single rounding, like a fused multiply-add instruction.
     #[derive(Clone, Copy)]
     struct Once;
 

@@ -8,11 +8,11 @@ use crate::frame::{Detection, ObjectId, PixelRect, Point, Rect, Similarity, Size
 /// A region of a frame to classify.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Region {
-    /// Identifies the region in the results.
+    /// ID of the region, which results of the region carry.
     pub id: ObjectId,
-    /// The box in frame pixels.
+    /// The box of the detection, in frame pixels.
     pub rect: Rect,
-    /// The keypoints in frame pixels; may be empty.
+    /// The keypoints of the detection, in frame pixels; may be empty.
     pub keypoints: Vec<Point>,
 }
 
@@ -54,7 +54,7 @@ impl Crop {
         if !self.square && self.margin == 0.0 {
             return rect.to_pixels(frame);
         }
-        // The region is computed in double precision, so that only the result is rounded.
+        // Compute in double precision, so that intermediate values are not rounded to single precision.
         let Rect { x, y, width, height } = rect;
         let [x, y, width, height] = [x, y, width, height].map(f64::from);
         let (center_x, center_y) = (x + width / 2.0, y + height / 2.0);
@@ -67,10 +67,11 @@ impl Crop {
         if rect.is_proper() { grown.to_pixels(frame) } else { None }
     }
 
-    /// Returns the similarity transform from input to frame pixels whose inverse maps the keypoints to their targets. In both spaces,
-    /// integers are pixel centers.
+    /// Returns the similarity transform from input to frame pixels whose inverse maps the keypoints to their targets. In the
+    /// coordinates of both the input and the frame, integers are pixel centers.
     ///
-    /// `None` without alignment, if the number of keypoints differs from the targets, or if all keypoints coincide.
+    /// Returns `None` if the crop has no alignment, if the number of keypoints differs from the number of targets, or if all
+    /// keypoints coincide.
     pub fn alignment(&self, keypoints: &[Point], input: Size) -> Option<Similarity> {
         if self.align.is_empty() {
             return None;

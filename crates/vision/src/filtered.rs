@@ -1,5 +1,5 @@
-//! Lines of an image scaled with the filter of `antialias`. Source rows are sampled, converted and filtered horizontally. Buffered rows are
-//! then filtered vertically. This module does not write input tensors.
+//! Computes the lines of an image that is scaled with the filter of `antialias`. Source rows are sampled, converted, filtered horizontally
+//! and buffered. The buffered rows are then filtered vertically. This module does not write input tensors.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) struct FilteredRows {
     exact: Aligned<f32>,
     integer: Aligned<u16>,
     row_len: usize,
-    /// Index after the last computed row. Later lines compute rows from this index on.
+    /// Index after the last source row that was computed. The next line computes its missing rows from this index on.
     end: u32,
     line: Aligned<f32>,
     normalizers: [Normalizer; 3],
@@ -36,7 +36,7 @@ pub(super) struct FilteredRows {
 }
 
 impl FilteredRows {
-    /// Prepares for the visible columns and lines of the input, and discards buffered rows.
+    /// Prepares the buffers for an image whose visible part has these columns and lines of the input. Discards buffered rows.
     pub(super) fn begin(
         &mut self,
         preprocess: &Preprocess,
@@ -114,7 +114,7 @@ impl FilteredRows {
     }
 }
 
-/// Horizontal filtering of a sampled row.
+/// Filters a sampled row horizontally.
 struct FilterRow<'a, S> {
     picked: Picked<'a, S>,
     columns: &'a Taps,

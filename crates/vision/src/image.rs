@@ -1,5 +1,5 @@
-//! Source images: frames or tensors, with read leases on their bytes and the positions of pixel components. This module does not scale or
-//! convert colors.
+//! Source images of preprocessing. An image is a frame or a tensor, with a read lease on its bytes and the positions of its pixel
+//! components. This module does not scale or convert colors.
 
 use std::ops::RangeInclusive;
 
@@ -17,7 +17,7 @@ pub(super) struct Image {
     color_model: ColorModel,
     sample: SampleType,
     components: [Component; 3],
-    /// Offset of the image in the first sample of subsampled components, in pixels per axis.
+    /// Offset of the image's first pixel within the first sample of subsampled components, in pixels per axis.
     phase: (usize, usize),
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Spacing {
 }
 
 impl Spacing {
-    /// Byte offset of the sample of a column.
+    /// Returns the byte offset of the sample of a column, from the first sample of the row.
     pub(super) fn position(self, column: u32) -> usize {
         let column = column as usize;
         self.subsampled.map_or(column, |phase| (column + phase) / 2) * self.stride_bytes
@@ -76,12 +76,13 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Byte offsets of the components, relative to the first.
+    /// Returns the byte offsets of the components, relative to the component that is first in memory.
     pub(super) fn offsets(&self) -> &[usize] {
         &self.offsets[..self.n_components]
     }
 
-    /// Number of pieces in a block: two per component, rounded up to a power of two so that blocks end at register boundaries.
+    /// Returns the number of pieces in a block ([`super::sample::Grid`]): two per component, rounded up to a power of two, so
+    /// that blocks end at register boundaries.
     pub(super) fn n_pieces(&self) -> usize {
         (2 * self.n_components).next_power_of_two()
     }
@@ -181,7 +182,7 @@ impl Image {
         self.sample
     }
 
-    /// Number of distinct components.
+    /// Returns the number of distinct components.
     pub(super) fn n_components(&self) -> usize {
         match self.color_model {
             ColorModel::Yuv(_) | ColorModel::Rgb => 3,
@@ -189,7 +190,7 @@ impl Image {
         }
     }
 
-    /// The components in groups of one, two or three.
+    /// Returns the components in groups of one, two or three. The components of a group are interleaved in memory.
     pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
         let mut begin = 0;
         std::iter::from_fn(move || {
@@ -215,7 +216,7 @@ impl Image {
         self.components[component_idx].spacing
     }
 
-    /// Read access to the rows.
+    /// Returns read access to the rows.
     pub(super) fn rows(&self) -> Rows<'_> {
         let planes = self.components.map(|component| {
             let plane = self.planes[component.plane_idx].as_ref().expect("an image has the planes of its components");
@@ -234,13 +235,13 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The samples of a component from row `y` to the end of the plane.
+    /// Returns the bytes of a component from row `y` to the end of the plane.
     pub(super) fn row(&self, component_idx: usize, y: u32) -> &'a [u8] {
         let row_stride_bytes = self.image.components[component_idx].row_stride_bytes;
         &self.planes[component_idx][self.row_idx(component_idx, y) * row_stride_bytes..]
     }
 
-    /// Index of the plane row with the samples of a component for row `y`.
+    /// Returns the index of the plane row that contains the samples of a component for image row `y`.
     pub(super) fn row_idx(&self, component_idx: usize, y: u32) -> usize {
         match self.image.components[component_idx].spacing.subsampled {
             Some(_) => (y as usize + self.image.phase.1) / 2,
@@ -248,7 +249,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Whether rows `y` and `y + 1` share their samples, except for the first component.
+    /// Whether rows `y` and `y + 1` share the samples of all components except the first.
     pub(super) fn shares_with_next(&self, y: u32) -> bool {
         y + 1 < self.image.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
     }
@@ -260,7 +261,7 @@ impl<'a> Rows<'a> {
         simd.prefetch(&row[spacing.position(*columns.start())..end.min(row.len())]);
     }
 
-    /// The sample of a component at column `x` of row `y`.
+    /// Returns the sample of a component at column `x` of row `y`.
     pub(super) fn sample<const N: usize>(&self, component_idx: usize, x: u32, y: u32) -> [u8; N] {
         let position = self.image.components[component_idx].spacing.position(x);
         *self.row(component_idx, y)[position..].first_chunk().expect("the row contains the sample")

@@ -9,7 +9,7 @@ use crate::frame::{Size, Transform};
 /// Scale and position of an image in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Placement {
-    /// Size of the scaled image; may exceed the input (crop).
+    /// Size of the scaled image. Exceeds the input if the image is cropped.
     pub(super) scaled: Size,
     /// Top left corner of the scaled image in input pixels; negative if cropped.
     pub(super) offset: (i64, i64),
@@ -35,7 +35,8 @@ impl Placement {
             },
             Resize::Letterbox { anchor } => {
                 let ratio = ratio_x.min(ratio_y);
-                // The reference programs round differently: truncation for top left, ties to even for center.
+                // The programs that define the two anchors round differently: with the anchor top left, the size is truncated;
+                // with center, it is rounded with ties to even.
                 let extent = |extent: f64, limit: u32| {
                     match anchor {
                         Anchor::TopLeft => (extent * ratio) as u32,
@@ -80,7 +81,7 @@ impl Placement {
         Self { scaled: rotation.turned(scaled), offset, frame_from_input }
     }
 
-    /// Columns and rows of the input that show the image; all others are border.
+    /// Returns the columns and rows of the input that show the image. All other pixels are border.
     pub(super) fn visible(&self, input: Size) -> (Range<usize>, Range<usize>) {
         let range = |offset: i64, scaled: u32, input: u32| {
             let (begin, end) = (offset.max(0), (offset + i64::from(scaled)).min(i64::from(input)));

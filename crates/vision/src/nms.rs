@@ -1,4 +1,4 @@
-//! Non-maximum suppression (NMS): greedy NMS and Soft-NMS. Deterministic, in place, without allocation.
+//! Non-maximum suppression (NMS): greedy NMS and Soft-NMS. The functions are deterministic, work in place, and allocate nothing.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::decode::RawDetection;
 pub struct NmsOptions {
     /// The method. Default: hard suppression.
     pub method: NmsMethod,
-    /// Two boxes overlap if their intersection over union (IoU) exceeds this value, 0 to 1. 1 keeps all boxes.
+    /// Two boxes overlap if their intersection over union (IoU) exceeds this value, 0 to 1. With 1, no boxes overlap.
     pub iou: f32,
     /// Whether boxes are suppressed only by boxes of their own class. Default: true.
     pub class_aware: bool,
@@ -25,7 +25,7 @@ impl Default for NmsOptions {
     }
 }
 
-/// Effect on a box that overlaps a box with a higher score.
+/// How NMS treats a box that overlaps a box with a higher score.
 ///
 /// The soft methods are from Bodla et al., "Soft-NMS: Improving Object Detection With One Line of Code", ICCV 2017.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -42,14 +42,14 @@ pub enum NmsMethod {
     },
 }
 
-/// Number of candidates that are sorted at first. Doubled when more are needed.
+/// Number of candidates that hard suppression sorts first. When it needs more, it sorts twice as many.
 const N_SORTED_AT_ONCE: usize = 512;
 
 /// Applies non-maximum suppression. Moves the remaining boxes to the front, in the order of [`better_first`], and returns their number. The
 /// rest of the slice is unspecified.
 ///
 /// Boxes with values that are not finite, without area, or with a NaN score are dropped first. The time is at most proportional to the
-/// product of remaining and given boxes. [`NmsMethod::Hard`] is usually much faster.
+/// number of given boxes times the number of remaining boxes. [`NmsMethod::Hard`] is usually much faster.
 pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     let n_proper = retain(boxes, is_proper);
     let boxes = &mut boxes[..n_proper];
@@ -74,8 +74,8 @@ pub fn better_first(one: &RawDetection, other: &RawDetection) -> Ordering {
     other.score.total_cmp(&one.score).then(one.row.cmp(&other.row)).then(one.class_id.cmp(&other.class_id))
 }
 
-/// Applies hard suppression. In the loop, `boxes[..n_kept]` are results and `boxes[next..]` are candidates. Each candidate is compared with
-/// the results, so the loop ends at the last result, and only the candidates needed are sorted.
+/// Applies hard suppression. In the loop, `boxes[..n_kept]` are results and `boxes[next..]` are candidates. Each candidate is compared only
+/// with the results before it. So the loop ends when there are enough results, and candidates that are not reached are not sorted.
 fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
     let (mut n_kept, mut next, mut n_sorted) = (0, 0, N_SORTED_AT_ONCE);
     while next < boxes.len() && n_kept < options.max_boxes {

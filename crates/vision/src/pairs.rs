@@ -10,17 +10,17 @@ use super::simd::{Simd, SimdBackend};
 /// Interpolation plan for packed RGB bytes; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// The component that is the first byte of a pixel.
+    /// Index of the color component that is the first byte of a pixel.
     first_component: usize,
-    /// Byte offsets of the two source pixels of each column, from the start of the row. Ascending.
+    /// Byte offsets of the two source pixels of each column, from the start of the row. The offsets are in ascending order.
     positions: Vec<[usize; 2]>,
     /// Weights of the two pixels, in units of 1/[`FINE_STEPS`].
     weights: Aligned<[i16; 2]>,
-    /// Whether `windows` is used; otherwise `pixels`.
+    /// Whether interpolation uses `windows`. If false, it uses `pixels`.
     is_by_windows: bool,
     windows: PairWindows,
     pixels: PixelPairs,
-    /// Copy of a row with padding, if loads would exceed the end of the row.
+    /// A copy of a row with padding, which is used if loads would exceed the end of the row.
     padded: Vec<u8>,
 }
 
@@ -71,11 +71,11 @@ pub(super) struct PairWindows {
     window_bytes: usize,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
     offsets: [usize; 3],
-    /// For each block, the offset of its window. `controls` has the offsets of both pixels of each column in the window, each in the lower
-    /// of two bytes.
+    /// For each block, the offset of its window in the row. For each column of a block, `controls` has the offsets of both pixels within
+    /// the window, each in the lower of two bytes.
     begins: Vec<usize>,
     controls: Aligned<u8>,
-    /// End of the last window.
+    /// Offset in the row at which the last window ends.
     reach_bytes: usize,
 }
 
@@ -106,13 +106,13 @@ impl PairWindows {
         self.window_bytes
     }
 
-    /// Byte offset of each component in a pixel.
+    /// Returns the byte offset of each component in a pixel.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn offsets(&self) -> [usize; 3] {
         self.offsets
     }
 
-    /// The offset of each block's window, with its permute control.
+    /// Returns, for each block, the offset of its window and the permute control.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &[u8; 4 * LANES])> {
@@ -120,26 +120,26 @@ impl PairWindows {
     }
 }
 
-/// Pixel loads of 8 bytes: each contains both adjacent pixels of a column.
+/// Plan for loads of 8 bytes. Each load contains both source pixels of a column, which are adjacent.
 #[derive(Debug, Default)]
 pub(super) struct PixelPairs {
     /// Offset of the first pixel of each column.
     begins: Vec<u32>,
     /// Shuffle control that selects the pairs of each component from the 16 bytes of two columns.
     control: [u8; 16],
-    /// End of the last load.
+    /// Offset in the row at which the last load ends.
     reach_bytes: usize,
 }
 
 impl PixelPairs {
     /// Number of bytes that are loaded for a column.
     pub(super) const N_BYTES: usize = 8;
-    /// Shuffle control for a zero byte.
+    /// Shuffle control that produces a zero byte.
     const NOTHING: u8 = 0x80;
 
     /// Prepares the loads for these positions. Returns false if the two pixels of a column are not adjacent.
     fn set(&mut self, positions: &[[usize; 2]], offsets: [usize; 3]) -> bool {
-        // At an edge, both pixels are the same, so the column has no step.
+        // At an edge, both source pixels of a column are the same, so their distance is 0. Ignore these columns.
         let steps = || positions.iter().map(|[first, second]| second - first).filter(|step| *step > 0);
         let step = steps().next().unwrap_or(0);
         let last = step + offsets.into_iter().max().unwrap_or(0);
@@ -162,7 +162,7 @@ impl PixelPairs {
         &self.control
     }
 
-    /// Offsets of the first pixels of each block of columns.
+    /// Returns the offsets of the first pixels of the columns, in blocks.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn begins(&self) -> &[[u32; LANES]] {
         self.begins.as_chunks().0
@@ -184,7 +184,7 @@ mod tests {
         columns
     }
 
-    /// Reference implementation for one column.
+    /// Interpolates one column without vector instructions, as the reference.
     fn reference(row: &[u8], pixel_bytes: usize, offsets: [usize; 3], columns: &Columns, column: usize) -> [f32; 3] {
         let [first, second] = columns.pairs[column].map(|pixel| pixel as usize * pixel_bytes);
         offsets.map(|offset| {
@@ -201,7 +201,7 @@ mod tests {
             let pixel_bytes = if format == PixelFormat::Bgrx { 4 } else { 3 };
             let frame = Frame::from_packed(format, Size::new(WIDTH, 2), &bytes[..2 * WIDTH as usize * pixel_bytes]).unwrap();
             let (image, offsets) = (Image::of_frame(&frame).unwrap(), if format == PixelFormat::Rgb { [0, 1, 2] } else { [2, 1, 0] });
-            // Scales from six columns per pixel to nearly three pixels per column.
+            // The scales range from six columns per source pixel to nearly three source pixels per column.
             for columns in [1200, 223, 149, 97, 70].map(columns) {
                 let mut pairs = Pairs::default();
                 for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Tests the plan alone, so that it runs without AVX-512.
+    /// Tests only the plan, so that the test also runs without AVX-512.
     #[test]
     fn windows_have_both_pixels_of_each_column() {
         let mut n_planned = 0;

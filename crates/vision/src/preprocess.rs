@@ -1,7 +1,7 @@
 //! Preprocesses an image into a model's input tensor: crop, color conversion, resize, normalization, layout and element type, in one pass.
 //!
-//! This file defines the result. The other files implement its steps. Neither the image nor the crop is copied. Nothing is allocated once
-//! the scratch buffers have grown.
+//! This file defines the result of preprocessing. The other files implement its steps. Neither the image nor the crop is copied. Nothing
+//! is allocated once the scratch buffers have grown.
 
 use std::fmt;
 
@@ -24,8 +24,9 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Ten
 ///    edges of the image or region are replicated.
 /// 3. The written value is `(pixel - mean) / scale`.
 ///
-/// With [`Rounding::Exact`], weights and factors of two formats are rounded to multiples of 1/16384. For 8-bit RGB and inputs of three
-/// channels, the error is at most 1/128 of a pixel value. For 8-bit luma and chroma, it is below 0.01 of 255.
+/// With [`Rounding::Exact`], two cases have a small error, because they use multiples of 1/16384. For 8-bit RGB and inputs of three
+/// channels, the weights are rounded: the error is at most 1/128 of a pixel value. For 8-bit luma and chroma, the factors are rounded:
+/// the error is below 0.01, for values of 0 to 255.
 ///
 /// With [`Preprocess::antialias`], an input pixel is the weighted mean of the source pixels around its center, along each axis. The center
 /// is `c = (x + 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Weights are normalized to a sum of 1, without
@@ -43,14 +44,15 @@ pub struct Preprocess {
     pub resize: Resize,
     /// Pixel value of letterbox borders before normalization, 0..=255. Default: 114.
     pub pad: f32,
-    /// Mean of each channel in pixel values (0..=255), in the order of the input's channels. Gray uses the first. Default: 0.
+    /// Mean of each channel in pixel values (0..=255), in the order of the input's channels. A gray input uses only the first.
+    /// Default: 0.
     pub mean: [f32; 3],
     /// Divisor of each channel, after the mean is subtracted; not 0. Default: 1.
     pub scale: [f32; 3],
     /// Rounding of intermediate values. Default: [`Rounding::Exact`].
     pub rounding: Rounding,
-    /// Whether downscaling uses all source pixels instead of the two nearest per axis. For models trained on antialiased images. Default:
-    /// false.
+    /// Whether downscaling uses all source pixels instead of the two nearest per axis. Set it for models that were trained on antialiased
+    /// images. Default: false.
     pub antialias: bool,
 }
 
@@ -65,7 +67,7 @@ pub enum ChannelOrder {
 }
 
 impl ChannelOrder {
-    /// Number of channels.
+    /// Returns the number of channels.
     pub const fn n_channels(self) -> usize {
         match self {
             Self::Rgb | Self::Bgr => 3,
@@ -99,7 +101,8 @@ pub enum Resize {
 pub enum Anchor {
     /// Top left. The scaled size is truncated to whole pixels, as in YOLOX.
     TopLeft,
-    /// Center. The scaled size is rounded, ties to even, as in Ultralytics models. Odd borders are smaller at the left and top.
+    /// Center. The scaled size is rounded, ties to even, as in Ultralytics models. If a border cannot be halved, the left or top
+    /// part is smaller.
     #[default]
     Center,
 }
@@ -123,7 +126,7 @@ impl Rotation {
         matches!(self, Self::Clockwise | Self::Counterclockwise)
     }
 
-    /// The size after rotation.
+    /// Returns the size of an image after the rotation.
     pub const fn turned(self, size: Size) -> Size {
         if self.swaps_axes() { Size::new(size.height, size.width) } else { size }
     }
@@ -138,8 +141,8 @@ pub enum Rounding {
     /// Colors are rounded to integers, half up, after the conversion to RGB and to gray.
     ///
     /// Resizing is bit-exact with OpenCV's `INTER_LINEAR` on 8-bit images, or with Pillow's `BILINEAR` (up to version 12) if
-    /// [`Preprocess::antialias`] is set. Use `U8` to reproduce the results of programs that use these libraries. Values are slightly
-    /// smaller than the exact result.
+    /// [`Preprocess::antialias`] is set. Use `U8` to reproduce the results of programs that use these libraries. The values are
+    /// slightly smaller on average than with [`Rounding::Exact`].
     U8,
 }
 
@@ -159,7 +162,7 @@ impl Default for Preprocess {
     }
 }
 
-/// Formats the options as keys of a model description, without default values.
+/// Formats the options as keys of a model description. Keys with default values are left out.
 impl fmt::Display for Preprocess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { color, layout, rotation, resize, pad, mean, scale, rounding, antialias } = self;
@@ -199,7 +202,7 @@ impl fmt::Display for Preprocess {
 }
 
 impl Preprocess {
-    /// Width and height of an input of this shape, `[N, C, H, W]` or `[N, H, W, C]`.
+    /// Returns the width and height of an input of this shape, `[N, C, H, W]` or `[N, H, W, C]`.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] unless the shape has four axes, the channels of [`Preprocess::color`], and at least one pixel. Returns
@@ -241,16 +244,16 @@ impl Preprocess {
     /// Checks that the element type of an input is supported: f32, f16, bf16, u8 or i8.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] for other types.
+    /// Returns [`ErrorKind::ElementType`] if the type is not one of these.
     pub fn check_element(&self, element: ElementType) -> Result<()> {
         InputElement::new(element).map(drop)
     }
 
     /// Writes `frame` into batch item `row` of `input`. Returns `frame_from_input`.
     ///
-    /// `frame_from_input` maps input pixels to pixels of the frame or region, both measured from the top left corner. `input` has the shape
-    /// that [`Preprocess::input_size`] describes, with any batch size and strides. `u8` and `i8` values are rounded half up and saturated.
-    /// Other batch items are not changed.
+    /// `frame_from_input` maps input pixels to pixels of the frame or region, and both are measured from their top left corner. `input` has
+    /// the shape that [`Preprocess::input_size`] describes, with any batch size and strides. `u8` and `i8` values are rounded half up and
+    /// saturated. Other batch items are not changed.
     ///
     /// # Errors
     /// Returns the errors of [`Preprocess::input_size`] and [`Preprocess::check_element`]. Returns [`ErrorKind::Shape`] if the batch item
@@ -262,8 +265,8 @@ impl Preprocess {
     /// Like [`Preprocess::fill`], but reads a tensor that contains one image, such as a region of another model's input.
     ///
     /// `image` has the shape `[1, C, H, W]` or `[1, H, W, C]`, as set by `layout`. It has one to four channels, any strides, and `f32` or
-    /// `u8` elements. The values are RGB pixels in any range; `mean` and `scale` apply to these values. Images with one or two channels
-    /// are gray: the first channel is used. A fourth channel is ignored.
+    /// `u8` elements. The values are RGB pixels in any range. `mean` and `scale` must refer to that range. Images with one or two
+    /// channels are gray: the first channel is used. A fourth channel is ignored.
     ///
     /// # Errors
     /// Returns the errors of [`Preprocess::fill`]. Returns [`ErrorKind::Shape`] or [`ErrorKind::ElementType`] if `image` has another form.
@@ -313,7 +316,7 @@ impl Preprocess {
         Ok(())
     }
 
-    /// Returns the size of the input after checks of the batch item and the element type.
+    /// Checks that the batch item exists and that the element type is supported. Returns the size of the input.
     pub(super) fn check_row(&self, layout: &Layout, row: usize) -> Result<Size> {
         self.check_element(layout.element())?;
         let input_size = self.input_size(layout.shape())?;
@@ -328,7 +331,8 @@ impl Preprocess {
 
     fn fill_from(&self, image: &Image, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let input_size = self.check_row(input.layout(), row)?;
-        // Lines of the unrotated image are lines or columns of the input. Only their positions depend on the rotation.
+        // Each line of the unrotated image becomes a line or a column of the input. The rotation changes only where it is
+        // written.
         let placement = Placement::of_turned(self.resize, self.rotation, image.size(), input_size);
         let is_filtered = self.is_filtered(image.size(), placement.scaled);
         let fill = Fill { preprocess: self, image, placement, input_size: self.rotation.turned(input_size), is_filtered };
@@ -338,18 +342,19 @@ impl Preprocess {
         Ok(placement.frame_from_input)
     }
 
-    /// Whether the antialiasing filter is used. For upscaling the filter is not needed, except for rounding like Pillow.
+    /// Whether the antialiasing filter is used. Upscaling does not need the filter, except with [`Rounding::U8`], which must
+    /// round like Pillow.
     fn is_filtered(&self, image: Size, scaled: Size) -> bool {
         let shrinks = image.width > scaled.width || image.height > scaled.height;
         self.antialias && (shrinks || self.rounding == Rounding::U8)
     }
 
-    /// Normalization of each channel; gray uses only the first.
+    /// Returns the normalization of each channel. A gray input uses only the first.
     pub(super) fn normalizers(&self) -> [Normalizer; 3] {
         std::array::from_fn(|channel| Normalizer { mean: self.mean[channel], factor: 1.0 / self.scale[channel] })
     }
 
-    /// Index of the color (red, green, blue, or the only one) of each channel.
+    /// Returns, for each channel, the index of its color in red, green and blue. The index is 0 for gray.
     pub(super) fn color_of_channel(&self) -> [usize; 3] {
         match self.color {
             ChannelOrder::Rgb => [0, 1, 2],
@@ -359,8 +364,8 @@ impl Preprocess {
     }
 }
 
-/// Reusable buffers of [`Preprocess::fill`], with a SIMD backend. Use one value per calling thread. Buffers grow to the largest size
-/// needed.
+/// Reusable buffers of [`Preprocess::fill`], and the SIMD backend that it uses. Use one value per calling thread. The buffers grow
+/// to the largest size needed.
 #[derive(Debug)]
 pub struct Scratch {
     simd: Simd,
@@ -372,20 +377,21 @@ pub struct Scratch {
 }
 
 impl Default for Scratch {
-    /// Uses the fastest SIMD backend of this processor.
+    /// Creates buffers for the fastest SIMD backend of this processor.
     fn default() -> Self {
         Self::on(Simd::fastest())
     }
 }
 
 impl Scratch {
-    /// Uses this SIMD backend; `None` if the processor does not support it. All backends give the same results. For tests and benchmarks.
+    /// Creates buffers for this SIMD backend; `None` if the processor does not support it. All backends give the same results, so only
+    /// tests and benchmarks need this function.
     pub fn with_simd_backend(backend: SimdBackend) -> Option<Self> {
         Simd::of(backend).map(Self::on)
     }
 
-    /// Sets the number of threads for large images, including the calling thread. Useful if other cores are idle. Does not change results.
-    /// Default: 1.
+    /// Sets the number of threads for large images, including the calling thread. More threads are useful only if other cores are idle.
+    /// The number does not change the results. Default: 1.
     pub fn set_threads(&mut self, n_threads: usize) {
         self.n_threads = n_threads.max(1);
     }

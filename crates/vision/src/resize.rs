@@ -1,5 +1,5 @@
-//! Bilinear interpolation: source samples and weights of output pixels, and horizontal interpolation of a source row. This module uses no
-//! formats and no tensors.
+//! Bilinear interpolation. This module computes the source samples and weights of output pixels, and interpolates source rows
+//! horizontally. It uses no pixel formats and no tensors.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ use super::preprocess::Rounding;
 use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Arithmetic, Kernel};
 
-/// Two samples and the weight of the second: `first + (second - first) * weight`.
+/// Indexes of two samples, and the weight of the second sample. The interpolated value is `first + (second - first) * weight`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tap {
     pub(super) first: u32,
     pub(super) second: u32,
-    /// In `0..=1`. If the weight is certainly 0, `second` equals `first`, so that no further sample is fetched.
+    /// Weight of the second sample in `0..=1`. If the weight is known to be 0, `second` equals `first`, so that no second sample
+    /// is fetched.
     pub(super) weight: f32,
 }
 
@@ -32,7 +33,7 @@ impl Axis {
         Self { extent, step: f64::from(extent) / f64::from(scaled_extent), rounding }
     }
 
-    /// Whether adjacent output pixels use adjacent samples without skipping any.
+    /// Whether the output pixels together use every source sample, so that none is skipped.
     pub(super) fn takes_all(&self) -> bool {
         self.step < 2.0
     }
@@ -40,10 +41,12 @@ impl Axis {
     /// Returns the two samples next to the position `(scaled_idx + 0.5) * step - 0.5`, with replicated edges.
     ///
     /// With [`Rounding::U8`], the weight is a multiple of 1/[`WEIGHT_STEPS`], computed from the position in single precision as in OpenCV.
-    /// At an edge this weight matters although both samples are equal, because each of the two products is truncated.
+    /// The weight also matters at an edge, where both samples are equal: each of the two products is truncated, so their sum depends on
+    /// the weight.
     pub(super) fn tap(&self, scaled_idx: u64) -> Tap {
         let unbounded = (scaled_idx as f64 + 0.5) * self.step - 0.5;
-        // Left of the first center, the result is the first sample. Otherwise the position is positive and truncation equals `floor`.
+        // Left of the center of the first sample, the result is that sample. All other positions are positive, so truncation equals
+        // `floor`.
         let position = unbounded.max(0.0);
         let first = (position as u32).min(self.extent - 1);
         let weight = (position - f64::from(first)) as f32;
@@ -64,29 +67,29 @@ impl Axis {
     }
 }
 
-/// Weight steps for bytes without rounding: a weight of 1 is this many steps. The product of a byte and a weight, and the sum of two
-/// products, are exact in single precision. Integer and floating-point code therefore give the same bits. The error of a weight is at most
+/// Number of steps for a weight of 1, if bytes are interpolated without rounding. The product of a byte and a weight, and the sum of two
+/// products, are exact in single precision. So integer code and floating-point code give the same bits. The error of a weight is at most
 /// 1/32768.
 pub(super) const FINE_STEPS: u16 = 1 << 14;
 
-/// Source columns of an input row.
+/// For each column of the input, its two source columns and their weights.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
-    /// Number of columns. The buffers are padded to full groups with copies of the last column.
+    /// Number of visible columns. The lists are padded to full groups with copies of the last column.
     pub(super) n_visible: usize,
-    /// The two samples of each column.
+    /// Indexes of the two source columns of each column.
     pub(super) pairs: Vec<[u32; 2]>,
-    /// Weights of the second samples.
+    /// Weights of the second source columns.
     pub(super) weights: Aligned<f32>,
-    /// The weights, in units of 1/[`WEIGHT_STEPS`].
+    /// The same weights, in units of 1/[`WEIGHT_STEPS`].
     pub(super) steps: Aligned<u16>,
-    /// Whether any column interpolates. False when scaling to exactly a third, for example.
+    /// Whether any column has a weight other than 0. False if an image is scaled to exactly a third, for example.
     pub(super) is_interpolated: bool,
 }
 
 impl Columns {
-    /// Prepares the columns `visible` of an input. Column `offset` is the left edge of the scaled image. With `in_fine_steps`, weights are
-    /// rounded to multiples of 1/[`FINE_STEPS`].
+    /// Computes the source columns and weights for the columns `visible` of an input. The left edge of the scaled image is at column
+    /// `offset`. If `in_fine_steps` is true, rounds the weights to multiples of 1/[`FINE_STEPS`].
     pub(super) fn set(&mut self, axis: &Axis, visible: Range<usize>, offset: i64, in_fine_steps: bool) {
         self.n_visible = visible.len();
         let n_filled = self.n_visible.next_multiple_of(GROUP);
@@ -117,7 +120,7 @@ pub(super) struct InterpolateExact<'a, S, T, const C: usize> {
     pub(super) picked: Picked<'a, S>,
     /// Weights of the columns; `None` if no column interpolates.
     pub(super) weights: Option<&'a [f32]>,
-    /// The rows, concatenated.
+    /// The output rows of the colors, concatenated.
     pub(super) rows: &'a mut [f32],
 }
 
@@ -176,7 +179,8 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateTwo<'_, S, T
             let (next_firsts, next_seconds) = (next.block(0, block_idx), next.block(1, block_idx));
             let weights = &weights[block_idx];
             let (mut block, mut next_block) = ([[0.0; LANES]; C], [[0.0; LANES]; C]);
-            // Separate loops, because the compiler vectorizes only separate loops. It then removes the common computations.
+            // Use one loop per row, because the compiler vectorizes only separate loops. It then removes the computations that
+            // both loops have in common.
             for lane in 0..LANES {
                 let first = colors.exact(arithmetic, firsts.map(|samples| samples[lane]));
                 let second = colors.exact(arithmetic, seconds.map(|samples| samples[lane]));
@@ -197,7 +201,7 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateTwo<'_, S, T
     }
 }
 
-/// Like [`InterpolateExact`], but with integers; sums have seven fraction bits.
+/// Like [`InterpolateExact`], but computes with integers. The sums have seven fraction bits.
 pub(super) struct InterpolateInteger<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: Picked<'a, S>,
@@ -235,7 +239,7 @@ pub(super) fn blocks<T>(list: &[T]) -> &[[T; LANES]] {
     list.as_chunks().0
 }
 
-/// Splits concatenated rows.
+/// Splits concatenated rows into `C` rows of equal length.
 #[inline(always)]
 pub(super) fn split_rows<T, const C: usize>(rows: &mut [T]) -> [&mut [[T; LANES]]; C] {
     let mut rows = rows.chunks_exact_mut(rows.len() / C);
@@ -258,7 +262,7 @@ pub(super) fn store_block<T, const C: usize>(rows: &mut [&mut [[T; LANES]]; C], 
 // 1/2048. The sums of a row keep 7 of 11 fraction bits. The products of two rows are truncated to quarters, and their sum is rounded half
 // up.
 
-/// Weight steps for 8-bit images: a weight of 1 is this many steps.
+/// Number of steps for a weight of 1, if 8-bit images are interpolated with integers.
 const WEIGHT_STEPS: u16 = 2048;
 
 /// Converts a weight to units of 1/[`WEIGHT_STEPS`]. The weight must be a multiple of this unit.
@@ -272,7 +276,7 @@ fn integer_sum(first: u8, second: u8, steps: u16) -> u16 {
     ((u32::from(first) * u32::from(WEIGHT_STEPS - steps) + u32::from(second) * u32::from(steps)) >> 4) as u16
 }
 
-/// Combines the sums of two rows into a pixel; `steps` is the weight of the second row.
+/// Combines the sums of two rows into a pixel. `steps` is the weight of the second row in units of 1/[`WEIGHT_STEPS`].
 #[inline(always)]
 pub(super) fn integer_pixel(first: u16, second: u16, steps: u16) -> u16 {
     let quarters = |sum: u16, steps: u16| ((u32::from(sum) * u32::from(steps)) >> 16) as u16;
@@ -345,7 +349,7 @@ mod tests {
         columns.set(&Axis::new(64, 2, Rounding::Exact), 0..2, 0, true);
         assert_eq!((&columns.pairs[..2], columns.n_visible, columns.pairs.len()), (&[[15, 16], [47, 48]][..], 2, GROUP));
         assert_eq!(columns.pairs[GROUP - 1], [47, 48]);
-        // Columns at the center of a cropped image whose scale is 1, so no column interpolates.
+        // These are columns at the center of a cropped image. Its scale is 1, so no column interpolates.
         columns.set(&Axis::new(8, 8, Rounding::Exact), 0..2, -3, true);
         assert_eq!((&columns.pairs[..2], columns.is_interpolated), (&[[3, 3], [4, 4]][..], false));
     }

@@ -54,17 +54,17 @@ impl Sample for [u8; 4] {
 /// Byte positions of the samples of a component group, for the columns of an input.
 ///
 /// Picked samples are stored in blocks of [`LANES`] columns. A *piece* is the first samples, or the second samples, of one component in a
-/// block. A block has the first piece of a component, then its second piece, then the pieces of the next component. Interleaved components
-/// are picked together.
+/// block. A block has the first piece of a component, then its second piece, then the pieces of the next component. The components of a
+/// group are interleaved in memory and are picked together.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
-    /// Byte offsets of the two samples of each column, from the first sample of the row. Ascending.
+    /// Byte offsets of the two samples of each column, from the first sample of the row. The offsets are in ascending order.
     positions: Vec<[usize; 2]>,
     group: Group,
     windows: Windows,
-    /// Whether `windows` is used. False if samples are too far apart.
+    /// Whether samples are picked with `windows`. False if the samples are too far apart.
     is_windowed: bool,
-    /// Copy of a row with padding, if loads would exceed the end of the row.
+    /// A copy of a row with padding, which is used if loads would exceed the end of the row.
     padded: Vec<u8>,
 }
 
@@ -83,7 +83,7 @@ impl Grid {
         };
     }
 
-    /// Number of pieces that [`Grid::pick`] fills.
+    /// Returns the number of pieces that [`Grid::pick`] fills.
     pub(super) fn n_pieces(&self) -> usize {
         self.positions.len() / LANES * self.group.n_pieces()
     }
@@ -119,7 +119,8 @@ pub(super) fn reaching<'a>(row: &'a [u8], reach_bytes: usize, padded: &'a mut Ve
     padded
 }
 
-/// Window length for spans of `span_bytes`: one or two 64-byte registers. `None` if the span is longer.
+/// Returns the length of the windows that can contain `span_bytes` bytes: one or two registers of 64 bytes. `None` if both are
+/// too short.
 pub(super) fn window_bytes(span_bytes: usize) -> Option<usize> {
     [64, 128].into_iter().find(|window_bytes| span_bytes <= *window_bytes)
 }
@@ -130,14 +131,15 @@ pub(super) struct Picked<'a, S> {
     pub(super) pieces: &'a [[S; LANES]],
     /// Index of the first block of each component.
     pub(super) begins: [usize; 3],
-    /// Distance of adjacent blocks.
+    /// For each component, the distance from one of its blocks to the next.
     pub(super) steps: [usize; 3],
-    /// Distance of adjacent sample pairs, if a column has several.
+    /// For each component, the distance from one sample pair of a column to the next, if columns have several pairs.
     pub(super) pair_steps: [usize; 3],
 }
 
 impl<'a, S> Picked<'a, S> {
-    /// The samples of a block. Even tap indexes are the first samples of a pair, odd tap indexes the second samples.
+    /// Returns the samples of a block for each component. An even `tap_idx` selects the first samples of a pair, and an odd
+    /// `tap_idx` the second samples.
     #[inline(always)]
     pub(super) fn block(&self, tap_idx: usize, block_idx: usize) -> [&'a [S; LANES]; 3] {
         std::array::from_fn(|component| {
@@ -153,18 +155,18 @@ pub(super) struct Windows {
     n_per_register: usize,
     /// Length of a window in bytes.
     window_bytes: usize,
-    /// Offset of the first window of each register.
+    /// For each register, the offset of its first window in the row.
     begins: Vec<usize>,
     /// For each window and register byte: the index of the byte in the window, or [`Windows::ELSEWHERE`].
     controls: Aligned<u8>,
-    /// End of the last window.
+    /// Offset in the row at which the last window ends.
     reach_bytes: usize,
 }
 
 impl Windows {
     /// Control value for a byte that is taken from another window.
     const ELSEWHERE: u8 = 0x80;
-    /// Above this number of windows per register, sampling byte by byte is faster.
+    /// If a register needs more windows than this, sampling without permute instructions is faster.
     const PER_REGISTER_MAX: usize = 8;
 
     /// Prepares registers and windows of 16 bytes for each component: the first samples of several columns, then the second samples.
@@ -203,7 +205,8 @@ impl Windows {
     fn set_for_pieces(&mut self, positions: &[[usize; 2]], group: &Group, sample_bytes: usize) -> bool {
         const N: usize = 64;
         let piece_bytes = LANES * sample_bytes;
-        // A register holds part of a block or several pieces. Pieces and registers for padding are empty.
+        // A register holds one, two or four pieces, which may belong to several blocks. Pieces that only pad a block, and
+        // registers that hold only such pieces, are empty.
         let (block_shift, slot_mask) = (group.n_pieces().trailing_zeros(), group.n_pieces() - 1);
         let n_pieces = positions.len() / LANES * group.n_pieces();
         let per_register = N / piece_bytes;
@@ -241,7 +244,7 @@ impl Windows {
             for idx in 0..per_register {
                 let Some((columns, half, offset)) = piece(register_idx * per_register + idx) else { continue };
                 if self.n_per_register == 1 && sample_bytes == 1 {
-                    // The common case: one window per register, and samples of one byte.
+                    // Handle the most common case separately, which is faster: one window per register, and samples of one byte.
                     let controls = controls[idx * LANES..].first_chunk_mut::<LANES>().expect("a register has all of its pieces");
                     *controls = columns.map(|pair| (pair[half] + offset - begin) as u8);
                     continue;
@@ -258,7 +261,8 @@ impl Windows {
         true
     }
 
-    /// The window offset and permute control of each register. `None` if registers have several windows or another window length.
+    /// Returns the window offset and the permute control of each register. `None` if registers have several windows, or if the
+    /// windows do not have `window_bytes` bytes.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn single<const N: usize>(&self, window_bytes: usize) -> Option<impl Iterator<Item = (usize, &[u8; N])>> {
@@ -266,20 +270,20 @@ impl Windows {
             .then(|| self.begins.iter().copied().zip(self.controls.as_chunks().0))
     }
 
-    /// Number of windows per register.
+    /// Returns the number of windows per register.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn n_per_register(&self) -> usize {
         self.n_per_register
     }
 
-    /// The offset of the first window, and the controls of all windows, for each register.
+    /// Returns, for each register, the offset of its first window and the controls of all its windows.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn registers<const N: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]])> {
         self.begins.iter().copied().zip(self.controls.as_chunks().0.chunks_exact(self.n_per_register))
     }
 
-    /// Like [`Windows::registers`], for exactly `W` windows per register.
+    /// Like [`Windows::registers`], but the number of windows per register is the constant `W`.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn registers_of<const N: usize, const W: usize>(&self) -> impl Iterator<Item = (usize, &[[u8; N]; W])> {
@@ -304,7 +308,7 @@ mod tests {
         (0..2 * GROUP).map(|idx| [first(idx), (first(idx) + 1).min(WIDTH - 1)]).collect()
     }
 
-    /// Executes the plan for registers of `n_bytes`.
+    /// Picks the samples as the plan says, without vector instructions. Registers have `n_bytes` bytes.
     fn picked_by_windows(windows: &Windows, n_bytes: usize, row: &[u8]) -> Vec<u8> {
         let mut row = row.to_vec();
         row.resize(row.len().max(windows.reach_bytes), 0);
@@ -324,7 +328,7 @@ mod tests {
             .collect()
     }
 
-    /// 64-byte registers are tested by their plan alone, so that the test runs without AVX-512.
+    /// For registers of 64 bytes, only the plan is tested, so that the test also runs without AVX-512.
     #[test]
     fn windows_pick_the_same_as_scalar_sampling() {
         let mut n_compared = 0;

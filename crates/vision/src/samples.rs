@@ -1,5 +1,5 @@
-//! Samples of one source row for all components. Samples that two adjacent rows share are loaded once. This module neither converts nor
-//! weights samples.
+//! Picks and buffers the samples of one source row, for all components. Samples that two adjacent rows share are loaded once. This
+//! module neither converts nor weights samples.
 
 use super::aligned::Aligned;
 use super::image::{Group, Image, Rows};
@@ -9,31 +9,31 @@ use super::simd::Simd;
 /// Buffer of the samples of one row.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// Positions, for each sample pair of a column and each component group.
+    /// Positions of the samples: for each sample pair of a column, one grid per component group.
     grids: Vec<[Grid; 3]>,
     groups: [Group; 3],
     n_groups: usize,
     /// Index of the grid of each group. Groups with the same layout share a grid.
     grid_of_group: [usize; 3],
-    /// Plane row that the buffered samples of each group belong to.
+    /// For each group, the index of the plane row from which the buffered samples were picked.
     rows: [Option<usize>; 3],
     n_pairs: usize,
-    /// Sample blocks, grouped by component group.
+    /// The buffered sample blocks of the first group, then of the second group, and so on.
     bytes: Aligned<u8>,
     group_begins: [usize; 3],
     /// Number of pieces of each group, per pair.
     n_pieces: [usize; 3],
-    /// Position of the first component's samples of the next row, see [`Samples::pick_two`].
+    /// Index of the first piece for the samples of the first component in the next row, see [`Samples::pick_two`].
     next_begin: usize,
-    /// See [`Picked`].
+    /// The fields of the same names in [`Picked`].
     begins: [usize; 3],
     steps: [usize; 3],
     pair_steps: [usize; 3],
 }
 
 impl Samples {
-    /// Prepares for columns with `n_pairs` sample pairs each, and discards the buffered row. `columns` returns the source columns of a
-    /// pair; their number is a multiple of the group size.
+    /// Prepares the buffers for columns with `n_pairs` sample pairs each, and discards the buffered row. `columns` returns the source
+    /// columns of a pair for each column. The number of columns is a multiple of the group size.
     pub(super) fn begin<I: Iterator<Item = [u32; 2]>>(&mut self, image: &Image, n_pairs: usize, columns: impl Fn(usize) -> I, simd: Simd) {
         let sample_bytes = image.sample().n_bytes();
         self.n_pairs = n_pairs;
@@ -75,7 +75,7 @@ impl Samples {
         self.bytes.resize((end + self.n_pieces[0]) * LANES * sample_bytes);
     }
 
-    /// The samples of row `y`; `N` is the number of bytes per sample.
+    /// Picks the samples of row `y` and returns them. `N` is the number of bytes per sample.
     pub(super) fn pick<const N: usize>(&mut self, source: Rows<'_>, y: u32, simd: Simd) -> Picked<'_, [u8; N]> {
         let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;
         for group_idx in 0..self.n_groups {
@@ -96,7 +96,8 @@ impl Samples {
         self.picked()
     }
 
-    /// The samples of rows `y` and `y + 1`, which differ in the first component only. Requires one pair per column.
+    /// Picks the samples of rows `y` and `y + 1`, which differ in the first component only, and returns them. Requires that
+    /// columns have one sample pair.
     pub(super) fn pick_two<const N: usize>(&mut self, source: Rows<'_>, y: u32, simd: Simd) -> [Picked<'_, [u8; N]>; 2] {
         self.pick::<N>(source, y, simd);
         let pieces = self.bytes.as_chunks_mut::<N>().0.as_chunks_mut::<LANES>().0;

@@ -1,5 +1,5 @@
-//! Source rows scaled to the width of the input: sampled, converted and interpolated horizontally. Rows are buffered as long as a later
-//! line may use them. This module does not access tensors.
+//! Scales source rows to the width of the input: samples them, converts them, and interpolates them horizontally. Rows are buffered as
+//! long as a later line may use them. This module does not access tensors.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ use super::simd::Simd;
 use super::store::{Blend, Line, Normalizer};
 use super::yuv::YuvBytes;
 
-/// Number of buffered rows. A line needs two rows. A third row may have been computed together with one of these rows. The fourth slot
-/// makes the slot index simple: the row number modulo 4.
+/// Number of buffered rows. A line needs two rows. A third row may have been computed together with one of these two rows. A fourth
+/// slot is there so that the slot index is simply the row number modulo 4.
 const N_SLOTS: usize = 4;
 
-/// Prefetch distance in lines. A row of a large image exceeds a memory page, and hardware prefetchers stop at page boundaries. So rows are
-/// prefetched explicitly.
+/// Number of lines by which prefetching is ahead. Rows are prefetched explicitly, because a row of a large image exceeds a memory page,
+/// and hardware prefetchers stop at page boundaries.
 const LINES_AHEAD: usize = 2;
 
 /// Buffered source rows.
@@ -36,13 +36,13 @@ pub(super) struct ScaledRows {
     slots: [Slot; N_SLOTS],
     /// Source rows and weights of each visible line.
     taps: Vec<Tap>,
-    /// Rows before this one have been prefetched.
+    /// Index of the first source row that was not prefetched yet.
     prefetch_begin: u32,
     /// First component of each component group.
     first_components: Vec<usize>,
     /// Normalization of each channel.
     normalizers: [Normalizer; 3],
-    /// Color index of each channel; 0 for gray.
+    /// For each channel, the index of its color; 0 for gray.
     color_of_channel: [usize; 3],
     n_channels: usize,
     is_integer: bool,
@@ -51,12 +51,12 @@ pub(super) struct ScaledRows {
     source: RowSource,
 }
 
-/// The implementation that computes rows.
+/// Selects the code that computes rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum RowSource {
     #[default]
     Samples,
-    /// Computes with integers. Values are in units of 1/[`FINE_STEPS`].
+    /// [`Pairs`], which computes with integers. The values of its rows are in units of 1/[`FINE_STEPS`].
     Pairs,
     Yuv,
 }
@@ -64,13 +64,13 @@ enum RowSource {
 #[derive(Debug, Default)]
 struct Slot {
     source_row: Option<u32>,
-    /// One row per channel, concatenated. Either `exact` or `integer` is used.
+    /// One row per color, concatenated. Either `exact` or `integer` is used.
     exact: Aligned<f32>,
     integer: Aligned<u16>,
 }
 
 impl ScaledRows {
-    /// Prepares for the visible columns and lines of the input, and discards buffered rows.
+    /// Prepares the buffers for an image whose visible part has these columns and lines of the input. Discards buffered rows.
     pub(super) fn begin(
         &mut self,
         preprocess: &Preprocess,
@@ -142,7 +142,8 @@ impl ScaledRows {
         Line { blend, n_columns: self.columns.pairs.len(), color_of_channel: self.color_of_channel, normalizers: self.normalizers }
     }
 
-    /// Prefetches the rows of a tap, unless they have been prefetched before. Must be called in the order of lines.
+    /// Prefetches the rows of a tap, unless they have been prefetched before. The caller must pass the taps in the order of the
+    /// lines.
     fn prefetch(&mut self, tap: Tap, source: Rows<'_>, simd: Simd) {
         let (Some([first, _]), Some([_, last])) = (self.columns.pairs.first(), self.columns.pairs.last()) else { return };
         for row in tap.first.max(self.prefetch_begin)..=tap.second {
@@ -153,7 +154,7 @@ impl ScaledRows {
         self.prefetch_begin = tap.second + 1;
     }
 
-    /// Computes a row, and also the next row if they share samples.
+    /// Computes a row into its slot. Also computes the next row if both rows share samples.
     fn compute_row(&mut self, row: u32, source: Rows<'_>, simd: Simd) {
         let with_next = self.is_by_two && source.shares_with_next(row);
         self.slots[slot_of(row)].source_row = Some(row);
@@ -196,12 +197,12 @@ impl ScaledRows {
     }
 }
 
-/// Index of the slot of a row.
+/// Returns the index of the slot of a row.
 fn slot_of(row: u32) -> usize {
     row as usize % N_SLOTS
 }
 
-/// Horizontal interpolation of a sampled row.
+/// Interpolates a sampled row horizontally.
 struct Interpolate<'a, S> {
     picked: Picked<'a, S>,
     columns: &'a Columns,
@@ -223,7 +224,7 @@ impl<S: Sample> WithColors for Interpolate<'_, S> {
     }
 }
 
-/// Horizontal interpolation of two rows that share samples.
+/// Interpolates two sampled rows that share samples horizontally.
 struct InterpolatePair<'a, S> {
     picked: [Picked<'a, S>; 2],
     columns: &'a Columns,

@@ -19,10 +19,10 @@ pub(super) enum InputElement {
 }
 
 impl InputElement {
-    /// Converts the element type of an input.
+    /// Converts an element type to the enumeration of supported types.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] for other types.
+    /// Returns [`ErrorKind::ElementType`] if the type is not supported.
     pub(super) fn new(element: ElementType) -> Result<Self> {
         Ok(match element {
             ElementType::F32 => Self::F32,
@@ -62,13 +62,13 @@ impl Normalizer {
     }
 }
 
-/// Source of a line of the input.
+/// The values from which a line of the input is computed.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
     pub(super) blend: Blend<'a>,
-    /// Distance of the rows of adjacent colors.
+    /// Number of columns, which is the distance between the rows of two colors.
     pub(super) n_columns: usize,
-    /// Color index of each channel.
+    /// For each channel, the index of its color.
     pub(super) color_of_channel: [usize; 3],
     /// Normalization of each channel.
     pub(super) normalizers: [Normalizer; 3],
@@ -77,7 +77,7 @@ pub(super) struct Line<'a> {
 /// The two rows to interpolate, for each color, and the weight of the second row.
 #[derive(Debug)]
 pub(super) enum Blend<'a> {
-    /// Pixel values, or values in steps if [`Normalizer::of_steps`] created the normalizers.
+    /// Pixel values. If [`Normalizer::of_steps`] created the normalizers, the values are in units of 1 / `n_steps`.
     Exact { first: &'a [f32], second: &'a [f32], weight: f32 },
     /// Fixed-point sums, which [`integer_pixel`] combines into a pixel.
     Integer { first: &'a [u16], second: &'a [u16], steps: u16 },
@@ -85,31 +85,33 @@ pub(super) enum Blend<'a> {
 
 /// Writes one batch item of an input line by line. If the image is rotated, its lines can be columns of the input.
 pub(super) struct InputRow<'a> {
-    /// Bytes of each channel from its first line, or of all channels together.
+    /// Bytes of each channel, from the first line on. If the channels are not in separate ranges of memory, the first slice has
+    /// the bytes of all channels.
     planes: [&'a mut [u8]; 3],
-    /// The first line in `planes`.
+    /// Index of the first line that `planes` contains.
     first_line: usize,
     element: InputElement,
     n_channels: usize,
-    /// Offset of the first value of the first channel.
+    /// Offset in the plane at which the first value of the first channel is.
     offset_bytes: usize,
-    /// Distance of channels in a plane that contains all channels.
+    /// Distance of adjacent channels, if one plane contains all channels.
     channel_stride_bytes: usize,
     has_plane_per_channel: bool,
     line_stride_bytes: isize,
     column_stride_bytes: isize,
-    /// Whether lines are in ascending order in memory.
+    /// Whether each line is after the previous line in memory, so that the lines can be divided among threads.
     is_divisible: bool,
     simd: Simd,
-    /// Buffer for a line of each channel, if the input is interleaved.
+    /// Buffer for one line of each channel, which is used if the channels of the input are interleaved.
     lines: &'a mut Vec<u8>,
 }
 
 impl<'a> InputRow<'a> {
-    /// Creates a writer for batch item `row` of `input` with the axes `axes`. Lines and columns refer to the unrotated image.
+    /// Creates a writer for batch item `row` of `input`, whose axes are in the order `axes`. The lines and columns of the writer
+    /// are those of the unrotated image.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::ElementType`] for unsupported element types.
+    /// Returns [`ErrorKind::ElementType`] if the element type of the input is not supported.
     pub(super) fn new(
         input: &'a mut BytesMut,
         axes: InputLayout,
@@ -168,7 +170,8 @@ impl<'a> InputRow<'a> {
         self.is_divisible
     }
 
-    /// Splits off the lines from `line` on. Requires [`InputRow::is_divisible`].
+    /// Splits off the lines from `line` on, and returns a writer for them. `lines` is the buffer of that writer. Requires
+    /// [`InputRow::is_divisible`].
     pub(super) fn split_off(&mut self, line: usize, lines: &'a mut Vec<u8>) -> Self {
         let at = (line - self.first_line) * self.line_stride_bytes.unsigned_abs();
         let planes = self.planes.each_mut().map(|plane| {
@@ -194,7 +197,7 @@ impl<'a> InputRow<'a> {
         }
     }
 
-    /// Writes `n` pixels into line `y`, from column `x` on.
+    /// Interpolates and normalizes `n` pixels of `line`, and writes them into line `y` of the input, from column `x` on.
     pub(super) fn blend(&mut self, y: usize, x: usize, n: usize, line: &Line<'_>) {
         match self.element {
             InputElement::F32 => self.blend_cells(y, x, n, line, f32::to_ne_bytes),
@@ -254,7 +257,7 @@ impl<'a> InputRow<'a> {
         }
     }
 
-    /// Whether pixels are contiguous, with three channels and `n_bytes` per value.
+    /// Whether the three values of each pixel, of `n_bytes` bytes each, are contiguous, and the pixels of a line are too.
     fn is_interleaved(&self, n_bytes: usize) -> bool {
         self.n_channels == 3 && self.channel_stride_bytes == n_bytes && self.column_stride_bytes == 3 * n_bytes as isize
     }
@@ -263,7 +266,7 @@ impl<'a> InputRow<'a> {
         if self.has_plane_per_channel { channel } else { 0 }
     }
 
-    /// Offset of a value in the plane of its channel.
+    /// Returns the offset of a value in the plane of its channel.
     fn offset_bytes(&self, channel: usize, y: usize, x: usize) -> usize {
         let within = if self.has_plane_per_channel { 0 } else { channel * self.channel_stride_bytes };
         let moved = (y - self.first_line) as isize * self.line_stride_bytes + x as isize * self.column_stride_bytes;
@@ -286,7 +289,7 @@ fn scatter<'a, const N: usize>(bytes: &mut [u8], offset_bytes: usize, stride_byt
     }
 }
 
-/// Interpolates rows vertically and encodes the values.
+/// Interpolates two rows vertically, normalizes the values, and encodes them.
 struct EncodeLine<'a, F, const N: usize, const C: usize> {
     line: &'a Line<'a>,
     channels: Range<usize>,
@@ -345,7 +348,7 @@ impl<const N: usize> Kernel for Repeat<'_, N> {
     }
 }
 
-/// Interleaves three channels.
+/// Interleaves the values of three channels.
 struct Interleave<'a, const N: usize> {
     channels: [&'a [[u8; N]]; 3],
     target: &'a mut [[[u8; N]; 3]],
@@ -401,16 +404,17 @@ fn bf16_bits(value: f32) -> u16 {
 
 /// Converts to IEEE half precision bits, rounding to nearest even. Overflow gives infinity; NaN stays NaN.
 ///
-/// Uses selects instead of branches, so that loops are vectorized.
+/// The code selects between values instead of branching, so that the compiler can vectorize loops.
 #[inline(always)]
 fn f16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
-    // 2^-14 is the smallest normal half. Below it, adding 0.5 shifts and rounds: the last bit of the sum has the value 2^-24, which is the
-    // smallest subnormal half.
+    // 2^-14 is the smallest normal half. For smaller magnitudes, the addition of 0.5 shifts and rounds the fraction: the last bit of the
+    // sum has the value 2^-24, which is the smallest subnormal half.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
-    // Changes the exponent bias from 127 to 15. A carry of the rounding increments the exponent, as required.
+    // Change the exponent bias from 127 to 15, and round. If the rounding carries out of the fraction, the carry increments the
+    // exponent, which is correct.
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + ((magnitude >> 13) & 1)) >> 13;
     let special = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
     let half = if magnitude < 113 << 23 {
@@ -428,7 +432,7 @@ mod tests {
     use super::*;
     use crate::tensor::Tensor;
 
-    /// The value of a half, by its definition.
+    /// Returns the value of a half, computed from the definition of the format.
     fn f16_value(bits: u16) -> f64 {
         let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
         let magnitude = match exponent {
@@ -458,7 +462,7 @@ mod tests {
                 assert_eq!((f16_bits(below as f32), f16_bits(above as f32)), (bits, next), "about {middle}");
             }
         }
-        // 65520 is the midpoint between the largest half and the next power of two.
+        // 65520 is the midpoint between the largest half, 65504, and 65536, which overflows.
         assert_eq!([65504.0, 65519.0, 65520.0, 1e9, -1e9].map(f16_bits), [0x7bff, 0x7bff, 0x7c00, 0x7c00, 0xfc00]);
     }
 

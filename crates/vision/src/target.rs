@@ -1,4 +1,5 @@
-//! Destination of preprocessing: an input in host memory, or in device memory. The device itself fills device memory.
+//! Destination of preprocessing: an input in host memory, or in device memory. Device memory is filled by a function of the
+//! device.
 
 use std::fmt;
 
@@ -15,12 +16,13 @@ pub enum Target<'a> {
     Device(&'a Tensor, Option<&'a dyn DeviceFill>),
 }
 
-/// Preprocesses frames into device memory. Frames are in host or device memory ([`Frame::memory_kind`]).
+/// A device's function that preprocesses frames into device memory. The frames can be in host or device memory
+/// ([`Frame::memory_kind`]).
 pub trait DeviceFill: Send + Sync {
     /// Writes batch item `row` of `input` as [`Preprocess`] defines it. Other batch items are not changed.
     ///
-    /// The caller has checked shape, element type and `row`. `frame_from_input` maps input pixels to frame pixels; input pixels outside the
-    /// frame are border.
+    /// The caller has checked shape, element type and `row`. `frame_from_input` maps input pixels to frame pixels; input pixels that are
+    /// mapped outside the frame are border.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Unsupported`] for a pixel format or an option that the device does not support. Returns other kinds for errors
@@ -29,11 +31,11 @@ pub trait DeviceFill: Send + Sync {
 }
 
 impl Preprocess {
-    /// Like [`Preprocess::fill`], for host or device memory.
+    /// Like [`Preprocess::fill`], but the input can be in host or device memory.
     ///
     /// # Errors
     /// Returns the errors of [`Preprocess::fill`] and [`DeviceFill::fill`]. Returns [`ErrorKind::Unsupported`] if the input is in device
-    /// memory without a function that fills it.
+    /// memory and the device has no function that fills it.
     pub fn fill_into(&self, frame: &Frame, target: Target<'_>, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let (input, device) = match target {
             Target::Host(input) => return self.fill(frame, input, row, scratch),
@@ -149,7 +151,7 @@ mod tests {
         );
     }
 
-    /// Shape, type and batch item are checked before the device is called.
+    /// Shape, element type and batch item are checked before the device is called.
     #[test]
     fn device_is_not_called_for_invalid_inputs() {
         let (device, mut scratch) = (Fills::default(), Scratch::default());

@@ -1,5 +1,6 @@
-//! Lines of an input that is aligned by a similarity transform. Interpolates bilinearly between the four samples around each source
-//! position, and blends with the border color at image edges. This module uses no keypoints and no tensors.
+//! Computes the lines of an input that is aligned by a similarity transform. Each pixel is interpolated bilinearly between the four
+//! samples around its source position. At image edges, it is blended with the border color. This module uses no keypoints and no
+//! tensors.
 
 use super::aligned::Aligned;
 use super::color::{Colors, WithColors, with_colors};
@@ -11,17 +12,18 @@ use super::simd::{Arithmetic, Kernel, Simd};
 use super::store::{Blend, Line, Normalizer};
 use crate::frame::Similarity;
 
-/// Buffers of a line.
+/// A line of the input, and the buffers for its computation.
 #[derive(Debug, Default)]
 pub(super) struct WarpedLine {
-    /// Sample positions of each column: left and right, top and bottom.
+    /// For each column of the line, the positions of its four samples: left and right columns, top and bottom rows.
     taps: Vec<Corners>,
-    /// Weights of the right samples. `below` has the weights of the bottom samples, `inside` the weights of the image relative to the
-    /// border.
+    /// For each column, the weight of the right samples. `below` has the weight of the bottom samples, and `inside` the weight of the
+    /// image relative to the border.
     right: Aligned<f32>,
     below: Aligned<f32>,
     inside: Aligned<f32>,
-    /// For each component, sample blocks of the top row, left and right alternating, then of the bottom row.
+    /// The picked samples of each component: first those of the top row, in blocks of left and right samples alternately, then
+    /// those of the bottom row.
     samples: Aligned<u8>,
     above: Aligned<f32>,
     lower: Aligned<f32>,
@@ -40,7 +42,7 @@ struct Corners {
 }
 
 impl WarpedLine {
-    /// Prepares for lines of `width` pixels.
+    /// Prepares the buffers for lines of `width` pixels.
     pub(super) fn begin(&mut self, preprocess: &Preprocess, width: usize, sample: SampleType) {
         self.is_integer = preprocess.rounding == Rounding::U8;
         self.n_channels = preprocess.color.n_channels();
@@ -119,8 +121,8 @@ impl WarpedLine {
     }
 }
 
-/// The two samples around a position, the weight of the second sample, and the fraction of the total weight that is inside the image.
-/// Integer positions are sample centers. The fraction is 0 for positions outside the image.
+/// Returns the two samples around a position on one axis, the weight of the second sample, and the fraction of the total weight that
+/// is inside the image. Integer positions are sample centers. The fraction is 0 for positions outside the image.
 fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
     let last = f64::from(extent - 1);
     let place = if place.is_nan() { -1.0 } else { place.clamp(-1.0, last + 1.0) };
@@ -132,7 +134,7 @@ fn tap(place: f64, extent: u32) -> ([u32; 2], f32, f32) {
     ([sample(first), sample(first + 1.0)], second_weight, inside)
 }
 
-/// Horizontal interpolation.
+/// Interpolates the picked samples of a row horizontally.
 struct Interpolate<'a, S> {
     picked: Picked<'a, S>,
     weights: &'a [f32],
@@ -153,7 +155,7 @@ impl<S: Sample> WithColors for Interpolate<'_, S> {
     }
 }
 
-/// Rounds colors to integers.
+/// Converts colors as the inner value does, and rounds them to integers.
 #[derive(Clone, Copy)]
 struct Rounded<T>(T);
 
@@ -169,7 +171,8 @@ impl<T: Colors<C>, const C: usize> Colors<C> for Rounded<T> {
     }
 }
 
-/// Vertical interpolation and blending with the border. Rows of the colors are concatenated.
+/// Interpolates two rows vertically and blends the result with the border. In each slice, the rows of the colors are
+/// concatenated.
 struct Join<'a> {
     above: &'a [f32],
     lower: &'a [f32],

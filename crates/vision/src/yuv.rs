@@ -13,9 +13,9 @@ use super::simd::{Simd, SimdBackend};
 pub(super) struct YuvBytes {
     factors: YuvFactors,
     windows: YuvWindows,
-    /// Byte offsets of the two samples of each column, for one component.
+    /// Buffer for the byte offsets of the two samples of each column, for one component.
     positions: Vec<[usize; 2]>,
-    /// Copies of rows with padding, if loads would exceed the end of a row.
+    /// Copies of rows with padding, which are used if loads would exceed the end of a row.
     padded: [Vec<u8>; 4],
 }
 
@@ -50,7 +50,8 @@ impl YuvBytes {
         window_bytes.is_some()
     }
 
-    /// Converts and interpolates `R` rows from row `y` on, which share chroma samples, into one row per color.
+    /// Converts and interpolates `R` rows from row `y` on, which share chroma samples. Each of these rows results in one row per
+    /// color.
     pub(super) fn interpolate<const R: usize>(
         &mut self,
         source: Rows<'_>,
@@ -86,10 +87,10 @@ pub(super) struct YuvWindows {
 /// Windows of one component.
 #[derive(Debug, Default)]
 pub(super) struct SampleWindows {
-    /// Offset of each block's window.
+    /// For each block, the offset of its window in the row.
     begins: Vec<usize>,
-    /// For each block, the window offsets of the first samples of its columns, then of the second samples. Each is in the lowest of four
-    /// bytes.
+    /// For each block, the offsets within the window: first those of the first sample of each column, then those of the second sample.
+    /// Each offset is in the lowest of four bytes.
     controls: Aligned<u8>,
 }
 
@@ -113,7 +114,7 @@ impl SampleWindows {
         span_max
     }
 
-    /// The window offset of each block, with the permute controls of first and second samples.
+    /// Returns, for each block, the offset of its window and the permute controls of the first and the second samples.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &[[u8; 4 * LANES]; 2])> {
@@ -139,7 +140,7 @@ mod tests {
         columns
     }
 
-    /// A region that starts and ends inside a chroma pair.
+    /// Returns a region that starts and ends between two columns that share a chroma sample.
     fn region(format: PixelFormat) -> Frame {
         let size = Size::new(WIDTH, 6);
         let plane = |plane_idx: usize| {
@@ -160,7 +161,7 @@ mod tests {
             let frame = region(format);
             let image = Image::of_frame(&frame).unwrap();
             let (ColorModel::Yuv(yuv), rows) = (image.color_model(), image.rows()) else { panic!("expected a YUV format, got {format}") };
-            // Scales from six columns per pixel to more than seven pixels per column.
+            // The scales range from six columns per source pixel to more than seven source pixels per column.
             for columns in [1200, 223, 149, 97, 50, 27].map(|n_columns| columns(n_columns, WIDTH - 2)) {
                 let (mut of_bytes, n_columns) = (YuvBytes::default(), columns.pairs.len());
                 for simd in SimdBackend::ALL.into_iter().filter_map(Simd::of) {
@@ -214,7 +215,7 @@ mod tests {
         assert!(!YuvBytes::default().set(&image, &columns(27, WIDTH - 2), Simd::of(SimdBackend::Portable).unwrap()));
     }
 
-    /// Tests the plan alone, so that it runs without AVX-512.
+    /// Tests only the plan, so that the test also runs without AVX-512.
     #[test]
     fn windows_have_both_samples_of_each_column() {
         for step in [1, 2] {

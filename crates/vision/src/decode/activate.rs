@@ -1,4 +1,4 @@
-//! Activation of scores for exports without the last activation: detector scores become probabilities before decoding.
+//! Applies the last activation of a detector before decoding, for exports that lack it. The scores then are probabilities.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub struct ScoreRange {
     pub end: usize,
 }
 
-/// Applies the activation to the scores. Returns the outputs; changed outputs are copied to `changed`.
+/// Applies the activation to the scores and returns the outputs. The new values of an output with scores are stored in `changed`.
 pub(super) fn activated<'a>(
     outputs: &'a [Output<'a>],
     places: &[ScoreRange],
@@ -76,14 +76,14 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let rect = Rect { x: 8.0, y: 4.0, width: 16.0, height: 8.0 };
-        // Center, size, objectness, two classes.
+        // A row of `yolov5`: center, size, objectness, two classes.
         let row = [16.0, 8.0, 16.0, 8.0, logit(0.9), logit(0.2), logit(0.8)];
         let yolov5 = Output { name: "y", shape: &[1, 1, 7], data: &row };
         assert_eq!(found("yolov5", "sigmoid", &[yolov5]), [(rect, 72.0, 1)]);
-        // The same in columns, next to a column without an object.
+        // The same values in a column, next to a column without an object.
         let columns = [16.0, 1.0, 8.0, 1.0, 16.0, 1.0, 8.0, 1.0, logit(0.2), -9.0, logit(0.8), -9.0];
         let yolov8 = Output { name: "y", shape: &[1, 6, 2], data: &columns };
-        // A model has more columns than rows.
+        // Repeat the column without an object, because outputs of this decoder have more columns than rows.
         let wide: Vec<f32> = columns.chunks(2).flat_map(|pair| [pair[0], pair[1], pair[1], pair[1], pair[1], pair[1], pair[1]]).collect();
         let yolov8 = Output { shape: &[1, 6, 7], data: &wide, ..yolov8 };
         assert_eq!(found("yolov8", "sigmoid", &[yolov8]), [(rect, 80.0, 1)]);

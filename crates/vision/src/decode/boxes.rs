@@ -15,9 +15,9 @@ use crate::tensor::{Error, ErrorKind, Result};
 /// Options that select the boxes which a detector reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BoxThresholds {
-    /// A box needs a score greater than this, 0 to 1.
+    /// Boxes with a score up to this value are dropped, 0 to 1.
     pub score: f32,
-    /// A box is suppressed if its intersection over union (IoU) with a better box exceeds this, 0 to 1.
+    /// A box is suppressed if its intersection over union (IoU) with a better box exceeds this value, 0 to 1.
     pub iou: f32,
     /// Maximum number of boxes.
     pub max_boxes: usize,
@@ -168,9 +168,9 @@ pub struct BoxDecoder<S> {
     thresholds: BoxThresholds,
     /// Thresholds by class index, which replace the common threshold.
     class_scores: Vec<f32>,
-    /// Unit of the boxes, which overrides the unit of the scheme.
+    /// Unit of the boxes from the description, which overrides the unit of the scheme.
     coordinates: Option<Coordinates>,
-    /// Applied to scores before decoding.
+    /// Activation that is applied to scores before decoding.
     activation: Activation,
 }
 
@@ -208,7 +208,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         Ok(Self { scheme, thresholds, class_scores: Vec::new(), coordinates, activation })
     }
 
-    /// Creates a decoder with [`BoxDecoder::new`] and boxes it for the registry.
+    /// Creates a decoder with [`BoxDecoder::new`], as the boxed trait object that the registry stores.
     pub(super) fn boxed(scheme: S, section: &mut Section<'_>) -> Result<Box<dyn Decoder>>
     where
         S: 'static,
@@ -216,7 +216,8 @@ impl<S: BoxScheme> BoxDecoder<S> {
         Ok(Box::new(Self::new(scheme, section)?))
     }
 
-    /// Checks that outputs are complete. Returns the positions of scores if an activation is configured.
+    /// Checks that outputs are complete. Returns the positions of the scores if an activation is configured, otherwise an empty
+    /// list.
     fn score_ranges(&self, outputs: &[Output<'_>], input: Size) -> Result<Vec<ScoreRange>> {
         let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
         outputs.iter().try_for_each(check)?;
@@ -260,7 +261,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         };
         boxes.truncate(n_kept);
         if method != NmsMethod::Hard && !self.class_scores.is_empty() {
-            // Soft-NMS has changed scores.
+            // Soft-NMS has reduced scores, so compare them with the class thresholds again.
             boxes.retain(is_wanted);
         }
     }
@@ -339,7 +340,7 @@ pub(super) fn fraction(key: &str, value: f32) -> Result<f32> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(bad(format!("`{key}`: expected 0 to 1, got {value}"))) }
 }
 
-/// The error of an invalid key value.
+/// Returns the error for an invalid value of a key.
 pub(super) fn bad(message: String) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
@@ -354,7 +355,7 @@ mod tests {
     use super::*;
     use crate::decode::tests::{boxes, decoder};
 
-    /// Grids of 8x4, 4x2, 2x1 and 1x1 cells for strides 8, 16, 32 and 64.
+    /// With this size, the grids for strides 8, 16, 32 and 64 have 8x4, 4x2, 2x1 and 1x1 cells.
     const INPUT: Size = Size::new(64, 32);
     const ANY: usize = usize::MAX;
 
@@ -430,7 +431,7 @@ mod tests {
         }
     }
 
-    /// Outputs of equal shape are identified by their names, otherwise by their order.
+    /// Outputs of equal shape are identified by their names. If their names do not identify them, their order does.
     #[test]
     fn names_take_precedence_over_output_order() {
         let (score, keypoints) = ([0.9, 0.0, 0.0, 0.0], [0.0; 40]);

@@ -5,7 +5,7 @@ use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Resu
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Outputs `[N, 5]` and `[N]`, optionally with a batch axis. Without the second output there is one class.
+/// Outputs `[N, 5]` and `[N]`, optionally with a batch axis. If the model lacks the second output, there is one class.
 #[derive(Debug)]
 pub(super) struct BoxesLabels;
 
@@ -49,7 +49,7 @@ impl BoxScheme for BoxesLabels {
     }
 }
 
-/// Indexes of the outputs with boxes and with classes. Other outputs, such as saliency maps, are ignored.
+/// Returns the indexes of the outputs with boxes and with classes. Ignores all other outputs, such as saliency maps.
 fn find<P: Port>(outputs: &[P]) -> Result<(usize, Option<usize>)> {
     let is_boxes = |shape: &[usize]| matches!(shape, [.., _, 5]) && shape.len() <= 3;
     let find = || {

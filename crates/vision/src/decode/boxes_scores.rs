@@ -62,7 +62,7 @@ impl BoxScheme for BoxesScores {
     }
 }
 
-/// Indexes of the outputs with boxes and with scores. If both outputs have four columns, they are identified by name.
+/// Returns the indexes of the outputs with boxes and with scores. If both outputs have four columns, their names identify them.
 fn find<P: Port>(outputs: &[P]) -> Result<(usize, usize)> {
     let is_table = |shape: &[usize]| shape.len() == 3 && shape[2] > 0;
     let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);

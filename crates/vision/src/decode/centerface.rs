@@ -16,7 +16,7 @@ const N_KEYPOINTS: usize = 5;
 /// - `[1, 2, h, w]`: offset down and right, in cells,
 /// - `[1, 10, h, w]`: keypoints.
 ///
-/// The two outputs of equal shape are in this order unless their names contain `scale` and `offset`.
+/// The two outputs of equal shape must be in this order, unless their names contain `scale` and `offset`.
 #[derive(Debug)]
 pub(super) struct CenterFace;
 
@@ -40,7 +40,8 @@ impl BoxScheme for CenterFace {
                 let (rect, keypoints) = (place(outputs, &found, cell_idx), &outputs[found.keypoints]);
                 results.boxes.push(RawDetection { rect, score, class_id: 0, row: cell_idx as u32 });
                 let value = |channel: usize| keypoints.data[channel * n_cells(keypoints) + cell_idx];
-                // y before x, as in the other maps.
+                // The map has the y coordinate of each keypoint before the x coordinate, as the size map has the height before
+                // the width.
                 let point = |point_idx: usize| Point {
                     x: rect.x + value(2 * point_idx + 1) * rect.width,
                     y: rect.y + value(2 * point_idx) * rect.height,
@@ -70,7 +71,7 @@ fn place(outputs: &[Output<'_>], found: &Found, cell_idx: usize) -> Rect {
     Rect::from_center(x, y, log_width.exp() * pixels, log_height.exp() * pixels)
 }
 
-/// Number of cells, from the size of one channel.
+/// Returns the number of cells of a map, which is the number of values of one channel.
 fn n_cells(map: &Output<'_>) -> usize {
     map.shape[2] * map.shape[3]
 }

@@ -151,7 +151,7 @@ impl Decoder for Classes {
     }
 }
 
-/// Checks that all classes are on one axis after the batch axis. Returns their number; 0 if it is dynamic.
+/// Checks that all classes are on one axis after the batch axis. Returns the number of classes; 0 if it is dynamic.
 pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
     let classes = shape.get(1..).unwrap_or_default();
     let n_long = classes.iter().filter(|&&extent| extent != 1).count();
@@ -168,7 +168,8 @@ pub(super) fn check(name: &str, shape: &[usize]) -> Result<u32> {
 /// The activation, with the statistics that it needs: maximum and sum over all classes.
 enum Normalizer {
     None,
-    /// The maximum, and the sum of exponentials relative to it, which avoids overflow.
+    /// The maximum, and the sum of the exponentials of the differences to the maximum. The subtraction of the maximum avoids
+    /// overflow.
     Softmax {
         max: f32,
         sum: f32,
@@ -201,7 +202,7 @@ impl Normalizer {
         match self {
             Self::None => value,
             Self::Softmax { max, sum } => (value - max).exp() / sum,
-            // For large negative values the exponential is infinite and the result 0.
+            // For large negative values, the exponential overflows to infinity, and the result is 0, as it should be.
             Self::Sigmoid => 1.0 / (1.0 + (-value).exp()),
             Self::Bytes => value / 256.0,
         }
@@ -217,7 +218,7 @@ mod tests {
         Output { name: "color", shape, data }
     }
 
-    /// The best class and its probability.
+    /// Returns the best class and its probability.
     fn best(activation: Activation, data: &[f32]) -> Result<(u32, f32)> {
         match outcome_of(&*decoder("classes", &format!("activation = \"{activation}\"")), data)? {
             Some(Outcome::Label { label_id, label: None, confidence }) => Ok((label_id, confidence)),

@@ -1,4 +1,4 @@
-//! Expected value of a discrete distribution, for example an age in years.
+//! Decodes an output that is a discrete distribution to its expected value, for example an age in years.
 
 use serde::Deserialize;
 

@@ -20,7 +20,7 @@ impl Grid {
         self.n_columns * self.n_lines
     }
 
-    /// Column and line of a cell.
+    /// Returns the column and the line of a cell.
     pub(super) fn place(&self, cell_idx: usize) -> (f32, f32) {
         ((cell_idx % self.n_columns) as f32, (cell_idx / self.n_columns) as f32)
     }
@@ -32,7 +32,7 @@ impl Grid {
     }
 }
 
-/// Total number of cells of the grids with these strides.
+/// Returns the total number of cells of the grids with these strides.
 pub(super) fn n_cells(input: Size, strides: &[u32]) -> usize {
     strides.iter().map(|&stride| Grid::new(input, stride).n_cells()).sum()
 }
@@ -47,13 +47,13 @@ pub(super) fn find_cell(input: Size, strides: &[u32], cell_idx: usize) -> Option
     })
 }
 
-/// Indexes of the outputs with this number of rows and columns: `[1, n, columns]` or `[n, columns]`.
+/// Returns the indexes of the outputs with this number of rows and columns. Their shape is `[1, n, columns]` or `[n, columns]`.
 pub(super) fn tables<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> impl Iterator<Item = usize> {
     let is_table = move |port: &P| matches!(*port.shape(), [_, rows, columns] | [rows, columns] if (rows, columns) == (n_rows, n_columns));
     (0..outputs.len()).filter(move |&port_idx| is_table(&outputs[port_idx]))
 }
 
-/// Index of the output with this number of rows and columns; `None` if there is no such output, or several.
+/// Returns the index of the output with this number of rows and columns; `None` if there is no such output, or more than one.
 pub(super) fn only_table<P: Port>(outputs: &[P], n_rows: usize, n_columns: usize) -> Option<usize> {
     let mut tables = tables(outputs, n_rows, n_columns);
     tables.next().filter(|_| tables.next().is_none())

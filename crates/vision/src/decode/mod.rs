@@ -4,7 +4,7 @@
 //! description keys. [`DecoderRegistry`] finds decoders by name. [`boxes`] has the common part of box decoders; this file has functions
 //! that access outputs.
 //!
-//! Decoders use neither requests nor frames. The caller maps results with `frame_from_input`.
+//! Decoders use neither requests nor frames. The caller maps the results to the frame with the transform `frame_from_input`.
 //!
 //! To add a decoder: write a file that implements [`Decoder`], or [`BoxScheme`] for boxes in rows. Then add a line in
 //! `registry::BUILT_IN`, a row in `docs/model-descriptions.md`, and golden data.
@@ -67,13 +67,13 @@ pub trait Decoder: fmt::Debug + Send + Sync {
     /// values of an output are invalid.
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()>;
 
-    /// Number of outputs that are read together. Default: all.
+    /// Returns which outputs the decoder reads together. Default: all.
     fn reads(&self) -> Reads {
         Reads::All
     }
 
-    /// Names of outputs that have the same shape. A description assigns them with `tensors`; otherwise output names that contain these
-    /// words are used. Default: none.
+    /// Returns the roles of outputs that have the same shape. The key `tensors` of a description assigns outputs to the roles. Without
+    /// this key, an output has a role if its name contains the role. Default: none.
     fn roles(&self) -> &'static [&'static str] {
         &[]
     }
@@ -83,17 +83,18 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Sets thresholds by class index; other classes use [`Decoder::threshold`]. Returns false if this is not supported. Default: false.
+    /// Sets thresholds by class index. Classes beyond the list use [`Decoder::threshold`]. Returns false if the decoder does not support
+    /// class thresholds. Default: false.
     fn set_class_thresholds(&mut self, _thresholds: Vec<f32>) -> bool {
         false
     }
 
-    /// Readable summary of the decoder's options, without the threshold. Default: empty.
+    /// Returns a readable summary of the decoder's options, without the threshold. Default: empty.
     fn summary(&self) -> String {
         String::new()
     }
 
-    /// Default unit of boxes; `None` if a description cannot set it. Default: `None`.
+    /// Returns the default unit of boxes; `None` if a description cannot set the unit. Default: `None`.
     fn coordinates(&self) -> Option<Coordinates> {
         None
     }
@@ -158,14 +159,14 @@ impl Output<'_> {
     }
 }
 
-/// The output of a decoder that reads one output. Checks that the output is complete and contains one batch item.
+/// Returns the output for a decoder that reads one output. Checks that the output is complete and contains one batch item.
 fn one<'a>(outputs: &[Output<'a>]) -> Result<Output<'a>> {
     let output = *outputs.first().ok_or_else(no_output)?;
     output.check()?;
     Ok(output)
 }
 
-/// Like [`one`], for names and shapes.
+/// Like [`one`], but for the names and shapes of [`Decoder::check`].
 fn one_port<'a>(outputs: &[(&'a str, &'a [usize])]) -> Result<(&'a str, &'a [usize])> {
     outputs.first().copied().ok_or_else(no_output)
 }
@@ -200,18 +201,19 @@ impl Port for Output<'_> {
     }
 }
 
-/// Whether an extent is known and differs from `expected`.
+/// Whether an extent is static and differs from `expected`.
 fn differs(extent: usize, expected: usize) -> bool {
     extent != expected && extent != usize::MAX
 }
 
-/// Index of the only port that fits; `None` if no port or several ports fit.
+/// Returns the index of the only port whose shape fits; `None` if no port or several ports fit.
 fn only<P: Port>(ports: &[P], fits: impl Fn(&[usize]) -> bool) -> Option<usize> {
     let mut fitting = (0..ports.len()).filter(|&port_idx| fits(ports[port_idx].shape()));
     fitting.next().filter(|_| fitting.next().is_none())
 }
 
-/// Index of the port that is named `role`, or else of the only port whose name contains `role`. `None` if the shape does not fit.
+/// Returns the index of the port that is named `role`, or else of the only port whose name contains `role`. Considers only ports
+/// whose shape fits. `None` if there is no such port.
 fn named<P: Port>(ports: &[P], role: &str, fits: impl Fn(&[usize]) -> bool) -> Option<usize> {
     let only_name = |is_it: &dyn Fn(&str) -> bool| {
         let mut fitting = (0..ports.len()).filter(|&port_idx| is_it(ports[port_idx].name()) && fits(ports[port_idx].shape()));
@@ -220,7 +222,7 @@ fn named<P: Port>(ports: &[P], role: &str, fits: impl Fn(&[usize]) -> bool) -> O
     only_name(&|name| name == role).or_else(|| only_name(&|name| name.to_ascii_lowercase().contains(role)))
 }
 
-/// Converts a class index from a list of boxes; `None` if it is not a valid index.
+/// Converts a class index, which lists of boxes contain as a float; `None` if the value is not a valid index.
 fn class_of(value: f32) -> Option<u32> {
     (0.0..65536.0).contains(&value).then_some(value as u32)
 }
@@ -232,7 +234,8 @@ fn unexpected<P: Port>(decoder: &str, expected: impl fmt::Display, ports: &[P]) 
     Error::new(ErrorKind::Shape, format!("decoder `{decoder}`: expected {expected}, got {list}"))
 }
 
-/// Index and value of the best score; of equal scores, the first. Ignores NaN. The value is negative infinity if there is no other score.
+/// Returns the index and the value of the best score. Of equal scores, returns the first. Ignores NaN. If all scores are NaN, the value
+/// is negative infinity.
 fn best_class(scores: &[f32]) -> (u32, f32) {
     let larger = |one: f32, other: f32| if other > one { other } else { one };
     // Compute the maximum of each of 16 lanes first, because the compiler vectorizes this loop.
@@ -257,19 +260,19 @@ mod tests {
     use super::*;
     use crate::frame::Outcome;
 
-    /// A built-in decoder with these keys.
+    /// Returns a built-in decoder with these keys.
     pub(super) fn decoder(name: &str, keys: &str) -> Box<dyn Decoder> {
         DecoderRegistry::built_in().make_from_text(name, keys).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The boxes of one image.
+    /// Decodes the outputs of one image and returns the boxes.
     pub(super) fn boxes(decoder: &dyn Decoder, outputs: &[Output<'_>], input: Size) -> Vec<RawDetection> {
         let mut results = Results::default();
         decoder.decode(outputs, input, &mut results).unwrap();
         results.boxes
     }
 
-    /// The attribute of the only output.
+    /// Decodes the values of one output and returns the attribute; `None` if the decoder reports none.
     pub(super) fn outcome_of(decoder: &dyn Decoder, data: &[f32]) -> Result<Option<Outcome>> {
         let mut results = Results::default();
         decoder.decode(&[Output { name: "color", shape: &[1, data.len(), 1, 1], data }], Size::default(), &mut results)?;
@@ -301,7 +304,7 @@ mod tests {
 
     #[test]
     fn class_thresholds_apply_before_max_boxes() {
-        // Classes 0 and 1; class 1 has higher scores. Once as a list, once as cells with NMS per class.
+        // The rows are decoded twice: once as a list of final boxes, and once as grid cells with NMS per class.
         let rows: Vec<[f32; 7]> = [(1, 0.9), (1, 0.8), (0, 0.7), (0, 0.4), (1, 0.5), (2, 0.6), (2, 0.2)]
             .iter()
             .zip(0..)
@@ -310,7 +313,7 @@ mod tests {
         let list = Output { name: "list", shape: &[1, 1, 7, 7], data: rows.as_flattened() };
         let mut cells = vec![0.0_f32; 42 * 8];
         for (row, cell) in rows.iter().zip(cells.chunks_exact_mut(8)) {
-            // Side by side, 8 pixels each.
+            // The boxes of the cells are side by side and do not overlap.
             cell[4] = row[2];
             cell[5 + row[1] as usize] = 1.0;
         }

@@ -9,7 +9,7 @@ use crate::tensor::Result;
 
 /// Sides: left, top, right, bottom.
 const N_SIDES: usize = 4;
-/// Number of bins per side, which represent 0 to 7 cells. All published models have this number.
+/// Number of bins per side. The bins represent distances of 0 to 7 cells. All published models have this number of bins.
 const N_BINS: usize = 8;
 const N_DISTANCES: usize = N_SIDES * N_BINS;
 /// Strides in pixels, in the order of the grids in an output.
@@ -19,7 +19,7 @@ const STRIDES: [u32; 4] = [8, 16, 32, 64];
 #[derive(Debug)]
 pub(super) struct Gfl {
     name: &'static str,
-    /// Number of strides in use, from the first.
+    /// Number of grids. Their strides are the first entries of [`STRIDES`].
     n_grids: usize,
     /// Position of a cell's point relative to its corner, in cells.
     point: f32,
@@ -30,11 +30,12 @@ pub(super) const NANODET: Gfl = Gfl { name: "nanodet", n_grids: 3, point: 0.5, i
 pub(super) const NANODET_PLUS: Gfl = Gfl { name: "nanodet-plus", n_grids: 4, point: 0.0, iou: 0.6 };
 pub(super) const PICODET: Gfl = Gfl { name: "picodet", n_grids: 4, point: 0.5, iou: 0.5 };
 
-/// Location of the rows.
+/// Where the rows of the grids are in the outputs.
 enum Found {
     /// All grids in one output.
     Together { port: usize },
-    /// Outputs per grid; unused entries repeat others.
+    /// Two outputs per grid: their indexes. If a model has fewer grids than [`STRIDES`], the remaining entries repeat others and
+    /// are not used.
     Apart { scores: [usize; STRIDES.len()], distances: [usize; STRIDES.len()] },
 }
 
@@ -97,7 +98,7 @@ impl Gfl {
             let (x, y) = ((column + self.point) * pixels, (line + self.point) * pixels);
             let [left, top, right, bottom] = [0, 1, 2, 3].map(|side| mean_bin(&distances[side * N_BINS..][..N_BINS]) * pixels);
             let rect = Rect::from_corners(x - left, y - top, x + right, y + bottom);
-            // A cell can give boxes of several classes.
+            // A cell can result in boxes of several classes.
             for (class_id, &score) in (0..).zip(scores).filter(|(_, score)| **score > score_min) {
                 boxes.push(RawDetection { rect, score, class_id, row: (n_before + cell_idx) as u32 });
             }
@@ -145,7 +146,7 @@ fn apart<P: Port>(outputs: &[P], input: Size, strides: &[u32]) -> Option<Found> 
     Some(Found::Apart { scores, distances })
 }
 
-/// The expected bin number: softmax of the values, then the mean.
+/// Returns the expected bin number: applies softmax to the values, and weights each bin number with the result.
 fn mean_bin(values: &[f32]) -> f32 {
     let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let (mut sum, mut weighted) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Registry of decoders: built-in decoders, one line each, and decoders of the program.
+//! Registry of decoders: the built-in decoders, and the decoders that the program registers.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -23,7 +23,7 @@ pub enum Subject {
 /// Creates a decoder from its section of a description.
 type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 
-/// Like [`Make`], for built-in decoders.
+/// Like [`Make`], but a function pointer, so that [`BUILT_IN`] can be a constant.
 type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
 /// The built-in decoders, in the order in which messages list them.
@@ -83,7 +83,7 @@ impl fmt::Debug for DecoderRegistry {
 }
 
 impl DecoderRegistry {
-    /// The built-in decoders.
+    /// Returns the registry that contains only the built-in decoders.
     pub fn built_in() -> &'static Self {
         static BUILT_IN_REGISTRY: LazyLock<DecoderRegistry> = LazyLock::new(|| {
             let entry = |(name, subject, make): (&str, Subject, MakeBuiltIn)| Entry { name: name.into(), subject, make: Arc::new(make) };
@@ -106,17 +106,17 @@ impl DecoderRegistry {
         entries.push(Entry { name: name.into(), subject, make });
     }
 
-    /// Names of the decoders, in the order in which messages list them.
+    /// Returns the names of the decoders, in the order in which messages list them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|entry| &*entry.name)
     }
 
-    /// Names of the decoders for this subject, followed by the decoders for [`Subject::Anything`].
+    /// Returns the names of the decoders for this subject and of those for [`Subject::Anything`], in the order of the registry.
     pub fn names_of(&self, subject: Subject) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |entry| entry.subject == subject || entry.subject == Subject::Anything).map(|entry| &*entry.name)
     }
 
-    /// Subject of a decoder; `None` if there is no decoder of this name.
+    /// Returns the subject of a decoder; `None` if there is no decoder of this name.
     pub fn subject(&self, name: &str) -> Option<Subject> {
         self.entry(name).map(|entry| entry.subject)
     }
@@ -141,10 +141,11 @@ impl DecoderRegistry {
         Ok(decoder)
     }
 
-    /// The keys of a decoder.
+    /// Returns the description keys that a decoder reads.
     pub fn keys(&self, name: &str) -> Vec<&'static str> {
         let mut section = Section::parse("").expect("no text is an empty table");
-        // Creation without keys may fail, but only after the keys have been recorded.
+        // Creating a decoder without keys may fail, because a required key is missing. But the section has recorded the keys by
+        // then.
         let _made = self.make(name, &mut section);
         section.known().to_vec()
     }

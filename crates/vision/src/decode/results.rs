@@ -38,7 +38,7 @@ pub struct Results {
     points: Vec<Point>,
     /// For each row with keypoints: the row, and the range of its keypoints in `points`. Sorted by row.
     points_of_rows: Vec<(u32, u32, u32)>,
-    /// Statistics of the outputs, if enabled.
+    /// Statistics of the outputs. `None` if statistics are not enabled.
     pub survey: Option<Survey>,
 }
 
@@ -63,14 +63,15 @@ impl Results {
         }
     }
 
-    /// Adds the keypoints of a row's box, in input pixels and in the order of the model. They may be outside the input.
+    /// Adds the keypoints of the boxes of an output row. The points are in input pixels, in the order of the model, and may be
+    /// outside the input.
     pub fn add_keypoints(&mut self, row: u32, points: impl IntoIterator<Item = Point>) {
         let begin = self.points.len() as u32;
         self.points.extend(points);
         self.points_of_rows.push((row, begin, self.points.len() as u32));
     }
 
-    /// Keypoints of a box; empty if the box has no keypoints or a keypoint is not finite.
+    /// Returns the keypoints of a box; empty if the box has no keypoints, or if one of them is not finite.
     pub fn keypoints(&self, found: &RawDetection) -> &[Point] {
         let Ok(place) = self.points_of_rows.binary_search_by_key(&found.row, |(row, ..)| *row) else { return &[] };
         let (_, begin, end) = self.points_of_rows[place];
@@ -78,7 +79,7 @@ impl Results {
         if points.iter().all(|point| point.x.is_finite() && point.y.is_finite()) { points } else { &[] }
     }
 
-    /// Sorts keypoints by row. Usually they are sorted already.
+    /// Sorts the entries of rows with keypoints by row, as [`Results::keypoints`] requires. Usually they are already sorted.
     pub(super) fn sort_keypoints(&mut self) {
         self.points_of_rows.sort_unstable();
     }

@@ -11,9 +11,10 @@ const STRIDES: [u32; 3] = [8, 16, 32];
 /// Side lengths of the priors in pixels, by stride.
 const SIDES: [[f32; 2]; 3] = [[16.0, 32.0], [64.0, 128.0], [256.0, 512.0]];
 const N_PRIORS: usize = 2;
-/// Variances: training divides offsets of centers and points by the first, and logarithms of sizes by the second.
+/// The two variances of the encoding. Training divides offsets of centers and keypoints by the first variance, and logarithms of
+/// sizes by the second.
 const VARIANCE: [f32; 2] = [0.1, 0.2];
-/// Number of values of five points, x and y each.
+/// Number of values of the five keypoints, which have x and y each.
 const N_KEYPOINT_COLUMNS: usize = 10;
 
 /// Outputs `[1, N, 4]`, `[1, N, 2]` and optionally `[1, N, 10]`.
@@ -73,13 +74,13 @@ impl BoxScheme for RetinaFace {
 }
 
 impl Prior {
-    /// The point with these offsets.
+    /// Returns the point with these encoded offsets from the prior.
     fn point(&self, dx: f32, dy: f32) -> Point {
         Point { x: self.x + dx * VARIANCE[0] * self.side, y: self.y + dy * VARIANCE[0] * self.side }
     }
 }
 
-/// The prior of an output row.
+/// Returns the prior of an output row; `None` if there are fewer priors.
 fn prior(input: Size, row_idx: usize) -> Option<Prior> {
     let (grid, cell_idx) = grid::find_cell(input, &STRIDES, row_idx / N_PRIORS)?;
     let sides = SIDES[STRIDES.iter().position(|&stride| stride == grid.stride)?];

@@ -8,14 +8,14 @@ use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexp
 use crate::frame::{Rect, Size};
 use crate::tensor::{Error, Result};
 
-/// Number of values of five points, x and y each.
+/// Number of values of the five keypoints, which have x and y each.
 const N_KEYPOINT_COLUMNS: usize = 10;
 
 /// Outputs per grid: `[1, n, 1]`, `[1, n, 4]` and optionally `[1, n, 10]`, or the same without the batch axis.
 #[derive(Debug)]
 pub(super) struct Scrfd;
 
-/// Properties of a model, from its number of outputs.
+/// Properties of a model, which its number of outputs determines.
 #[derive(Clone, Copy)]
 struct Kind {
     strides: &'static [u32],

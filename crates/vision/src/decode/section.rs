@@ -10,16 +10,16 @@ use crate::tensor::{Error, ErrorKind, Result};
 /// an error.
 #[derive(Debug)]
 pub struct Section<'a> {
-    /// The whole text of the description. Errors compute line numbers from it.
+    /// The whole text of the description, from which errors compute line numbers.
     text: &'a str,
     table: Spanned<DeTable<'a>>,
-    /// Keys of the structs read so far.
+    /// Keys of the structs that were read so far.
     known: Vec<&'static str>,
-    /// Overrides the key `threshold`.
+    /// Value that replaces the key `threshold`, if it is `Some`.
     pub threshold: Option<f32>,
-    /// Overrides the key `iou-threshold`.
+    /// Value that replaces the key `iou-threshold`, if it is `Some`.
     pub iou_threshold: Option<f32>,
-    /// Defaults used for missing keys, one sentence each.
+    /// The defaults that were used for missing keys, one sentence per key.
     pub assumed: Vec<String>,
     #[cfg(feature = "schema")]
     pub(crate) schemas: Vec<schemars::Schema>,
@@ -83,12 +83,12 @@ impl<'a> Section<'a> {
         values.into_iter().map(section).collect()
     }
 
-    /// The first key of the table, if there is one.
+    /// Returns the first key of the table; `None` if the table is empty.
     pub fn first_key(&self) -> Option<&str> {
         self.table.get_ref().keys().next().map(|key| &**key.get_ref())
     }
 
-    /// Reads the keys of a struct that derives `Deserialize`. Other keys remain for other structs.
+    /// Reads the keys of a struct that derives `Deserialize`. The other keys of the table remain for other structs.
     ///
     /// The struct must not use `deny_unknown_fields` or `flatten`. [`DecoderRegistry::check_keys`](super::DecoderRegistry::check_keys)
     /// reports unknown keys.
@@ -100,7 +100,8 @@ impl<'a> Section<'a> {
         T::deserialize(deserializer).map_err(|error| self.located(error))
     }
 
-    /// Like [`Section::read`], for built-in decoders.
+    /// Like [`Section::read`], but also records the JSON schema of the keys if the feature `schema` is enabled. For built-in
+    /// decoders.
     pub(crate) fn keys<T: Keys>(&mut self) -> Result<T> {
         #[cfg(feature = "schema")]
         self.schemas.push(
@@ -112,7 +113,7 @@ impl<'a> Section<'a> {
         self.read()
     }
 
-    /// Keys of the structs read so far.
+    /// Returns the keys of the structs that were read so far.
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
@@ -137,7 +138,7 @@ fn unreadable(error: toml::de::Error) -> Error {
     Error::new(ErrorKind::Unsupported, error.to_string().trim_end())
 }
 
-/// A deserializer that records the fields of a struct.
+/// A deserializer that records the names of the fields that a struct requests.
 struct Noting<'a, D> {
     of: D,
     fields: &'a mut Vec<&'static str>,

@@ -14,7 +14,7 @@ const MAX_PART: f32 = 4.0;
 const MIN_INPUT: u32 = 16;
 /// A box larger than this multiple of the input is implausible.
 const MAX_INPUTS: f32 = 4.0;
-/// Minimum number of rows of a table for statistics over all rows.
+/// Statistics over all rows of a table need at least this number of rows.
 const MIN_ROWS: usize = 20;
 /// In a table of at least [`MANY_ROWS`] rows, it is implausible that a larger fraction of the rows is above the threshold.
 const CROWDED: f32 = 0.5;
@@ -36,7 +36,7 @@ pub enum Finding {
     Inverted { n: usize, of: usize },
     /// Boxes outside the input, or much larger than the input. Contains the largest coordinate.
     Beyond { max: f32 },
-    /// More than half of all rows are above the threshold.
+    /// More than half of all rows are above the threshold. Contains the number of these rows, and of all rows.
     Crowded { n: usize, of: usize },
 }
 
@@ -82,7 +82,7 @@ impl Tally {
 pub struct Survey {
     /// Whether all rows of the next outputs are counted, not only boxes above the threshold. Counting all rows takes several times as long.
     pub in_whole: bool,
-    /// Boxes above the threshold.
+    /// Counts of the boxes above the threshold.
     candidates: Tally,
     /// Number of consecutive outputs whose values are already probabilities.
     n_distributions: u32,
@@ -90,7 +90,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Number of consecutive outputs that must add up to 1, for two classes. With more classes, one output is sufficient.
+    /// For two classes, this number of consecutive outputs must have values that add up to 1 before they count as probabilities.
+    /// For more classes, one output is sufficient.
     const N_DISTRIBUTIONS: u32 = 5;
 
     /// Adds the boxes of one frame with scores above the threshold.
@@ -114,8 +115,8 @@ impl Survey {
         self.found = self.found.or(finding);
     }
 
-    /// Adds all output rows of one frame. If `are_cells` is true, every row is a candidate, as in grids and priors. Otherwise rows can be
-    /// padding, as in lists.
+    /// Adds all output rows of one frame. If `are_cells` is true, every row is a box, as in grids and priors. Otherwise, rows can be
+    /// padding, as in lists of boxes.
     pub(super) fn add_rows(&mut self, rows: &[RawDetection], outputs: &[Output<'_>], input: Size, are_cells: bool, threshold: f32) {
         let mut tally = Tally::default();
         let (mut min, mut max, mut n_above) = (0.0_f32, 0.0_f32, 0);
@@ -167,18 +168,18 @@ impl Survey {
         self.found = self.found.or(finding);
     }
 
-    /// The contradiction, if there is enough evidence.
+    /// Returns the contradiction; `None` if there is none, or not enough evidence for one.
     pub fn finding(&self) -> Option<Finding> {
         self.found
     }
 
-    /// Number of boxes above the threshold so far.
+    /// Returns the number of boxes above the threshold so far.
     pub fn n_candidates(&self) -> usize {
         self.candidates.n_boxes
     }
 }
 
-/// Required property of the values of an output.
+/// Kind of values that a decoder expects in an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     /// Finite numbers.
@@ -204,7 +205,7 @@ mod tests {
         results
     }
 
-    /// The contradiction that a survey of these outputs reports.
+    /// Returns the contradiction that a survey of these outputs reports.
     fn survey(name: &str, outputs: &[Output<'_>]) -> Option<Finding> {
         surveyed(&*decoder(name, "threshold = 0.5"), outputs).survey.unwrap().finding()
     }
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn prior_offsets_are_not_valid_corners() {
-        // Offsets are around zero, so half of the corners are in the wrong order.
+        // Offsets are around zero. If they are read as corners, half of the corners are in the wrong order.
         let rows: Vec<f32> = (0..200)
             .flat_map(|n: u32| {
                 let at = |k: u32| ((n * 37 + k * 101) % 41) as f32 / 10.0 - 2.0;
@@ -289,7 +290,7 @@ mod tests {
         assert!(matches!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::Scores { max, .. }) if max > 2.0));
         rows.fill(f32::NAN);
         assert_eq!(survey("yolov5", &one(&[1, 126, 6], &rows)), Some(Finding::NotFinite));
-        // Class and score swapped.
+        // In these rows, class and score are swapped.
         let list: Vec<f32> = [3.0, 4.0, 20.0, 30.0, 17.0, 0.9].repeat(3);
         assert!(matches!(survey("yolov10", &one(&[1, 3, 6], &list)), Some(Finding::Scores { .. })));
     }

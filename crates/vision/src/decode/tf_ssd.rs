@@ -28,7 +28,7 @@ impl BoxScheme for TfSsd {
         let (width, height) = (input.width as f32, input.height as f32);
         let corners = outputs[found.boxes].data.chunks_exact(4);
         let rows = corners.zip(outputs[found.classes].data).zip(outputs[found.scores].data);
-        // The cast saturates: NaN gives 0, too large a number gives all rows.
+        // The cast saturates: NaN becomes 0 rows, and a number that is too large becomes all rows.
         let count = found.count.and_then(|count| outputs[count].data.first()).map_or(usize::MAX, |&count| count as usize);
         for (row_idx, ((corners, &class), &score)) in rows.take(count).enumerate() {
             let &[y_min, x_min, y_max, x_max] = corners else { unreachable!("chunks are of this length") };
@@ -53,7 +53,7 @@ impl BoxScheme for TfSsd {
     }
 }
 
-/// Classes and scores have the same shape and are identified by name.
+/// Finds the outputs. Classes and scores have the same shape, so their names identify them.
 fn find<P: Port>(outputs: &[P]) -> Result<Found> {
     let is_list = |shape: &[usize]| shape.len() == 2;
     let find = || {

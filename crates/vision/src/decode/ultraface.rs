@@ -13,7 +13,7 @@ pub(super) struct UltraFace;
 
 /// Indexes of the outputs with scores and boxes.
 enum Found {
-    /// Columns of background, face and box corners in each row.
+    /// One output. Each of its rows has the columns background, face, and box corners.
     Together(usize),
     Apart {
         scores: usize,
@@ -94,7 +94,7 @@ mod tests {
     const ROWS: [[f32; 6]; 6] = [
         [0.2, 0.8, 0.125, 0.25, 0.25, 0.5],
         [0.1, 0.9, 0.5, 0.5, 0.75, 0.625],
-        // IoU with the previous box: 7/8.
+        // The IoU of this box and the previous box is 7/8.
         [0.15, 0.85, 0.5, 0.5, 0.71875, 0.625],
         [0.3, 0.7, 0.0, 0.0, 0.1, 0.1],
         [0.0, 1.0, 0.5, 0.5, 0.5, 0.9],

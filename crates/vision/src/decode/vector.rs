@@ -92,7 +92,7 @@ impl Decoder for Embedding {
         classes::check(name, shape).map(|_| 0)
     }
 
-    /// The vector, optionally divided by its Euclidean length. A zero vector stays unchanged.
+    /// Adds the vector to the results, divided by its Euclidean length if `normalize` is true. A zero vector stays unchanged.
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;

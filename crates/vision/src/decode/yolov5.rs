@@ -23,7 +23,8 @@ impl BoxScheme for YoloV5 {
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
         let output = &outputs[find(outputs, input)?];
         for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
-            // The score is objectness times class score, and class scores are at most 1. So a low objectness rejects most rows here.
+            // The score is objectness times class score, and class scores are at most 1. So rows with a low objectness, which are
+            // most rows, are skipped without a look at their class scores.
             let objectness = row[4];
             if objectness.is_nan() || objectness <= score_min {
                 continue;

@@ -7,7 +7,8 @@ use crate::tensor::Result;
 
 /// Number of rows before the class scores: center and size.
 const N_LEADING: usize = 4;
-/// Number of columns processed together. Their best classes are computed with vector instructions, one output row after another.
+/// Number of columns that are processed together. The loop compares one output row of all these columns after another, so that
+/// the compiler uses vector instructions.
 const N_TOGETHER: usize = 64;
 
 /// Output `[1, 4 + classes, N]`.

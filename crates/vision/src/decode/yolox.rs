@@ -8,7 +8,7 @@ use crate::tensor::{Error, ErrorKind, Result};
 
 /// Strides in pixels, in the order of the grids in the output.
 const STRIDES: [u32; 3] = [8, 16, 32];
-/// Columns: x, y, width, height, objectness.
+/// Number of columns before the class scores: x, y, width, height, objectness.
 const N_LEADING: usize = 5;
 
 /// Output `[1, N, 5 + classes]`.
@@ -28,7 +28,8 @@ impl BoxScheme for Yolox {
             for (cell_idx, (row_idx, row)) in rows.by_ref().take(grid.n_cells()).enumerate() {
                 let (leading, class_scores) = row.split_at(N_LEADING);
                 let objectness = leading[4];
-                // The score is objectness times class score, and class scores are at most 1. So a low objectness rejects most cells here.
+                // The score is objectness times class score, and class scores are at most 1. So cells with a low objectness, which are
+                // most cells, are skipped without a look at their class scores.
                 if objectness.is_nan() || objectness <= score_min {
                     continue;
                 }
@@ -83,7 +84,7 @@ mod tests {
     use crate::decode::{Output, RawDetection};
     use crate::frame::{Rect, Size};
 
-    /// Grids of 8x4, 4x2 and 2x1 cells.
+    /// With this size, the three grids have 8x4, 4x2 and 2x1 cells.
     const INPUT: Size = Size::new(64, 32);
     const N_CELLS: usize = 42;
     const N_COLUMNS: usize = 7;
@@ -101,7 +102,8 @@ mod tests {
     fn cells_of_each_grid_are_at_their_positions() {
         #[derive(Debug)]
         struct Case(usize, (f32, f32), f32);
-        // Column 3, line 1 of 8 columns; column 2, line 1 of 4; column 1 of 2.
+        // The cells are column 3, line 1 of the grid with 8 columns; column 2, line 1 of the grid with 4 columns; and column 1 of
+        // the grid with 2 columns.
         for case in [Case(8 + 3, (28.0, 12.0), 8.0), Case(32 + 4 + 2, (40.0, 24.0), 16.0), Case(40 + 1, (48.0, 16.0), 32.0)] {
             let boxes = decode(&[(case.0, [0.5, 0.5, 2_f32.ln(), 0.0, 0.8, 0.25, 0.75])]);
             assert_eq!(boxes.len(), 1, "{case:?}");

@@ -9,7 +9,7 @@ use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
 const STRIDES: [u32; 3] = [8, 16, 32];
-/// Number of values of five points, x and y each.
+/// Number of values of the five keypoints, which have x and y each.
 const N_KEYPOINT_COLUMNS: usize = 10;
 
 /// Outputs per grid: `[1, n, 1]` twice (class score and objectness, in any order, because their product is used), `[1, n, 4]` and

@@ -42,7 +42,7 @@ impl PixelFormat {
         Self::Gray8,
     ];
 
-    /// GStreamer's name of the format in caps.
+    /// Returns GStreamer's name of the format in caps.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nv12 => "NV12",
@@ -59,12 +59,12 @@ impl PixelFormat {
         }
     }
 
-    /// The format with this GStreamer name.
+    /// Returns the format with this GStreamer name; `None` if the format is not supported.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Number of planes.
+    /// Returns the number of planes.
     pub const fn n_planes(self) -> usize {
         match self {
             Self::Nv12 | Self::P010 => 2,
@@ -73,7 +73,7 @@ impl PixelFormat {
         }
     }
 
-    /// Distance of adjacent pixels in plane 0, in bytes.
+    /// Returns the distance of adjacent pixels in plane 0, in bytes.
     pub const fn pixel_bytes(self) -> usize {
         match self {
             Self::Nv12 | Self::I420 | Self::Gray8 => 1,
@@ -83,7 +83,7 @@ impl PixelFormat {
         }
     }
 
-    /// Offsets of red, green and blue in a pixel, in bytes. `None` for YUV and gray formats.
+    /// Returns the offsets of red, green and blue in a pixel, in bytes. `None` for YUV and gray formats.
     pub const fn rgb_offsets(self) -> Option<[usize; 3]> {
         match self {
             Self::Rgb | Self::Rgbx | Self::Rgba => Some([0, 1, 2]),
@@ -102,7 +102,7 @@ impl PixelFormat {
         matches!(self, Self::Nv12 | Self::P010)
     }
 
-    /// Element type of a sample in memory.
+    /// Returns the element type of a sample in memory.
     pub const fn element(self) -> ElementType {
         match self.depth() {
             8 => ElementType::U8,
@@ -110,7 +110,7 @@ impl PixelFormat {
         }
     }
 
-    /// Number of bits of a sample.
+    /// Returns the number of bits of a sample.
     pub const fn depth(self) -> u32 {
         match self {
             Self::P010 | Self::I420Ten => 10,
@@ -118,7 +118,7 @@ impl PixelFormat {
         }
     }
 
-    /// Number of unused bits below the sample.
+    /// Returns the number of unused bits below the bits of the sample.
     pub const fn n_low_bits(self) -> u32 {
         match self {
             Self::P010 => 6,
@@ -126,7 +126,8 @@ impl PixelFormat {
         }
     }
 
-    /// Shape of a plane: `[rows, columns]` or `[rows, columns, channels]`. Chroma of an odd size is rounded up.
+    /// Returns the shape of a plane: `[rows, columns]` or `[rows, columns, channels]`. If the width or height is odd, half of it
+    /// is rounded up for chroma planes.
     pub fn plane_shape(self, plane_idx: usize, size: Size) -> Shape {
         let (width, height) = (size.width as usize, size.height as usize);
         match (self, plane_idx) {
@@ -155,7 +156,7 @@ pub enum ColorMatrix {
 }
 
 impl ColorMatrix {
-    /// Weights of red and blue in luma, `(Kr, Kb)`. Sources: ITU-R BT.601-7, BT.709-6, BT.2020-2.
+    /// Returns the weights of red and blue in luma, `(Kr, Kb)`. Sources: ITU-R BT.601-7, BT.709-6, BT.2020-2.
     pub const fn kr_kb(self) -> (f32, f32) {
         match self {
             Self::Bt601 => (0.299, 0.114),
@@ -165,24 +166,24 @@ impl ColorMatrix {
     }
 }
 
-/// Range of sample values between black and white.
+/// Range of sample values from black to white.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ColorRange {
-    /// Luma 16 to 235, chroma 16 to 240. Scaled by a power of two for more than 8 bits.
+    /// Luma 16 to 235, chroma 16 to 240. For samples of more than 8 bits, these values are multiplied by a power of two.
     #[default]
     Limited,
-    /// 0 to 255, or to the maximum for more than 8 bits.
+    /// 0 to 255. For samples of more than 8 bits, 0 to the largest sample.
     Full,
 }
 
-/// Color matrix and range of a frame. No effect for RGB formats.
+/// Color matrix and range of a frame. Has no effect if the format is RGB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Colorimetry {
     pub matrix: ColorMatrix,
     pub range: ColorRange,
 }
 
-/// Conversion of samples as stored: `r = y * (Y - y_offset) + r_v * (V - c_offset)`, and so on.
+/// Coefficients of the conversion of stored samples to colors: `r = y * (Y - y_offset) + r_v * (V - c_offset)`, and so on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct YuvCoefficients {
     pub y_offset: i32,
@@ -195,7 +196,7 @@ pub struct YuvCoefficients {
 }
 
 impl Colorimetry {
-    /// Coefficients that convert samples of `format` to red, green and blue in 0..=255.
+    /// Returns the coefficients that convert samples of `format` to red, green and blue in 0..=255.
     pub fn yuv_coefficients(self, format: PixelFormat) -> YuvCoefficients {
         let (kr, kb) = self.matrix.kr_kb();
         let kg = 1.0 - kr - kb;

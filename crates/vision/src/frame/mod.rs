@@ -33,16 +33,16 @@ pub struct Frame {
     size: Size,
     colorimetry: Colorimetry,
     planes: [Option<Tensor>; MAX_PLANES],
-    /// Offset of the region within the first chroma sample, in pixels.
+    /// Offset of the region within its first chroma sample, in pixels per axis.
     chroma_phase: (u32, u32),
 }
 
 /// Position of a plane in the memory of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlanePlace {
-    /// Offset of the first row.
+    /// Offset of the first row of the plane in the memory.
     pub offset_bytes: usize,
-    /// Distance of adjacent rows.
+    /// Distance of adjacent rows of the plane.
     pub row_stride_bytes: usize,
 }
 
@@ -106,7 +106,7 @@ impl Frame {
         Ok(Self { format, size, colorimetry, planes, chroma_phase: (0, 0) })
     }
 
-    /// Creates a frame of an RGB or gray format (full range) from contiguous bytes. Copies the bytes.
+    /// Creates a frame of an RGB or gray format from contiguous bytes. Copies the bytes. Gray has the full range.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the format has several planes or the number of bytes does not match.
@@ -126,39 +126,40 @@ impl Frame {
         Ok(())
     }
 
-    /// Pixel format.
+    /// Returns the pixel format.
     pub fn format(&self) -> PixelFormat {
         self.format
     }
 
-    /// Width and height in pixels.
+    /// Returns the width and height in pixels.
     pub fn size(&self) -> Size {
         self.size
     }
 
-    /// Color matrix and range.
+    /// Returns the color matrix and range.
     pub fn colorimetry(&self) -> Colorimetry {
         self.colorimetry
     }
 
-    /// The planes, in the order of the format. A chroma plane of a region contains every sample that the region touches.
+    /// Returns the planes, in the order of the format. A chroma plane of a region contains every sample that the region touches.
     pub fn planes(&self) -> impl Iterator<Item = &Tensor> {
         self.planes.iter().flatten()
     }
 
-    /// Kind of memory that holds the planes. If planes are in different kinds, the kind that is least accessible to the host.
+    /// Returns the kind of memory that holds the planes. If the planes are in different kinds of memory, returns the kind that is
+    /// least accessible to the host.
     pub fn memory_kind(&self) -> MemoryKind {
         self.planes().map(Tensor::memory_kind).max().unwrap_or(MemoryKind::Host)
     }
 
-    /// Offset of the region within its first chroma sample, in pixels: 0 or 1 per axis.
+    /// Returns the offset of the region within its first chroma sample, in pixels: 0 or 1 per axis.
     pub fn chroma_phase(&self) -> (u32, u32) {
         self.chroma_phase
     }
 }
 
 impl PixelFormat {
-    /// Layout of a plane with the given row stride.
+    /// Returns the layout of a plane with the given row stride.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if the stride is shorter than a row or not a multiple of the sample size.

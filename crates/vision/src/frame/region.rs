@@ -6,8 +6,8 @@ use crate::tensor::{Error, ErrorKind, Result};
 impl Frame {
     /// Creates a region of this frame. The region shares the frame's memory; nothing is copied or allocated.
     ///
-    /// `rect` is kept exactly, even at odd positions of a subsampled format. The chroma planes then contain whole samples, and
-    /// [`Frame::chroma_phase`] is the offset of the region in the first sample.
+    /// The region covers exactly `rect`, even at odd positions of a subsampled format. The chroma planes then contain whole
+    /// samples, and [`Frame::chroma_phase`] is the offset of the region in the first sample.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`] if `rect` is empty or not inside the frame.

@@ -4,7 +4,7 @@ use super::*;
 use crate::frame::{ColorMatrix, ColorRange, Colorimetry, PixelFormat, PixelRect, PlanePlace, Rect};
 use crate::tensor::{Memory, Tensor};
 
-/// Pseudorandom numbers (xorshift64), equal on all platforms.
+/// A generator of pseudorandom numbers (xorshift64), which are equal on all platforms.
 struct Random(u64);
 
 impl Random {
@@ -56,7 +56,7 @@ fn reference_color(image: &Image, x: usize, y: usize, round: bool, gray: bool) -
         f64::from(image.bytes[place.offset_bytes + row * place.row_stride_bytes + column])
     };
     let format = image.frame.format();
-    // Convert 10-bit samples to the range of 8-bit samples. The results are multiples of 1/4.
+    // Divide 10-bit samples by 4, so that they have the range of 8-bit samples. The results are multiples of 1/4.
     let sample = |plane: usize, row: usize, column: usize| match format {
         PixelFormat::P010 => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 256.0,
         PixelFormat::I420Ten => (byte(plane, row, 2 * column) + 256.0 * byte(plane, row, 2 * column + 1)) / 4.0,
@@ -153,7 +153,7 @@ fn reference_value(preprocess: &Preprocess, image: &Image, rect: PixelRect, inpu
             };
             interpolate(&rows, &|row| interpolate(&columns, &|column| sample(column, row)))
         } else if round {
-            // Weights have 11 fraction bits; row sums keep 7 of them. See `resize::InterpolateInteger`.
+            // Weights have 11 fraction bits, and the sums of a row keep 7 of these bits. See `resize::InterpolateInteger`.
             let steps = |weight: f64| (weight * 2048.0).round_ties_even() as u64;
             let whole = |column: f64, row: f64| sample(column, row) as u64;
             let line = |row: f64| whole(sx.floor(), row) * (2048 - steps(fx)) + whole(sx.floor() + 1.0, row) * steps(fx);
@@ -205,7 +205,7 @@ fn input_shape(preprocess: &Preprocess, n_rows: usize, size: Size) -> [usize; 4]
     }
 }
 
-/// Maximum error, as a fraction of the range, due to quantized weights or factors.
+/// Returns the maximum error due to quantized weights or factors, as a fraction of the value range.
 fn step_off(preprocess: &Preprocess, format: PixelFormat) -> f64 {
     let has_steps = preprocess.rounding == Rounding::Exact && format.depth() == 8;
     if has_steps && format.is_subsampled() {
@@ -367,7 +367,7 @@ fn boxes_map_from_input_to_image() {
     assert_eq!(frame_from_input.apply(in_input), Rect { x: 1.0, y: 1.0, width: 2.0, height: 1.0 });
 }
 
-/// The expected image is rotated pixel by pixel before preprocessing.
+/// The expected result comes from an image that the test rotates pixel by pixel before preprocessing.
 #[test]
 fn rotation_equals_preprocessing_a_rotated_image() {
     let (width, height) = (13_u32, 7_u32);
@@ -400,7 +400,8 @@ fn rotation_equals_preprocessing_a_rotated_image() {
                 let (expected, turned_from_input) = fill(&before, &turned);
                 let (got, frame_from_input) = fill(&Preprocess { rotation, ..before }, &frame);
                 let worst = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
-                // In the rotated image, the weights of the other axis are rounded.
+                // The implementation rounds the horizontal weights. In the rotated image, these are the weights of the other
+                // axis.
                 assert!(worst < 255.0 / 32768.0 + 1e-3, "{rotation:?}, {resize:?}: {worst}");
                 // A box corner in the rotated image maps to a corner in the frame.
                 let in_turned = turned_from_input.apply(Rect { x: 1.0, y: 2.0, width: 3.0, height: 1.5 });

@@ -6,7 +6,8 @@
 //! All backends give the same bits:
 //!
 //! - No kernel changes the order of operations that round.
-//! - A multiplication and an addition are fused only if the product is exact, see `color::Yuv`.
+//! - A multiplication and an addition are fused only if the product is exact, so that the fused result is the same; see
+//!   `color::Yuv`.
 //! - Integer kernels use values that single precision represents exactly, see `resize::FINE_STEPS` and `store::Normalizer::of_steps`.
 
 #[cfg(target_arch = "x86_64")]
@@ -17,7 +18,7 @@ use super::pairs::{PairWindows, PixelPairs};
 use super::sample::{LANES, Windows};
 use super::yuv::{YuvSource, YuvWindows};
 
-/// A SIMD backend: a set of CPU features that preprocessing is compiled for.
+/// A SIMD backend: a set of CPU features for which preprocessing is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SimdBackend {
@@ -65,13 +66,14 @@ pub(super) trait Kernel {
     fn run(self, arithmetic: impl Arithmetic);
 }
 
-/// Multiply-add of a backend.
+/// The operation multiply-add as a backend executes it.
 pub(super) trait Arithmetic: Copy {
-    /// `a * b + c`. Product and sum must be exact in single precision, so that all implementations give the same bits.
+    /// Returns `a * b + c`. The caller guarantees that product and sum are exact in single precision. So all implementations give
+    /// the same bits.
     fn multiply_add(self, a: f32, b: f32, c: f32) -> f32;
 }
 
-/// Separate multiplication and addition.
+/// Multiplies and adds with two separate instructions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Separate;
 
@@ -82,7 +84,7 @@ impl Arithmetic for Separate {
     }
 }
 
-/// Fused multiply-add; fast only with hardware support.
+/// Multiplies and adds with one fused instruction. Without hardware support for this instruction, it is slow.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "used on x86-64 only"))]
 struct Fused;
@@ -95,7 +97,7 @@ impl Arithmetic for Fused {
 }
 
 impl Simd {
-    /// The fastest backend of this processor.
+    /// Returns the fastest backend of this processor.
     pub(super) fn fastest() -> Self {
         let available = SimdBackend::ALL.into_iter().rev().find(|backend| backend.is_available());
         Self(available.unwrap_or(SimdBackend::Portable))
@@ -120,20 +122,20 @@ impl Simd {
         }
     }
 
-    /// Prefetches the start of `bytes`, which will be read sequentially.
+    /// Prefetches the start of `bytes`. Call this before the bytes are read sequentially.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn prefetch(self, bytes: &[u8]) {
         #[cfg(target_arch = "x86_64")]
         x86::prefetch(bytes);
     }
 
-    /// The backend.
+    /// Returns the backend.
     pub(super) fn backend(self) -> SimdBackend {
         self.0
     }
 
-    /// Samples a row with permute instructions. `windows` was prepared for this backend. `offsets` are the offsets of the components;
-    /// `target` has blocks of `block_bytes`.
+    /// Samples a row with permute instructions. `windows` must be prepared for this backend. `offsets` are the byte offsets of the
+    /// components in a pixel. `target` has blocks of `block_bytes` bytes.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn pick_windows(self, windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
         match self.0 {
@@ -148,7 +150,7 @@ impl Simd {
         }
     }
 
-    /// Interpolates a row of packed RGB bytes into one row per color, with windows. AVX-512 only.
+    /// Interpolates a row of packed RGB bytes into one row per color, with windows. Requires the backend AVX-512.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn interpolate_windows(self, windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
@@ -160,7 +162,8 @@ impl Simd {
         }
     }
 
-    /// Like [`Simd::interpolate_windows`], but pixel by pixel. AVX2 and AVX-512 only.
+    /// Like [`Simd::interpolate_windows`], but with one load for the two pixels of each column. Requires the backend AVX2 or
+    /// AVX-512.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn interpolate_pixels(self, pixels: &PixelPairs, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
         match self.0 {
@@ -172,7 +175,8 @@ impl Simd {
         }
     }
 
-    /// Converts and interpolates `R` rows of luma that share chroma. Each of them becomes one row per color. AVX-512 only.
+    /// Converts and interpolates `R` luma rows that share chroma. Each luma row results in one row per color. Requires the
+    /// backend AVX-512.
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "used on x86-64 only"))]
     pub(super) fn interpolate_yuv<const R: usize>(
         self,

@@ -29,8 +29,9 @@ pub(super) fn run_avx512(kernel: impl Kernel) {
     kernel.run(Fused);
 }
 
-/// Samples a row with `pshufb`, in registers and windows of 16 bytes. `pshufb` writes zero where the highest bit of the control is set.
-/// `offsets` are the offsets of the components. Each component has two pieces in a block of `block_bytes`; `sample::Grid` defines pieces.
+/// Samples a row with `pshufb`. Registers and windows have 16 bytes. `pshufb` writes zero where the highest bit of the control is set.
+/// `offsets` are the byte offsets of the components in a pixel. Each component has two pieces in a block of `block_bytes` bytes;
+/// `sample::Grid` defines pieces.
 #[target_feature(enable = "avx2")]
 pub(super) fn pick_avx2(windows: &Windows, offsets: &[usize], row: &[u8], target: &mut [u8], block_bytes: usize) {
     // Each register has 8 bytes of both pieces of a component.
@@ -109,8 +110,8 @@ pub(super) fn pick_avx512(windows: &Windows, row: &[u8], target: &mut [u8]) {
     }
 }
 
-/// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves one component of both pixels of each column to the lower bytes of words.
-/// `vpmaddwd` multiplies them by their weights and adds the two products.
+/// Implements [`super::Simd::interpolate_windows`]. `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves one component of both
+/// pixels of each column to the lower bytes of words. `vpmaddwd` multiplies the two values by their weights and adds the products.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn interpolate_windows_avx512(windows: &PairWindows, weights: &[Weights], row: &[u8], rows: [&mut [[f32; LANES]]; 3]) {
     match windows.window_bytes() {
@@ -150,8 +151,9 @@ fn interpolate_of_windows<const W: usize>(
     }
 }
 
-/// `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves a sample of each column to the lowest byte of a double word. The double
-/// words are converted to `f32`. The contribution of chroma is computed once for all rows.
+/// Implements [`super::Simd::interpolate_yuv`]. `vpermb` (windows of 64 bytes) or `vpermi2b` (128 bytes) moves a sample of each column to
+/// the lowest byte of a double word. The double words are converted to `f32`. The contribution of chroma is computed once for all `R`
+/// rows.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
 pub(super) fn interpolate_yuv_avx512<const R: usize>(
     factors: &YuvFactors,
@@ -160,7 +162,8 @@ pub(super) fn interpolate_yuv_avx512<const R: usize>(
     source: YuvSource<'_, R>,
     rows: [[&mut [[f32; LANES]]; 3]; R],
 ) {
-    // Hides the constant from the compiler, which otherwise adds a masking instruction.
+    // Hide the constant from the compiler. Otherwise, the compiler replaces the masked permutation by a permutation and a
+    // separate masking instruction.
     let lowest_bytes = black_box(LOWEST_BYTES);
     match windows.window_bytes {
         64 => interpolate_yuv_of_windows::<R, 64>(factors, windows, weights, source, rows, |control, window| {
@@ -192,7 +195,7 @@ fn interpolate_yuv_of_windows<const R: usize, const W: usize>(
         [factors.y, factors.r_v, factors.g_u, factors.g_v, factors.b_u].map(|factor| _mm512_set1_ps(factor));
     let [r_zero, g_zero, b_zero] = factors.zero.map(|zero| _mm512_set1_ps(zero));
     let max = _mm512_castps_si512(_mm512_set1_ps(255.0));
-    // Clamps as `color::bounded` does.
+    // Clamps colors to 0..=255 by integer comparisons, as `color::bounded` does.
     let bounded = |color: __m512| {
         let color = _mm512_max_epi32(_mm512_castps_si512(color), _mm512_setzero_si512());
         _mm512_castsi512_ps(_mm512_min_epi32(color, max))
@@ -200,7 +203,8 @@ fn interpolate_yuv_of_windows<const R: usize, const W: usize>(
     let blocks = windows.luma.blocks().zip(windows.chroma.blocks()).zip(weights).enumerate();
     for (block_idx, (((y_begin, y_controls), (begin, controls)), weights)) in blocks {
         let weights = load_f32s_16(weights);
-        // Each step runs for all values before the next step, which gives the processor independent instructions.
+        // Execute each step for all values before the next step. The instructions of a step are independent, so the processor can
+        // execute them in parallel.
         let (u, v) = (window(source.u, begin), window(source.v, begin));
         let (u, v) = ([pick(&controls[0], u), pick(&controls[1], u)], [pick(&controls[0], v), pick(&controls[1], v)]);
         let (u, v) = (u.map(|u| _mm512_cvtepi32_ps(u)), v.map(|v| _mm512_cvtepi32_ps(v)));
@@ -244,8 +248,8 @@ fn interpolate_yuv_of_windows<const R: usize, const W: usize>(
     }
 }
 
-/// Loads the pixels of two columns into a register and selects the pairs of each component with `pshufb`. `vpmaddwd` multiplies them by
-/// their weights and adds the two products.
+/// Implements [`super::Simd::interpolate_pixels`]. Loads the pixels of two columns into a register and selects the two values of each
+/// component with `pshufb`. `vpmaddwd` multiplies the two values by their weights and adds the products.
 #[target_feature(enable = "avx2")]
 pub(super) fn interpolate_pixels_avx2(
     pixels: &PixelPairs,
@@ -264,7 +268,8 @@ pub(super) fn interpolate_pixels_avx2(
         let [first, second, third] = interpolated;
         for ((begins, weights), ((first, second), third)) in halves.zip(first.iter_mut().zip(second).zip(third)) {
             let pairs_of = |idx: usize| {
-                // SAFETY: by the assertion, at least 8 bytes of the row follow each offset, and the read needs no alignment.
+                // SAFETY: the assertion above guarantees that the row has at least 8 bytes from each offset on. The read needs no
+                // alignment.
                 let load = |begin: u32| i64::from_le(unsafe { row.as_ptr().add(begin as usize).cast::<i64>().read_unaligned() });
                 _mm_shuffle_epi8(_mm_set_epi64x(load(begins[idx + 1]), load(begins[idx])), control)
             };
@@ -285,12 +290,13 @@ pub(super) fn prefetch(bytes: &[u8]) {
     const LINE_BYTES: usize = 64;
     const N_LINES: usize = 4;
     for line in bytes.chunks(LINE_BYTES).take(N_LINES) {
-        // SAFETY: every x86-64 processor has this instruction, and it has no visible effect.
+        // SAFETY: the instruction requires SSE, which every x86-64 processor has. It is valid for any address, because it only
+        // loads the cache.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
 }
 
-/// Number of pieces of a block: two per component, rounded up to a power of two.
+/// Returns the number of pieces of a block: two per component, rounded up to a power of two.
 fn n_pieces(offsets: &[usize]) -> usize {
     (2 * offsets.len()).next_power_of_two()
 }
