@@ -1,7 +1,7 @@
-//! Code that the devices of run-time loaded engines share. It passes the tensors of a run to an engine, and a compiled model to the
-//! runtime. These engines take pointers to dense memory, and return errors as text.
+//! Code that the devices share. It passes the tensors of a run to an engine, and a compiled model to the runtime. The engines take pointers
+//! to dense memory, and return errors as text.
 //!
-//! This module calls no engine, so it has no `unsafe`. Each device creates and uses its engine's values itself.
+//! This module calls no engine, so it has no `unsafe` code. Each device creates and uses the objects of its engine itself.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::runtime::io::DeviceIo;
 use crate::runtime::{Error, ErrorKind, Ignored, ModelInfo, ModelSource, Result};
 use crate::tensor::{ElementType, Shape, Tensor};
 
-/// The result of an engine call. The error is the engine's message.
+/// The result of an engine call. The error is the message of the engine.
 pub type EngineResult<T> = Result<T, String>;
 
 /// Converts text to a C string for an engine.
@@ -23,7 +23,7 @@ pub fn c_string(text: &str) -> EngineResult<CString> {
     CString::new(text).map_err(|_| format!("the text `{}` contains a zero byte, which engines do not accept", text.escape_debug()))
 }
 
-/// Shortens an engine's message and puts it on one line. Some engines print the whole model.
+/// Shortens an engine's message and puts it on one line, because some engines print the whole model.
 pub fn one_line(message: &str) -> String {
     const MAX_CHARACTERS: usize = 1000;
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -33,24 +33,24 @@ pub fn one_line(message: &str) -> String {
     }
 }
 
-/// Makes the error of a run from the engine's message.
+/// Returns a function that converts an engine's message to the error of a run.
 pub fn device_error(device: &str) -> impl Fn(String) -> Error {
     move |message| Error::new(ErrorKind::Device, format!("device {device}: {message}"))
 }
 
-/// The error for a model that the engine refused.
+/// Returns the error for a model that the engine refused.
 pub fn refused(device: &str, source: &ModelSource, why: &str) -> Error {
     Error::new(ErrorKind::Model, format!("device {device} cannot run `{source}`: {why}"))
 }
 
-/// The error for a source that a device cannot read at all.
+/// Returns the error for a source that a device cannot read at all.
 pub fn no_source(device: &str, source: &ModelSource) -> Error {
     let what = if *source == ModelSource::Ports { "this model has only ports and no file" } else { "the device cannot access this model" };
     Error::new(ErrorKind::Unsupported, format!("device {device} needs a model file, or the bytes of a model file; {what}: `{source}`"))
 }
 
-/// The file ending of a model that is certainly not ONNX, so that errors can name that format. A file is recognized by its ending, a model
-/// in memory by its first bytes.
+/// If a model is certainly not ONNX, returns the file ending of its format, so that errors can name this format. The format of a file is
+/// recognized by its ending, the format of a model in memory by its first bytes.
 pub fn other_format(source: &ModelSource) -> Option<&'static str> {
     const ENDINGS: [&str; 6] = [IR, "ort", "tflite", "pb", "pdmodel", "gguf"];
     match source {
@@ -60,7 +60,7 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
         }
         ModelSource::Bytes(bytes) => {
             let bytes = bytes.model().trim_ascii_start();
-            // XML text may begin with a byte order mark.
+            // The XML text of an IR may begin with a byte order mark.
             let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
             match bytes.get(4..8) {
                 _ if text.starts_with(b"<") => Some(IR),
@@ -77,7 +77,7 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
 /// The file ending of OpenVINO IR.
 pub const IR: &str = "xml";
 
-/// Checks that the file still has as many inputs as when the caller read it.
+/// Checks that the model file still has as many inputs as when the caller read it. `read` is what the caller read.
 ///
 /// # Errors
 /// Returns an error if the number of inputs has changed.
@@ -91,10 +91,10 @@ pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> EngineResult<()> {
 
 /// A compiled model of an engine. Its requests share it.
 pub trait EngineModel: Send + Sync + 'static {
-    /// The name of the device.
+    /// Returns the name of the device.
     fn device(&self) -> &str;
 
-    /// The ports that the engine reports after compilation.
+    /// Returns the ports that the engine reports after compilation.
     fn info(&self) -> &ModelInfo;
 
     /// Creates an inference request of the engine.
@@ -104,7 +104,7 @@ pub trait EngineModel: Send + Sync + 'static {
     fn create_request(self: Arc<Self>) -> EngineResult<Box<dyn DeviceRequest>>;
 }
 
-/// A compiled model, with the steps in which the runtime runs it.
+/// A compiled model as the runtime uses it: the engine's model and the steps of a run.
 pub struct Compiled<M> {
     /// The engine's model.
     pub model: Arc<M>,
@@ -143,10 +143,10 @@ impl<M: EngineModel> DeviceModel for Compiled<M> {
     }
 }
 
-/// Checks that the caller set each input of dynamic shape. An empty tensor that the caller set is accepted.
+/// Checks that the caller set each input of dynamic shape. An input that the caller set to an empty tensor is accepted.
 ///
 /// # Errors
-/// Returns `Tensor` if an input is empty because it was never set.
+/// Returns `Tensor` if an input of dynamic shape was never set.
 pub fn check_inputs(info: &ModelInfo, io: &DeviceIo<'_>) -> Result<()> {
     for (input_idx, port) in info.inputs.iter().enumerate() {
         let shape = io.input(input_idx).layout().shape();
@@ -157,23 +157,23 @@ pub fn check_inputs(info: &ModelInfo, io: &DeviceIo<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Dense memory that an engine reads or writes, and the tensor in it.
+/// Dense memory that an engine reads or writes, with the shape and type of the tensor in it.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
     /// The first byte.
     pub ptr: *mut u8,
     /// The length in bytes.
     pub n_bytes: usize,
-    /// The shape of the tensor in it.
+    /// The shape of the tensor in this memory.
     pub shape: Shape,
-    /// The type of its elements.
+    /// The type of the tensor's elements.
     pub element: ElementType,
 }
 
-/// The engine's object for one input or output of a request, such as an `OrtValue`. It refers to the memory of the run's tensor, and is
-/// reused while address and shape stay the same. If the tensor has gaps, it refers to a dense copy.
+/// The engine's object for one input or output of a request, such as an `OrtValue`. It refers to the memory of the run's tensor. Later runs
+/// use the same object as long as address and shape stay the same. If the tensor has gaps, the object refers to a dense copy.
 pub struct BoundValue<V> {
-    /// Address, shape and value of the last run.
+    /// The object of the latest run, with the address and shape for which it was created.
     over: Option<(usize, Shape, V)>,
     dense: Option<Tensor>,
 }
@@ -185,13 +185,13 @@ impl<V> Default for BoundValue<V> {
 }
 
 impl<V> BoundValue<V> {
-    /// Creates `n_values` empty values.
+    /// Creates `n_values` entries without an object.
     pub fn list(n_values: usize) -> Vec<Self> {
         (0..n_values).map(|_| Self::default()).collect()
     }
 
-    /// The engine's value for an input. `make` creates a new value if the value of the last run does not fit. The memory is valid until the
-    /// run ends. The engine must only read it, although the engines' functions take mutable pointers.
+    /// Returns the engine's object for an input. If the object of the latest run does not fit, calls `make` to create a new one. The memory
+    /// is valid until the run ends. The engine must only read it, although the functions of engines take mutable pointers.
     ///
     /// # Errors
     /// Returns the error of `make`, or the tensor's error if a dense copy cannot be allocated.
@@ -210,10 +210,11 @@ impl<V> BoundValue<V> {
         self.over(&extent, make)
     }
 
-    /// The engine's value for an output of this shape; see [`BoundValue::input`]. [`BoundValue::finish`] must be called after the run.
+    /// Returns the engine's object for an output of this shape; see [`BoundValue::input`]. [`BoundValue::finish`] must be called after the
+    /// run.
     ///
     /// # Errors
-    /// The errors of [`BoundValue::input`] and [`DeviceIo::output`].
+    /// Returns the errors of [`BoundValue::input`] and [`DeviceIo::output`].
     pub fn output(
         &mut self,
         io: &mut DeviceIo<'_>,
@@ -235,10 +236,11 @@ impl<V> BoundValue<V> {
         self.over(&extent, make)
     }
 
-    /// If the output's tensor has gaps, the engine wrote to a dense buffer: copies the output from that buffer into the tensor.
+    /// Must be called after a run. If the output's tensor has gaps, the engine wrote to a dense copy: copies the values from it into the
+    /// tensor.
     ///
     /// # Errors
-    /// The errors of [`DeviceIo::output`].
+    /// Returns the errors of [`DeviceIo::output`].
     pub fn finish(&self, io: &mut DeviceIo<'_>, output_idx: usize) -> Result<()> {
         if let Some(dense) = &self.dense {
             io.output(output_idx, &dense.shape())?.copy_all_from_dense(dense.bytes()?.extent())?;

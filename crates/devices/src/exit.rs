@@ -1,4 +1,4 @@
-//! Delays the exit of the process until calls into engines return, and prevents further calls.
+//! Makes the exit of the process wait until calls into engines return, and prevents further calls.
 //!
 //! When a process exits, the destructors of its libraries run on the thread that called `exit`, while all other threads keep running. A
 //! thread inside an engine would then use destroyed objects and most often crash. So each call into an engine holds an [`Inside`], and an
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::{Error, ErrorKind, Result};
 
-/// The number of calls inside engines, and whether the process is exiting.
+/// The number of calls that are inside engines, and a flag that says that the process is exiting.
 static CALLS: Calls = Calls::new();
-/// Maximum time for which an exit waits. It equals the time that dropping a request waits for its run.
+/// Maximum time for which an exit waits. It equals the default time for which the drop of a request waits for its run.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum number of registered exit handlers. Each loaded model may register a handler, which takes a few bytes, so the limit bounds this
-/// memory.
+/// Maximum number of exit handlers that are registered. A handler is registered for each loaded model and takes a few bytes, so this limit
+/// bounds their memory.
 const MAX_HANDLERS: usize = 1000;
 
 /// A guard for a call into an engine. While it exists, the exit of the process waits.
@@ -35,8 +35,8 @@ pub fn try_enter() -> Result<Inside<'static>> {
     enter().ok_or_else(|| Error::new(ErrorKind::Stopped, "the process is exiting; no more calls into engines are possible"))
 }
 
-/// Registers an exit handler that waits for calls inside engines. Call it after each call that may have loaded a library or registered
-/// destructors. Handlers run in reverse order of registration, so this handler runs before those destructors.
+/// Registers an exit handler that waits for calls inside engines. Must be called after each call that may have loaded a library or
+/// registered destructors. Exit handlers run in reverse order of registration, so this handler runs before those destructors.
 pub fn guard() {
     unsafe extern "C" {
         safe fn atexit(handler: extern "C" fn()) -> c_int;
@@ -63,13 +63,14 @@ impl Calls {
 
     fn enter(&self) -> Option<Inside<'_>> {
         let inside = Inside(self);
-        // This code increments the counter and reads the flag in one step. `close` sets the flag and reads the counter in one step. So either
-        // this call sees the flag, or `close` sees this call.
+        // `fetch_add` increments the counter and reads the flag in one step. `close` sets the flag and reads the counter in one step. So
+        // either this call sees the flag, or `close` sees the incremented counter.
         let before = self.0.fetch_add(1, Ordering::SeqCst);
         (before & Self::CLOSED == 0).then_some(inside)
     }
 
-    /// Prevents further calls, waits for the current ones, and returns whether all of them have returned.
+    /// Prevents further calls, waits for the calls that are in progress, at most for `patience`, and returns whether all of them have
+    /// returned.
     fn close(&self, patience: Duration) -> bool {
         let begin = Instant::now();
         let mut calls = self.0.fetch_or(Self::CLOSED, Ordering::SeqCst) & !Self::CLOSED;

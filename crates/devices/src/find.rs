@@ -10,8 +10,8 @@
 //! 6. the packages of a `python3` that is a script of a version manager. Such a script must be run to find its packages, which can take
 //!    longer than loading an engine, so it is last.
 //!
-//! A library that cannot be used is logged as a warning, and the search continues. But if the engine's own variable is set, only the
-//! library that it names is tried.
+//! If a library cannot be used, the search logs a warning and continues. But if the engine's own variable is set, only the library that it
+//! names is tried.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ pub struct Wanted {
     pub engine: &'static str,
     /// The environment variable that names the library or its folder.
     pub variable: &'static str,
-    /// The file name without a version. The name of the installed file may continue with a version.
+    /// The file name without a version. An installed file may have a version after this name.
     pub file: &'static str,
     /// Returns the folders that the engine's other variables and its installers name.
     pub folders: fn() -> Vec<PathBuf>,
@@ -62,7 +62,7 @@ impl Wanted {
             let candidates = if named.is_dir() { versions_in(&named, self.file) } else { vec![named.clone()] };
             let mut refused = format!("there is no `{}` in `{}`", self.file, named.display());
             for path in candidates {
-                // The path is a plain name, without a folder: the loader searches for it.
+                // The variable has a plain name without a folder, so the loader searches for the library.
                 let is_name = path.components().count() == 1 && !path.exists();
                 match if is_name { open(&path) } else { try_open(&path) } {
                     Ok(opened) if is_name => return Ok((opened, loaded_path(&named.to_string_lossy()).unwrap_or(path))),
@@ -99,7 +99,7 @@ impl Wanted {
                 looked_in.push(folder);
             }
             if place == "the system's folders" {
-                // The loader's cache may know the library although no searched folder contains it, so pass the loader the file name alone.
+                // The loader's cache may list the library in a folder that was not searched above. So pass the loader only the file name.
                 let name = Path::new(self.file);
                 if let Ok(opened) = open(name) {
                     return Ok((opened, loaded_path(self.file).unwrap_or_else(|| name.to_owned())));
@@ -128,7 +128,7 @@ impl Wanted {
 /// # Safety
 /// The initializers of the library and of its dependencies must be safe to run in this process.
 pub unsafe fn load(path: &Path) -> Result<&'static Library, String> {
-    // SAFETY: the caller guarantees that the initializers are safe to run. The library is never unloaded, so its code stays valid.
+    // SAFETY: the caller guarantees that the initializers are safe to run. The library is leaked below, so its code stays valid.
     let library = unsafe { Library::new(path) }.map_err(|error| innermost(&error))?;
     Ok(Box::leak(Box::new(library)))
 }
@@ -141,12 +141,12 @@ fn innermost(error: &dyn std::error::Error) -> String {
     said.to_string()
 }
 
-/// The folders into which `scripts/fetch-engines` installs packages.
+/// Returns the folders into which `scripts/fetch-engines` installs packages.
 fn own_packages() -> Vec<PathBuf> {
     folders::data().iter().map(|folder| folder.join("engines")).collect()
 }
 
-/// The files with this name, or with this name and a version. The newest version is first.
+/// Returns the files in the folder with this name, or with this name and a version after it. The newest version is first.
 fn versions_in(folder: &Path, name: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<(Vec<u64>, PathBuf)> = entries
@@ -181,7 +181,7 @@ fn system_folders() -> Vec<PathBuf> {
     roots.iter().flat_map(|root| [root.join(&triplet), root.clone()]).collect()
 }
 
-/// The kind of the `python3` on the path.
+/// The kind of the first `python3` on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Python {
     /// A program: its packages are in a folder next to it.
@@ -190,8 +190,8 @@ enum Python {
     Script,
 }
 
-/// The folders of Python packages. For a program: the folders of an active virtual environment, of the first `python3` on the path, and of
-/// the user. For a script: the folders that it prints.
+/// Returns the folders of Python packages. For a program: the folders of an active virtual environment, of the first `python3` on the path,
+/// and of the user. For a script: the folders that the script prints when it is run.
 fn python_packages(kind: Python) -> Vec<PathBuf> {
     static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let python = split_paths("PATH").iter().map(|folder| folder.join("python3")).find(|python| python.is_file());
@@ -217,7 +217,7 @@ fn is_script(program: &Path) -> bool {
     File::open(program).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && &begin == b"#!"
 }
 
-/// The package folders that belong to a Python program.
+/// Returns the package folders that belong to a Python program.
 fn packages_of(python: &Path) -> Vec<PathBuf> {
     let prefix_of = |program: &Path| program.parent().and_then(Path::parent).map(Path::to_owned);
     let mut folders: Vec<_> = prefix_of(python).iter().flat_map(|prefix| packages_under(prefix)).collect();
@@ -236,8 +236,8 @@ fn packages_under(prefix: &Path) -> Vec<PathBuf> {
             );
         }
     }
-    // The newest Python is first. The packages of any version can be used, because the engines' libraries do not depend on a Python
-    // version.
+    // Put the newest Python first. The packages of any version can be used, because the engines' libraries do not depend on the version of
+    // Python.
     folders.sort_by(|a, b| b.cmp(a));
     folders
 }
@@ -269,14 +269,14 @@ fn ask_for_packages(python: &Path) -> Vec<PathBuf> {
     answer.lines().map(PathBuf::from).filter(|path| is_packages(path) && path.is_dir()).collect()
 }
 
-/// The path of a library that the loader found by its name alone.
+/// Returns the path of a library that the loader found by its name alone. Searches the files that are mapped into this process.
 fn loaded_path(name: &str) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
     paths.into_iter().find(|path| path.file_name().and_then(OsStr::to_str).is_some_and(|file| file.starts_with(name))).map(Path::to_owned)
 }
 
-/// Checks that the loader can map the file. The loader would read past the end of a truncated file, and this ends the process.
+/// Checks that the loader can map the file. If the file is truncated, the loader reads past its end, which kills the process.
 ///
 /// # Errors
 /// Returns the reason why the file cannot be loaded.
@@ -295,7 +295,7 @@ pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let own = match std::env::consts::ARCH {
         "x86_64" => Some((EM_X86_64, Class::ELF64)),
         "aarch64" => Some((EM_AARCH64, Class::ELF64)),
-        // For other architectures, only the loader checks the machine.
+        // For other architectures, the machine is not checked here. The loader checks it.
         _ => None,
     };
     let (machine, class) = (library.ehdr.e_machine, library.ehdr.class);
@@ -327,7 +327,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The end of the segments that the loader maps. Debugging information may follow in the file.
+    /// Returns the end of the segments that the loader maps. Debugging information may follow in the file.
     fn end_of_segments(library: &[u8]) -> usize {
         let number =
             |at: usize, n_bytes: usize| library[at..at + n_bytes].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte));

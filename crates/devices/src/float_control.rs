@@ -1,31 +1,32 @@
-//! Sets the floating-point control of a thread (MXCSR) around calls of foreign engines. Implemented only on x86-64 with the System V
-//! calling convention. Elsewhere the engines are called without a change of the control.
+//! Changes the floating-point control of a thread (the register MXCSR) while it calls an engine that is written in another language.
+//! Implemented only on x86-64 with the System V calling convention. On other systems, the engines are called without this change.
 //!
 //! A processor computes denormal numbers (below 1.2e-38 in `f32`) in microcode, some hundred times slower than other numbers. Trained
-//! weights and activations that have decayed contain many of them: one age classifier takes 6.9 ms with them and 2.0 ms without. No decoder
-//! depends on such values. ONNX Runtime flushes them to zero on its own threads, but not on the thread that calls it.
+//! weights and activations that have decayed contain many of them: one age classifier takes 6.9 ms with denormals and 2.0 ms if they are
+//! taken for zero. No decoder depends on such small values. ONNX Runtime takes denormals for zero on its own threads, but not on the thread
+//! that calls it.
 //!
-//! Rust code must not run while the control differs from its default, because the compiler assumes the default. So each change happens
-//! within one assembly block, which sets the control, calls the foreign function, and restores the control. So from the compiler's view the
-//! control never changes. An engine's callbacks run with the engine's control. [`entered_with_default_control!`] defines such callbacks: it
-//! sets the default control before the first instruction of Rust code, and restores the engine's control after the last one.
+//! Rust code must not run while the control differs from its default, because the compiler assumes the default. So one assembly block sets
+//! the control, calls the foreign function, and restores the control. For the compiler, the control therefore never changes. If the engine
+//! calls back into Rust code, it does so with the changed control. [`entered_with_default_control!`] defines such callbacks: it sets the
+//! default control before the first instruction of Rust code, and restores the engine's control after the last one.
 
-/// Calls `function` with `arguments`, with denormal operands and results taken for zero. Afterwards restores the control of the thread,
-/// even if the function changed it.
+/// Calls `function` with `arguments`, while the processor takes denormal operands and results for zero. Afterwards restores the control of
+/// the thread, even if the function changed it.
 ///
 /// # Safety
 /// `function` must be a foreign function with the C calling convention that takes at most eight arguments, all of them pointers or integers
-/// of up to 64 bits, and returns a pointer. It must not unwind. It does not read arguments beyond those that it takes. The requirements of
-/// `function` itself must hold.
+/// of up to 64 bits, and returns a pointer. It must not unwind. It must not read more arguments than it takes. The caller must also meet
+/// the requirements of `function` itself.
 #[cfg(all(target_arch = "x86_64", unix))]
 #[cfg_attr(not(feature = "onnxruntime"), allow(dead_code, reason = "for ONNX Runtime only"))]
 pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const (); 8]) -> *mut () {
     let [a, b, c, d, e, f, g, h] = arguments;
     let result: *mut ();
     // SAFETY: the block follows the calling convention. The stack is aligned to 16 bytes at its begin, and 32 more bytes keep that
-    // alignment. The first six arguments are in registers and two are on the stack. All registers that the function may change are
-    // declared. MXCSR is restored, so no Rust code sees another value. `0x8040` are the bits "flush to zero" and "denormals are zero"
-    // (Intel SDM, volume 1, 10.2.3). No exception is unmasked.
+    // alignment. The first six arguments are in registers, and the other two are on the stack. All registers that the function may change
+    // are declared. MXCSR is restored before any Rust code runs. `0x8040` are the bits "flush to zero" and "denormals are zero" (Intel SDM,
+    // volume 1, 10.2.3). All exceptions stay masked.
     unsafe {
         std::arch::asm!(
             "sub rsp, 32",
@@ -56,15 +57,15 @@ pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const 
     result
 }
 
-/// Defines a function that a foreign engine calls, with up to six arguments that are pointers or integers. The function runs `$rust` with
-/// the default floating-point control.
+/// Defines a function that a foreign engine can call, with up to six arguments that are pointers or integers. The function calls `$rust`
+/// with the default floating-point control.
 macro_rules! entered_with_default_control {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $rust:path) => {
         $(#[$doc])*
         #[cfg(all(target_arch = "x86_64", unix))]
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($argument: $kind),*) {
-            // The arguments stay in their registers. 24 bytes align the stack to 16. 0x1f80 is the control with which threads start.
+            // The arguments stay in their registers. 24 bytes align the stack to 16. 0x1f80 is the control with which a thread starts.
             std::arch::naked_asm!(
                 "sub rsp, 24",
                 "stmxcsr [rsp + 8]",
@@ -81,7 +82,7 @@ macro_rules! entered_with_default_control {
         $(#[$doc])*
         #[cfg(not(all(target_arch = "x86_64", unix)))]
         unsafe extern "C" fn $name($($argument: $kind),*) {
-            // SAFETY: the caller guarantees the requirements of `$rust`.
+            // SAFETY: the caller of this function guarantees the requirements of `$rust`.
             unsafe { $rust($($argument),*) }
         }
     };
@@ -95,7 +96,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns half of the smallest normal number, as bits, if all arguments have the values that the test passes.
+    /// If all arguments have the values that the test passes, returns half of the smallest normal number, as bits plus one. Otherwise
+    /// returns 0.
     #[unsafe(naked)]
     extern "C" fn half_of_the_smallest() -> *mut () {
         std::arch::naked_asm!(

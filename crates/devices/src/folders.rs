@@ -1,11 +1,11 @@
 //! The folders of roiflow's own files on a user's system: engines, pipelines, compiled models.
 //!
 //! The folders follow the XDG Base Directory Specification, so an installed binary does not depend on the folder in which it was built.
-//! This module reads the environment; it does not access the files.
+//! This module reads only environment variables; it does not access the files.
 
 use std::path::PathBuf;
 
-/// The folders of roiflow's data, in search order. Folders in the list need not exist.
+/// Returns the folders of roiflow's data, in search order. A folder in the list need not exist.
 ///
 /// If `ROIFLOW_DATA_DIR` is set, the list contains only the folder that it names. Otherwise it contains the folder `roiflow` in the user's
 /// data folder (`XDG_DATA_HOME`, `~/.local/share`), in the `share` folder next to the running program, and in the system's data folders
@@ -28,8 +28,8 @@ pub fn data() -> Vec<PathBuf> {
     known
 }
 
-/// The folder in which compiled models are cached. `ROIFLOW_CACHE_DIR` names it; if that variable is empty, models are not cached. If the
-/// variable is not set, the folder is `roiflow/models` in the user's cache folder (`XDG_CACHE_HOME`, `~/.cache`).
+/// Returns the folder in which compiled models are cached. `ROIFLOW_CACHE_DIR` names it; if that variable is empty, models are not cached.
+/// If the variable is not set, the folder is `roiflow/models` in the user's cache folder (`XDG_CACHE_HOME`, `~/.cache`).
 pub fn model_cache() -> Option<PathBuf> {
     match std::env::var_os("ROIFLOW_CACHE_DIR") {
         Some(folder) => Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty()),
@@ -37,7 +37,7 @@ pub fn model_cache() -> Option<PathBuf> {
     }
 }
 
-/// A folder of the user: the folder that `variable` names, or else the folder `in_home` in the home folder.
+/// Returns a folder of the user: the folder that `variable` names, or otherwise the folder `in_home` in the home folder.
 fn of_user(variable: &str, in_home: &str) -> Option<PathBuf> {
     named(variable).filter(|folder| folder.is_absolute()).or_else(|| Some(named("HOME")?.join(in_home)))
 }

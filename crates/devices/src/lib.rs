@@ -1,7 +1,7 @@
-//! The built-in devices. No other module lists them. Each device has its own folder with the same file names: `mod.rs` (the device),
+//! The built-in devices. Only this module lists them. Each device has its own folder with the same file names: `mod.rs` (the device),
 //! `model.rs` (a compiled model), `request.rs` (one inference request).
 //!
-//! A device uses `runtime` and `tensor`, and no other device. The devices share these modules:
+//! The code of a device uses `runtime` and `tensor`, but no other device. The devices share these modules:
 //!
 //! | module | does |
 //! |---|---|
@@ -46,7 +46,7 @@ use roiflow_runtime::{self as runtime, Core};
 #[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
 use roiflow_tensor as tensor;
 
-/// The core of this process: all devices that are compiled in, and one set of executors.
+/// Returns the core of this process: all devices that are compiled in, and one set of executors.
 pub fn core() -> &'static Core {
     static CORE: OnceLock<Core> = OnceLock::new();
     CORE.get_or_init(|| {
@@ -58,7 +58,7 @@ pub fn core() -> &'static Core {
         core.register_family(Arc::new(openvino::OpenVino::default()));
         #[cfg(feature = "onnxruntime")]
         core.register_family(Arc::new(onnxruntime::OnnxRuntime::default()));
-        // `AUTO` chooses among the other devices, so it is registered last.
+        // `AUTO` gets a copy of the core with all other devices, so it is created and registered last.
         core.register(Arc::new(auto::AutoDevice::new(core.clone())));
         core
     })

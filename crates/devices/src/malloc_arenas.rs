@@ -1,15 +1,16 @@
-//! Limits the malloc arenas of a process in which engines compute. On 64-bit systems glibc creates one arena for nearly every thread, up to
-//! eight for each core, and each arena retains the memory that its threads have freed.
+//! Limits the number of malloc arenas of a process that runs engines. On 64-bit systems, glibc creates one arena for nearly every thread,
+//! up to eight for each core, and each arena retains the memory that its threads have freed.
 //!
 //! Decoders, engines and streams have dozens of threads, most of which allocate little memory. With two arenas for each core, the cascade
-//! of `pipelines/faces.toml` takes 235 instead of 241 MB, and equal time. The limit applies only to glibc; elsewhere it has no effect.
+//! of `pipelines/faces.toml` takes 235 instead of 241 MB, and is as fast as before. Only glibc has arenas; with other C libraries, this
+//! module has no effect.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 use std::ffi::{OsStr, c_int};
 
 /// Makes threads share arenas, unless the environment sets the number of arenas (`MALLOC_ARENA_MAX` or `GLIBC_TUNABLES`). A program must
-/// call it before it starts threads, because existing arenas stay. A library does not call it, because the number of arenas is the
-/// application's decision.
+/// call this function before it starts threads, because existing arenas stay. The library never calls it, because the application decides
+/// the number of arenas.
 pub fn share() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if !is_decided(|name| std::env::var_os(name)) {
@@ -17,13 +18,13 @@ pub fn share() {
     }
 }
 
-/// Two arenas for each core. With more than four cores: eight arenas, or one for each core if that is more.
+/// Returns the number of arenas: two for each core. With more than four cores, it is eight, or the number of cores if that is larger.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn n_arenas(n_cores: usize) -> usize {
     (2 * n_cores).min(n_cores.max(8))
 }
 
-/// Whether the environment sets the number of arenas.
+/// Returns whether the environment sets the number of arenas.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn is_decided<T: AsRef<OsStr>>(variable: impl Fn(&str) -> Option<T>) -> bool {
     let sets_it = |tunables: T| tunables.as_ref().to_string_lossy().contains("glibc.malloc.arena_max");
@@ -37,8 +38,8 @@ fn limit(n_arenas: usize) {
     unsafe extern "C" {
         fn mallopt(parameter: c_int, value: c_int) -> c_int;
     }
-    // SAFETY: every glibc has this function, which sets a number under its own lock. A thread that creates its arena at the same time
-    // reads either the old or the new number. Every number above 0 is valid.
+    // SAFETY: every glibc has this function with this signature. It sets a number under its own lock, so it may be called on any thread.
+    // Every number above 0 is valid. A thread that creates its arena at the same time reads the old or the new number.
     let _taken = unsafe { mallopt(M_ARENA_MAX, c_int::try_from(n_arenas).unwrap_or(c_int::MAX)) };
 }
 
@@ -55,7 +56,8 @@ mod tests {
         std::thread::available_parallelism().unwrap().get()
     }
 
-    /// The main arena. It has no 64 MiB alignment, unlike the other arenas.
+    /// Returns the addresses of the main arena. Only the other arenas are aligned to 64 MiB, so the main arena must be recognized by its
+    /// address.
     fn first_arena() -> Range<usize> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let arena = maps.lines().find(|line| line.ends_with("[heap]")).unwrap();
@@ -63,7 +65,7 @@ mod tests {
         usize::from_str_radix(begin, 16).unwrap()..usize::from_str_radix(end, 16).unwrap()
     }
 
-    /// The number of arenas that are in use while more threads than the maximum number of arenas allocate at the same time.
+    /// Returns the number of arenas that are in use while more threads than the maximum number of arenas allocate memory at the same time.
     fn n_arenas_in_use() -> usize {
         const ARENA_BYTES: usize = 64 << 20;
         let (n_threads, first_arena) = (3 * n_arenas(n_cores()), first_arena());

@@ -1,15 +1,15 @@
-//! A cache of compiled models in a folder, and the removal of old entries.
+//! A cache of compiled models in a folder, and the removal of its old entries.
 //!
-//! - An entry is a folder. Its name is a hash of everything on which the compiled model depends. A changed model has another name, so an
-//!   entry never becomes outdated.
-//! - A new entry is first written to a draft, a folder that only this process uses. When the draft is complete, one rename makes it the
-//!   entry. Files of an entry are never changed, because other processes may have mapped them, and a truncated file would end them with
-//!   SIGBUS.
+//! - An entry is a folder. Its name is a hash of everything on which the compiled model depends. A changed model has a different name, so
+//!   an entry never becomes outdated.
+//! - A new entry is first written to a draft, which is a folder that only this process uses. When the draft is complete, one rename makes
+//!   it the entry. The files of an entry are never changed, because other processes may have mapped them: truncating a mapped file would
+//!   kill these processes with SIGBUS.
 //! - Each entry has a list of checksums. If they do not match, the entry is removed and the model is compiled again.
 //! - The process that writes a draft holds a file lock on it (`flock`). The lock ends with the process. Drafts without a lock are removed.
-//! - Entries that were not used for 90 days are removed. If the entries exceed 2 GiB, the least recently used entries are removed too.
-//!   `ROIFLOW_CACHE_DAYS` and `ROIFLOW_CACHE_SIZE` (such as `500M` or `4G`) change these limits. A file in use stays readable after its
-//!   removal.
+//! - Entries that were not used for 90 days are removed. If the remaining entries exceed 2 GiB, the least recently used entries are removed
+//!   as well. `ROIFLOW_CACHE_DAYS` and `ROIFLOW_CACHE_SIZE` (such as `500M` or `4G`) change these limits. A process that uses a file can
+//!   still read it after its removal.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, FileTimes, TryLockError};
@@ -20,18 +20,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Version of the entry format. Increase it when entries of earlier versions of this program must not be used.
+/// Version of the entry format. Increase it if this program must not use the entries that earlier versions of it wrote.
 const FORMAT: u32 = 2;
 /// The kinds of entries. The name of an entry begins with its kind.
 const KINDS: [&str; 3] = ["openvino", "onnxruntime", "reshaped"];
-/// The file in an entry that holds the checksums of the other files.
+/// The file in an entry that has the checksums of the other files.
 const SUMS: &str = "sums";
-/// The name ending of a draft.
+/// The ending of the name of a draft.
 const DRAFT: &str = "tmp";
-/// On a file system without locks, a draft of this age is considered abandoned.
+/// On a file system without locks, a draft of this age is taken for abandoned.
 const DRAFT_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// A cache entry, identified by its folder and name. It need not exist yet.
+/// A cache entry, identified by its folder and name. The entry need not exist yet.
 #[derive(Debug)]
 pub struct CacheEntry {
     folder: PathBuf,
@@ -39,14 +39,14 @@ pub struct CacheEntry {
 }
 
 impl CacheEntry {
-    /// The entry in `folder` for a model that depends only on `made_from`. Creates the folder. `kind` must be one of [`KINDS`].
+    /// Returns the entry in `folder` for a model that depends only on `made_from`. Creates the folder. `kind` must be one of [`KINDS`].
     ///
     /// # Errors
     /// Returns the system's error if the folder cannot be created.
     pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
         debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
         create_private(folder, true)?;
-        // The name has two 64-bit hashes, because with one hash two models could get the same name by chance.
+        // The name has two 64-bit hashes. With only one of them, two models could get the same name by chance.
         let [a, b] = [0_u8, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();
             (seed, FORMAT, &made_from).hash(&mut hasher);
@@ -59,13 +59,13 @@ impl CacheEntry {
         self.folder.join(&self.name)
     }
 
-    /// The folder of the entry, if it exists and its checksums match. A damaged entry is removed.
+    /// Returns the folder of the entry, if it exists and its checksums match. Removes a damaged entry.
     pub fn found(&self) -> Option<PathBuf> {
         let path = self.path();
         let listed = match File::open(path.join(SUMS)) {
             Ok(mut file) => {
-                // The modification time records the last use, for the removal of old entries. It cannot be set for an entry of another
-                // user.
+                // The modification time records the last use of the entry, for the removal of old entries. If another user owns the entry,
+                // the time cannot be set, and the error is ignored.
                 let _touched = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
                 let mut text = String::new();
                 file.read_to_string(&mut text).map(|_| text)
@@ -92,7 +92,7 @@ impl CacheEntry {
     /// Removes an entry that the engine cannot use.
     pub fn remove(&self) {
         let away = self.draft_path();
-        // Rename first, so that the entry's name never refers to a partly removed entry.
+        // Rename the folder first, so that a folder with the entry's name is always complete.
         let removed = fs::rename(self.path(), &away).and_then(|()| fs::remove_dir_all(&away));
         if let Err(error) = removed {
             tracing::debug!("`{}` stays: {error}", self.path().display());
@@ -108,7 +108,7 @@ impl CacheEntry {
             let path = self.draft_path();
             create_private(&path, false)?;
             let lock = File::open(&path)?;
-            // Another process that cleans the cache may have removed the folder before it was locked.
+            // Another process that cleans the cache may have removed the folder before this process locked it.
             let is_ours = !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) && path.is_dir();
             if is_ours {
                 return Ok(Draft { entry: self, path, _lock: lock });
@@ -123,21 +123,21 @@ impl CacheEntry {
     }
 }
 
-/// An entry that is being written. Its folder is removed when it is dropped, unless [`Draft::keep`] was called.
+/// An entry that is being written. Dropping the draft removes its folder, unless [`Draft::keep`] made it the entry.
 pub struct Draft<'a> {
     entry: &'a CacheEntry,
     path: PathBuf,
-    /// The lock on the draft. It is held until the draft becomes an entry or is removed.
+    /// The lock on the draft, held until the draft becomes an entry or is removed.
     _lock: File,
 }
 
 impl Draft<'_> {
-    /// The folder to which the engine writes.
+    /// Returns the folder to which the engine writes.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Links the files of an entry into the draft. This method is for an engine that writes to the folder from which it reads.
+    /// Links the files of an entry into the draft, for an engine that writes to the folder from which it reads.
     ///
     /// # Errors
     /// Returns the system's error if a file cannot be linked.
@@ -153,15 +153,15 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Makes the draft the cache entry, unless another process wrote the entry first. An empty draft is dropped.
+    /// Makes the draft the cache entry, unless another process has written this entry first. Removes an empty draft.
     pub fn keep(self) {
         let Self { entry, path, .. } = &self;
         let kept = sums(path).and_then(|sums| {
             if sums.is_empty() {
                 return Ok(());
             }
-            // On a full disk an engine may write a truncated file without reporting an error. Then the checksum file cannot be written
-            // either, and its error is reported.
+            // On a full disk, an engine may write a truncated file without reporting an error. The file of checksums then cannot be written
+            // either, so its error prevents that the draft becomes an entry.
             let mut file = File::create_new(path.join(SUMS))?;
             io::Write::write_all(&mut file, sums.as_bytes())?;
             match fs::rename(path, entry.path()) {
@@ -178,13 +178,13 @@ impl Draft<'_> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        // If the draft became an entry, its folder has another name, and this fails without effect.
+        // If the draft became an entry, its folder has a different name now, so this removal fails without effect.
         let _removed = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Creates a folder that only its owner can access. Cached models are code: a user who can write to the folder can make this process run
-/// that code.
+/// Creates a folder that only its owner can access. A cached model is code: whoever can write to the folder can make this process run that
+/// code.
 fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -192,7 +192,7 @@ fn create_private(folder: &Path, with_parents: bool) -> io::Result<()> {
     builder.recursive(with_parents).create(folder)
 }
 
-/// The checksums of an entry: one line for each file with checksum, length and name, sorted.
+/// Returns the checksums of an entry: a sorted list with one line for each file, which has its checksum, length and name.
 fn sums(entry: &Path) -> io::Result<String> {
     let mut lines = Vec::new();
     for file in fs::read_dir(entry)? {
@@ -206,15 +206,15 @@ fn sums(entry: &Path) -> io::Result<String> {
     Ok(lines.concat())
 }
 
-/// Checksum and length of a file. The checksum detects damage, not forgery. It takes one multiplication per eight bytes, in four lanes, to
-/// run at the speed of memory.
+/// Returns the checksum and length of a file. The checksum detects damage, not forgery. Its cost is one multiplication for eight bytes, in
+/// four independent lanes, so it runs at the speed of memory.
 fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
     const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
     let mut lanes = [1_u64, 2, 3, 4];
     let (mut buffer, mut n_bytes) = (vec![0_u8; 1 << 18], 0_u64);
     loop {
         let mut n_read = 0;
-        // Reads until the buffer is full, so that the checksum does not depend on how many bytes each read returns.
+        // Fill the buffer, so that the checksum does not depend on how many bytes each read returns.
         while n_read < buffer.len() {
             match file.read(&mut buffer[n_read..])? {
                 0 => break,
@@ -237,7 +237,7 @@ fn checksum(mut file: impl Read) -> io::Result<(u64, u64)> {
     }
 }
 
-/// Whether this process uses the folder for the first time.
+/// Returns whether this process uses the folder for the first time.
 fn is_first_use(folder: &Path) -> bool {
     static USED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
     let mut used = USED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -273,7 +273,7 @@ impl Limits {
     }
 }
 
-/// Parses a number of bytes, optionally with K, M, G or T (powers of 1024).
+/// Parses a number of bytes, optionally with the unit K, M, G or T (powers of 1024).
 fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().trim_end_matches(['b', 'B']).trim_end_matches('i');
     let (number, shift) = match text.chars().next_back()?.to_ascii_uppercase() {
@@ -288,12 +288,12 @@ fn parse_size(text: &str) -> Option<u64> {
     Some((number * (1_u64 << shift) as f64) as u64)
 }
 
-/// The kind of a file in a cache folder, recognized by its name.
+/// What a file in a cache folder is, according to its name.
 #[derive(Debug, PartialEq, Eq)]
 enum Item {
     Entry,
     Draft,
-    /// An entry of an earlier version of this program.
+    /// An entry that an earlier version of this program wrote.
     Outdated,
 }
 
@@ -310,7 +310,7 @@ fn item_of(name: &str) -> Option<Item> {
     }
 }
 
-/// Removes abandoned drafts, and entries beyond the limits, from a cache folder. It never removes the entry `just_used`.
+/// Removes abandoned drafts, and entries beyond the limits, from a cache folder. Never removes the entry `just_used`.
 fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     let Ok(list) = fs::read_dir(folder) else { return };
     let now = SystemTime::now();
@@ -319,8 +319,8 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     for file in list.flatten() {
         let (path, name) = (file.path(), file.file_name());
         let Some(name) = name.to_str() else { continue };
-        // In earlier versions of this program, OpenVINO named the cache files. Remove such files only from roiflow's own folder, because in
-        // another folder they may belong to another program.
+        // In earlier versions of this program, OpenVINO chose the names of cache files. Remove such files only from roiflow's own folder,
+        // because in a different folder they may belong to a different program.
         if folder.ends_with("roiflow/models")
             && name.strip_suffix(".blob").is_some_and(|hash| hash.bytes().all(|digit| digit.is_ascii_digit()))
         {
@@ -336,7 +336,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
             None => {}
         }
     }
-    // The entry that was just used is first. The other entries follow, the most recently used first.
+    // The entry that was just used is first. After it, the most recently used entries come first.
     entries.sort_by_key(|(age, is_other, _)| (*is_other, *age));
     let mut n_bytes = 0_u64;
     for (age, is_other, path) in entries {
@@ -353,7 +353,7 @@ fn clean(folder: &Path, limits: &Limits, just_used: &str) {
     }
 }
 
-/// Removes a draft whose writer process has ended. It holds the draft's lock during the removal, so that no other process uses the draft
+/// Removes a draft whose writer process has ended. Holds the draft's lock during the removal, so that no other process uses the draft
 /// meanwhile.
 fn remove_if_left_behind(draft: &Path, age: &impl Fn(SystemTime) -> Duration) {
     let Ok(lock) = File::open(draft) else { return };
@@ -382,7 +382,7 @@ fn remove(path: &Path) {
 mod tests {
     use super::*;
 
-    /// A cache folder for one test, removed when dropped.
+    /// A cache folder for one test. Dropping it removes the folder.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -1,8 +1,8 @@
-//! Reads and changes the bytes of an ONNX file before an engine reads them. It changes the input shapes for engines that cannot do that
-//! themselves.
+//! Reads and changes the bytes of an ONNX file before an engine reads them. roiflow changes the input shapes in this way for engines that
+//! cannot change them.
 //!
 //! This module knows the wire format of protocol buffers and the numbers of some fields. Weights make up nearly all of a file; they are
-//! skipped or copied unchanged. Any bytes are accepted as input: bytes that are not a valid message return an error.
+//! skipped or copied unchanged. All functions accept any bytes. If the bytes are not a valid message, the functions return an error.
 
 use std::io::{self, BufReader, Read, Seek};
 
@@ -26,15 +26,15 @@ const SHAPE_DIM: u64 = 1;
 const DIM_EXTENT: u64 = 1;
 const DIM_NAME: u64 = 2;
 const NODE_ATTRIBUTE: u64 = 5;
-// Field numbers of `AttributeProto` that hold a tensor, a graph, and lists of both.
+// Field numbers of `AttributeProto` for a tensor and for a list of tensors, and below for a graph and for a list of graphs.
 const ATTRIBUTE_TENSORS: [u64; 2] = [5, 10];
 const ATTRIBUTE_GRAPHS: [u64; 2] = [6, 11];
 const TENSOR_OTHER_FILE: u64 = 13;
-// Field numbers of `TensorProto` that hold the values of the tensor, as numbers of one type or as bytes.
+// Field numbers of `TensorProto` for the values of the tensor, as numbers of one type or as bytes.
 const TENSOR_VALUES: [u64; 7] = [4, 5, 6, 7, 9, 10, 11];
 
-/// The model with these input shapes, or `None` if it already has them. The file also has shapes of outputs and inner values, which are
-/// valid only for the old input shapes. These shapes become dynamic, and the engine infers them again.
+/// Returns the model with these input shapes, or `None` if it already has them. The file also has the shapes of outputs and inner values,
+/// which are valid only for the old input shapes. These shapes become dynamic or are removed, and the engine infers them again.
 ///
 /// # Errors
 /// Returns an error if the bytes are not a valid message.
@@ -60,7 +60,7 @@ pub fn with_input_shapes(model: &[u8], inputs: &[Port]) -> EngineResult<Option<V
     Ok(Some(changed))
 }
 
-/// Names and operators of the graph's nodes, except constants.
+/// Returns the names and operators of the graph's nodes, except constants and nodes without a name.
 ///
 /// # Errors
 /// Returns an error if the bytes are not a valid message.
@@ -82,7 +82,7 @@ pub fn nodes(model: &[u8]) -> EngineResult<Vec<(String, String)>> {
 /// # Errors
 /// Returns an error if tensors of the model are in external files.
 pub fn check_whole(model: &[u8]) -> EngineResult<()> {
-    // If the bytes are not a valid message, the engine reports that.
+    // If the bytes are not a valid message, this check passes, and the engine reports the error.
     let has_other_files = may_have_other_files(model).unwrap_or(true)
         && messages(model, MODEL_GRAPH).is_ok_and(|graphs| graphs.into_iter().any(|graph| has_other_files(graph, 0)));
     match has_other_files {
@@ -107,8 +107,8 @@ fn has_other_files(graph: &[u8], depth: usize) -> bool {
     depth == MAX_DEPTH || each(graph, &[GRAPH_INITIALIZER]).iter().any(is_elsewhere) || attributes.any(of_attribute)
 }
 
-/// Whether weights may be in external files. Searches the whole model for the key of a tensor's file name. The key can also occur by
-/// chance. Such a false positive is harmless: callers search again more precisely, or treat the model as one with external weights.
+/// Returns whether weights may be in external files. Searches the whole model for the key of a tensor's file name. The same bytes may also
+/// occur by chance. This does no harm: the callers search again more precisely, or treat the model as one with external weights.
 pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     const KEY: &[u8] = b"\x0a\x08location";
     let mut window = vec![0; 64 << 10];
@@ -127,7 +127,7 @@ pub fn may_have_other_files(mut model: impl Read) -> io::Result<bool> {
     }
 }
 
-/// The model without the values of its weights. The values make up nearly all of a file; they are not read.
+/// Returns the model without the values of its weights. The values make up nearly all of a file and are not read.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or is not a valid message.
@@ -138,7 +138,7 @@ pub fn outline(file: impl Read + Seek) -> io::Result<Vec<u8>> {
     outline_of(&mut file, len, &[MODEL_GRAPH, GRAPH_INITIALIZER])
 }
 
-/// Reads the next message of the file, without the values of the tensors at the end of `path`.
+/// Reads the next `len` bytes of the file as a message. Leaves out the values of the tensors at the end of `path`.
 fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) -> io::Result<Vec<u8>> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, cut_off());
     let (mut bytes, mut left) = (Vec::new(), len);
@@ -148,7 +148,7 @@ fn outline_of(file: &mut BufReader<impl Read + Seek>, len: u64, path: &[u64]) ->
         let len = match key & 7 {
             0 => {
                 let value = next_varint(file, &mut left)?;
-                // Values that are not packed are separate number fields, and are omitted as well.
+                // Values that are not packed are separate fields, each with one number. Leave them out as well.
                 if !(path.is_empty() && TENSOR_VALUES.contains(&number)) {
                     write_varint(key, &mut bytes);
                     write_varint(value, &mut bytes);
@@ -197,7 +197,7 @@ fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
     read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
-/// An input with the shape of the port of the same name. `None` if it has that shape already, or if no port has its name.
+/// Returns an input with the shape of the port of the same name. Returns `None` if it already has that shape, or if no port has its name.
 fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u8>>> {
     let name = text(input, VALUE_NAME)?;
     let Some(port) = inputs.iter().find(|port| port.name().as_bytes() == name) else { return Ok(None) };
@@ -215,7 +215,7 @@ fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u
     Ok(differs.then_some(changed))
 }
 
-/// A `ValueInfoProto` with changed extents. `change` returns the new extent of an axis, or `None` to keep the old one.
+/// Returns a `ValueInfoProto` with changed extents. `change` returns the new extent of an axis, or `None` to keep the old one.
 fn with_shape(value: &[u8], change: &mut dyn FnMut(Dim) -> Option<Dim>) -> EngineResult<Vec<u8>> {
     let path = [VALUE_TYPE, TYPE_TENSOR, TENSOR_SHAPE];
     within(value, &path, &mut |shape| {
@@ -241,9 +241,10 @@ fn extent_of(dim: &[u8]) -> EngineResult<Dim> {
     let (mut extent, mut rest) = (Dim::Dynamic, dim);
     while let Some(field) = Field::next(&mut rest)? {
         match (field.number, field.content) {
-            // Some exporters write a dynamic extent as 0 or -1, which ONNX Runtime takes literally.
+            // Some exporters write a dynamic extent as 0 or -1. ONNX Runtime takes such a number for a fixed extent, so it is fixed here as
+            // well.
             (DIM_EXTENT, Content::Number(number)) => extent = Dim::Fixed(usize::try_from(number as i64).unwrap_or(0)),
-            // If a message has several such fields, the last one counts, whether it is a number or a name.
+            // If a message has several fields with an extent or a name, only the last one of them counts.
             (DIM_NAME, Content::Message(_)) => extent = Dim::Dynamic,
             _ => {}
         }
@@ -287,7 +288,7 @@ fn within(message: &[u8], path: &[u64], change: &mut dyn FnMut(&[u8]) -> EngineR
     })
 }
 
-/// The inner messages and texts with this field number.
+/// Returns the inner messages and texts with this field number.
 fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
     let (mut found, mut rest) = (Vec::new(), message);
     while let Some(field) = Field::next(&mut rest)? {
@@ -298,8 +299,8 @@ fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
     Ok(found)
 }
 
-/// The text with this field number, or an empty text if there is none. If there are several, the last one counts, as in all protocol
-/// buffers.
+/// Returns the text with this field number, or an empty text if there is none. If there are several such fields, the last one counts, as in
+/// all protocol buffers.
 fn text(message: &[u8], number: u64) -> EngineResult<&[u8]> {
     Ok(messages(message, number)?.last().copied().unwrap_or_default())
 }
@@ -309,7 +310,7 @@ const MESSAGE: u64 = 2;
 struct Field<'a> {
     number: u64,
     content: Content<'a>,
-    /// The bytes of the field including its key.
+    /// The bytes of the field, including its key.
     whole: &'a [u8],
 }
 
@@ -321,7 +322,7 @@ enum Content<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// Reads the next field; `None` at the end.
+    /// Reads the next field. Returns `None` at the end of the message.
     fn next(rest: &mut &'a [u8]) -> EngineResult<Option<Self>> {
         let whole = *rest;
         if whole.is_empty() {
@@ -410,7 +411,8 @@ mod tests {
         let outlined = b"\x3a\x0c\x12\x01g\x2a\x05\x08\x03\x42\x01w\x0a\x00\x08\xac\x02";
         assert_eq!(outline(Cursor::new(&model)).unwrap(), outlined);
         assert_eq!(outline(Cursor::new(outlined)).unwrap(), outlined, "the outline of an outline is the outline itself");
-        // The same numbers one by one: { graph (7): { initializer (5): { dims (1): 1, int64_data (7): 3, dims (1): 2 } } }
+        // The same tensor with values that are not packed: { graph (7): { initializer (5): { dims (1): 1, int64_data (7): 3, dims (1): 2 }
+        // } }
         let one_by_one = b"\x3a\x08\x2a\x06\x08\x01\x38\x03\x08\x02";
         assert_eq!(outline(Cursor::new(one_by_one)).unwrap(), b"\x3a\x06\x2a\x04\x08\x01\x08\x02");
         let too_long = [b"\x3a\xff\x7f", &graph[..]].concat();
@@ -423,7 +425,7 @@ mod tests {
         // { dim (1)
         let named = |number: u8, names: [u8; 2]| [number << 3 | 2, 1, names[0], number << 3 | 2, 1, names[1]];
         let node = [named(3, *b"an"), named(4, *b"PA")].concat();
-        // Extents 7, then 4; and 7, then the name `N`.
+        // Two extents. The first has 7, then 4. The second has 7, then the name `N`.
         let shape = b"\x0a\x04\x08\x07\x08\x04\x0a\x05\x08\x07\x12\x01N";
         let tensor = [&b"\x12\x0d"[..], shape].concat();
         let of_type = [&b"\x12\x11\x0a\x0f"[..], &tensor].concat();
@@ -458,7 +460,7 @@ mod tests {
         // TensorProto { external_data (13): [{ key: "location", value: "w" }] }
         let tensor = b"\x6a\x0d\x0a\x08location\x12\x01w";
         assert!(says(&[&tiny("double.onnx")[..], tensor].concat()));
-        // The key is found at every position in the file, and however reads split it.
+        // The key must be found at every position in the file, also if it is split between two reads.
         for before in (64 << 10) - 40..(64 << 10) + 10 {
             let zeros = vec![0; before];
             let in_pieces = zeros.chain(&tensor[..5]).chain(&tensor[5..]);

@@ -1,14 +1,15 @@
 //! Turns panics of an engine into errors, without output on standard error.
 //!
-//! An engine that is written in Rust may panic on an unexpected model. This module catches such a panic and returns it as an error. For all
-//! other threads and code it calls the panic hook of the process, which prints the panic.
+//! An engine that is written in Rust may panic on an unexpected model. This module catches such a panic and returns it as an error. Panics
+//! elsewhere are not affected: the panic hook that was set before prints them.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    /// `Some` while this thread is inside an engine. Contains the source location of the latest panic, or an empty text if there was none.
+    /// `Some` while this thread is inside an engine. It then has the source location of the latest panic, or an empty text if there was no
+    /// panic.
     static INSIDE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -35,7 +36,7 @@ pub fn catch<T>(engine_code: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Records the location of a panic inside an engine. Returns false for all other panics.
+/// Records the location of a panic inside an engine. Returns false if the thread is not inside an engine.
 fn note(panic: &PanicHookInfo<'_>) -> bool {
     INSIDE.with(|inside| match inside.try_borrow_mut() {
         Ok(mut inside) => match &mut *inside {
@@ -49,12 +50,12 @@ fn note(panic: &PanicHookInfo<'_>) -> bool {
     })
 }
 
-/// Shortens the path of a source file by the folders of the machine that built this program.
+/// Shortens the path of a source file: removes the folders of the machine on which this program was built.
 fn short(file: &str) -> &str {
     file.rsplit_once("/src/").map_or(file, |(folders, _)| &file[folders.rfind('/').map_or(0, |slash| slash + 1)..])
 }
 
-/// The beginning of the message, on one line.
+/// Returns the beginning of the message, on one line.
 fn one_line(said: &str) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }

@@ -1,10 +1,10 @@
-//! The device `AUTO`: for each model, the first device of a list that runs the model. `AUTO` has no engine of its own: compiled models and
-//! requests are those of the chosen device.
+//! The device `AUTO`. For each model, it chooses the first device of a list that can run the model. `AUTO` has no engine of its own:
+//! compiled models and requests are those of the chosen device.
 //!
-//! - The list is `OPENVINO.CPU`, `ORT.CPU`, `CPU`: usually, the faster engines come first. `AUTO` measures no speed.
+//! - The list is `OPENVINO.CPU`, `ORT.CPU`, `CPU`, because usually the faster engines come first in this order. `AUTO` measures no speed.
 //! - The environment variable `ROIFLOW_DEVICE` replaces the list by a device or a comma-separated list of devices.
 //! - `AUTO` skips a device that cannot compile the model, or whose output shapes the caller cannot use.
-//! - `AUTO` skips a device that would change results ([`Device::inexact`]), unless the list has only this device.
+//! - `AUTO` skips a device whose results would differ from exact arithmetic ([`Device::inexact`]), unless the list has only this device.
 //! - `AUTO` logs the chosen device, and each skipped device with the reason, at info level. The search for libraries (`find`) logs a
 //!   warning for each library that cannot be used.
 
@@ -22,20 +22,20 @@ const FASTEST_FIRST: &str = "OPENVINO.CPU,ORT.CPU,CPU";
 
 /// The device `AUTO`.
 pub struct AutoDevice {
-    /// The devices to choose from, without `AUTO`.
+    /// The core with all devices except `AUTO`.
     core: Core,
     order: Option<String>,
-    /// Messages that were already logged. Each message is logged once.
+    /// The messages that were already logged, so that each message is logged only once.
     logged: Mutex<HashSet<String>>,
 }
 
 impl AutoDevice {
-    /// Chooses among the devices of `core`. It does not use devices that are registered later.
+    /// Creates a device that chooses among the devices that `core` has now.
     pub fn new(core: Core) -> Self {
         Self { core, order: None, logged: Mutex::default() }
     }
 
-    /// Like [`AutoDevice::new`], but with this order (comma-separated names) instead of `ROIFLOW_DEVICE` or the default order.
+    /// Same as [`AutoDevice::new`], but with this order (comma-separated names) instead of `ROIFLOW_DEVICE` or the default order.
     pub fn with_order(core: Core, order: &str) -> Self {
         Self { order: Some(order.to_owned()), ..Self::new(core) }
     }
@@ -68,7 +68,7 @@ impl Device for AutoDevice {
     }
 
     fn read_model(&self, _source: &ModelSource) -> Result<ModelInfo> {
-        // `Core::read_model` calls the single devices directly, so this function is not used.
+        // `Core::read_model` asks the other devices directly, so no caller needs this function.
         Err(Error::new(
             ErrorKind::Unsupported,
             format!("device {NAME} cannot read a model itself; read the model with one of the devices among which {NAME} chooses"),
@@ -79,7 +79,7 @@ impl Device for AutoDevice {
         self.order().iter().any(|name| self.core.prepare(name))
     }
 
-    /// Returns the value of the first device in the order, which is the device that `AUTO` tries first.
+    /// Returns the value of the first device of the order, because `AUTO` tries this device first.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         self.core.copy_bytes(model, self.order().first()?)
     }
@@ -98,11 +98,11 @@ impl Device for AutoDevice {
         let order = self.order();
         let mut refused: Vec<Error> = Vec::new();
         let mut skipped: Vec<String> = Vec::new();
-        // The reason why the caller cannot use the ports of the first device whose ports it refused. This error is more specific than later
-        // ones.
+        // The reason why the caller cannot use the ports that a device reported. Only the first such reason is kept, because it is more
+        // specific than later ones.
         let mut unusable: Option<Error> = None;
         for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
-            // If the list has only one device, the user chose it explicitly, so it is used even if results may change.
+            // If the list has only one device, the user chose this device explicitly, so it is used even if results may differ.
             if let Some(why) = self.core.inexact(model, name).filter(|_| order.len() > 1) {
                 self.log_once(format!("device {NAME} skips {name} for `{}`, because results could change: {why}", model.name()));
                 skipped.push(format!("{name} was skipped, because results could change: {why} (to use {name}, set it as the device)"));
@@ -117,7 +117,7 @@ impl Device for AutoDevice {
             };
             let compiled = self.core.compile_device_model(model, name, config, &accept);
             if let Some((error, leaves_open)) = not_accepted.take() {
-                // If a device reports static output shapes, all other devices would report the same shapes, so trying them is useless.
+                // If a device reports static output shapes, all devices would report the same shapes, so trying further devices is useless.
                 if !leaves_open {
                     return Err(unusable.unwrap_or(error));
                 }

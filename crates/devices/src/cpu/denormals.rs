@@ -1,9 +1,9 @@
-//! Sets denormal weights (below 1.2e-38 in `f32`) to zero when a plan (the engine's compiled model) is compiled.
+//! Sets denormal weights (below 1.2e-38 in `f32`) to zero when a plan (the compiled model of the engine) is compiled.
 //!
 //! A processor computes denormal numbers in microcode, some hundred times slower than other numbers. Trained weights that have decayed
-//! contain many of them, and no decoder depends on such small values. The usual remedy, flushing denormals in the floating-point control
-//! register, is not possible here: the engine is Rust code, and Rust code must run with the default control. So the weights are changed
-//! instead.
+//! contain many denormals, and no decoder depends on such small values. The usual remedy is to flush denormals with the floating-point
+//! control register. It is not possible for this engine: the engine is Rust code, which must run with the default control. So the weights
+//! are changed instead.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tract_onnx::tract_core::ops::konst::Const;
 /// Sets the denormal values of all constants to zero.
 ///
 /// # Errors
-/// Returns the errors of the engine.
+/// Returns the error of the engine.
 pub(super) fn flush_weights(model: &mut TypedModel) -> TractResult<()> {
     for node in &mut model.nodes {
         let Some(weights) = node.op_as::<Const>().filter(|weights| weights.exotic_fact().is_none()).map(Const::val) else { continue };

@@ -1,4 +1,4 @@
-//! Reads an ONNX file, and compiles plans from it. A plan is the engine's compiled model for fixed input shapes.
+//! Reads an ONNX file and compiles plans from it. A plan is the engine's compiled model for fixed input shapes.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,13 +17,13 @@ use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSou
 use crate::tensor::{ElementType, Shape};
 use crate::{engine, onnx, panics};
 
-/// Number of cached plans per model. The cache lets streams that alternate between shapes reuse their plans. The limit bounds the memory if
-/// a stream keeps changing its shape.
+/// Maximum number of cached plans per model. Streams that alternate between shapes then use their plans again. The limit bounds the memory
+/// if a stream keeps changing its shape.
 const MAX_PLANS: usize = 8;
 
 pub(super) type Plan = Arc<TypedSimplePlan>;
 
-/// An ONNX file that was read but is not compiled.
+/// An ONNX file that was read, but is not compiled.
 pub(super) struct OnnxFile {
     pub(super) info: ModelInfo,
     proto: pb::ModelProto,
@@ -51,14 +51,14 @@ impl OnnxFile {
         Self::of_proto(proto, source)
     }
 
-    /// Reads ports and metadata of a file, without its weights.
+    /// Reads the ports and metadata of a file, without its weights.
     pub(super) fn read_info(source: &ModelSource) -> Result<ModelInfo> {
         let outline = || {
             let ModelSource::File(path) = source else { return None };
             let bytes = onnx::outline(std::fs::File::open(path).ok()?).ok()?;
             Self::of_proto(without_panics(|| onnx().proto_model_for_read(&mut &bytes[..])).ok()?, source).ok()
         };
-        // If the outline cannot be read, the whole file is read instead, because that gives more specific errors.
+        // If the file cannot be read without its weights, read the whole file instead, because that gives more specific errors.
         outline().map_or_else(|| Self::read(source), Ok).map(|file| file.info)
     }
 
@@ -86,7 +86,8 @@ impl OnnxFile {
             ModelSource::File(path) => path.parent().and_then(Path::to_str),
             _ => None,
         };
-        // The shapes that exporters write for inner values are often wrong or of another batch size, so the engine infers them.
+        // Exporters write the shapes of inner values and outputs, but these are often wrong or for another batch size. So the engine
+        // ignores the written shapes and infers them.
         let reader = onnx().with_ignore_output_shapes(true).with_ignore_value_info(true);
         let parsed = without_panics(|| reader.parse(&self.proto, folder)).map_err(|error| self.refused(&error))?;
         if let [name, ..] = &*parsed.unresolved_inputs {
@@ -106,7 +107,8 @@ impl OnnxFile {
         Ok(parsed.model)
     }
 
-    /// Checks the element types of the ports. The reader accepts more types than the engine, because other devices may run the model.
+    /// Checks that the engine supports the element types of the ports. The reader accepts more types, because other devices may run the
+    /// model.
     fn check_elements(&self) -> Result<()> {
         let ports = [("input", &self.info.inputs), ("output", &self.info.outputs)];
         let mut ports = ports.into_iter().flat_map(|(kind, ports)| ports.iter().map(move |port| (kind, port)));
@@ -142,12 +144,12 @@ fn name_nodes(graph: &mut pb::GraphProto) {
     }
 }
 
-/// Runs code of the engine. If it panics, for example on an unexpected file, this returns an error.
+/// Runs code of the engine. If the code panics, for example on an unexpected file, returns an error.
 pub(super) fn without_panics<T>(action: impl FnOnce() -> TractResult<T>) -> TractResult<T> {
     panics::catch(action).unwrap_or_else(|why| Err(TractError::msg(why)))
 }
 
-/// The error and its causes as text, outermost first, without repetitions.
+/// Returns the error and its causes as text, outermost first, without repetitions.
 fn chain(error: &TractError) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -221,20 +223,20 @@ pub(super) struct CpuModel {
     ignored: Vec<Ignored>,
 }
 
-/// The plans of a model by input shapes.
+/// The plans of a model, by input shapes.
 pub(super) struct Plans {
     file: OnnxFile,
     parsed: InferenceModel,
-    /// Ordered from the oldest to the newest plan, which is the order of removal.
+    /// The plans with their input shapes, the oldest first. If there are too many, the oldest is removed.
     by_shapes: Mutex<Vec<(Vec<Shape>, Plan)>>,
-    /// Set after the first batch of more than one item has run.
+    /// Whether batch items are independent. Known after the first batch of more than one item has run.
     pub(super) rows: OnceLock<Rows>,
 }
 
 /// Whether the batch items along a dynamic first axis are independent of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// Each item is computed alone.
+    /// The items are independent, so each is computed alone.
     Independent,
     /// The items depend on each other, so they are computed together.
     Mixed,
@@ -261,7 +263,8 @@ impl CpuModel {
         file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
         let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
-        // If only the batch size is open, compile a plan for one item now, so that errors come early and the output shapes are exact.
+        // If only the batch size is open, compile a plan for one item now, so that errors are reported at compilation and the output shapes
+        // are exact.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
         if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {
             let plan = plans.get(&shapes)?;
@@ -292,19 +295,19 @@ impl CpuModel {
     }
 }
 
-/// Whether the first axis of the port is dynamic, and therefore taken for a batch.
+/// Returns whether the first axis of the port is dynamic. Such an axis is taken for a batch.
 pub(super) fn has_batch(port: &Port) -> bool {
     port.shape.dims().first().is_some_and(Dim::is_open)
 }
 
 impl Plans {
-    /// The plan for these input shapes.
+    /// Returns the plan for these input shapes, which is compiled if it is not cached.
     pub(super) fn get(&self, shapes: &[Shape]) -> Result<Plan> {
         let mut by_shapes = self.by_shapes.lock().unwrap();
         if let Some((_, plan)) = by_shapes.iter().find(|(known, _)| known == shapes) {
             return Ok(plan.clone());
         }
-        // The lock stays held during compilation. Otherwise other requests would compile the same plan at the same time.
+        // Hold the lock during the compilation. Otherwise, other requests would compile the same plan at the same time.
         let plan = without_panics(|| self.compile(shapes)).map_err(|error| self.file.refused(&error))?;
         if by_shapes.len() == MAX_PLANS {
             by_shapes.remove(0);
@@ -313,7 +316,7 @@ impl Plans {
         Ok(plan)
     }
 
-    /// Names and operators of the nodes in the file, except weights and inputs.
+    /// Returns the names and operators of the nodes in the file, except weights and inputs.
     pub(super) fn nodes_of_file(&self) -> Vec<(String, String)> {
         let nodes = self.parsed.nodes().iter().map(|node| (node.name.clone(), node.op.name().into_owned()));
         nodes.filter(|(_, kind)| !matches!(&**kind, "Source" | "Const")).collect()
@@ -326,7 +329,7 @@ impl Plans {
             model.set_input_fact(input_idx, InferenceFact::dt_shape(datum, &**shape))?;
         }
         let mut model = model.into_typed()?.into_decluttered()?;
-        // At this point the engine has folded constant products of weights, and has not packed the weights yet.
+        // Change the weights at this point: the engine has folded constant products of weights, and has not packed the weights yet.
         flush_weights(&mut model)?;
         SimplePlan::new(model.into_optimized()?)
     }
@@ -380,7 +383,7 @@ mod tests {
             let (whole, n_bytes) = (OnnxFile::read(&source).unwrap(), std::fs::metadata(&path).unwrap().len());
             assert_eq!(outlined.info, whole.info, "{}", path.display());
             assert_eq!(OnnxFile::read_info(&source).unwrap(), whole.info, "{}", path.display());
-            // Some models keep their weights inside nodes, and the size of the nodes then includes them.
+            // Some models have their weights inside nodes. The outline of such a model contains the weights.
             let has_weights_apart = path.ends_with("age-v1.onnx");
             assert!(
                 outline.len() as u64 <= if has_weights_apart { n_bytes / 100 } else { n_bytes },

@@ -1,4 +1,4 @@
-//! Measures the time of each node of a plan. Used only with `Config::profiling`; other runs do not execute this code.
+//! Measures the time of each node of a plan. Used only with `Config::profiling`; without it, runs do not execute this code.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::model::Plan;
 use crate::runtime::{NodeStatus, NodeTime};
 
-/// The node times of the latest run, summed over its batch items.
+/// The times of the nodes in the latest run, summed over its batch items.
 #[derive(Default)]
 pub(super) struct Profile {
     plan: Option<Plan>,
@@ -22,13 +22,13 @@ struct Times {
 }
 
 impl Profile {
-    /// Begins a run, and discards the times of the previous run.
+    /// Must be called before a run. Discards the times of the previous run.
     pub(super) fn begin_run(&mut self) {
         self.times.fill(None);
     }
 
-    /// Begins one execution of a plan, for one batch item or for the whole batch. If a run executes several plans, only the last plan is
-    /// reported.
+    /// Must be called before each execution of a plan, for one batch item or for the whole batch. If a run executes several plans, only the
+    /// last plan is reported.
     pub(super) fn begin_turn(&mut self, plan: &Plan) {
         if self.plan.as_ref().is_none_or(|known| !Arc::ptr_eq(known, plan)) {
             self.times.clear();
@@ -48,7 +48,8 @@ impl Profile {
         result
     }
 
-    /// The nodes of the plan in graph order, then the nodes of the file that are not in the plan. Weights and inputs are omitted.
+    /// Returns the nodes of the plan in graph order, and after them the nodes of the file that are not in the plan. Weights and inputs are
+    /// left out.
     pub(super) fn nodes(&self, of_file: &[(String, String)]) -> Vec<NodeTime> {
         let mut nodes: Vec<NodeTime> = Vec::new();
         for node in self.plan.iter().flat_map(|plan| plan.model().nodes()) {
@@ -74,12 +75,12 @@ impl Profile {
     }
 }
 
-/// Whether a node of the plan is part of a node of the file. The engine names the parts after the node: `conv1`, `conv1.im2col`.
+/// Returns whether a node of the plan is a part of a node of the file. The engine names the parts after the node: `conv1`, `conv1.im2col`.
 fn is_part_of(name: &str, of_file: &str) -> bool {
     name.strip_prefix(of_file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_', '-', '/']))
 }
 
-/// The CPU time of this thread, which is the thread on which the engine computes.
+/// Returns the CPU time of this thread. The engine computes on this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! One inference request of the built-in engine: its plan state, and input memory that the engine reads in place.
+//! One inference request of the built-in engine: the state of its plan, and input memory that the engine reads in place.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::tensor::{ElementType, ForeignMemory, Layout, MAX_RANK, Shape, Tensor}
 pub(super) struct CpuRequest {
     plans: Arc<Plans>,
     inputs: Vec<Port>,
-    /// For each input, the memory that this request allocated for it, if any.
+    /// For each input, the engine tensor that this request allocated for it, if any.
     own_inputs: Vec<Option<Arc<EngineTensor>>>,
-    /// For each input, a buffer for the copied tensor or the copied batch item.
+    /// For each input, a buffer into which the tensor, or one batch item of it, is copied.
     rows: Vec<Option<Arc<EngineTensor>>>,
-    /// The state of the latest plan. Only one is kept, because shapes change rarely.
+    /// The state of the plan that ran last. Only one state is kept, because shapes change rarely.
     running: Option<Running>,
-    /// Present with `Config::profiling`.
+    /// `Some` if `Config::profiling` is set.
     profile: Option<Profile>,
 }
 
-/// The execution state of a plan, for inputs of these shapes.
+/// The execution state of a plan, with the input shapes of the plan.
 struct Running {
     shapes: TVec<Shape>,
     state: TypedSimpleState,
@@ -49,8 +49,8 @@ impl CpuRequest {
         }
     }
 
-    /// The batch size and the shapes of the inputs. The batch size is known if at least one input has a dynamic first axis, and all such
-    /// inputs have the same length on that axis.
+    /// Returns the batch size and the shapes of the inputs. The batch size is `Some` if at least one input has a dynamic first axis, and
+    /// all such inputs have the same length on that axis.
     fn shapes(&self, io: &DeviceIo<'_>) -> Result<(Option<usize>, TVec<Shape>)> {
         let mut shapes = tvec![];
         for (input_idx, port) in self.inputs.iter().enumerate() {
@@ -65,7 +65,7 @@ impl CpuRequest {
         Ok((n_rows, shapes))
     }
 
-    /// The input shapes for one batch item.
+    /// Returns the input shapes for one batch item.
     fn row_shapes(&self, shapes: &[Shape]) -> TVec<Shape> {
         let of_row = |(port, shape): (&Port, &Shape)| {
             if !has_batch(port) {
@@ -79,11 +79,12 @@ impl CpuRequest {
         self.inputs.iter().zip(shapes).map(of_row).collect()
     }
 
-    /// The engine's tensor for one input, or for one batch item of it. The input is used in place if possible, and otherwise copied.
+    /// Returns the engine's tensor for one input, or for one batch item of it. If possible, the input is used in place. Otherwise, it is
+    /// copied.
     fn turn_input(&mut self, input_idx: usize, shape: &Shape, row_idx: Option<usize>, io: &DeviceIo<'_>) -> Result<TValue> {
         let bytes = io.input(input_idx);
-        // Since the memory was allocated, the caller may have set another shape, or a region of the memory. Then the memory cannot be used
-        // in place.
+        // The memory can be used in place only if the input is still the whole memory. After the allocation, the caller may have set a
+        // different shape, or a region of the memory.
         if let Some(own) = &self.own_inputs[input_idx]
             && own.shape() == &**shape
             && bytes.layout().shape() == shape
@@ -113,7 +114,8 @@ impl DeviceRequest for CpuRequest {
         let element = self.inputs[port_idx].element;
         let layout = Layout::dense(element, shape)?;
         if layout.n_elements() == 0 {
-            // An empty tensor of the engine has no address, so an ordinary tensor is returned. A run with an empty input returns an error.
+            // An empty tensor of the engine has no address, so return an ordinary tensor. A run with an empty input returns an error
+            // anyway.
             return Ok(Tensor::new(element, shape)?);
         }
         let (memory, own) = EngineMemory::new(element, &shape)?;
@@ -130,7 +132,8 @@ impl DeviceRequest for CpuRequest {
             Some(n_rows) if n_rows > 1 => match self.plans.rows.get() {
                 Some(Rows::Independent) => self.run_rows(n_rows, &shapes, io, cancel),
                 Some(Rows::Mixed) => self.run_whole(&shapes, io, cancel),
-                // Equal items prove nothing: a model that averages over the batch gives the right result for them too.
+                // If all items are equal, a comparison shows nothing: even a model that averages over the batch gives equal results for
+                // them.
                 None if !self.rows_differ(n_rows, io)? => self.run_whole(&shapes, io, cancel),
                 None => {
                     let rows = self.find_out(n_rows, &shapes, io, cancel)?;
@@ -154,7 +157,7 @@ impl CpuRequest {
         write_whole(&outputs, io)
     }
 
-    /// Whether at least two batch items of an input differ.
+    /// Returns whether at least two batch items of an input differ.
     fn rows_differ(&self, n_rows: usize, io: &DeviceIo<'_>) -> Result<bool> {
         for (input_idx, _) in self.inputs.iter().enumerate().filter(|(_, port)| has_batch(port)) {
             let input = io.input(input_idx);
@@ -180,13 +183,14 @@ impl CpuRequest {
     }
 
     /// Runs a batch both as a whole and item by item, and writes the correct results. A dynamic first axis need not be a batch: a model may
-    /// average over it or append to it. If both results agree, the items are independent. Otherwise the results of the whole run are
-    /// correct.
+    /// average over it or append to it. If both results agree, the items are independent. Otherwise, the results of the batch as a whole
+    /// are correct.
     fn find_out(&mut self, n_rows: usize, shapes: &[Shape], io: &mut DeviceIo<'_>, cancel: &CancelToken) -> Result<Rows> {
         let whole = match self.compute(shapes, None, io, cancel) {
             Ok(whole) => whole,
             Err(error) if error.kind() == ErrorKind::Canceled => return Err(error),
-            // Many exporters write a batch size of one into the graph, although the input is dynamic. The whole run then fails.
+            // Many exporters write a batch size of one into the graph although the input is dynamic. Running the batch as a whole then
+            // fails.
             Err(error) => {
                 tracing::debug!("running a batch of {n_rows} items as a whole failed: {error}; the items run one by one instead");
                 return self.run_rows(n_rows, shapes, io, cancel).map(|()| Rows::Independent);
@@ -201,15 +205,15 @@ impl CpuRequest {
                 _ => return write_whole(&whole, io).map(|()| Rows::Mixed),
             }
         }
-        // A whole batch and single items may sum in different orders, so the last bits of their results may differ. Use the results of
-        // single items, because all later batches run item by item.
+        // The engine may sum in different orders for a whole batch and for single items, so the last bits of the results may differ. Write
+        // the results of the single items, because all later batches run item by item.
         rows.iter().enumerate().try_for_each(|(row_idx, row)| write_row(row, row_idx, n_rows, io))?;
         Ok(Rows::Independent)
     }
 
     /// Runs the plan for these shapes, on one batch item or on the whole batch.
     fn compute(&mut self, shapes: &[Shape], row_idx: Option<usize>, io: &DeviceIo<'_>, cancel: &CancelToken) -> Result<TVec<TValue>> {
-        // The state is put back only after success, because a failed call or a panic leaves values in it.
+        // The state is put back only after success, because a failed or panicked call leaves values in it.
         let mut running = match self.running.take() {
             Some(running) if *running.shapes == *shapes => running,
             _ => {
@@ -225,7 +229,7 @@ impl CpuRequest {
         }
         let check_cancel = || if cancel.is_canceled() { Err(TractError::msg("canceled")) } else { Ok(()) };
         let mut session = None;
-        // There are two closures, so that runs without profiling do not check for profiling at each node.
+        // There are two closures, so that a run without profiling does not check at each node whether to measure.
         let ran = panics::catch(|| match &mut self.profile {
             None => state.run_plan_with_eval(inputs, |context, op_state, node, inputs| {
                 check_cancel()?;
@@ -273,7 +277,7 @@ fn write_row(outputs: &[TValue], row_idx: usize, n_rows: usize, io: &mut DeviceI
     Ok(())
 }
 
-/// Whether an output of one batch item equals the same item in the output of the whole batch, within rounding.
+/// Returns whether an output of one batch item equals the same item in the output of the whole batch, within rounding.
 fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usize) -> bool {
     let ([1, row_rest @ ..], [extent, whole_rest @ ..]) = (row.shape(), whole.shape()) else { return false };
     if *extent != n_rows || row_rest != whole_rest || row.datum_type() != whole.datum_type() {
@@ -289,11 +293,11 @@ fn is_row(row: &EngineTensor, whole: &EngineTensor, row_idx: usize, n_rows: usiz
     numbers(row_bytes).iter().zip(&numbers(whole_bytes)).all(is_close)
 }
 
-/// Allocates a tensor of the engine, filled with zeros. Tests first whether the memory can be allocated, because the engine ends the
+/// Allocates a tensor of the engine, filled with zeros. First tests whether the memory can be allocated, because the engine ends the
 /// process if it cannot.
 fn zeros(element: ElementType, shape: &Shape) -> Result<EngineTensor> {
     let n_bytes = Layout::dense(element, *shape)?.dense_bytes();
-    // The additional bytes are for the alignment of the engine's tensor.
+    // The engine's tensor is aligned, which takes some additional bytes.
     if Vec::<u8>::new().try_reserve_exact(n_bytes.saturating_add(1024)).is_err() {
         let message = format!("device CPU: no memory for a tensor of {n_bytes} bytes, {shape} {element}; use a smaller shape");
         return Err(Error::new(ErrorKind::OutOfMemory, message));
@@ -312,8 +316,8 @@ struct EngineMemory {
     _owner: Arc<EngineTensor>,
 }
 
-// SAFETY: the bytes belong to `_owner`, a heap block that never moves or shrinks. The engine reads them only in `run_step`, while the
-// run holds a read lease, and never writes to them. This code writes only under a write lease.
+// SAFETY: the bytes belong to `_owner`, an initialized heap block that never moves or shrinks. The engine reads them only in `run_step`,
+// while the run holds a lease for reading, and never writes to them. All other code accesses them only under leases.
 unsafe impl ForeignMemory for EngineMemory {
     fn as_ptr(&self) -> NonNull<u8> {
         self.ptr
@@ -328,16 +332,16 @@ unsafe impl ForeignMemory for EngineMemory {
     }
 }
 
-// SAFETY: the value owns plain bytes, which no thread accesses without a lease. Leases order all accesses.
+// SAFETY: the value owns plain bytes, which no thread accesses without a lease, and leases exclude conflicting accesses.
 unsafe impl Send for EngineMemory {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for EngineMemory {}
 
 impl EngineMemory {
     fn new(element: ElementType, shape: &Shape) -> Result<(Self, Arc<EngineTensor>)> {
         let mut tensor = zeros(element, shape)?;
-        // Take the pointer from a mutable borrow, while the tensor has only one owner. Writes through a pointer that came from a shared
-        // borrow would be undefined behavior.
+        // Take the pointer from a mutable borrow, while the tensor has only one owner. If the pointer came from a shared borrow, writing
+        // through it would be undefined behavior.
         let bytes = tensor.as_bytes_mut();
         let (ptr, len) = (NonNull::from(&mut *bytes).cast::<u8>(), bytes.len());
         let owner = Arc::new(tensor);

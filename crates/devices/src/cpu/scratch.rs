@@ -1,8 +1,8 @@
-//! Frees the thread-local buffers that the engine allocates for each plan state.
+//! Frees the thread-local buffers that the engine allocates for each plan state (an execution state of a plan).
 //!
-//! The engine's matrix products keep buffers per state in thread-local memory. The engine frees them if the state is dropped on the same
-//! thread. But a request runs on any worker thread and may be dropped on another. So each thread records which states it ran, and frees the
-//! buffers of dropped states before it runs a new state.
+//! The engine's matrix products keep buffers for each state in thread-local memory. If the state is dropped on the same thread, the engine
+//! frees them. But a request may run on any worker thread, and may be dropped on another thread. So each thread records which states it
+//! ran, and frees the buffers of dropped states before it records a new state.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -11,11 +11,11 @@ use tract_onnx::prelude::TypedSimplePlan;
 use tract_onnx::tract_core::internal::{EvalOp, SessionId};
 use tract_onnx::tract_core::ops::matmul::optimized::OptMatMul;
 
-/// Shows whether a state still exists. After it is dropped, threads free their buffers for that state.
+/// Exists as long as a plan state. After it is dropped, threads free their buffers for that state.
 #[derive(Debug, Default)]
 pub(super) struct Life(Arc<()>);
 
-/// A state that this thread ran, and how to free its buffers.
+/// A state that this thread ran: its number, and whether it still exists.
 struct Ran {
     session: SessionId,
     life: Weak<()>,
@@ -32,8 +32,8 @@ impl Life {
             if ran.iter().any(|known| known.session == session) {
                 return;
             }
-            // Plans without a matrix product have no such buffers. Any matrix product of the plan can free all buffers of a session, so the
-            // first one is enough.
+            // A plan without a matrix product has no such buffers. Any matrix product of a plan can free the buffers of all matrix products
+            // of a state, so the first one is enough.
             let Some((node_id, product)) = plan.model().nodes().iter().find_map(|node| Some((node.id, node.op_as::<OptMatMul>()?))) else {
                 return;
             };

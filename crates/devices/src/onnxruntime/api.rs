@@ -16,7 +16,7 @@ use crate::float_control::entered_with_default_control;
 use crate::runtime::{Dim, Interrupt, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK};
 
-/// The first API version that reports node times for each run.
+/// The first API version with which the library reports node times for each run.
 const PROFILES_RUNS: u32 = 25;
 
 /// The function table of API version 25. Later versions only append functions to it.
@@ -28,7 +28,7 @@ struct ApiOf25 {
     run_options_disable_profiling: unsafe extern "system" fn(*mut OrtRunOptions) -> OrtStatusPtr,
 }
 
-// In the library's C header the table of 1.17 has 276 functions, and the first of the two functions above is number 415.
+// In the C header, the table of 1.17 has 276 functions, and `RunOptionsEnableProfiling` has index 415 in the table of 1.25.
 const _: () = assert!(size_of::<OrtApi>() == 276 * size_of::<usize>());
 const _: () = assert!(std::mem::offset_of!(ApiOf25, run_options_enable_profiling) == 415 * size_of::<usize>());
 
@@ -44,10 +44,10 @@ pub(super) struct Api {
     pub(super) path: PathBuf,
 }
 
-// SAFETY: the table never changes. ONNX Runtime documents `OrtEnv` and constant objects, such as the memory description, as usable from all
-// threads.
+// SAFETY: the table never changes. ONNX Runtime documents that `OrtEnv` and constant objects, such as the memory description, may be used
+// on all threads.
 unsafe impl Send for Api {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Api {}
 
 impl Api {
@@ -58,18 +58,19 @@ impl Api {
     pub(super) unsafe fn open(path: &Path) -> EngineResult<Self> {
         // SAFETY: the caller guarantees that the library's initializers are safe to run.
         let library = unsafe { find::load(path) }?;
-        // SAFETY: the C API has had this function with this signature since version 1.
+        // SAFETY: the C API has had this function with this signature since version 1. The library is never unloaded.
         let base = unsafe { library.get::<unsafe extern "system" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };
         let base = base.map_err(|_| "it has no function `OrtGetApiBase`, so it is not ONNX Runtime".to_owned())?;
-        // SAFETY: the function takes no arguments, and returns a static table or null.
+        // SAFETY: the function takes no arguments. It returns null or a static table, which is valid forever.
         let base = unsafe { base().as_ref() }.ok_or("`OrtGetApiBase` returned null")?;
         // SAFETY: the function takes no arguments, and returns a static C string.
         let version = unsafe { text((base.GetVersionString)()) };
-        // SAFETY: the function returns a static table with at least the functions of this version, or null if the library is older.
+        // SAFETY: the function returns null if the library is older, or otherwise a static table with at least the functions of this
+        // version.
         let table = unsafe { (base.GetApi)(ORT_API_VERSION).as_ref() };
         let table = table.ok_or_else(|| format!("the library is ONNX Runtime {version}: expected 1.{ORT_API_VERSION} or newer"))?;
         let mut env = ptr::null_mut();
-        // SAFETY: the callback has the required signature and ignores its parameter; the name is a C string.
+        // SAFETY: the callback has the required signature and ignores its parameter. The name is a C string. The result pointer is valid.
         let status = unsafe {
             (table.CreateEnvWithCustomLogger)(
                 log_entered,
@@ -81,7 +82,7 @@ impl Api {
         };
         check(table, status)?;
         let mut cpu_memory = ptr::null_mut();
-        // SAFETY: the arguments are plain values and a valid result pointer.
+        // SAFETY: the other arguments are plain values, and the result pointer is valid.
         let status = unsafe {
             (table.CreateCpuMemoryInfo)(ffi::OrtAllocatorType::OrtDeviceAllocator, ffi::OrtMemType::OrtMemTypeDefault, &raw mut cpu_memory)
         };
@@ -89,9 +90,9 @@ impl Api {
         let (Some(env), Some(cpu_memory)) = (NonNull::new(env), NonNull::new(cpu_memory)) else {
             return Err("ONNX Runtime returned no environment".to_owned());
         };
-        // Request the newer table only if the library has it, because older libraries print an error.
+        // Request the newer table only if the library has it, because an older library prints an error when it is asked for this table.
         let has_25 = version.split('.').nth(1).and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor >= PROFILES_RUNS);
-        // SAFETY: the function returns a static table with at least the functions of that version, or null. `ApiOf25` has the layout of
+        // SAFETY: the function returns null, or a static table with at least the functions of that version, and `ApiOf25` has the layout of
         // that table.
         let newer = if has_25 { unsafe { (base.GetApi)(PROFILES_RUNS).cast::<ApiOf25>().as_ref() } } else { None };
         let enable_profiling = newer.map(|newer| newer.run_options_enable_profiling);
@@ -110,12 +111,12 @@ impl Api {
         check(self.table, status)
     }
 
-    /// Whether the library reports node times for each run.
+    /// Returns whether the library reports node times for each run.
     pub(super) fn profiles_runs(&self) -> bool {
         self.enable_profiling.is_some()
     }
 
-    /// A value (`OrtValue`) over the caller's memory. The memory must outlive every use of the value.
+    /// Creates a value (`OrtValue`) over the caller's memory. The memory must outlive every use of the value.
     pub(super) fn value_over(&self, extent: &Extent) -> EngineResult<Value> {
         let &Extent { ptr, n_bytes, shape, element } = extent;
         let mut dims = [0_i64; MAX_RANK];
@@ -123,8 +124,8 @@ impl Api {
             *dim = extent as i64;
         }
         let mut value = ptr::null_mut();
-        // SAFETY: pointer and length describe memory of the caller, which is accessed only when the value is used; `dims` has at least
-        // `shape.len()` entries.
+        // SAFETY: pointer and length describe memory of the caller, which the library accesses only when the value is used. `dims` has at
+        // least `shape.len()` entries, and the result pointer is valid.
         let status = unsafe {
             (self.table.CreateTensorWithDataAsOrtValue)(
                 self.cpu_memory.as_ptr(),
@@ -140,13 +141,13 @@ impl Api {
         Ok(Value { table: self.table, ptr: NonNull::new(value).ok_or("ONNX Runtime returned no value")? })
     }
 
-    /// Element type and shape of an input or output, from `type_info`.
+    /// Returns the element type and shape of an input or output, from `type_info`.
     ///
     /// # Safety
     /// `type_info` must be a description from this library that is not released yet.
     pub(super) unsafe fn port_type(&self, type_info: NonNull<OrtTypeInfo>) -> EngineResult<(ElementType, PartialShape)> {
         let mut tensor = ptr::null();
-        // SAFETY: the caller guarantees that the description is not released. The result is null if the type is not a tensor.
+        // SAFETY: the caller guarantees that `type_info` is not released. The library sets the result to null if the type is not a tensor.
         let status = unsafe { (self.table.CastTypeInfoToTensorInfo)(type_info.as_ptr(), &raw mut tensor) };
         self.check(status)?;
         if tensor.is_null() {
@@ -154,14 +155,14 @@ impl Api {
         }
         // The type is read as a number, because a newer library may have types that this program does not know.
         let (mut code, mut rank) = (0_i32, 0);
-        // SAFETY: `tensor` is part of the description; the library stores the type as a 32-bit enumeration.
+        // SAFETY: `tensor` is a part of `type_info`, and the library writes the type as a 32-bit enumeration.
         let status = unsafe { (self.table.GetTensorElementType)(tensor, (&raw mut code).cast()) };
         self.check(status)?;
-        // SAFETY: `tensor` is part of the description, and the result pointer is valid.
+        // SAFETY: `tensor` is a part of `type_info`, and the result pointer is valid.
         let status = unsafe { (self.table.GetDimensionsCount)(tensor, &raw mut rank) };
         self.check(status)?;
         let mut dims = vec![0; rank];
-        // SAFETY: `dims` has `rank` entries.
+        // SAFETY: `tensor` is a part of `type_info`, and `dims` has `rank` entries.
         let status = unsafe { (self.table.GetDimensions)(tensor, dims.as_mut_ptr(), rank) };
         self.check(status)?;
         let element = element_of_onnx(code).ok_or_else(|| format!("ONNX element type {code} is not supported by roiflow tensors"))?;
@@ -179,7 +180,7 @@ impl Api {
         if let Ok(allocator) = self.allocator() {
             // SAFETY: the caller guarantees that this allocator allocated the string and that no other code frees it.
             let status = unsafe { (self.table.AllocatorFree)(allocator, string.cast()) };
-            // If freeing fails, the string leaks. A leak of a few bytes is harmless.
+            // If the allocator fails to free the string, the string leaks. A leak of a few bytes is harmless.
             let _freed = self.check(status);
         }
         copy
@@ -187,7 +188,7 @@ impl Api {
 
     pub(super) fn allocator(&self) -> EngineResult<*mut ffi::OrtAllocator> {
         let mut allocator = ptr::null_mut();
-        // SAFETY: the result pointer is valid. The function returns the library's own allocator, which is never freed.
+        // SAFETY: the result pointer is valid. The function returns the allocator of the library itself, which is never freed.
         let status = unsafe { (self.table.GetAllocatorWithDefaultOptions)(&raw mut allocator) };
         self.check(status).map(|()| allocator)
     }
@@ -195,7 +196,7 @@ impl Api {
 
 fn check(table: &OrtApi, status: OrtStatusPtr) -> EngineResult<()> {
     let Some(status) = NonNull::new(status.0) else { return Ok(()) };
-    // SAFETY: this code owns a status that is not null. It is read here and released once below.
+    // SAFETY: the status is not null, this code owns it, and it is not released yet. Its message is copied before the status is released.
     let said = unsafe { text((table.GetErrorMessage)(status.as_ptr())) };
     // SAFETY: this code owns the status, releases it once, and does not use it afterwards.
     unsafe { (table.ReleaseStatus)(status.as_ptr()) };
@@ -207,10 +208,10 @@ fn providers(table: &OrtApi) -> EngineResult<Vec<String>> {
     // SAFETY: the result pointers are valid.
     check(table, unsafe { (table.GetAvailableProviders)(&raw mut names, &raw mut n_names) })?;
     let mut found: Vec<String> = (0..usize::try_from(n_names).unwrap_or(0))
-        // SAFETY: the list has `n_names` C strings, and is released below.
+        // SAFETY: the list has `n_names` C strings, and is released only below.
         .map(|name_idx| unsafe { text(*names.add(name_idx)) }.trim_end_matches("ExecutionProvider").to_owned())
         .collect();
-    // SAFETY: this is the only call that releases the list, and it passes the length that the library returned.
+    // SAFETY: this is the only call that releases the list. It passes the length that the library returned.
     check(table, unsafe { (table.ReleaseAvailableProviders)(names, n_names) })?;
     // The Azure provider is not an engine: it sends inputs to a cloud service.
     found.retain(|name| name != "Azure");
@@ -241,7 +242,7 @@ entered_with_default_control! {
     ) = log
 }
 
-/// Forwards the library's log at debug level. Errors are also returned to callers, so they need no higher level.
+/// Forwards the lines of the library's log at debug level. Callers get errors as results, so even errors need no higher level.
 unsafe extern "C" fn log(
     _parameter: *mut c_void,
     severity: OrtLoggingLevel,
@@ -250,7 +251,7 @@ unsafe extern "C" fn log(
     code_location: *const c_char,
     message: *const c_char,
 ) {
-    // SAFETY: the library passes C strings that are valid during this call.
+    // SAFETY: the library passes null or C strings that are valid during this call.
     let (place, message) = unsafe { (text(code_location), text(message)) };
     tracing::debug!(place, "ONNX Runtime ({severity:?}): {message}");
 }
@@ -261,11 +262,11 @@ pub(super) struct Value {
     ptr: NonNull<OrtValue>,
 }
 
-// SAFETY: a value belongs to one request, which only one thread uses at a time. The library binds no value to a thread.
+// SAFETY: a value belongs to one request, which only one thread uses at a time. The library does not bind a value to a thread.
 unsafe impl Send for Value {}
 
 impl Value {
-    /// Takes over a value of the library, which the drop of the result releases.
+    /// Takes over a value of the library. The drop of the returned object releases the value.
     ///
     /// # Safety
     /// `ptr` must be a value that is not released yet, and that no other owner releases.
@@ -277,23 +278,23 @@ impl Value {
         self.ptr.as_ptr()
     }
 
-    /// Element type and shape.
+    /// Returns the element type and shape.
     pub(super) fn element_and_shape(&self, api: &Api) -> EngineResult<(ElementType, PartialShape)> {
         let mut type_info = ptr::null_mut();
-        // SAFETY: the value is not freed.
+        // SAFETY: the value is not released, and the result pointer is valid.
         api.check(unsafe { (self.table.GetTypeInfo)(self.as_ptr(), &raw mut type_info) })?;
         let type_info = NonNull::new(type_info).ok_or("ONNX Runtime returned no type")?;
-        // SAFETY: the library just returned this type information; it is released below.
+        // SAFETY: the library just returned `type_info`, and it is released only below.
         let described = unsafe { api.port_type(type_info) };
-        // SAFETY: this is the only call that releases the type information, and nothing uses it afterwards.
+        // SAFETY: this is the only call that releases `type_info`, and no code uses it afterwards.
         unsafe { (self.table.ReleaseTypeInfo)(type_info.as_ptr()) };
         described
     }
 
-    /// The address of the tensor's elements.
+    /// Returns the address of the tensor's elements.
     pub(super) fn data(&self, api: &Api) -> EngineResult<*const u8> {
         let mut data = ptr::null_mut();
-        // SAFETY: the value is not released. If it is not a tensor, the call returns an error.
+        // SAFETY: the value is not released, and the result pointer is valid. If the value is not a tensor, the call returns an error.
         api.check(unsafe { (self.table.GetTensorMutableData)(self.as_ptr(), &raw mut data) })?;
         Ok(data.cast_const().cast())
     }
@@ -302,7 +303,7 @@ impl Value {
 impl Drop for Value {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: this object owns the pointer, and it is released once.
+        // SAFETY: this object is the only owner of the pointer, so the value is released once and not used afterwards.
         unsafe { (self.table.ReleaseValue)(self.ptr.as_ptr()) };
     }
 }
@@ -315,26 +316,26 @@ pub(super) struct Session {
 
 // SAFETY: ONNX Runtime documents `Run` as safe to call from many threads. After a session is created, only `Run` is called on it.
 unsafe impl Send for Session {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Session {}
 
 impl Drop for Session {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: this object owns the session and releases it once. Each request holds a reference to this object.
+        // SAFETY: this object is the only owner of the session. Each request holds a reference to this object, so no run is in progress.
         unsafe { (self.table.ReleaseSession)(self.ptr.as_ptr()) };
     }
 }
 
-/// The run options of one request. They can also cancel the request's run.
+/// The run options of one request, through which its run can also be canceled.
 pub(super) struct RunOptions {
     table: &'static OrtApi,
     ptr: NonNull<OrtRunOptions>,
 }
 
-// SAFETY: during a run only the terminate flag is set, and ONNX Runtime documents that as allowed from other threads.
+// SAFETY: during a run, other threads only set the terminate flag, and ONNX Runtime documents that they may.
 unsafe impl Send for RunOptions {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for RunOptions {}
 
 impl RunOptions {
@@ -349,7 +350,7 @@ impl RunOptions {
         self.ptr.as_ptr()
     }
 
-    /// Makes each run write a file with its node times. The path of the file begins with `prefix`.
+    /// Makes the library write a file with the node times of each run. The path of the file begins with `prefix`.
     pub(super) fn profile(&self, api: &Api, prefix: &Path) -> EngineResult<()> {
         let enable = api.enable_profiling.ok_or_else(|| format!("ONNX Runtime {} does not report node times for each run", api.version))?;
         let prefix = c_string(prefix.to_str().ok_or("the path of the folder for temporary files is not UTF-8")?)?;
@@ -357,7 +358,7 @@ impl RunOptions {
         api.check(unsafe { enable(self.ptr.as_ptr(), prefix.as_ptr()) })
     }
 
-    /// Clears the terminate flag of an earlier cancellation.
+    /// Clears the terminate flag that the cancellation of an earlier run set.
     pub(super) fn rearm(&self) -> EngineResult<()> {
         // SAFETY: the options are not released, and no run uses them now.
         check(self.table, unsafe { (self.table.RunOptionsUnsetTerminate)(self.ptr.as_ptr()) })
@@ -367,7 +368,7 @@ impl RunOptions {
 impl Interrupt for RunOptions {
     fn interrupt(&self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: the options are not released. The function only sets a flag, and ONNX Runtime permits this during a run.
+        // SAFETY: the options are not released. The function only sets a flag, which ONNX Runtime permits during a run.
         let status = unsafe { (self.table.RunOptionsSetTerminate)(self.ptr.as_ptr()) };
         if let Err(error) = check(self.table, status) {
             tracing::warn!("ONNX Runtime could not cancel a run: {error}");
@@ -378,7 +379,7 @@ impl Interrupt for RunOptions {
 impl Drop for RunOptions {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: this object owns the pointer, and it is released once.
+        // SAFETY: this object is the only owner of the pointer, so the options are released once and not used afterwards.
         unsafe { (self.table.ReleaseRunOptions)(self.ptr.as_ptr()) };
     }
 }
@@ -388,7 +389,7 @@ macro_rules! element_types {
         fn onnx_of(element: ElementType) -> ffi::ONNXTensorElementDataType {
             match element {
                 $(ElementType::$element => ffi::ONNXTensorElementDataType::$onnx,)+
-                // ONNX Runtime returns an error that names the undefined type.
+                // For the undefined type, ONNX Runtime returns an error that names it.
                 _ => ffi::ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
             }
         }

@@ -1,6 +1,6 @@
-//! The two kinds of calls in which ONNX Runtime computes on the caller's thread: creating a session, and running one. During these calls
+//! The two kinds of calls in which ONNX Runtime computes on the caller's thread: creating a session, and running one. During these calls,
 //! the processor takes denormal numbers for zero. Afterwards the thread has its earlier floating-point control again. ONNX Runtime's own
-//! option does not replace this: it changes the control of one calling thread permanently, and has no effect on other calling threads.
+//! option is not sufficient: it changes the control of one calling thread permanently, and does not affect other calling threads.
 
 use std::ffi::c_char;
 
@@ -11,8 +11,8 @@ macro_rules! call {
     ($function:expr, $($argument:expr),+) => {{
         let given = [$(Argument::pointer($argument)),+];
         let arguments = std::array::from_fn(|idx| given.get(idx).copied().unwrap_or(std::ptr::null()));
-        // SAFETY: `$function` is a function of the library's C interface. It takes these arguments, at most eight pointers and sizes,
-        // returns a pointer, and does not unwind. The caller guarantees its other requirements.
+        // SAFETY: `$function` is a function of the library's C interface. It takes these arguments, which are at most eight pointers and
+        // sizes. It returns a pointer and does not unwind. The caller guarantees the function's other requirements.
         let status = unsafe { crate::float_control::flushing_denormals($function as *const (), arguments) };
         OrtStatusPtr(status.cast())
     }};
@@ -53,7 +53,7 @@ impl Argument for usize {
     }
 }
 
-/// `CreateSession`.
+/// Calls the library's function `CreateSession`.
 ///
 /// # Safety
 /// The requirements of the library's function must hold: the objects are not released, and the other pointers are valid for the call.
@@ -67,7 +67,7 @@ pub(super) unsafe fn create_session(
     call!((table.CreateSession), env, path, options, session)
 }
 
-/// `CreateSessionFromArray`.
+/// Calls the library's function `CreateSessionFromArray`.
 ///
 /// # Safety
 /// The requirements of the library's function must hold: the objects are not released, and the other pointers are valid for the call.
@@ -81,7 +81,7 @@ pub(super) unsafe fn create_session_from_array(
     call!((table.CreateSessionFromArray), env, model.as_ptr().cast::<std::ffi::c_void>(), model.len(), options, session)
 }
 
-/// `Run`.
+/// Calls the library's function `Run`.
 ///
 /// # Safety
 /// The requirements of the library's function must hold: the objects are not released, and the other pointers are valid for the call.

@@ -3,12 +3,14 @@
 //! - The library is searched for in this order: `ORT_DYLIB_PATH`, the loader's path, the packages of `python3` (`pip install onnxruntime`),
 //!   and the folder that `scripts/fetch-engines` fills. See `devices::find`.
 //! - Each compiled model is one session, which requests run concurrently, so the weights are in memory once. On the CPU, a run computes on
-//!   the calling thread. The number of requests times the threads of each is the number of cores, see `Config`.
-//! - Inputs and outputs are used in place, also in the caller's memory. Tensors with gaps and outputs of dynamic shape are copied.
-//! - The library cannot change the input shapes of a file. For other shapes, roiflow changes the bytes of the file before the library reads
-//!   them.
+//!   the calling thread. The number of requests times the number of threads of each request is the number of cores, see `Config`.
+//! - The library reads inputs and writes outputs in place, even if the caller set the tensor. Tensors with gaps and outputs of dynamic
+//!   shape are copied.
+//! - The library cannot change the input shapes of a file. If the caller wants other shapes, roiflow changes the bytes of the file before
+//!   the library reads them.
 //! - On the CPU, optimized models are cached in `Config::cache_folder`.
-//! - Canceling a run takes effect between two nodes. ONNX Runtime 1.25 or newer reports node times.
+//! - A canceled run stops between two nodes.
+//! - Node times require ONNX Runtime 1.25 or newer.
 //! - Every provider that the library was built with is a device: `ORT.CPU`, `ORT.CUDA`, `ORT.TENSORRT`.
 
 mod api;
@@ -42,7 +44,7 @@ const WANTED: Wanted = Wanted {
     install: "pip install onnxruntime",
 };
 
-/// The devices of ONNX Runtime. Cheap to clone; the first use searches for the library.
+/// The devices of ONNX Runtime. A clone is cheap. The first use searches for the library.
 #[derive(Clone, Default)]
 pub struct OnnxRuntime(Arc<Library>);
 
@@ -53,7 +55,7 @@ struct Library {
 }
 
 impl OnnxRuntime {
-    /// Uses only the library at this path. `OnnxRuntime::default()` searches for an installed library.
+    /// Creates the devices of the library at this path. `OnnxRuntime::default()` searches for an installed library instead.
     ///
     /// # Safety
     /// The first use loads the library and runs its initializers, before any check of what the library is. The file must be ONNX Runtime,
@@ -64,8 +66,8 @@ impl OnnxRuntime {
 
     fn api(&self) -> Result<&Arc<Api>, &Missing> {
         let open = |path: &Path| {
-            // SAFETY: the library is one that the user installed as ONNX Runtime (found by its file name or through an environment
-            // variable), or the one that the caller of `at` vouches for. Its file format was checked.
+            // SAFETY: the initializers are safe to run: the library is one that the user installed as ONNX Runtime (found by its file name
+            // or through an environment variable), or the one that the caller of `at` vouches for.
             let api = unsafe { Api::open(path) };
             exit::guard();
             api
@@ -102,7 +104,7 @@ impl DeviceFamily for OnnxRuntime {
     }
 
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo> {
-        // ONNX Runtime cannot read OpenVINO IR and the formats of other engines, so the library need not be loaded to refuse them.
+        // ONNX Runtime cannot read OpenVINO IR and the formats of other engines. Refuse them before the library is loaded.
         let is_known = match source {
             ModelSource::File(path) => path.extension().is_some_and(|ending| ending == "onnx" || ending == "ort"),
             ModelSource::Bytes(_) => matches!(other_format(source), None | Some("ort")),
@@ -122,7 +124,7 @@ struct OrtDevice {
 }
 
 impl OrtDevice {
-    /// The loaded library, and the library's own name of the provider.
+    /// Returns the loaded library, and the library's own name of the device's execution provider.
     fn provider(&self) -> Result<(&Arc<Api>, &str), Missing> {
         let api = self.family.api().map_err(Clone::clone)?;
         let wanted = self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.');

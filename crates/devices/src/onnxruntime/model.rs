@@ -18,10 +18,10 @@ use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::{Executor, Executors};
 use crate::runtime::{Config, Ignored, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
-/// Number of concurrent runs on an accelerator: while one run computes, the input of the next is transferred.
+/// Number of concurrent runs on an accelerator: while one run computes, the input of the next run is transferred.
 const N_WAITERS: usize = 2;
 
-/// The file name of the model in a cache entry.
+/// The name of the model file in a cache entry.
 const CACHED_NAME: &str = "model.onnx";
 
 /// Reads the ports and metadata of a model through a temporary session without graph optimization.
@@ -38,7 +38,7 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     said.map_err(|why| refused("ORT.CPU", source, &why))
 }
 
-/// Creates a session of a model whose input shapes are not changed.
+/// Creates a session of a model with the input shapes of its file.
 fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session> {
     match source {
         ModelSource::File(path) => options.session(path),
@@ -50,7 +50,7 @@ fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session>
     }
 }
 
-/// The execution provider and the options for which a model is compiled.
+/// The execution provider for which a model is compiled, and the options.
 pub(super) struct Target<'a> {
     /// The name of the device.
     pub(super) device: &'a str,
@@ -66,20 +66,21 @@ impl Target<'_> {
     }
 }
 
-/// The results of reading a model file before ONNX Runtime reads it.
+/// What is known and prepared before ONNX Runtime reads a model.
 #[derive(Default)]
 struct Prepared {
-    /// The bytes of the model with changed input shapes; `None` if the shapes are those of the file.
+    /// The bytes of the model with changed input shapes; `None` if the caller wants the shapes of the file.
     changed: Option<Vec<u8>>,
     /// The cache entry for the optimized model. Optimizing a file takes two to three times as long as loading the optimized model: 58
     /// instead of 22 ms for YOLOX-nano, 74 instead of 22 ms for a re-identification model of 0.8 MiB (one thread, medians of 11).
     kept: Option<CacheEntry>,
-    /// With `Config::profiling`: names and operators of the model's nodes.
+    /// The names and operators of the model's nodes, if `Config::profiling` is set.
     nodes: Vec<(String, String)>,
     ignored: Vec<Ignored>,
 }
 
-/// A description of the processor. It is part of the cache key, because ONNX Runtime optimizes a graph for the features of the processor.
+/// Returns a description of the processor. It is a part of the cache key, because ONNX Runtime optimizes a graph for the features of the
+/// processor.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let lines = ["model name", "flags", "Features", "CPU part"].map(|key| info.lines().find(|line| line.starts_with(key)));
@@ -87,7 +88,7 @@ fn processor() -> String {
 }
 
 impl Prepared {
-    /// `read` holds the input shapes that the caller wants.
+    /// Prepares a model. `read` has the input shapes that the caller wants.
     fn new(api: &Api, target: &Target<'_>, source: &ModelSource, read: &ModelInfo) -> EngineResult<Self> {
         let config = target.config;
         let elsewhere = !target.is_processor();
@@ -131,7 +132,8 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Loads the session from the cache. If the cache has no entry, compiles the model, and writes an entry if the folder permits.
+    /// Loads the session from the cache. If the cache has no entry, compiles the model, and writes an entry if the cache folder is
+    /// writable.
     fn session<'a>(&self, source: &ModelSource, options: impl Fn() -> EngineResult<Options<'a>>) -> EngineResult<Session> {
         let compile = |options: Options<'a>| match (&self.changed, source) {
             (Some(model), ModelSource::File(path)) => options.session_of(model, Some(path.parent().unwrap_or(Path::new("")))),
@@ -167,7 +169,8 @@ impl Prepared {
                 draft.keep();
                 Ok(session)
             }
-            // Either the model or the cache folder may be the cause. Compiling without the cache shows which of the two it is.
+            // Either the model or the cache folder may be the cause. Compiling without the cache shows which one: if this fails too, it is
+            // the model.
             Err(why) => {
                 let session = compile(options()?)?;
                 tracing::info!("the compiled model of `{source}` is not cached: {why}");
@@ -177,7 +180,7 @@ impl Prepared {
     }
 }
 
-/// The ports of the session, with the input shapes that the caller wants.
+/// Returns the ports of the session, with the input shapes that the caller wants.
 fn with_bounds(mut session: ModelInfo, wanted: &ModelInfo) -> EngineResult<ModelInfo> {
     check_unchanged(&session, wanted)?;
     for (port, wanted) in session.inputs.iter_mut().zip(&wanted.inputs) {
@@ -202,7 +205,7 @@ pub(super) struct OrtModel {
     pub(super) info: ModelInfo,
     pub(super) input_names: Vec<CString>,
     pub(super) output_names: Vec<CString>,
-    /// Names and operators of the nodes in the file, with `Config::profiling`.
+    /// The names and operators of the nodes in the file; `None` unless `Config::profiling` is set.
     pub(super) profiling: Option<Arc<[(String, String)]>>,
 }
 
@@ -216,10 +219,10 @@ impl OrtModel {
             let options = Options::new(api)?;
             options.threads(if target.is_processor() { n_threads } else { 1 })?;
             if n_threads > 1 && config.performance == Performance::Throughput {
-                // Spinning threads would take processor time from other requests.
+                // A spinning thread would take processor time from other requests.
                 options.entry(c"session.intra_op.allow_spinning", c"0")?;
             }
-            // This option covers the session's own threads. Module `calls` covers the calling thread.
+            // This option affects the session's own threads. The module `calls` takes care of the calling thread.
             options.entry(c"session.set_denormal_as_zero", c"1")?;
             for (key, value) in config.options_of(super::PREFIX) {
                 options.entry(&c_string(key)?, &c_string(value)?)?;
@@ -244,7 +247,7 @@ impl OrtModel {
         let model = Arc::new(model);
         let (executor, n_requests): (Arc<dyn Executor>, _) = match target.is_processor() || config.exclusive_requests {
             true => (pool, n_requests),
-            // Threads that wait for an accelerator do not compute, so they are not part of the CPU pool.
+            // Threads that wait for an accelerator do not compute, so they must not occupy threads of the CPU pool.
             false => (executors.named(&format!("roiflow-{device}-waiter"), N_WAITERS)?, config.n_requests.unwrap_or(N_WAITERS + 1).max(1)),
         };
         Ok(Compiled { model, steps: vec![DeviceStep { name: "infer", executor }], n_requests, ignored })
@@ -277,17 +280,18 @@ impl Session {
                         (table.SessionGetOutputName, table.SessionGetOutputTypeInfo)
                     };
                     let mut text = ptr::null_mut();
-                    // SAFETY: the session is not released, and the index is in range. `take_string` frees the string.
+                    // SAFETY: the session is not released, the index is in range, and the result pointer is valid. `take_string` frees the
+                    // string.
                     api.check(unsafe { name(self.ptr.as_ptr(), port_idx, api.allocator()?, &raw mut text) })?;
-                    // SAFETY: the call above returned this string from the default allocator, and no other code uses it.
+                    // SAFETY: the call above returned this string from the default allocator, and no other code uses or frees it.
                     let name = unsafe { api.take_string(text) };
                     let mut described = ptr::null_mut();
                     // SAFETY: the session is not released, the index is in range, and the result pointer is valid.
                     api.check(unsafe { type_info(self.ptr.as_ptr(), port_idx, &raw mut described) })?;
                     let described = NonNull::new(described).ok_or("ONNX Runtime returned no type")?;
-                    // SAFETY: the library just returned this type information; it is released in the next statement.
+                    // SAFETY: the library just returned `described`, and it is released only in the next statement.
                     let port_type = unsafe { api.port_type(described) };
-                    // SAFETY: this is the only call that releases the type information, and nothing uses it afterwards.
+                    // SAFETY: this is the only call that releases `described`, and no code uses it afterwards.
                     unsafe { (table.ReleaseTypeInfo)(described.as_ptr()) };
                     let (element, shape) = port_type.map_err(|why| format!("{kind} `{name}`: {why}"))?;
                     Ok(Port::new(&name, element, shape))
@@ -310,7 +314,7 @@ impl Session {
         let table = api.table();
         let allocator = api.allocator()?;
         let mut metadata = ptr::null_mut();
-        // SAFETY: the session is not released; the metadata is released below.
+        // SAFETY: the session is not released, and the result pointer is valid. The metadata is released below.
         api.check(unsafe { (table.SessionGetModelMetadata)(self.ptr.as_ptr(), &raw mut metadata) })?;
         let (mut keys, mut n_keys) = (ptr::null_mut(), 0);
         // SAFETY: the metadata is not released, and the result pointers are valid. The list and its strings are freed below.
@@ -318,23 +322,23 @@ impl Session {
             api.check(unsafe { (table.ModelMetadataGetCustomMetadataMapKeys)(metadata, allocator, &raw mut keys, &raw mut n_keys) });
         let mut found = BTreeMap::new();
         for key_idx in 0..usize::try_from(n_keys).unwrap_or(0) {
-            // SAFETY: the list has `n_keys` C strings of the allocator, and each is taken once.
+            // SAFETY: the list has `n_keys` C strings of the default allocator. Each of them is taken once, and not used afterwards.
             let key = unsafe { api.take_string(*keys.add(key_idx)) };
             let mut value = ptr::null_mut();
             let Ok(name) = c_string(&key) else { continue };
-            // SAFETY: the metadata is not released, and the result pointer is valid. The returned string comes from the allocator and is
-            // freed below.
+            // SAFETY: the metadata is not released, the name is a C string, and the result pointer is valid. The returned string comes from
+            // the allocator and is freed below.
             let looked_up = unsafe { (table.ModelMetadataLookupCustomMetadataMap)(metadata, allocator, name.as_ptr(), &raw mut value) };
             if api.check(looked_up).is_ok() && !value.is_null() {
-                // SAFETY: the call above returned this string from the default allocator, and no other code uses it.
+                // SAFETY: the call above returned this string from the default allocator, and no other code uses or frees it.
                 found.insert(key, unsafe { api.take_string(value) });
             }
         }
         if !keys.is_null() {
-            // SAFETY: the list itself came from the same allocator, and nothing uses it afterwards.
+            // SAFETY: the list itself comes from the same allocator, is freed only here, and no code uses it afterwards.
             let _freed = api.check(unsafe { (table.AllocatorFree)(allocator, keys.cast()) });
         }
-        // SAFETY: this is the only call that releases the metadata, and nothing uses it afterwards.
+        // SAFETY: this is the only call that releases the metadata, and no code uses it afterwards.
         unsafe { (table.ReleaseModelMetadata)(metadata) };
         listed.map(|()| found)
     }

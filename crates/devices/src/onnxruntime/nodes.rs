@@ -1,8 +1,8 @@
-//! Node times, read from the JSON file that ONNX Runtime writes for a run. The times are in the events of category `Node` whose name ends
-//! in `_kernel_time`.
+//! The times of nodes. ONNX Runtime writes a JSON file for each run, which this module reads. In this file, the times are in the events of
+//! category `Node` whose name ends in `_kernel_time`.
 //!
-//! ONNX Runtime 1.25 and newer write one file per run. Earlier releases write one file per session, and that file does not separate runs
-//! and is complete only after profiling ends. So node times are `Unsupported` with earlier releases.
+//! ONNX Runtime 1.25 and newer write one file per run. Earlier releases write one file per session. That file does not separate runs, and
+//! is complete only after profiling ends. So with earlier releases, a query of node times fails with `Unsupported`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ const SUFFIX: &str = "_kernel_time";
 
 /// The node times of a request's latest run.
 pub(super) struct NodeTimes {
-    /// A folder for the files of this request. It is removed when this object is dropped.
+    /// A folder for the files that ONNX Runtime writes for this request. It is removed when this object is dropped.
     folder: PathBuf,
-    /// Names and operators of the nodes in the model file.
+    /// The names and operators of the nodes in the model file.
     of_file: Arc<[(String, String)]>,
-    /// The JSON text that ONNX Runtime wrote. It is parsed only when a caller queries the times.
+    /// The JSON text that ONNX Runtime wrote for the latest run. It is parsed only when a caller queries the times.
     events: Option<String>,
 }
 
@@ -31,36 +31,36 @@ impl NodeTimes {
         static N_FOLDERS: AtomicU64 = AtomicU64::new(0);
         let number = N_FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("roiflow-nodes-{}-{number}", std::process::id()));
-        // An earlier process with the same ID may have left such a folder.
+        // An earlier process with the same ID may have left a folder of this name.
         let _removed = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder)
             .map_err(|error| format!("cannot create the folder `{}` for node times: {error}", folder.display()))?;
         Ok(Self { folder, of_file, events: None })
     }
 
-    /// The path prefix of the files that ONNX Runtime writes.
+    /// Returns the path prefix of the files that ONNX Runtime writes.
     pub(super) fn prefix(&self) -> PathBuf {
         self.folder.join("run")
     }
 
-    /// Begins a run, and discards the times of the previous run.
+    /// Must be called before a run. Discards the times of the previous run.
     pub(super) fn begin_run(&mut self) {
         self.events = None;
     }
 
-    /// Must be called after a run, when ONNX Runtime has written its file. Reads that file.
+    /// Must be called after a run, when ONNX Runtime has written its file. Reads that file and removes it.
     pub(super) fn end_run(&mut self) {
         for file in files_in(&self.folder) {
             match std::fs::read_to_string(&file) {
                 Ok(events) => self.events = Some(events),
                 Err(error) => tracing::warn!("cannot read the node times in `{}`: {error}", file.display()),
             }
-            // If removing the file fails, it stays until the folder is removed.
+            // If the file cannot be removed, it stays until the folder is removed.
             let _removed = std::fs::remove_file(&file);
         }
     }
 
-    /// The executed nodes in order of execution, then the nodes of the file that were optimized out.
+    /// Returns the executed nodes in order of execution, and after them the nodes of the file that were optimized out.
     pub(super) fn nodes(&self) -> EngineResult<Vec<NodeTime>> {
         let mut nodes = self.events.as_deref().map(executed).transpose()?.unwrap_or_default();
         let n_executed = nodes.len();
@@ -76,7 +76,7 @@ impl NodeTimes {
 
 impl Drop for NodeTimes {
     fn drop(&mut self) {
-        // If removing the folder fails, it stays in the system's folder for temporary files.
+        // If the folder cannot be removed, it stays in the system's folder for temporary files.
         let _removed = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -85,7 +85,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Whether an executed node is part of a node of the file. ONNX Runtime names the parts after the node: `conv1`, `conv1_nchwc`.
+/// Returns whether an executed node is a part of a node of the file. ONNX Runtime names the parts after the node: `conv1`, `conv1_nchwc`.
 fn is_part_of(name: &str, of_file: &str) -> bool {
     name.strip_prefix(of_file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '_', '-', '/']))
 }

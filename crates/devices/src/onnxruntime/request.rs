@@ -1,5 +1,5 @@
-//! One inference request of ONNX Runtime. It creates the library's values over the run's tensors, and reuses them while addresses stay the
-//! same.
+//! One inference request of ONNX Runtime. It creates the library's values over the tensors of a run. Later runs use the same values as long
+//! as the addresses stay the same.
 
 use std::ffi::c_char;
 use std::ptr::{self, NonNull};
@@ -25,24 +25,24 @@ pub(super) struct OrtRequest {
     output_names: Pointers<*const c_char>,
     inputs: Vec<BoundValue<Value>>,
     outputs: Vec<BoundValue<Value>>,
-    /// The addresses of the input values, in the order of `input_names`. They are written again before every run.
+    /// The addresses of the input values, in the order of `input_names`. They are rewritten before every run.
     input_values: Pointers<*const OrtValue>,
     output_values: Pointers<*mut OrtValue>,
-    /// Present with `Config::profiling`, if the library reports node times.
+    /// Reads node times. `Some` if `Config::profiling` is set and the library reports node times for each run.
     times: Option<NodeTimes>,
-    /// Whether the exit handler was registered after the first run. It must follow that run, because the run may have registered
-    /// destructors.
+    /// Whether the exit handler was registered after the first run. It is registered after that run, because the run may have registered
+    /// destructors, and the handler must run before them.
     is_guarded: bool,
 }
 
 /// A list of pointers to objects that the request owns or keeps alive.
 struct Pointers<T>(Vec<T>);
 
-// SAFETY: the names belong to the model, which the request keeps alive, and never change.
+// SAFETY: the names belong to the model, which the request keeps alive. They never change.
 unsafe impl Send for Pointers<*const c_char> {}
 // SAFETY: the values belong to the request's `BoundValue`s. Only the thread that runs the request uses them, and only during the run.
 unsafe impl Send for Pointers<*const OrtValue> {}
-// SAFETY: as above.
+// SAFETY: as for the input values.
 unsafe impl Send for Pointers<*mut OrtValue> {}
 
 impl OrtRequest {
@@ -71,7 +71,7 @@ impl OrtRequest {
         })
     }
 
-    /// Binds the run's tensors to values. ONNX Runtime writes outputs of fixed shape in place, and allocates outputs of dynamic shape.
+    /// Creates values over the run's tensors. ONNX Runtime writes outputs of fixed shape in place, and allocates outputs of dynamic shape.
     fn place(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let make = |extent: &Extent| model.api.value_over(extent).map_err(device_error(&model.device));
@@ -94,8 +94,8 @@ impl OrtRequest {
         let (model, table) = (&self.model, self.model.api.table());
         self.options.rearm().map_err(device_error(&model.device))?;
         let ran = cancel.interrupting(&self.interrupt, || {
-            // SAFETY: the session is not released and allows concurrent runs. The lists have as many entries as passed. The leases of the
-            // run and the bound values of this request keep the memory of the values valid, and no other thread writes to it.
+            // SAFETY: the session is not released and allows concurrent runs. Each list has as many entries as the call says. The leases of
+            // the run and the bound values of this request keep the memory of the values valid, and no other thread writes to it.
             unsafe {
                 calls::run(
                     table,
@@ -113,7 +113,7 @@ impl OrtRequest {
         model.api.check(ran).map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&model.device)(said)))
     }
 
-    /// Copies the outputs that ONNX Runtime did not write in place.
+    /// Finishes the outputs: copies those that ONNX Runtime did not write in place.
     fn finish_outputs(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let failed = device_error(&model.device);
@@ -126,7 +126,8 @@ impl OrtRequest {
                 return Err(failed(format!("ONNX Runtime did not compute output {port}")));
             };
             self.output_values.0[output_idx] = ptr::null_mut();
-            // SAFETY: this code passed null for this output, so the run created the value and this request owns it.
+            // SAFETY: the request passed null for this output, so the run created the value. The pointer was removed from the list, so no
+            // other code releases it.
             let value = unsafe { Value::owned(&model.api, value) };
             let (element, shape) = value.element_and_shape(&model.api).map_err(&failed)?;
             let shape = shape.to_static().ok_or_else(|| failed(format!("ONNX Runtime did not report the shape of output {port}")))?;
@@ -137,7 +138,8 @@ impl OrtRequest {
             let n_bytes = target.layout().dense_bytes();
             if n_bytes > 0 {
                 let data = value.data(&model.api).map_err(&failed)?;
-                // SAFETY: a tensor of this type and shape holds `n_bytes` bytes, and lives until `value` is dropped below.
+                // SAFETY: a tensor of this type and shape has `n_bytes` initialized bytes. It lives until `value` is dropped below, and no
+                // code writes to it.
                 target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
             }
             drop(value);
@@ -167,10 +169,10 @@ impl DeviceRequest for OrtRequest {
         }
         let ran = ran.and_then(|()| self.finish_outputs(io));
         if ran.is_err() {
-            // Releases outputs that ONNX Runtime allocated before the run failed.
+            // Release the outputs that ONNX Runtime allocated before the run failed.
             for (value, port) in self.output_values.0.iter_mut().zip(&self.model.info.outputs) {
                 if let (None, Some(value)) = (port.shape.to_static(), NonNull::new(std::mem::replace(value, ptr::null_mut()))) {
-                    // SAFETY: as in `finish_outputs`. The pointer was also removed from the list.
+                    // SAFETY: as in `finish_outputs`: the run created the value, and the pointer was removed from the list.
                     drop(unsafe { Value::owned(&self.model.api, value) });
                 }
             }

@@ -1,8 +1,8 @@
 //! Bindings to the functions of OpenVINO's C interface that roiflow uses, and types that own the library's objects.
 //!
-//! roiflow declares these functions itself. The existing crates with bindings for OpenVINO are not suitable: they keep the first library
-//! that they open, even if it is unusable. They panic if a function is missing. They cannot pass properties, because OpenVINO takes
-//! properties as variadic arguments.
+//! roiflow declares these functions itself, because the existing crates with bindings for OpenVINO are not suitable. They keep the first
+//! library that they open, even if it cannot be used. They panic if a function is missing. They cannot pass properties, because OpenVINO
+//! takes properties as variadic arguments.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::float_control::entered_with_default_control;
 use crate::runtime::{Completion, Dim, Interrupt, NodeStatus, NodeTime, PartialShape};
 use crate::tensor::{ElementType, MAX_RANK, Shape};
 
-/// The oldest supported OpenVINO release: earlier releases number the element types differently.
+/// The oldest supported OpenVINO release. Earlier releases use different numbers for the element types.
 const OLDEST: (u32, u32) = (2025, 1);
 
-/// The error of a call that is attempted while the process exits.
+/// The error of a call that is refused because the process is exiting.
 const EXITS: &str = "the process is exiting";
 
 /// Declares opaque types for objects that the library allocates.
@@ -84,7 +84,7 @@ pub(super) struct OvPartialShape {
     dims: *mut OvDimension,
 }
 
-/// `ov_callback_t`. The library stores a pointer to it, so its address must not change.
+/// `ov_callback_t`. The library stores a pointer to this structure, so its address must not change.
 #[repr(C)]
 pub(super) struct OvCallback {
     called: unsafe extern "C" fn(*mut c_void),
@@ -109,7 +109,7 @@ pub(super) struct OvNodes {
     n_nodes: usize,
 }
 
-/// `ov_status_e`, as a number: newer libraries may have further values.
+/// `ov_status_e`, as a number, because newer libraries may have values that this program does not know.
 type Status = c_int;
 
 impl OvDimension {
@@ -124,7 +124,7 @@ impl OvDimension {
 }
 
 impl OvPartialShape {
-    /// Points to `dims`, which must outlive every use of this shape.
+    /// Creates a shape that points to `dims`, which must outlive every use of the shape.
     pub(super) fn over(dims: &mut [OvDimension]) -> Self {
         let rank = dims.len() as i64;
         Self { rank: OvDimension { min: rank, max: rank }, dims: dims.as_mut_ptr() }
@@ -136,7 +136,7 @@ const CANCELED: Status = -13;
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),* $(,)?) $(-> $result:ty)?;)+) => {
-        /// Function pointers, named as in the C header.
+        /// The functions of the library, named as in its C header.
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
             pub(super) ov_core_compile_model_from_file: CompileFile,
@@ -146,12 +146,12 @@ macro_rules! functions {
         impl Functions {
             fn of(library: &'static Library) -> EngineResult<Self> {
                 Ok(Self {
-                    // SAFETY: the signatures are those of the C headers.
+                    // SAFETY: the signature is that of the C header, and the library is never unloaded.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }.map_err(|_| lacks(stringify!($name)))?,)+
-                    // SAFETY: as above.
+                    // SAFETY: as above: the signature is that of the C header, and the library is never unloaded.
                     ov_core_compile_model_from_file: *unsafe { library.get(b"ov_core_compile_model_from_file\0") }
                         .map_err(|_| lacks("ov_core_compile_model_from_file"))?,
-                    // SAFETY: as above.
+                    // SAFETY: as above: the signature is that of the C header, and the library is never unloaded.
                     ov_core_compile_model: *unsafe { library.get(b"ov_core_compile_model\0") }.map_err(|_| lacks("ov_core_compile_model"))?,
                 })
             }
@@ -159,7 +159,7 @@ macro_rules! functions {
     };
 }
 
-/// The arguments are: core, path, device, number of property strings, result pointer, then keys and values in turn.
+/// The arguments are: core, path, device, number of property strings, result pointer. After them, keys and values alternate.
 type CompileFile = unsafe extern "C" fn(*const OvCore, *const c_char, *const c_char, usize, *mut *mut OvCompiledModel, ...) -> Status;
 
 /// The arguments are those of [`CompileFile`], with a model that was already read instead of a path.
@@ -226,9 +226,9 @@ pub(super) struct Api {
     pub(super) version: String,
 }
 
-// SAFETY: OpenVINO documents the core's methods as thread-safe. The other fields are function pointers and text.
+// SAFETY: OpenVINO documents that the methods of the core are thread-safe. The other fields are function pointers and text.
 unsafe impl Send for Api {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Api {}
 
 impl Api {
@@ -245,11 +245,11 @@ impl Api {
             unsafe { find::load(path) }?,
         )?;
         let mut version = OvVersion { number: ptr::null(), description: ptr::null() };
-        // SAFETY: the result pointer is valid; the result is freed below.
+        // SAFETY: the result pointer is valid. The result is freed below.
         let asked = unsafe { (functions.ov_get_openvino_version)(&raw mut version) };
-        // SAFETY: the pointer is null or a C string.
+        // SAFETY: the pointer is null or a C string of the library, which is not freed yet.
         let number = unsafe { text(version.number) };
-        // SAFETY: this is the only call that frees the strings of the version, and nothing uses them afterwards.
+        // SAFETY: this is the only call that frees the strings of the version, and no code uses them afterwards.
         unsafe { (functions.ov_version_free)(&raw mut version) };
         functions.check(asked)?;
         if release_of(&number).is_none_or(|release| release < OLDEST) {
@@ -269,70 +269,72 @@ impl Api {
         self.functions.check(status)
     }
 
-    /// OpenVINO's own names of the available devices, such as `CPU` and `GPU.0`.
+    /// Returns OpenVINO's own names of the available devices, such as `CPU` and `GPU.0`.
     pub(super) fn devices(&self) -> EngineResult<Vec<String>> {
         let _inside = exit::enter().ok_or(EXITS)?;
         let mut list = OvDevices { names: ptr::null_mut(), n_names: 0 };
-        // SAFETY: the result pointer is valid; the result is freed below.
+        // SAFETY: the core is never freed, and the result pointer is valid. The result is freed below.
         self.check(unsafe { (self.functions.ov_core_get_available_devices)(self.core(), &raw mut list) })?;
-        // SAFETY: the list has `n_names` C strings.
+        // SAFETY: the list has `n_names` C strings, and is freed only below.
         let names = (0..list.n_names).map(|name_idx| unsafe { text(*list.names.add(name_idx)) }).collect();
-        // SAFETY: this is the only call that frees the list, and nothing uses it afterwards.
+        // SAFETY: this is the only call that frees the list, and no code uses it afterwards.
         unsafe { (self.functions.ov_available_devices_free)(&raw mut list) };
         Ok(names)
     }
 
-    /// The value of a property of a device.
+    /// Returns the value of a property of a device.
     pub(super) fn property(&self, device: &str, key: &CStr) -> EngineResult<String> {
         let _inside = exit::enter().ok_or(EXITS)?;
         let device = c_string(device)?;
         let mut value = ptr::null_mut();
-        // SAFETY: the strings and the result pointer are valid.
+        // SAFETY: the core is never freed. Device and key are C strings, and the result pointer is valid.
         self.check(unsafe { (self.functions.ov_core_get_property)(self.core(), device.as_ptr(), key.as_ptr(), &raw mut value) })?;
-        // SAFETY: the library just returned this string, and no other code uses it.
+        // SAFETY: the library just returned this string, and no other code uses or frees it.
         Ok(unsafe { self.functions.take_string(value) })
     }
 
-    /// The value of a property of a compiled model.
+    /// Returns the value of a property of a compiled model.
     ///
     /// # Safety
     /// `model` must not have been freed.
     pub(super) unsafe fn model_property(&self, model: *const OvCompiledModel, key: &CStr) -> EngineResult<String> {
         let mut value = ptr::null_mut();
-        // SAFETY: the caller guarantees that `model` is not freed; the string and the result pointer are valid.
+        // SAFETY: the caller guarantees that `model` is not freed. The key is a C string, and the result pointer is valid.
         self.check(unsafe { (self.functions.ov_compiled_model_get_property)(model, key.as_ptr(), &raw mut value) })?;
-        // SAFETY: the library just returned this string, and no other code uses it.
+        // SAFETY: the library just returned this string, and no other code uses or frees it.
         Ok(unsafe { self.functions.take_string(value) })
     }
 
-    /// A tensor over the caller's memory. The memory must outlive every use of the tensor.
+    /// Creates a tensor over the caller's memory. The memory must outlive every use of the tensor.
     pub(super) fn tensor_over(self: &Arc<Self>, extent: &Extent) -> EngineResult<TensorOver> {
         let mut dims = [0_i64; MAX_RANK];
         for (dim, &extent) in dims.iter_mut().zip(extent.shape.iter()) {
             *dim = extent as i64;
         }
-        // The library takes no length: it derives the length from element type and shape.
+        // The library takes no length: it computes the length from element type and shape. So the length must match them.
         let needed_bytes = extent.shape.n_elements().and_then(|n_elements| n_elements.checked_mul(extent.element.size()));
         assert_eq!(needed_bytes, Some(extent.n_bytes), "the number of bytes must match a tensor of {} {}", extent.shape, extent.element);
         let shape = OvShape { rank: extent.shape.len() as i64, dims: dims.as_mut_ptr() };
         let (code, data) = (code_of(extent.element), extent.ptr.cast());
         let mut tensor = ptr::null_mut();
-        // SAFETY: the library accesses the memory only while it uses the tensor; it copies the shape.
+        // SAFETY: the shape points to `dims`, and the library copies it. The library accesses the memory at `data` only when the tensor is
+        // used. The result pointer is valid.
         self.check(unsafe { (self.functions.ov_tensor_create_from_host_ptr)(code, shape, data, &raw mut tensor) })?;
         Ok(TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("OpenVINO returned no tensor")? })
     }
 
-    /// A tensor in memory of the library that holds a copy of `bytes`.
+    /// Creates a tensor in memory of the library, with a copy of `bytes`.
     pub(super) fn tensor_of(self: &Arc<Self>, bytes: &[u8]) -> EngineResult<TensorOver> {
         let mut dim = bytes.len() as i64;
         let shape = OvShape { rank: 1, dims: &raw mut dim };
         let mut tensor = ptr::null_mut();
-        // SAFETY: the library copies the shape; the result pointer is valid.
+        // SAFETY: the shape points to `dim`, and the library copies it. The result pointer is valid.
         self.check(unsafe { (self.functions.ov_tensor_create)(code_of(ElementType::U8), shape, &raw mut tensor) })?;
         let tensor = TensorOver { api: self.clone(), ptr: NonNull::new(tensor).ok_or("OpenVINO returned no tensor")? };
         let (data, n_bytes) = tensor.data()?;
         assert_eq!(n_bytes, bytes.len(), "the library must allocate as many bytes as requested");
-        // SAFETY: the tensor has `n_bytes` bytes, and no other code refers to it yet.
+        // SAFETY: the tensor has `n_bytes` bytes in memory of the library, so they do not overlap `bytes`. No other code refers to the
+        // tensor yet.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data.cast_mut(), n_bytes) };
         Ok(tensor)
     }
@@ -344,7 +346,8 @@ impl Functions {
             OK => Ok(()),
             CANCELED => Err("the run was canceled".to_owned()),
             _ => {
-                // The library has one latest message per process, so this may be the message of a failure in another thread.
+                // The library keeps only the latest message of the whole process, so this may be the message of a failure on another
+                // thread.
                 // SAFETY: the function returns null, or a C string that the caller must free.
                 let said = unsafe { self.take_string((self.ov_get_last_err_msg)().cast_mut()) };
                 // SAFETY: the function returns a static C string.
@@ -363,7 +366,7 @@ impl Functions {
         // SAFETY: the caller guarantees that `string` is null or a C string.
         let copy = unsafe { text(string) };
         if !string.is_null() {
-            // SAFETY: the caller guarantees that the library returned the string, and that no code uses it after this call.
+            // SAFETY: the caller guarantees that the library returned the string, and that no code uses or frees it after this call.
             unsafe { (self.ov_free)(string) };
         }
         copy
@@ -414,7 +417,7 @@ impl<'a> PortOf<'a> {
         Ok(Self { api, ptr: NonNull::new(port).ok_or("OpenVINO returned no port")? })
     }
 
-    /// One of the port's tensor names. Some ports have no name.
+    /// Returns one of the names of the port's tensor, if it has a name.
     pub(super) fn name(&self) -> Option<String> {
         let mut name = ptr::null_mut();
         // SAFETY: the port is not freed, and the result pointer is valid.
@@ -422,20 +425,20 @@ impl<'a> PortOf<'a> {
         if status != OK {
             return None;
         }
-        // SAFETY: the library just returned this string, and no other code uses it.
+        // SAFETY: the library just returned this string, and no other code uses or frees it.
         Some(unsafe { self.api.functions.take_string(name) })
     }
 
     pub(super) fn element(&self) -> EngineResult<ElementType> {
         let mut code = 0;
-        // SAFETY: the port is not freed; the library stores the type as a 32-bit enumeration.
+        // SAFETY: the port is not freed. The library writes the type as a 32-bit enumeration.
         self.api.check(unsafe { (self.api.functions.ov_port_get_element_type)(self.ptr.as_ptr(), &raw mut code) })?;
         element_of(code).ok_or_else(|| format!("OpenVINO element type {code} is not supported by roiflow tensors"))
     }
 
     pub(super) fn shape(&self) -> EngineResult<PartialShape> {
         let mut shape = OvPartialShape { rank: OvDimension { min: 0, max: 0 }, dims: ptr::null_mut() };
-        // SAFETY: the port is not freed; the result is freed below.
+        // SAFETY: the port is not freed, and the result pointer is valid. The result is freed below.
         self.api.check(unsafe { (self.api.functions.ov_port_get_partial_shape)(self.ptr.as_ptr(), &raw mut shape) })?;
         let rank = (shape.rank.min == shape.rank.max).then(|| usize::try_from(shape.rank.max).ok()).flatten();
         let dims = rank.map(|rank| {
@@ -444,10 +447,10 @@ impl<'a> PortOf<'a> {
                 Ok(max) if dim.max < i64::from(i32::MAX) => Dim::Range { min: usize::try_from(dim.min).unwrap_or(0), max },
                 _ => Dim::Dynamic,
             };
-            // SAFETY: the list has `rank` entries.
+            // SAFETY: the list has `rank` entries, and is freed only below.
             (0..rank).map(|axis| extent(unsafe { *shape.dims.add(axis) })).collect()
         });
-        // SAFETY: this is the only call that frees the shape, and nothing uses it afterwards.
+        // SAFETY: this is the only call that frees the shape, and no code uses it afterwards.
         unsafe { (self.api.functions.ov_partial_shape_free)(&raw mut shape) };
         PartialShape::new(dims.ok_or("a port has a dynamic number of axes, which is not supported")?).map_err(|error| error.to_string())
     }
@@ -455,18 +458,18 @@ impl<'a> PortOf<'a> {
 
 impl Drop for PortOf<'_> {
     fn drop(&mut self) {
-        // SAFETY: this object owns the pointer, and it is freed once.
+        // SAFETY: this object is the only owner of the pointer, so the port is freed once and not used afterwards.
         unsafe { (self.api.functions.ov_output_const_port_free)(self.ptr.as_ptr()) };
     }
 }
 
-/// A tensor object of the library, over the caller's memory or over the library's own.
+/// A tensor object of the library, over memory of the caller or of the library.
 pub(super) struct TensorOver {
     api: Arc<Api>,
     ptr: NonNull<OvTensor>,
 }
 
-// SAFETY: a tensor belongs to one request, which only one thread uses at a time.
+// SAFETY: a tensor belongs to one request, which only one thread uses at a time. The library does not bind a tensor to a thread.
 unsafe impl Send for TensorOver {}
 
 impl TensorOver {
@@ -476,26 +479,26 @@ impl TensorOver {
 
     pub(super) fn shape(&self) -> EngineResult<Shape> {
         let mut shape = OvShape { rank: 0, dims: ptr::null_mut() };
-        // SAFETY: the tensor is not freed; the result is freed below.
+        // SAFETY: the tensor is not freed, and the result pointer is valid. The result is freed below.
         self.api.check(unsafe { (self.api.functions.ov_tensor_get_shape)(self.as_ptr(), &raw mut shape) })?;
         let rank = usize::try_from(shape.rank).unwrap_or(usize::MAX);
         let mut dims = [0; MAX_RANK];
         if rank <= MAX_RANK {
             for (axis, dim) in dims[..rank].iter_mut().enumerate() {
-                // SAFETY: the list has `rank` entries.
+                // SAFETY: the list has `rank` entries, and is freed only below.
                 *dim = usize::try_from(unsafe { *shape.dims.add(axis) }).unwrap_or(0);
             }
         }
-        // SAFETY: this is the only call that frees the shape, and nothing uses it afterwards.
+        // SAFETY: this is the only call that frees the shape, and no code uses it afterwards.
         let freed = unsafe { (self.api.functions.ov_shape_free)(&raw mut shape) };
         self.api.check(freed)?;
         if rank > MAX_RANK { Err(format!("expected at most {MAX_RANK} axes, got {rank}")) } else { Ok(Shape::new(&dims[..rank])) }
     }
 
-    /// Address of the elements, and their size in bytes.
+    /// Returns the address of the elements, and their size in bytes.
     pub(super) fn data(&self) -> EngineResult<(*const u8, usize)> {
         let (mut data, mut n_bytes) = (ptr::null_mut(), 0);
-        // SAFETY: the tensor is not freed.
+        // SAFETY: the tensor is not freed, and the result pointer is valid.
         self.api.check(unsafe { (self.api.functions.ov_tensor_get_byte_size)(self.as_ptr(), &raw mut n_bytes) })?;
         // SAFETY: the tensor is not freed, and the result pointer is valid.
         self.api.check(unsafe { (self.api.functions.ov_tensor_data)(self.as_ptr(), &raw mut data) })?;
@@ -506,7 +509,7 @@ impl TensorOver {
 impl Drop for TensorOver {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: this object owns the pointer, and it is freed once.
+        // SAFETY: this object is the only owner of the pointer, so the tensor is freed once and not used afterwards.
         unsafe { (self.api.functions.ov_tensor_free)(self.ptr.as_ptr()) };
     }
 }
@@ -515,13 +518,14 @@ impl Drop for TensorOver {
 pub(super) struct EngineRequest {
     api: Arc<Api>,
     ptr: NonNull<OvInferRequest>,
-    /// For asynchronous runs: the completion, and the callback structure through which the library completes it.
+    /// For asynchronous runs: the completion, and the callback structure through which the library notifies the completion.
     callback: Option<(Arc<Completion>, Box<OvCallback>)>,
 }
 
-// SAFETY: only one run uses the request at a time. Only `cancel` is called during a run, and the library allows that from any thread.
+// SAFETY: only one run uses the request at a time. During a run, other threads only call `cancel`, which the library allows from any
+// thread.
 unsafe impl Send for EngineRequest {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for EngineRequest {}
 
 impl EngineRequest {
@@ -531,31 +535,31 @@ impl EngineRequest {
     /// `model` must not have been freed.
     pub(super) unsafe fn new(api: &Arc<Api>, model: *const OvCompiledModel) -> EngineResult<Self> {
         let mut request = ptr::null_mut();
-        // SAFETY: the caller guarantees that `model` is not freed; the result pointer is valid.
+        // SAFETY: the caller guarantees that `model` is not freed. The result pointer is valid.
         api.check(unsafe { (api.functions.ov_compiled_model_create_infer_request)(model, &raw mut request) })?;
         Ok(Self { api: api.clone(), ptr: NonNull::new(request).ok_or("OpenVINO returned no request")?, callback: None })
     }
 
-    /// Sets the callback of the request. It completes `completion` at the end of each asynchronous run.
+    /// Sets the callback of the request. At the end of each asynchronous run, the callback notifies `completion`.
     pub(super) fn call_back(&mut self, completion: Arc<Completion>) -> EngineResult<()> {
         let argument = Arc::as_ptr(&completion).cast_mut().cast();
         let callback = Box::new(OvCallback { called: has_computed_entered, argument });
-        // SAFETY: the request is not freed. The callback structure and the completion are freed after the request. Freeing a request
-        // waits for a callback that is running.
+        // SAFETY: the request is not freed. This object owns the callback structure and the completion, and frees them only after the
+        // request. Freeing the request waits for a callback that is running.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_set_callback)(self.ptr.as_ptr(), &raw const *callback) })?;
         self.callback = Some((completion, callback));
         Ok(())
     }
 
     pub(super) fn set_input(&self, input_idx: usize, tensor: &TensorOver) -> EngineResult<()> {
-        // SAFETY: request and tensor are not freed; the request holds its own reference to the tensor.
+        // SAFETY: request and tensor are not freed. The library's request keeps a reference of its own to the tensor.
         let status =
             unsafe { (self.api.functions.ov_infer_request_set_input_tensor_by_index)(self.ptr.as_ptr(), input_idx, tensor.as_ptr()) };
         self.api.check(status)
     }
 
     pub(super) fn set_output(&self, output_idx: usize, tensor: &TensorOver) -> EngineResult<()> {
-        // SAFETY: request and tensor are not freed; the request holds its own reference to the tensor.
+        // SAFETY: request and tensor are not freed. The library's request keeps a reference of its own to the tensor.
         let status =
             unsafe { (self.api.functions.ov_infer_request_set_output_tensor_by_index)(self.ptr.as_ptr(), output_idx, tensor.as_ptr()) };
         self.api.check(status)
@@ -582,12 +586,13 @@ impl EngineRequest {
 }
 
 impl EngineRequest {
-    /// Starts an asynchronous run. The completion is completed when the run ends, also when the run fails.
+    /// Starts an asynchronous run. The completion is notified when the run ends, even if the run fails.
     ///
     /// # Safety
-    /// As for [`EngineRequest::infer`], until [`EngineRequest::wait`] returns.
+    /// The requirements of [`EngineRequest::infer`] must hold until [`EngineRequest::wait`] returns.
     pub(super) unsafe fn start(&self) -> EngineResult<()> {
-        // SAFETY: as in `infer`. The caller guarantees this until `wait` returns, which is after the end of the run.
+        // SAFETY: as in `infer`. The caller guarantees the requirements until `wait` returns, and `wait` returns only after the end of the
+        // run.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_start_async)(self.ptr.as_ptr()) })
     }
 
@@ -597,28 +602,28 @@ impl EngineRequest {
         self.api.check(unsafe { (self.api.functions.ov_infer_request_wait)(self.ptr.as_ptr()) })
     }
 
-    /// The per-node times of the latest run.
+    /// Returns the times of the nodes in the latest run.
     pub(super) fn nodes(&self) -> EngineResult<Vec<NodeTime>> {
         let mut list = OvNodes { nodes: ptr::null_mut(), n_nodes: 0 };
-        // SAFETY: the request is not freed, and the result pointer is valid; the result is freed below.
+        // SAFETY: the request is not freed, and the result pointer is valid. The result is freed below.
         self.api.check(unsafe { (self.api.functions.ov_infer_request_get_profiling_info)(self.ptr.as_ptr(), &raw mut list) })?;
         let node = |node_idx| {
-            // SAFETY: the list has `n_nodes` nodes.
+            // SAFETY: the list has `n_nodes` nodes, and is freed only below.
             let node = unsafe { &*list.nodes.add(node_idx) };
             let time = |us: i64| Duration::from_micros(u64::try_from(us).unwrap_or(0));
-            // SAFETY: the names are C strings of the list, which is not freed yet.
+            // SAFETY: the names are C strings of the list, which is freed only below.
             let (name, kind, implementation) = unsafe { (text(node.name), text(node.kind), text(node.implementation)) };
             let status = match node.status {
                 1 => NodeStatus::OptimizedOut,
                 2 => NodeStatus::Executed,
-                // The library reports no implementation for a node that it fused into another.
+                // For a node that the library fused into another node, it reports the implementation `undef`.
                 _ if implementation == "undef" => NodeStatus::OptimizedOut,
                 _ => NodeStatus::NotRun,
             };
             NodeTime { name, kind, status, real: time(node.real_us), cpu: Some(time(node.cpu_us)) }
         };
         let nodes = (0..list.n_nodes).map(node).collect();
-        // SAFETY: this is the only call that frees the list, and nothing uses it afterwards.
+        // SAFETY: this is the only call that frees the list, and no code uses it afterwards.
         unsafe { (self.api.functions.ov_profiling_info_list_free)(&raw mut list) };
         Ok(nodes)
     }
@@ -628,9 +633,9 @@ entered_with_default_control! {
     fn has_computed_entered(argument: *mut c_void) = has_computed
 }
 
-/// The library calls this function on one of its own threads, which must not be blocked.
+/// Notifies the completion. The library calls this function on one of its own threads, which must not be blocked.
 unsafe extern "C" fn has_computed(argument: *mut c_void) {
-    // SAFETY: `argument` is the completion that `call_back` set; it lives as long as the request whose callback this is.
+    // SAFETY: `argument` is the completion that `call_back` set. It lives longer than the request whose callback this function is.
     let completion = unsafe { &*argument.cast::<Completion>() };
     completion.complete(Ok(()));
 }
@@ -638,7 +643,7 @@ unsafe extern "C" fn has_computed(argument: *mut c_void) {
 impl Interrupt for EngineRequest {
     fn interrupt(&self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: the request is not freed; the library allows this call during a run.
+        // SAFETY: the request is not freed. The library allows this call during a run.
         let status = unsafe { (self.api.functions.ov_infer_request_cancel)(self.ptr.as_ptr()) };
         if let Err(error) = self.api.check(status) {
             tracing::warn!("OpenVINO could not cancel a run: {error}");
@@ -649,7 +654,8 @@ impl Interrupt for EngineRequest {
 impl Drop for EngineRequest {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: this object owns the request and frees it once. A run holds a reference to this object, so no run is active.
+        // SAFETY: this object is the only owner of the request and frees it once. A run holds a reference to this object, so no run is
+        // active.
         unsafe { (self.api.functions.ov_infer_request_free)(self.ptr.as_ptr()) };
     }
 }

@@ -1,30 +1,31 @@
-//! Checks for element types that OpenVINO narrows. Its plugins compute all integers as signed 32-bit values and `f64` as `f32`, whatever
-//! types the ports have. A value that does not fit would wrap around without an error, so inputs are checked before each run.
+//! Checks for element types that OpenVINO computes in fewer bits. Its plugins compute all integers as signed 32-bit values, and `f64` as
+//! `f32`, even if the ports have wider types. An integer that does not fit would wrap around without an error, so inputs are checked before
+//! each run.
 
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{Error, ErrorKind, ModelInfo, Port, Result};
 use crate::tensor::{Element, ElementType};
 
-/// The reason why results may differ from those of exact arithmetic in the model's types; `None` if there is no such reason.
+/// Returns the reason why results may differ from those of exact arithmetic in the model's types; `None` if there is no such reason.
 pub(super) fn inexact(info: &ModelInfo) -> Option<String> {
     let is_float = |port: &&Port| port.element == ElementType::F64;
     let input = info.inputs.iter().find(|port| is_wide(port.element) || is_float(port)).map(|port| ("input", port));
-    // Integer outputs are not checked: in practice they are indices, classes and counts, which fit 32 bits.
+    // Outputs with integers are accepted: in practice they are indices, classes and counts, which fit 32 bits.
     let output = || info.outputs.iter().find(is_float).map(|port| ("output", port));
     let (kind, port) = input.or_else(output)?;
     let computes = if is_wide(port.element) { "integers in 32 bits" } else { "f64 in f32" };
     Some(format!("{kind} `{}` is {}, and OpenVINO computes {computes}", port.name(), port.element))
 }
 
-/// Whether this type has values that do not fit an `i32`.
+/// Returns whether this type has values that do not fit an `i32`.
 pub(super) fn is_wide(element: ElementType) -> bool {
     matches!(element, ElementType::I64 | ElementType::U64 | ElementType::U32)
 }
 
-/// Checks that all values of an input fit the 32 bits in which OpenVINO computes integers.
+/// Checks that all values of an input fit into 32 bits, because OpenVINO computes integers in 32 bits.
 ///
 /// # Errors
-/// Returns `Unsupported` if a value of an input does not fit 32 bits.
+/// Returns `Unsupported` if a value of the input does not fit into 32 bits.
 pub(super) fn check(device: &str, port: &Port, input_idx: usize, io: &DeviceIo<'_>) -> Result<()> {
     let found = match port.element {
         ElementType::I64 => beyond::<i64>(input_idx, io)?,
@@ -41,7 +42,7 @@ pub(super) fn check(device: &str, port: &Port, input_idx: usize, io: &DeviceIo<'
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// The first value that does not fit, and its index in row-major order.
+/// Returns the first value that does not fit, and its index in row-major order.
 fn beyond<T: Element + Into<i128>>(input_idx: usize, io: &DeviceIo<'_>) -> Result<Option<(usize, i128)>> {
     let bytes = io.input(input_idx);
     if bytes.layout().n_elements() == 0 {

@@ -1,7 +1,7 @@
-//! Reads parts of an OpenVINO IR file that the C library does not report: all names of a tensor (the library reports one), and
-//! `model_info` under `rt_info`, in which exporters describe inputs and outputs.
+//! Reads the parts of an OpenVINO IR file that the C library does not report: all names of a tensor (the library reports only one), and the
+//! section `model_info` in `rt_info`, in which exporters describe inputs and outputs.
 //!
-//! The keys of `model_info` equal the keys that OpenVINO's Model API writes into the metadata of ONNX files, such as `model_info labels`.
+//! The keys of `model_info` are the keys that OpenVINO's Model API writes into the metadata of ONNX files, such as `model_info labels`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use roxmltree::{Document, Node};
 use crate::engine::{IR, other_format};
 use crate::runtime::{ModelSource, Port};
 
-/// Maximum size of a file to parse: parsing builds a tree of all nodes in memory.
+/// Maximum size of a file that is parsed. The limit bounds memory, because parsing builds a tree of all nodes in memory.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The text of an IR. It is empty for other formats and for files above `MAX_BYTES`.
+/// Returns the text of an IR. Returns an empty text for other formats and for files above `MAX_BYTES`.
 pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
     match source {
         _ if other_format(source) != Some(IR) => Cow::default(),
@@ -28,19 +28,19 @@ pub(super) fn text_of(source: &ModelSource) -> Cow<'_, str> {
     }
 }
 
-/// The parts of the file that roiflow uses. All are empty for a model that is not an IR.
+/// The parts of an IR that roiflow uses. All parts are empty for a model that is not an IR.
 #[derive(Debug, Default)]
 pub struct Ir {
     /// The entries of `model_info`. Their keys are `model_info NAME`.
     pub metadata: BTreeMap<String, String>,
-    /// For each tensor with more than one name: its names.
+    /// For each tensor that has more than one name: its names.
     aliases: Vec<Vec<String>>,
 }
 
 impl Ir {
     /// Reads the text of an IR.
     pub fn of_text(text: &str) -> Self {
-        // Most files have neither `model_info` nor a second tensor name, so they need not be parsed.
+        // Most files have neither a `model_info` nor a tensor with two names. Such files need not be parsed.
         let names = || text.split("names=").skip(1).filter_map(|rest| rest.get(1..)?.split(['"', '\'']).next());
         if !text.contains("<model_info") && !names().any(|names| names.contains(',')) {
             return Self::default();
@@ -49,7 +49,7 @@ impl Ir {
         Self { metadata: model_info(&document), aliases: aliases(&document) }
     }
 
-    /// Adds to a port the other names of its tensor.
+    /// Adds the other names of a port's tensor to the port.
     pub fn complete(&self, port: &mut Port) {
         let own = port.names.first().and_then(|own| self.aliases.iter().find(|names| names.iter().any(|name| **name == **own)));
         for name in own.into_iter().flatten() {
@@ -71,7 +71,7 @@ fn model_info(document: &Document<'_>) -> BTreeMap<String, String> {
 }
 
 fn aliases(document: &Document<'_>) -> Vec<Vec<String>> {
-    // Names are attributes of output ports. Newer files also have names at result layers.
+    // Names are attributes of output ports. In newer files, they are also attributes of result layers.
     let lists = document.descendants().filter_map(|node| match node.tag_name().name() {
         "port" => node.attribute("names"),
         "layer" => node.attribute("output_names"),
@@ -80,7 +80,7 @@ fn aliases(document: &Document<'_>) -> Vec<Vec<String>> {
     lists.map(split_names).filter(|names| names.len() > 1).collect()
 }
 
-/// Splits names at commas. A comma inside a name is escaped by a backslash.
+/// Splits a list of names at commas. A comma inside a name has a backslash before it.
 fn split_names(list: &str) -> Vec<String> {
     const OWN_COMMA: &str = "\u{0}";
     list.replace("\\,", OWN_COMMA).split(',').map(|name| name.replace(OWN_COMMA, ",")).collect()

@@ -5,17 +5,17 @@
 //!   `scripts/fetch-engines` fills. See `devices::find`.
 //! - It reads ONNX, OpenVINO IR (.xml with .bin), and the other formats for which OpenVINO has front ends.
 //! - `OPENVINO.CPU` computes in `f32` unless `Config::precision` is set. OpenVINO's own default is bf16 if the processor supports it.
-//! - On the CPU, a run computes on the calling thread. Each request has one stream, and the number of requests times the threads of each is
-//!   the number of cores. Other devices call back when a run is complete, so no thread waits for them.
-//! - Inputs and outputs are used in place, also in the caller's memory. Tensors with gaps are copied, because the C library does not
-//!   support them. Outputs of dynamic shape are copied too.
-//! - OpenVINO computes integers in 32 bits and `f64` in `f32`, so `AUTO` skips OpenVINO for models with such ports. A run with an input
-//!   value beyond 32 bits returns an error; results beyond 32 bits are not detected.
-//! - Canceling a run takes effect between two nodes.
-//! - Node times are whole microseconds. `OPENVINO.CPU` reports the mean over all runs of all requests since compilation, and reports
-//!   elapsed time as CPU time (`PerfCount::avg` of its plugin). Accelerators report their own measurements.
-//! - State is supported as explicit inputs and outputs ([`Model::make_stateful`]). A model with variables inside (`ReadValue` in OpenVINO
-//!   IR) is refused, because the C library can neither read nor reset such variables.
+//! - On the CPU, a run computes on the calling thread. Each request has one stream, and the number of requests times the number of threads
+//!   of each request is the number of cores. Other devices call back when a run is complete, so no thread waits for them.
+//! - The library reads inputs and writes outputs in place, even if the caller set the tensor. Tensors with gaps are copied, because the C
+//!   library does not support them. Outputs of dynamic shape are copied as well.
+//! - OpenVINO computes integers in 32 bits and `f64` in `f32`, so `AUTO` skips OpenVINO for models with `f64` ports or inputs of wider
+//!   integers. A run with an input value beyond 32 bits returns an error. Results beyond 32 bits are not detected.
+//! - A canceled run stops between two nodes.
+//! - Times of nodes are whole microseconds. `OPENVINO.CPU` reports the mean over all runs of all requests since compilation, and reports
+//!   elapsed time as CPU time (`PerfCount::avg` of its plugin). Accelerators report what they measure themselves.
+//! - State is supported as inputs and outputs ([`Model::make_stateful`]). A model with internal variables (`ReadValue` in OpenVINO IR) is
+//!   refused, because the C library can neither read nor reset such variables.
 
 mod api;
 mod integers;
@@ -46,12 +46,12 @@ const WANTED: Wanted = Wanted {
     install: "pip install openvino",
 };
 
-/// The folders that OpenVINO's setup scripts set in the environment, and the default folders of its installers.
+/// Returns the folders that OpenVINO's setup scripts name in the environment, and the default folders of its installers.
 fn folders() -> Vec<PathBuf> {
     let arch = if cfg!(target_arch = "aarch64") { "aarch64" } else { "intel64" };
     let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
     let mut folders: Vec<_> = named("OPENVINO_LIB_PATH").into_iter().collect();
-    // `OpenVINO_DIR` is <install>/runtime/cmake.
+    // `OpenVINO_DIR` is the folder `runtime/cmake` of the installation.
     let roots = ["OPENVINO_INSTALL_DIR", "OPENVINO_BUILD_DIR", "INTEL_OPENVINO_DIR"].map(named);
     let cmake = named("OpenVINO_DIR").and_then(|folder| Some(folder.parent()?.parent()?.to_owned()));
     let installed = ["/opt/intel/openvino", "/opt/intel/openvino_2026", "/opt/intel/openvino_2025"].map(|root| Some(PathBuf::from(root)));
@@ -61,7 +61,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The devices of OpenVINO. Cheap to clone; the first use searches for the library.
+/// The devices of OpenVINO. A clone is cheap. The first use searches for the library.
 #[derive(Clone, Default)]
 pub struct OpenVino(Arc<Library>);
 
@@ -72,7 +72,7 @@ struct Library {
 }
 
 impl OpenVino {
-    /// Uses only the library at this path. `OpenVino::default()` searches for an installed library.
+    /// Creates the devices of the library at this path. `OpenVino::default()` searches for an installed library instead.
     ///
     /// # Safety
     /// The first use loads the library and runs its initializers, before any check of what the library is. The file must be OpenVINO's C
@@ -83,8 +83,8 @@ impl OpenVino {
 
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), &Missing> {
         let open = |path: &Path| {
-            // SAFETY: the library is one that the user installed as OpenVINO (found by its file name or through an environment variable),
-            // or the one that the caller of `at` vouches for. Its file format was checked.
+            // SAFETY: the initializers are safe to run: the library is one that the user installed as OpenVINO (found by its file name or
+            // through an environment variable), or the one that the caller of `at` vouches for.
             let api = unsafe { Api::open(path) };
             exit::guard();
             api
@@ -130,7 +130,7 @@ struct OpenVinoDevice {
 }
 
 impl OpenVinoDevice {
-    /// OpenVINO's own name of the device: `CPU`, `GPU.1`, `HETERO:GPU,CPU`.
+    /// Returns OpenVINO's own name of the device: `CPU`, `GPU.1`, `HETERO:GPU,CPU`.
     fn own_name(&self) -> &str {
         self.name.strip_prefix(PREFIX).unwrap_or_default().trim_start_matches('.')
     }
@@ -138,7 +138,7 @@ impl OpenVinoDevice {
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), Missing> {
         let found = self.family.api().map_err(Clone::clone)?;
         let (api, path) = found;
-        // Only this device is queried, because listing all devices loads every plugin.
+        // Query this device alone first, because listing all devices loads every plugin of OpenVINO.
         if api.property(self.own_name(), c"FULL_DEVICE_NAME").is_ok() {
             return Ok(found);
         }
@@ -146,7 +146,7 @@ impl OpenVinoDevice {
         let listed = api
             .devices()
             .map_err(|why| unusable(format!("OpenVINO {} in `{}` cannot list its devices: {why}", api.version, path.display())))?;
-        // `GPU` means `GPU.0`. A name with a colon combines devices.
+        // `GPU` means `GPU.0`. A name with a colon combines several devices.
         let own = self.own_name();
         let is_listed = own.contains(':') || listed.iter().any(|name| name == own || name.split('.').next() == Some(own));
         if !is_listed {
@@ -183,10 +183,10 @@ impl Device for OpenVinoDevice {
         integers::inexact(model.info())
     }
 
-    /// OpenVINO's CPU plugin computes on the calling thread only if a model has one stream of one thread. Otherwise the calling thread
-    /// sleeps while a thread of the library computes. That costs two wake-ups per call, and the scheduler may queue both threads on one
-    /// core while another core is idle. Models are therefore compiled once per request. Returns the size of the weights that each copy
-    /// adds.
+    /// OpenVINO's CPU plugin computes on the calling thread only if a model has one stream of one thread. Otherwise, the calling thread
+    /// sleeps while a thread of the library computes. That costs two wake-ups per call, and the scheduler may put both threads on one core
+    /// while another core is idle. So concurrent requests are faster if each has its own compiled model. Returns the size of the weights,
+    /// which each compiled model adds.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
         if self.own_name() == "CPU" && self.api().is_ok() { model::weights_bytes(model.source()) } else { None }
     }

@@ -19,10 +19,10 @@ use crate::runtime::device::{DeviceRequest, DeviceStep};
 use crate::runtime::executor::Executors;
 use crate::runtime::{Config, Error, ErrorKind, Ignored, Model, ModelInfo, ModelSource, Performance, Port, Precision, Result};
 
-/// Maximum number of properties. The library takes properties as variadic arguments, so the call must have a fixed number of them.
+/// Maximum number of properties. The library takes properties as variadic arguments, and in Rust a call has a fixed number of arguments.
 const MAX_PROPERTIES: usize = 12;
 
-/// Maximum size of a file that is searched for external weights.
+/// Maximum size of a file that roiflow searches for references to external weights.
 const MAX_BYTES_READ: u64 = 64 << 20;
 
 /// Reads the ports of a model, without compiling it.
@@ -32,7 +32,7 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     let said = || -> EngineResult<ModelInfo> {
         check_is_ir(source)?;
         let model = ReadModel::new(api, source)?;
-        // SAFETY: all four functions get the model of `model`, which is not freed.
+        // SAFETY: all four functions get the pointer of `model`, which is not freed, and valid result pointers.
         ports_of(
             api,
             |count| unsafe { (functions.ov_model_inputs_size)(model.as_ptr(), count) },
@@ -52,8 +52,8 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
 }
 
-/// Checks that an .xml file, or IR text in memory, begins like OpenVINO IR. For any other content the library tries its other front ends,
-/// whose parsers print to standard error.
+/// Checks that an .xml file, or IR text in memory, begins like OpenVINO IR. Other content must not reach the library: it would try its
+/// other front ends, whose parsers print to standard error.
 fn check_is_ir(source: &ModelSource) -> EngineResult<()> {
     const HEAD: u64 = 64 << 10;
     if other_format(source) != Some(IR) {
@@ -76,7 +76,7 @@ fn check_is_ir(source: &ModelSource) -> EngineResult<()> {
     }
 }
 
-/// The device and the options for which a model is compiled.
+/// The device for which a model is compiled, and the options.
 pub(super) struct Target<'a> {
     /// The name of the device.
     pub(super) device: &'a str,
@@ -86,7 +86,7 @@ pub(super) struct Target<'a> {
     pub(super) executors: &'a Executors,
 }
 
-/// Compiles a model with the input shapes of `model`, which the caller may have changed after reading the file.
+/// Compiles a model with the input shapes of `model`. The caller may have changed these shapes after reading the file.
 pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource, model: &Model) -> Result<Compiled<OpenVinoModel>> {
     let read = model.info();
     let &Target { device: name, own_name, config, executors } = target;
@@ -109,17 +109,17 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     let precision = precision_name(config.precision);
     if on_processor {
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
-        // The executor pool limits the number of concurrent runs, so more streams than its threads have no effect.
+        // The threads of the pool limit the number of concurrent runs, so more streams than threads would have no effect.
         let n_streams = n_requests.min(pool.n_threads());
         properties.push(("NUM_STREAMS", n_streams.to_string()));
         properties.push(("INFERENCE_NUM_THREADS", (n_streams * n_threads).to_string()));
-        // Runs compute on threads of the pool, which does not bind its threads to cores. So OpenVINO must not bind them either.
+        // Runs compute on threads of the pool, which are not bound to cores. So OpenVINO must not bind them either.
         properties.push(("ENABLE_CPU_PINNING", "NO".to_owned()));
     } else if config.precision != Precision::F32 {
-        // Accelerators get no default precision, because some compute only in f16.
+        // For an accelerator, set the precision only if the caller wants a lower one, because some accelerators compute only in f16.
         properties.push(("INFERENCE_PRECISION_HINT", precision.to_owned()));
     }
-    // roiflow forms batches itself. OpenVINO's automatic batching would load another library.
+    // roiflow forms batches itself. OpenVINO's automatic batching would also load another library.
     properties.push(("ALLOW_AUTO_BATCHING", "NO".to_owned()));
     if config.profiling {
         properties.push(("PERF_COUNT", "YES".to_owned()));
@@ -128,9 +128,10 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         properties.retain(|(known, _)| *known != key);
         properties.push((key, value.to_owned()));
     }
-    // If the caller sets `CACHE_DIR` as an engine option, only OpenVINO manages that folder.
+    // If the caller sets `CACHE_DIR` as an engine option, OpenVINO alone manages that folder, and roiflow caches nothing.
     let cache_folder = config.cache_folder.as_deref().filter(|_| properties.iter().all(|(key, _)| *key != "CACHE_DIR"));
-    // Compiles from a path, because OpenVINO then finds a cached model without reading the file.
+    // Compile from a path, because OpenVINO then finds a cached model without reading the file. The result is `None` if the file has other
+    // input shapes than the caller wants.
     let of_file = |path: &Path| -> EngineResult<Option<(CompiledFile, ModelInfo)>> {
         let compiled = compile_file(api, cache_folder, path, own_name, &properties)?;
         let info = compiled.info()?;
@@ -141,7 +142,7 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
     let compile = || -> EngineResult<(CompiledFile, ModelInfo)> {
         let compiled = match (source, cache_folder) {
             (ModelSource::File(path), _) if !model.is_reshaped() => of_file(path)?,
-            // If compiling the reshaped copy fails, the caller's own file is compiled below, so that an error names that file.
+            // If compiling the reshaped copy fails, the caller's own file is compiled below, so that an error names the caller's file.
             (ModelSource::File(path), Some(folder)) => reshaped_file(folder, path, &read.inputs).and_then(|(kept, file)| {
                 of_file(&file).unwrap_or_else(|_| {
                     kept.remove();
@@ -176,7 +177,8 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
         true => n_requests,
         false => config.n_requests.or_else(|| compiled.property(c"OPTIMAL_NUMBER_OF_INFER_REQUESTS")?.parse().ok()).unwrap_or(1).max(1),
     };
-    // With exclusive requests, a run occupies its single worker thread. Otherwise an accelerator calls back, and no thread waits.
+    // With exclusive requests, a run occupies the single worker thread until it ends. Otherwise, an accelerator calls back, and no thread
+    // waits.
     let calls_back = !on_processor && !config.exclusive_requests;
     let steps = match calls_back {
         false => vec![DeviceStep { name: "infer", executor: pool }],
@@ -190,8 +192,9 @@ pub(super) fn compile(api: &Arc<Api>, target: &Target<'_>, source: &ModelSource,
 
 /// Compiles a file, or loads its compiled model from the cache.
 ///
-/// OpenVINO writes cached models in place, although other processes may have mapped those files. So each process gives OpenVINO a private
-/// folder with hard links to the files of the cache entry. If OpenVINO had to compile the model, this folder becomes the cache entry.
+/// OpenVINO writes cached models in place, although other processes may have mapped those files. So this process gives OpenVINO a private
+/// folder (a draft) with hard links to the files of the cache entry. If OpenVINO had to compile the model, the draft becomes the cache
+/// entry.
 fn compile_file(
     api: &Arc<Api>,
     folder: Option<&Path>,
@@ -222,7 +225,7 @@ fn compile_file(
             return uncached();
         }
     };
-    // Another process may have removed the entry after `prepare`.
+    // Another process may have removed the entry after `prepare` found it.
     found = found.filter(|entry| draft.link(entry).is_ok());
     let Some(draft_folder) = draft.path().to_str() else {
         not_cached("the path of the cache folder is not UTF-8");
@@ -242,7 +245,8 @@ fn compile_file(
             }
             Ok(compiled)
         }
-        // Either the model or the cached file may be invalid. Compiling without the cache shows which of the two it is.
+        // Either the model or the cached file may be invalid. Compiling without the cache shows which one: if this fails too, it is the
+        // model.
         Err(why) => {
             if found.is_some() {
                 kept.remove();
@@ -254,10 +258,10 @@ fn compile_file(
     }
 }
 
-/// The cache entry for a file that this OpenVINO release compiles for this device with these properties.
+/// Returns the cache entry for a file, compiled by this OpenVINO release for this device with these properties.
 fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: &[(&str, String)]) -> std::io::Result<CacheEntry> {
     let file_of = |path: &Path| std::fs::metadata(path).and_then(|file| Ok((file.modified()?, file.len())));
-    // OpenVINO derives the names of its cache files from the path as given.
+    // The names of OpenVINO's cache files depend on the path as the caller wrote it, so this path is a part of the key.
     let paths = (path, std::path::absolute(path)?, std::fs::canonicalize(path)?);
     let weights =
         path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")).then(|| file_of(&path.with_extension("bin")).ok());
@@ -265,8 +269,8 @@ fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: 
     CacheEntry::of(folder, "openvino", (&api.version, device, hardware, paths, file_of(path)?, weights, properties))
 }
 
-/// A cached copy of an ONNX file, with `inputs` as its input shapes. Without the copy, OpenVINO must read and reshape the model to find its
-/// compiled model in the cache, and reading and reshaping take longer than loading the compiled model.
+/// Returns a cached copy of an ONNX file, with `inputs` as its input shapes. Without this copy, OpenVINO would have to read and reshape the
+/// model only to find its compiled model in the cache, and that takes longer than loading the compiled model.
 fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(CacheEntry, PathBuf)> {
     const NAME: &str = "model.onnx";
     path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
@@ -294,7 +298,8 @@ fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(CacheEn
     })
 }
 
-/// Copies all port names from `read` to the compiled model, because the library reports only one name for each port of a compiled model.
+/// Copies all names of the ports from `read` to the compiled model, because the library reports only one name for each port of a compiled
+/// model.
 fn take_names(compiled: &mut [Port], read: &[Port]) {
     for port in compiled {
         let is_same = |other: &&Port| port.names.first().is_some_and(|name| other.names.contains(name));
@@ -304,7 +309,7 @@ fn take_names(compiled: &mut [Port], read: &[Port]) {
     }
 }
 
-/// The size of the model's weights in bytes, or `None` if it is unknown. OpenVINO IR has the weights in a separate file.
+/// Returns the size of the model's weights in bytes, or `None` if it is unknown. OpenVINO IR has its weights in a separate file.
 pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     let path = match source {
         ModelSource::File(path) => path,
@@ -317,12 +322,12 @@ pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     }
     let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
     let n_bytes = n_bytes(path).filter(|_| is_onnx)?;
-    // Larger files are not searched for external weights. They are assumed to contain their weights.
+    // Larger files are not searched for external weights. They are taken for files that contain their weights.
     let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
     is_whole.then_some(n_bytes)
 }
 
-/// Whether an OpenVINO IR contains variables (`ReadValue` layers). OpenVINO's C library has no function that reports them.
+/// Returns whether an OpenVINO IR has internal variables (`ReadValue` layers). OpenVINO's C library has no function that reports them.
 fn has_own_variables(source: &ModelSource) -> bool {
     let text = match source {
         _ if other_format(source) != Some(IR) => return false,
@@ -341,7 +346,7 @@ fn precision_name(precision: Precision) -> &'static str {
     }
 }
 
-/// The options that have no effect on the compiled model.
+/// Returns the options that have no effect on the compiled model.
 fn ignored(compiled: &CompiledFile, config: &Config, on_processor: bool) -> Vec<Ignored> {
     let mut ignored = Vec::new();
     let precision = precision_name(config.precision);
@@ -362,9 +367,9 @@ pub(super) struct OpenVinoModel {
     pub(super) compiled: CompiledFile,
     pub(super) info: ModelInfo,
     pub(super) profiling: bool,
-    /// Whether the plugin reports nodes that took less than a microsecond as not executed. OpenVINO's CPU plugin does.
+    /// Whether the plugin reports a node that took less than a microsecond as not executed. OpenVINO's CPU plugin does.
     pub(super) rounds_to_not_run: bool,
-    /// Whether the device computes asynchronously and calls back when a run is complete.
+    /// Whether the device computes asynchronously, and calls back when a run is complete.
     pub(super) calls_back: bool,
 }
 
@@ -382,7 +387,7 @@ impl EngineModel for OpenVinoModel {
     }
 }
 
-/// Reads the ports through the given functions, which count the ports and return them by index.
+/// Reads the ports through the given functions of the library, which return the number of ports, and a port by its index.
 fn ports_of(
     api: &Api,
     n_inputs: impl FnOnce(*mut usize) -> i32,
@@ -422,7 +427,8 @@ impl<'a> ReadModel<'a> {
         match source {
             ModelSource::File(path) => {
                 let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
-                // SAFETY: core, path and result pointer are valid. The null pointer makes OpenVINO search for the weights next to the file.
+                // SAFETY: the core is never freed, the path is a C string, and the result pointer is valid. Null for the weights is
+                // allowed: OpenVINO then searches for them next to the file.
                 api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
             }
             ModelSource::Bytes(bytes) => {
@@ -433,8 +439,8 @@ impl<'a> ReadModel<'a> {
                 let (text, n_bytes) = (bytes.model().as_ptr().cast(), bytes.model().len());
                 let weights_ptr = weights.as_ref().map_or(ptr::null(), TensorOver::as_ptr);
                 let read = api.functions.ov_core_read_model_from_memory_buffer;
-                // SAFETY: the core and the result pointer are valid. The library copies the `n_bytes` bytes, and holds its own reference to
-                // the weights tensor, which may be null.
+                // SAFETY: the core is never freed, and the result pointer is valid. The library copies the `n_bytes` bytes. The weights
+                // tensor is null or not freed, and the library keeps a reference of its own to it.
                 let status = unsafe { read(api.core(), text, n_bytes, weights_ptr, &raw mut model) };
                 api.check(status).map_err(|why| match (other_format(source), bytes.weights()) {
                     (Some(IR), None) => format!("{why}; pass the bytes of its .bin file with `ModelBytes::with_weights`"),
@@ -454,7 +460,8 @@ impl<'a> ReadModel<'a> {
         let mut dims: Vec<Vec<OvDimension>> = inputs.iter().map(|port| port.shape.dims().iter().map(OvDimension::of).collect()).collect();
         let shapes: Vec<_> = dims.iter_mut().map(|dims| OvPartialShape::over(dims)).collect();
         let indexes: Vec<usize> = (0..inputs.len()).collect();
-        // SAFETY: the model is not freed and has no other owner. Both lists have one entry per input, and the shapes outlive the call.
+        // SAFETY: the model is not freed and has no other owner. Both lists have one entry per input, and the shapes live longer than the
+        // call.
         let status = unsafe {
             (self.api.functions.ov_model_reshape_by_port_indexes)(self.ptr.as_ptr(), indexes.as_ptr(), shapes.as_ptr(), indexes.len())
         };
@@ -464,14 +471,14 @@ impl<'a> ReadModel<'a> {
 
 impl Drop for ReadModel<'_> {
     fn drop(&mut self) {
-        // SAFETY: this object owns the pointer, and it is freed once.
+        // SAFETY: this object is the only owner of the pointer, so the model is freed once and not used afterwards.
         unsafe { (self.api.functions.ov_model_free)(self.ptr.as_ptr()) };
     }
 }
 
-/// Properties as variadic arguments, in which keys and values alternate.
+/// Properties as variadic arguments: keys and values alternate.
 struct Texts {
-    /// Always the maximum number of arguments. OpenVINO ignores the arguments after the first `n_texts`.
+    /// Always has the maximum number of arguments. OpenVINO reads only the first `n_texts` of them.
     arguments: [*const c_char; 2 * MAX_PROPERTIES],
     n_texts: usize,
     _owned: Vec<CString>,
@@ -498,9 +505,10 @@ pub(super) struct CompiledFile {
     ptr: NonNull<OvCompiledModel>,
 }
 
-// SAFETY: after its creation the model is only used to create requests and to query ports, and OpenVINO allows both from all threads.
+// SAFETY: after its creation, a model is only used to create requests and to query ports and properties. OpenVINO allows this on all
+// threads.
 unsafe impl Send for CompiledFile {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for CompiledFile {}
 
 impl CompiledFile {
@@ -511,7 +519,8 @@ impl CompiledFile {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = api.functions.ov_core_compile_model_from_file;
-        // SAFETY: the core is valid. All arguments are C strings, and at least `n_texts` of them are not null.
+        // SAFETY: the core is never freed. Path and device are C strings, and so are the first `n_texts` variadic arguments. The library
+        // reads no others. The result pointer is valid.
         let status = unsafe {
             compile(
                 api.core(),
@@ -554,7 +563,8 @@ impl CompiledFile {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = texts.arguments;
         let mut compiled = ptr::null_mut();
         let compile = model.api.functions.ov_core_compile_model;
-        // SAFETY: core and model are valid. All arguments are C strings, and at least `n_texts` of them are not null.
+        // SAFETY: the core is never freed, and the model is not freed yet. The device is a C string, and so are the first `n_texts`
+        // variadic arguments. The library reads no others. The result pointer is valid.
         let status = unsafe {
             let core = model.api.core();
             compile(
@@ -601,15 +611,15 @@ impl CompiledFile {
         self.ptr.as_ptr()
     }
 
-    /// The value of a property, or `None` if the device does not know the property.
+    /// Returns the value of a property, or `None` if the device does not know the property.
     fn property(&self, key: &CStr) -> Option<String> {
-        // SAFETY: the model is not freed.
+        // SAFETY: this object owns the model, which is not freed yet.
         unsafe { self.api.model_property(self.as_ptr(), key) }.ok()
     }
 
     fn info(&self) -> EngineResult<ModelInfo> {
         let functions = &self.api.functions;
-        // SAFETY: all four functions get this compiled model, which is not freed.
+        // SAFETY: all four functions get this compiled model, which is not freed, and valid result pointers.
         ports_of(
             &self.api,
             |count| unsafe { (functions.ov_compiled_model_inputs_size)(self.as_ptr(), count) },
@@ -623,7 +633,8 @@ impl CompiledFile {
 impl Drop for CompiledFile {
     fn drop(&mut self) {
         let Some(_inside) = exit::enter() else { return };
-        // SAFETY: this object owns the model and frees it once. Each request holds a reference to this object.
+        // SAFETY: this object is the only owner of the model and frees it once. Each request holds a reference to this object, so none is
+        // left.
         unsafe { (self.api.functions.ov_compiled_model_free)(self.ptr.as_ptr()) };
     }
 }

@@ -1,5 +1,5 @@
-//! One inference request of OpenVINO. It binds the library's tensors to the memory of the run's tensors, and reuses them while addresses
-//! stay the same.
+//! One inference request of OpenVINO. It creates the library's tensors over the memory of a run's tensors. Later runs use the same objects
+//! as long as the addresses stay the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,20 @@ use crate::runtime::{CancelToken, Completion, Interrupt, NodeStatus, NodeTime, R
 use crate::tensor::{Shape, Tensor};
 
 pub(super) struct OpenVinoRequest {
-    // Declared before `model`, so that the request is freed before the model to which it belongs.
+    // Declared before `model`, so that this request is freed before the model to which it belongs.
     engine: Arc<EngineRequest>,
     interrupt: Arc<dyn Interrupt>,
-    /// Present if the device computes asynchronously. Otherwise a run computes on the thread that runs the step.
+    /// `Some` if the device computes asynchronously. Otherwise, a run computes on the thread that executes the step.
     completion: Option<Arc<Completion>>,
-    /// Whether a run was started and its result was not taken yet.
+    /// Whether an asynchronous run was started and its result was not taken yet.
     is_started: bool,
-    /// Whether the latest run succeeded. Node times exist only after a successful run.
+    /// Whether the latest run succeeded. The library has the times of nodes only after a successful run.
     has_run: bool,
-    /// Whether the exit handler was registered after the first run. It must follow that run, because the run may have registered
-    /// destructors.
+    /// Whether the exit handler was registered after the first run. It is registered after that run, because the run may have registered
+    /// destructors, and the handler must run before them.
     is_guarded: bool,
-    /// Delays the exit of the process from the start to the end of a run, because an accelerator also computes between the steps.
+    /// Delays the exit of the process from the start to the end of a run, because an accelerator also computes between the two steps of a
+    /// run.
     inside: Option<Inside<'static>>,
     inputs: Vec<BoundValue<TensorOver>>,
     outputs: Vec<BoundValue<TensorOver>>,
@@ -36,7 +37,7 @@ pub(super) struct OpenVinoRequest {
 
 impl OpenVinoRequest {
     pub(super) fn new(model: Arc<OpenVinoModel>) -> EngineResult<Self> {
-        // SAFETY: the model is not freed.
+        // SAFETY: the request keeps the model alive, so the compiled model is not freed.
         let mut engine = unsafe { EngineRequest::new(&model.api, model.compiled.as_ptr()) }?;
         let completion = model.calls_back.then(Completion::new);
         if let Some(completion) = &completion {
@@ -79,15 +80,15 @@ impl OpenVinoRequest {
 
     /// Runs inference on this thread.
     fn infer(&self, cancel: &CancelToken) -> Result<()> {
-        // SAFETY: the leases of the run and the bound values of this request keep the tensors' memory valid. The leases also keep other
-        // threads from writing to it.
+        // SAFETY: the leases of the run and the bound values of this request keep the memory of the tensors valid. The leases also prevent
+        // other threads from writing to it.
         let ran = cancel.interrupting(&self.interrupt, || cancel.check().map(|()| unsafe { self.engine.infer() }))?;
         self.outcome(ran, cancel)
     }
 
     /// Starts a run on the accelerator.
     fn submit(&mut self, completion: &Completion, cancel: &CancelToken) -> Result<()> {
-        // SAFETY: as in `infer`. The run holds its leases until the completion is notified.
+        // SAFETY: as in `infer`. The run holds its leases until the completion is notified, and `end_run` calls `wait` before they end.
         if let Err(said) = completion.start(|| unsafe { self.engine.start() }) {
             return self.outcome(Err(said), cancel);
         }
@@ -96,8 +97,8 @@ impl OpenVinoRequest {
         Ok(())
     }
 
-    /// Takes the result of the accelerator's run. The callback may still be running, so this method waits for the end of the callback
-    /// before the next run can start.
+    /// Takes the result of the accelerator's run. The callback may still be running, so this method waits until it has ended. Only then may
+    /// the next run start.
     fn take_outcome(&mut self) -> EngineResult<()> {
         if std::mem::take(&mut self.is_started) { self.engine.wait() } else { Ok(()) }
     }
@@ -106,7 +107,7 @@ impl OpenVinoRequest {
         ran.map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&self.model.device)(said)))
     }
 
-    /// Copies the outputs that the library did not write in place.
+    /// Finishes the outputs: copies those that the library did not write in place.
     fn finish_outputs(&self, io: &mut DeviceIo<'_>) -> Result<()> {
         let failed = device_error(&self.model.device);
         for (output_idx, port) in self.model.info.outputs.iter().enumerate() {
@@ -118,8 +119,8 @@ impl OpenVinoRequest {
             let target = io.output(output_idx, &tensor.shape().map_err(&failed)?)?;
             if target.layout().n_elements() > 0 {
                 let (data, n_bytes) = tensor.data().map_err(&failed)?;
-                // SAFETY: the tensor holds `n_bytes` bytes and lives until the end of this iteration. No thread writes to the tensor
-                // between runs.
+                // SAFETY: the tensor has `n_bytes` initialized bytes and lives until the end of this iteration. The run has ended, so no
+                // thread writes to the tensor.
                 target.copy_all_from_dense(unsafe { std::slice::from_raw_parts(data, n_bytes) })?;
             }
         }
@@ -160,7 +161,7 @@ impl DeviceRequest for OpenVinoRequest {
     }
 
     fn end_run(&mut self) {
-        // A canceled run may still be active: wait for its end, and discard its result.
+        // A canceled run may still be active. Wait for its end, and discard its result.
         let _ended = self.take_outcome();
         self.inside = None;
     }
@@ -171,7 +172,7 @@ impl DeviceRequest for OpenVinoRequest {
         }
         let _inside = exit::try_enter()?;
         let mut nodes = self.engine.nodes().map_err(device_error(&self.model.device))?;
-        // roiflow counts only operations as nodes, not weights, inputs and outputs.
+        // Keep only operations. roiflow does not count weights, inputs and outputs as nodes.
         nodes.retain(|node| !matches!(&*node.kind, "Parameter" | "Result" | "Const" | "Constant"));
         for node in &mut nodes {
             if !self.has_run {
