@@ -23,7 +23,7 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
         if let Input::Uri(uri) = &plan.input {
             uri.open_with(&source);
         }
-        // Audio and subtitles are not decoded: this saves time and avoids GStreamer's warnings about unlinked streams.
+        // Do not decode audio and subtitles. This saves time, and avoids GStreamer's warnings about unlinked streams.
         source.connect_closure(
             "autoplug-continue",
             false,
@@ -44,8 +44,8 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     if let Some(window) = pipeline.by_name(WINDOW) {
         // A window plays a file at the file's frame rate, so its sink synchronizes to the clock.
         window.set_property("sync", true);
-        // If the window is late, its sink sends QoS events upstream. These events would also drop frames from the results, but only the
-        // window may drop frames.
+        // If the window is late, its sink sends QoS events upstream. These events would make upstream elements drop frames, which then
+        // also lack in the results. Only the window itself may drop frames.
         let sinks = window.downcast_ref::<gst::Bin>().expect("autovideosink is a bin");
         sinks.connect_deep_element_added(|_, _, element| {
             if element.find_property("qos").is_some_and(|property| property.value_type() == glib::Type::BOOL) {

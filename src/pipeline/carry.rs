@@ -22,10 +22,10 @@ use crate::elements::{self, HeldModels};
 /// State that the next pipeline of a stream takes over. See the module.
 #[derive(Default)]
 pub(super) struct Carried {
-    /// Number of frames of the earlier pipelines.
+    /// Number of frames that the earlier pipelines of the stream have processed.
     pub(super) n_frames: u64,
     last_timestamp_ns: Option<u64>,
-    /// Last track ID by name of the element.
+    /// The last track ID of each tracker, by the name of the element.
     track_ids: Vec<(String, i32)>,
     /// Whether the file of results was opened.
     has_results: bool,
@@ -33,7 +33,7 @@ pub(super) struct Carried {
     has_video: bool,
     /// The current video file, if it is not the first video file of the stream.
     video: Option<PathBuf>,
-    /// Open FIFO of the output, so that its reader does not receive end-of-file between two pipelines.
+    /// The FIFO of the output, which stays open so that its reader does not receive end-of-file between two pipelines.
     fifo: Option<File>,
     models: HeldModels,
 }
@@ -95,8 +95,8 @@ impl Carried {
         next
     }
 
-    /// Continues the numbers in the next pipeline, before it starts. `since_begin` is the time since the first pipeline of the stream
-    /// started.
+    /// Sets frame numbers, times and track IDs in the next pipeline, so that they continue those of the earlier pipelines. Call this
+    /// before the pipeline starts. `since_begin` is the time since the first pipeline of the stream started.
     pub(super) fn continue_in(&self, pipeline: &gst::Pipeline, since_begin: Duration) {
         let is_first = self.n_frames == 0;
         let after_last = self.last_timestamp_ns.map_or(0, |last| last + 1);
@@ -118,7 +118,7 @@ fn set(assignments: &mut [Assignment], element: &str, property: &str, value: &st
     }
 }
 
-/// Returns the next free name for a part of a video. The returned name never belongs to an existing file.
+/// Returns the name of the next part of a video: the first that belongs to no existing file.
 fn next_part(first: &Path, current: &Path) -> PathBuf {
     let stem = first.file_stem().unwrap_or_default().to_string_lossy();
     let ending = first.extension().unwrap_or_default().to_string_lossy();

@@ -8,8 +8,9 @@ use super::spec::ParameterType;
 use super::{Error, Input, Outputs, Plan, Result, Spec, build};
 use crate::stages::{Engine, Stage, StageOptions};
 
-/// Checks a description with these values: parameters, graph, elements, properties, and that each model can be loaded and has a
-/// description. Returns the parameters without a value that need one; elements that depend on them are not checked.
+/// Checks a description with the values `set`: its parameters, graph, elements and properties, and that each model can be loaded
+/// and has a description. Returns the names of the parameters that need a value and have none. Elements that depend on these
+/// parameters are not checked.
 ///
 /// # Errors
 /// Returns the errors of [`Plan::resolve`] and [`build::build`], and an error if a model cannot be loaded.
@@ -20,7 +21,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     for (name, parameter) in &mut spec.file.parameters {
         if parameter.default.is_none() && !is_set(name) {
             missing.push(name.clone());
-            // An empty text keeps the element's default.
+            // Give the parameter an empty text, so that the property of the element keeps its default.
             (parameter.r#type, parameter.default) = (ParameterType::String, Some(toml::Value::String(String::new())));
         }
     }
@@ -43,7 +44,8 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// Checks that defaults have their parameters' types, including defaults that the user replaces.
+/// Checks that each default has the type of its parameter. Also checks defaults that are not used because the user sets the
+/// parameter.
 fn check_defaults(spec: &Spec) -> Result<()> {
     let mut alone = spec.clone();
     alone.file.pipeline.graph = "{source} ! {video}".to_owned();
@@ -53,7 +55,8 @@ fn check_defaults(spec: &Spec) -> Result<()> {
     Plan::resolve(&alone, &[], Input::Test(1), Outputs::default()).map(drop)
 }
 
-/// Checks that elements have the properties that parameters set, including parameters without a value.
+/// Checks that each element has the properties that parameters set. Also checks the properties of parameters that have no value
+/// yet.
 fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
     let structure = Structure { source: String::new(), json: String::new(), video: String::new() };
     for slot in Graph::parse(&spec.file.pipeline.graph, &structure)?.slots {
@@ -69,7 +72,8 @@ fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
     Ok(())
 }
 
-/// Loads the models of a pipeline as its elements would. Elements that start while the result exists load no model again.
+/// Loads the models of a pipeline as its elements would. While the returned stages exist, elements that start share their models
+/// instead of loading them again.
 ///
 /// # Errors
 /// Returns an error with the name of the element whose model cannot be loaded.

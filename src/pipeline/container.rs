@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Maximum number of boxes; a fragmented file has two per fragment.
+/// Maximum number of boxes or chunks that are visited. A fragmented file has two boxes per fragment.
 const MAX_PARTS: usize = 1_000_000;
 
 /// Returns the declared and actual length of a truncated file; `None` if it is complete.
@@ -18,7 +18,8 @@ pub(super) fn missing_bytes(path: &Path) -> Option<(u64, u64)> {
     (declared > length).then_some((declared, length))
 }
 
-/// Returns the position of the end of the last part that begins in the file. `None` for other formats and undeclared lengths.
+/// Returns the declared end of the last part that begins in the file. `None` if the format is another, or if a length is not
+/// declared.
 fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     let mut begin = [0; 12];
     file.read_exact(&mut begin).ok()?;
@@ -32,7 +33,8 @@ fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     }
 }
 
-/// Iterates over consecutive parts.
+/// Visits the consecutive parts of a file, and returns the end of the last. `size` reads the header of a part and returns the
+/// size of that part.
 fn parts<F: Read + Seek>(mut file: F, length: u64, size: impl Fn(&mut F) -> Option<u64>) -> Option<u64> {
     let mut at = 0_u64;
     for _ in 0..MAX_PARTS {
@@ -51,7 +53,7 @@ fn iso_box(file: &mut (impl Read + Seek)) -> Option<u64> {
     let mut header = [0; 8];
     file.read_exact(&mut header).ok()?;
     let [a, b, c, d, kind @ ..] = header;
-    // Bytes that are not a box type belong to padding or to another format after the last box.
+    // These bytes are not a box type, so they are padding or data of another format after the last box.
     if !kind.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ' || *byte == 0xa9) {
         return None;
     }
@@ -72,7 +74,7 @@ fn riff_chunk(file: &mut (impl Read + Seek)) -> Option<u64> {
     file.read_exact(&mut header).ok()?;
     let [kind @ .., a, b, c, d] = header;
     let size = u32::from_le_bytes([a, b, c, d]);
-    // An unfinished file has size 0.
+    // A file that was not finished declares the size 0.
     (&kind == b"RIFF" && size > 0).then(|| 8 + u64::from(size).next_multiple_of(2))
 }
 
@@ -108,7 +110,7 @@ fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> 
         return None;
     }
     let end = matroska(&mut file)?.min(length);
-    // Skip the segment header. Children of the segment and of its clusters follow.
+    // Skip the EBML header and the header of the segment. The loop then visits the children of the segment and of its clusters.
     file.seek(SeekFrom::Start(4)).ok()?;
     let header = ebml_size(&mut file)?;
     file.seek_relative(i64::try_from(header).ok()? + 4).ok()?;
@@ -131,7 +133,7 @@ fn has_broken_elements(mut file: impl Read + Seek, length: u64) -> Option<bool> 
     Some(false)
 }
 
-/// Returns the ID of an element; `None` if it is invalid in a segment or a cluster.
+/// Reads the ID of an element; `None` if the ID is invalid in a segment or a cluster.
 fn ebml_id(file: &mut impl Read) -> Option<u32> {
     let mut first = [0; 1];
     file.read_exact(&mut first).ok()?;
@@ -145,7 +147,7 @@ fn ebml_id(file: &mut impl Read) -> Option<u32> {
     Some(u32::from_be_bytes(bytes))
 }
 
-/// Returns an EBML size; `None` if it is declared as unknown.
+/// Reads the size of an EBML element; `None` if it is declared as unknown.
 fn ebml_size(file: &mut impl Read) -> Option<u64> {
     let mut first = [0; 1];
     file.read_exact(&mut first).ok()?;

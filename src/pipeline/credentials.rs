@@ -9,9 +9,9 @@ use super::{Error, Result};
 use crate::redaction::Secrets;
 use crate::stages::files;
 
-/// Environment variable with the user of the inputs.
+/// Environment variable with the user name for all inputs.
 pub const USER: &str = "ROIFLOW_INPUT_USER";
-/// Environment variable with the password of the inputs.
+/// Environment variable with the password for all inputs.
 pub const PASSWORD: &str = "ROIFLOW_INPUT_PASSWORD";
 /// Environment variable with the path of a file that contains the password, instead of [`PASSWORD`].
 pub const PASSWORD_FILE: &str = "ROIFLOW_INPUT_PASSWORD_FILE";
@@ -26,18 +26,18 @@ pub struct Login {
     pub password: Option<String>,
 }
 
-/// Credentials of hosts.
+/// Users and passwords, by host.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Credentials of a host, or of all hosts (`None`). The first match is used.
+    /// Pairs of host and login. A login without a host (`None`) is for all hosts. The first match is used.
     entries: Vec<(Option<String>, Login)>,
-    /// Warnings about files that other users can read.
+    /// Warnings about credentials files that other users can read.
     warnings: Vec<String>,
 }
 
 impl Credentials {
-    /// Reads a netrc file, if given, and the environment. Credentials of the environment apply to every host, after the
-    /// credentials of the file.
+    /// Reads a netrc file, if `file` is given, and the environment variables. The credentials of the environment are used for
+    /// every host for which the file has none.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or parsed.
@@ -86,14 +86,15 @@ impl Credentials {
                     let Some((_, login)) = entries.last_mut() else { return Err(wrong(line, "`machine HOST` first")) };
                     *(if key == "login" { &mut login.user } else { &mut login.password }) = Some(value);
                 }
-                // The word itself is not shown, because it may be part of a password.
+                // The message does not contain the unexpected word, because it may be part of a password.
                 _ => return Err(wrong(line, "machine, default, login or password")),
             }
         }
         Ok(Self { entries, warnings: Vec::new() })
     }
 
-    /// Returns the login for `host`, which may include a port. If `user` is given, the entry must match it.
+    /// Returns the login for `host`, which may include a port. If `user` is given, only an entry of that user, or without a user,
+    /// is used.
     pub(super) fn of(&self, host: &str, user: Option<&str>) -> Login {
         let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
             Some((name, _)) => name,
@@ -109,7 +110,7 @@ impl Credentials {
         found.map(|(_, login)| login.clone()).unwrap_or_default()
     }
 
-    /// Returns the passwords that must be removed from any text.
+    /// Returns the passwords, which must be removed from any text that is shown or logged.
     pub fn secrets(&self) -> Secrets {
         let mut secrets = Secrets::default();
         for password in self.entries.iter().filter_map(|(_, login)| login.password.as_ref()) {
@@ -140,7 +141,7 @@ fn tokens(text: &str) -> Result<Vec<(usize, String)>> {
             continue;
         }
         let mut rest = line.trim_start();
-        // A value may begin with `#`, or equal a key.
+        // A comment begins with `#` only where a key is expected: a value may begin with `#`, or equal a key.
         while !rest.is_empty() && (is_value || !rest.starts_with('#')) {
             let (word, behind) = word(rest).ok_or_else(|| Error::usage(format!("line {number}: expected a closing quote (\")")))?;
             if word == "macdef" && !is_value {

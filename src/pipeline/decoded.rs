@@ -1,7 +1,7 @@
 //! Compares the decoded frames with what the file declares, to detect truncated files and frames lost in the middle.
 //!
-//! Compares timestamps of the demuxer, which reads the container's index, with timestamps of the decoder's output. A compressed frame in a
-//! gap of the decoder's output was lost. The end of the last frame is compared with the declared duration.
+//! This module compares the timestamps of the demuxer, which reads the container's index, with those of the decoder's output. A compressed
+//! frame in a gap of the decoder's output was lost. The end of the last frame is compared with the declared duration.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +17,11 @@ use super::{Error, Input, Plan, container, reasons};
 const DEMUXERS: [&str; 3] = ["qtdemux", "matroskademux", "avidemux"];
 /// Maximum number of compressed frames inside a decoder.
 const MAX_INSIDE: usize = 1024;
-/// Time that may be missing at the end of a file that has all its bytes: the minimum of this value and a tenth of the file's duration.
+/// Time that may be missing at the end of a file that has all its bytes. If a tenth of the file's duration is less, that limit applies
+/// instead.
 const MAX_TOLERANCE: gst::ClockTime = gst::ClockTime::from_seconds(1);
 
-/// Counts the frames of one input.
+/// Counts and compares the compressed and the decoded frames of one input.
 pub(super) struct Decoded {
     seen: Arc<Mutex<Seen>>,
     plan: Plan,
@@ -28,9 +29,10 @@ pub(super) struct Decoded {
 
 #[derive(Debug, Default, Clone)]
 struct Seen {
-    /// The demuxer. A weak reference, because the demuxer's pads hold this value.
+    /// The demuxer. The reference is weak, because probes on the demuxer's pads hold this value.
     demuxer: Option<glib::WeakRef<gst::Element>>,
-    /// Video pads of the demuxer. Frames of several tracks cannot be distinguished after their decoders.
+    /// Names of the demuxer's video pads. With several video tracks nothing is compared, because decoded frames do not show their
+    /// track.
     tracks: BTreeSet<String>,
     /// Timestamps of compressed frames inside the decoder.
     inside: BTreeSet<gst::ClockTime>,
@@ -46,9 +48,9 @@ struct Seen {
     n_lost: u64,
     /// Frames that would fit into gaps of the file. Both variable frame rates and damage cause gaps.
     n_absent: u64,
-    /// Damage that was not reported yet.
+    /// Position of damage that was not reported yet.
     news: Option<gst::ClockTime>,
-    /// Whether a sink has requested fewer frames by QoS events.
+    /// Whether a sink has sent QoS events, because of which decoders drop late frames.
     drops_late: bool,
 }
 
@@ -91,14 +93,15 @@ impl Decoded {
         seen.declared_end.is_some() || seen.demuxer.and_then(|demuxer| duration(&demuxer.upgrade()?)).is_some()
     }
 
-    /// Returns a warning if bytes at the end of the file are missing. The check does not need playback.
+    /// Returns a warning if bytes at the end of the file are missing. The check reads the file only, so it can run before
+    /// playback.
     pub(super) fn is_truncated(&self) -> Option<String> {
         let Input::File(path) = &self.plan.input else { return None };
         let (expected, got) = container::missing_bytes(path)?;
         Some(format!("`{}` is truncated: expected {expected} bytes, got {got}; the existing part is played", reasons::name(&self.plan)))
     }
 
-    /// Returns a warning about damage since the last call.
+    /// Returns a warning about damage that was found since the last call.
     pub(super) fn news(&self) -> Option<String> {
         let at = self.lock().news.take()?;
         Some(format!("`{}` is damaged at {:.1} s: frames there can't be decoded", reasons::name(&self.plan), seconds(at)))
@@ -110,7 +113,8 @@ impl Decoded {
         let demuxer = seen.demuxer.take()?.upgrade()?;
         if seen.declared_end.is_none() {
             let duration = duration(&demuxer);
-            // The longest stream of the file determines the duration, and may be audio.
+            // The declared duration is that of the longest stream of the file, which may be audio. So subtract the time by which
+            // other streams are longer.
             let others = seen.last_end.unwrap_or_default().saturating_sub(seen.end.unwrap_or_default());
             seen.declared_end = duration.map(|duration| duration.saturating_sub(others));
         }
@@ -203,7 +207,7 @@ impl Seen {
         self.end = self.end.max(Some(pts + duration.unwrap_or(frame_time)));
     }
 
-    /// Resets the timestamps, for example in a loop.
+    /// Resets the timestamps. Called when the input starts again, for example in a loop.
     fn restart(&mut self) {
         self.inside.clear();
         self.end = None;
@@ -272,7 +276,7 @@ mod tests {
 
     const FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
 
-    /// State after a video of 100 frames, of which the decoder outputs only the frames with these numbers.
+    /// Returns the state after a video of 100 frames, of which the decoder outputs only the frames with these numbers.
     fn seen(decoded: impl Iterator<Item = u64>) -> Seen {
         let mut seen = Seen { declared_end: Some(FRAME * 100), frame_time: FRAME, ..Seen::default() };
         let mut n_in = 0;

@@ -1,9 +1,9 @@
-//! Loads the libraries of a decoder one by one, before GStreamer loads them together.
+//! Loads the libraries of a decoder plugin one by one, before GStreamer would load all of them at once.
 //!
 //! On Debian, libav's plugin has about 150 dependencies. When these libraries are loaded together, the loader looks up each symbol in all
 //! of them, and holds its lock meanwhile. Engines that compile a model also need this lock. Loaded one by one in dependency order, the
-//! libraries take half the time, and other threads can load libraries in between. The effect is as if other plugins had loaded these
-//! libraries earlier.
+//! libraries take half the time, and other threads can load libraries in between. The result is the same as if other plugins had loaded
+//! these libraries earlier.
 //!
 //! If this module cannot read or load a library, it ignores the error: GStreamer loads the library later, and reports the error.
 
@@ -25,7 +25,7 @@ static PREPARED: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::defaul
 /// Loads the libraries of the most likely decoder for these caps, unless they are loaded already.
 pub(super) fn prepare(caps: &gst::Caps) {
     let kind = gst::ElementFactoryType::DECODER | gst::ElementFactoryType::MEDIA_VIDEO;
-    // Sorted by rank, the order in which GStreamer tries them.
+    // The list is sorted by rank, which is the order in which GStreamer tries decoders.
     let decoders = gst::ElementFactory::factories_with_type(kind, gst::Rank::MARGINAL);
     let Some(plugin) = decoders.iter().find(|decoder| decoder.can_sink_any_caps(caps)).and_then(|decoder| decoder.plugin()) else { return };
     let Some(file) = plugin.filename().filter(|_| !plugin.is_loaded()) else { return };
@@ -39,8 +39,8 @@ pub(super) fn prepare(caps: &gst::Caps) {
 
 /// Loads the dependencies of a library in dependency order. Returns the number of loaded libraries.
 fn open_needs(library: &Path) -> usize {
-    // Plugins are usually in a subfolder of the folder of the libraries. If they are not, only the load order is worse: the loader itself
-    // finds the libraries.
+    // Plugins are usually in a subfolder of the folder of the libraries. If they are not, only the load order is worse: dependencies
+    // of the libraries are not found in advance, but the loader itself finds all libraries.
     let folders: Vec<&Path> = library.ancestors().skip(1).take(2).collect();
     let (mut ordered, mut seen) = (Vec::new(), HashSet::new());
     order_needs(library, &folders, &mut seen, &mut ordered);

@@ -1,4 +1,5 @@
-//! Checks that a window can be shown. If the display does not work, GStreamer's sinks crash, or show nothing and report no error.
+//! Checks that a window can be shown. The check is needed because GStreamer's sinks crash, or show nothing and report no error,
+//! if the display does not work.
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,14 +15,15 @@ use gstreamer as gst;
 use super::plan::WINDOW;
 use super::{Error, Result};
 
-/// How long a display on another machine may take to respond.
+/// Maximum time that a display on another machine may take to respond.
 const MAX_WAIT: Duration = Duration::from_secs(3);
-/// X11 connection request, version 11, without authorization. A refusal is also a response.
+/// X11 connection request, version 11, without authorization. The display may refuse it, but a refusal also shows that the
+/// display works.
 const X_GREETING: [u8; 12] = [b'l', 0, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// Port of X display 0.
 const X_PORT: u16 = 6000;
 
-/// Connects to each display named in the environment.
+/// Connects to each display that the environment variables name.
 ///
 /// # Errors
 /// Returns an error if no display is named, or a display does not respond.
@@ -43,7 +45,8 @@ pub(super) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Opens the window and checks that it works. If no video sink works, GStreamer shows nothing and reports no error.
+/// Opens the window of a pipeline and checks that a video sink works. GStreamer itself shows nothing and reports no error if none
+/// works.
 ///
 /// # Errors
 /// Returns an error if the window cannot be opened.
@@ -68,7 +71,7 @@ fn connect_wayland(display: &OsStr) -> io::Result<()> {
     greet_wayland(UnixStream::connect(Path::new(&folder).join(path))?)
 }
 
-/// Requests the compositor's registry.
+/// Requests the registry of a Wayland compositor, to check that the compositor responds.
 fn greet_wayland(stream: UnixStream) -> io::Result<()> {
     const DISPLAY: u32 = 1;
     const REGISTRY: u32 = 2;
@@ -90,7 +93,7 @@ fn greet(mut stream: impl Read + Write, message: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Connects to `host:display.screen`; without a host, to this machine.
+/// Connects to the X display `host:display.screen`. Without a host, connects to this machine.
 fn connect_x(display: &OsStr) -> io::Result<()> {
     let wrong = || io::Error::other("expected HOST:NUMBER, such as :0");
     let (host, number) = display.to_str().and_then(|display| display.rsplit_once(':')).ok_or_else(wrong)?;

@@ -5,9 +5,9 @@ use std::fmt;
 /// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Wrong usage, such as an unknown parameter or an invalid description.
+    /// The user has made a mistake, such as an unknown parameter or an invalid description.
     Usage,
-    /// Failure, such as a missing file or a broken stream.
+    /// The usage is correct, but an operation failed: a file is missing, or a stream is broken, for example.
     Failed,
     /// The reader of standard output has closed the pipe. This is not a failure.
     Closed,
@@ -24,12 +24,12 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Creates an error of wrong usage.
+    /// Creates an error of the kind [`ErrorKind::Usage`].
     pub fn usage(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Usage, message: message.into() }
     }
 
-    /// Creates an error of a failure.
+    /// Creates an error of the kind [`ErrorKind::Failed`].
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Failed, message: message.into() }
     }

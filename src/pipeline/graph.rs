@@ -1,8 +1,8 @@
 //! Tokenizes a gst-launch line with placeholders. This module works on text only and does not use GStreamer.
 //!
-//! There are two kinds of placeholders. `{source}`, `{json}` and `{video}` are replaced by elements of the program. `property={name}` is
-//! the value of a property. Values are never pasted into the line: they are set on the elements after parsing. So a path such as `a b"!
-//! c.onnx` needs no quoting.
+//! There are two kinds of placeholders. `{source}`, `{json}` and `{video}` are replaced by elements that the program chooses. In
+//! `property={name}`, the placeholder is replaced by the value of the parameter `name`. Values are never pasted into the line: they are
+//! set on the elements after parsing. So a path such as `a b"! c.onnx` needs no quoting.
 
 use super::{Error, Result};
 
@@ -17,14 +17,14 @@ pub struct Structure {
 /// Names of the structural placeholders.
 pub const STRUCTURE: [&str; 3] = ["source", "json", "video"];
 
-/// The line for GStreamer's parser, and the values to set afterwards.
+/// A tokenized line: the text for GStreamer's parser, and the values that are set on the elements afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Graph {
     /// The line; every element of the description has a name.
     pub line: String,
     /// Properties set from parameters.
     pub slots: Vec<Slot>,
-    /// Property values written in the description, unparsed.
+    /// Property values that are written in the line itself, unparsed.
     pub literals: Vec<Literal>,
     /// The structural placeholders that occur.
     pub places: Vec<&'static str>,
@@ -40,7 +40,7 @@ pub struct Slot {
     pub parameter: String,
 }
 
-/// A property value written in the description.
+/// A property value that is written in the line itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Literal {
     pub element: String,
@@ -57,7 +57,7 @@ pub struct NamedElement {
 }
 
 impl Graph {
-    /// Tokenizes a line and inserts the structural elements.
+    /// Tokenizes a line and replaces the structural placeholders by elements.
     ///
     /// # Errors
     /// Returns an error if a placeholder is in a wrong place, or `{source}` is missing.
@@ -133,7 +133,7 @@ impl Graph {
     }
 }
 
-/// An element with its properties, or another token.
+/// A part of the line: an element with its properties, or a token of another kind.
 enum Group<'a> {
     Element(&'a str, Vec<&'a str>),
     Other(&'a str),
@@ -168,7 +168,7 @@ fn check_plain(token: &str) -> Result<()> {
     Err(Error::usage(format!("`{token}`: expected a placeholder as the whole value of a property, as in `model={{detector}}`")))
 }
 
-/// GStreamer's parser logs critical warnings for dangling links.
+/// Checks that each `!` links two elements. GStreamer's parser would log critical warnings for dangling links.
 fn check_links(tokens: &[&str]) -> Result<()> {
     let is_link = |token: Option<&&str>| token.is_none_or(|token| *token == "!");
     for (place, _) in tokens.iter().enumerate().filter(|(_, token)| **token == "!") {
@@ -183,7 +183,7 @@ fn check_links(tokens: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Splits the text into words; quoted parts stay whole.
+/// Splits the text into words at spaces. Quoted parts are not split.
 fn tokens(text: &str) -> Result<Vec<&str>> {
     if text.contains('\0') {
         return Err(Error::usage("the graph has a NUL character; remove it"));

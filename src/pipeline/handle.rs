@@ -11,7 +11,7 @@ use super::stats::{Meter, Stats};
 use super::supervisor::{Inbox, Input, Request};
 use super::{Ending, Error, Plan, Progress, Result};
 
-/// Maximum number of unread progress events; later progress events are left out.
+/// While the application has not read this many events, no progress events are added.
 const MAX_UNREAD_PROGRESS: usize = 64;
 
 /// Runs any number of streams. A handle is cheap to clone. Dropping the last clone stops the streams.
@@ -78,9 +78,9 @@ pub enum Phase {
 pub struct Status {
     /// Phase of the stream.
     pub phase: Phase,
-    /// Progress; updated ten times per second.
+    /// Progress of the current pipeline; updated ten times per second.
     pub progress: Progress,
-    /// How often the source was lost and a restart followed, including attempts without a frame.
+    /// Number of restarts after the source was lost. Attempts that delivered no frame are included.
     pub n_restarts: u64,
     /// Time without a source, including the current outage.
     pub time_down: Duration,
@@ -95,7 +95,8 @@ pub enum Event {
     Progress(Progress),
     /// An element has posted a warning. Each text is reported once.
     Warning(String),
-    /// The source failed or ended, and the stream is restarted until it delivers frames again. Occurs once per outage.
+    /// The source failed or ended. The stream is restarted until the source delivers frames again. This event occurs once per
+    /// outage.
     SourceLost {
         /// Why the source was lost.
         reason: Error,
@@ -108,7 +109,8 @@ pub enum Event {
         /// Number of attempts, including the successful one.
         attempts: u64,
     },
-    /// The stream continues with the plan of [`PipelineHandle::reload`], or with its earlier plan and this error.
+    /// Result of [`PipelineHandle::reload`]. `Ok`: the stream continues with the new plan. `Err`: the new plan is invalid, and
+    /// the stream continues with its earlier plan.
     Reloaded(Result<()>),
     /// The stream ended. No events follow.
     Ended(Result<Ending>),
@@ -123,8 +125,8 @@ pub struct StreamEvent {
     pub event: Event,
 }
 
-/// The events of all streams of a handle. The iterator blocks until there is an event. The iterator ends when the handle was dropped and
-/// all streams of the handle have ended. Events are stored until they are received; drop this value if they are not needed.
+/// The events of all streams of a handle. The iterator blocks until there is an event. The iterator ends when all clones of the handle
+/// were dropped and all its streams have ended. Events are stored until they are received; drop this value if they are not needed.
 #[derive(Debug)]
 pub struct Events(crossbeam_channel::Receiver<StreamEvent>);
 
@@ -201,8 +203,8 @@ impl PipelineHandle {
         Some(stats)
     }
 
-    /// Drains a stream: it accepts no more frames, frames in flight complete, and outputs are finished. After five seconds, the stream is
-    /// stopped. Does not block.
+    /// Drains a stream: it accepts no more frames, frames in flight complete, and outputs are finished. If this takes more than five
+    /// seconds, the stream is stopped. Does not block.
     pub fn drain(&self, stream: StreamId) {
         self.0.inbox.send(Input::Request(stream, Request::Drain));
     }
@@ -261,7 +263,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let streams: Vec<StreamId> = self.board.lock().keys().copied().collect();
         streams.iter().for_each(|stream| self.inbox.send(Input::Request(*stream, Request::Stop)));
-        // This wait ends, because each stop takes a limited time.
+        // Wait until all streams have ended. The wait is limited, because each stop takes a limited time.
         let mut entries = self.board.lock();
         while entries.values().any(|entry| matches!(entry.outcome, Outcome::Pending { .. })) {
             entries = self.board.changed.wait(entries).unwrap_or_else(PoisonError::into_inner);
@@ -269,7 +271,7 @@ impl Drop for Inner {
     }
 }
 
-/// State of a handle's streams, updated by the streams.
+/// State of the streams of a handle. The bus loop updates it, and the handle reads it.
 #[derive(Debug)]
 pub(super) struct Board {
     entries: Mutex<BTreeMap<StreamId, Entry>>,
@@ -303,12 +305,13 @@ impl Board {
         }
     }
 
-    /// Records that a stream waits for its source. `past` are the measurements of its pipelines so far.
+    /// Records that a stream waits for its source. `past` are the measurements of the stream's pipelines so far.
     pub(super) fn wait_for_source(&self, stream: StreamId, past: &Stats) {
         self.set_pipeline(stream, Phase::Reconnecting, past, None);
     }
 
-    /// Records the next pipeline of a stream.
+    /// Records that a stream has a new pipeline. `meter` measures that pipeline, and `past` are the measurements of the earlier
+    /// pipelines.
     pub(super) fn restart(&self, stream: StreamId, meter: Arc<Meter>, past: &Stats) {
         self.set_pipeline(stream, Phase::Reconnecting, past, Some(meter));
     }
@@ -360,7 +363,7 @@ impl Board {
             entry.status.phase = Phase::Ended;
             std::mem::replace(&mut entry.outcome, Outcome::Ended(ended.clone()))
         });
-        // Dropping it may free elements.
+        // Drop the pending outcome after the lock is released, because the drop may free elements.
         drop(pending);
         let _sent = self.events.send(StreamEvent { stream, event: Event::Ended(ended) });
         self.changed.notify_all();

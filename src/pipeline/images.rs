@@ -14,14 +14,14 @@ use crate::elements::origin;
 /// Frame rate of the images, in frames per second.
 const FRAMERATE: i32 = 5;
 
-/// Counts of read and skipped images.
+/// Counts of the images that a feed has read and skipped.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Feed(Arc<Mutex<Account>>);
 
 #[derive(Debug, Clone, Default)]
 struct Account {
     n_pushed: u64,
-    /// Number of unreadable images in the first pass over the files, and the error of the first unreadable image.
+    /// Number of unreadable images in the first pass over the files. `reason` is the error of the first unreadable image.
     n_skipped: u64,
     reason: Option<Error>,
 }
@@ -32,7 +32,7 @@ impl Feed {
         self.0.lock().unwrap().n_skipped
     }
 
-    /// Returns the error of a feed without any readable image.
+    /// Returns an error if there were unreadable images and no readable image.
     pub fn nothing_read(&self) -> Option<Error> {
         let account = self.0.lock().unwrap();
         let reason = account.reason.clone().filter(|_| account.n_pushed == 0)?;
@@ -52,7 +52,8 @@ impl Feed {
     }
 }
 
-/// Ends the stream when the thread ends for any reason, so that no pipeline waits for further images.
+/// Sends EOS when it is dropped. The feeding thread owns it, so the pipeline does not wait for further images if that thread ends
+/// for any reason.
 struct EndOfStream(gst_app::AppSrc);
 
 impl Drop for EndOfStream {
@@ -62,7 +63,8 @@ impl Drop for EndOfStream {
     }
 }
 
-/// Starts a thread that decodes and pushes the images until the last one, or until the pipeline stops.
+/// Starts a thread that decodes and pushes the images, until the last image or until the pipeline stops. If `repeat` is true, it
+/// starts again after the last image.
 pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) -> Result<Feed> {
     let feed = Feed::default();
     let (end, of_thread) = (EndOfStream(source.clone()), feed.clone());
@@ -73,7 +75,7 @@ pub(super) fn feed(source: &gst_app::AppSrc, paths: Vec<PathBuf>, repeat: bool) 
         loop {
             let n_before = of_thread.0.lock().unwrap().n_pushed;
             for (image_idx, path) in paths.iter().enumerate() {
-                // A panic of a decoder skips only its image.
+                // If the image decoder panics, skip only this image.
                 let read = catch_unwind(AssertUnwindSafe(|| file::read(path))).unwrap_or_else(|_| Err("its decoder panicked".to_owned()));
                 let sentence = match read {
                     Ok(image) => {
@@ -132,7 +134,7 @@ pub(super) fn size(paths: &[PathBuf]) -> Result<(u32, u32)> {
     Err(Error::failed(reason.unwrap_or_else(|| "expected at least one image, got none".to_owned())))
 }
 
-/// Returns false if the pipeline accepts no more frames.
+/// Pushes an image as a frame. Returns false if the pipeline accepts no more frames.
 fn push(source: &gst_app::AppSrc, image: &DecodedImage, image_idx: usize, path: &Path, n_pushed: u64) -> Result<bool> {
     let (width, height) = image.pixels.dimensions();
     let caps = super::stream::raw_caps("RGB", width, height, FRAMERATE);

@@ -1,6 +1,7 @@
 //! Writes frames with boxes as image files: `--images FOLDER` and `--video 'FOLDER/{source}.jpg'`.
 //!
-//! A file is written under a temporary name and then renamed. So readers never see a partial image, and links are not followed.
+//! A file is written under a temporary name and then renamed. So readers never see a partial image, and a link with the name of
+//! the file is replaced, not followed.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -25,17 +26,18 @@ use crate::elements::{caps, meta, origin};
 use crate::frame::Size;
 use crate::publish::IfExists;
 
-/// Placeholder for the name of an input image without its extension; for frames of a video: the video's name and the frame number.
+/// Placeholder in the path of image files. For an input image, it is replaced by the name of the image without its extension. For
+/// a frame of a video, it is replaced by the name of the video and the frame number.
 pub const PLACEHOLDER: &str = "{source}";
 
 const SINK: &str = "roiflow-images";
-/// JPEG quality, as in typical cameras.
+/// Quality of JPEG files, the same as that of typical cameras.
 const JPEG_QUALITY: u8 = 95;
 
 /// Destination of image files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFiles {
-    /// Path of each file; without an extension if the input decides the format.
+    /// Path of each file, with placeholders. It has no extension if the input decides the format.
     template: PathBuf,
     ending: Ending,
 }
@@ -56,7 +58,7 @@ enum Format {
 }
 
 impl Format {
-    /// Returns the format of a file name's extension.
+    /// Returns the format for the extension of a file name; `None` if the extension is not one of an image format.
     fn of(path: &Path) -> Option<Self> {
         match &*path.extension()?.to_string_lossy().to_lowercase() {
             "jpg" | "jpeg" => Some(Self::Jpeg),
@@ -82,7 +84,7 @@ impl ImageFiles {
         Self { template: folder.join(PLACEHOLDER), ending: Ending::OfInput }
     }
 
-    /// Writes files to paths such as `out/{source}.jpg`. `None` if the path names a video.
+    /// Writes one file per image to paths such as `out/{source}.jpg`. Returns `None` if the path names a video.
     ///
     /// # Errors
     /// Returns `Usage` if the path has a placeholder but the extension of a video.
@@ -119,7 +121,8 @@ impl ImageFiles {
         }
     }
 
-    /// Returns the output files of all images. Images with equal stems get different files, named by the complete name or by number.
+    /// Returns the output files of all images. If several images have the same name without extension, their output files are
+    /// distinguished by the complete name or by a number.
     fn targets(&self, images: &[PathBuf]) -> Vec<PathBuf> {
         let mut taken: HashSet<PathBuf> = HashSet::with_capacity(images.len());
         let mut n_alike: HashMap<&OsStr, u32> = HashMap::new();
@@ -201,7 +204,8 @@ impl ImageFiles {
         Ok(())
     }
 
-    /// Refuses output files that exist. For a video, the names of the files are not known before its frames, so nothing is checked.
+    /// Refuses output files that exist. For a video, the names of the files are known only when its frames arrive, so nothing is
+    /// checked.
     ///
     /// # Errors
     /// Returns `Usage`, with the file, if a file exists.
@@ -224,7 +228,7 @@ impl ImageFiles {
     }
 }
 
-/// Checks that no image of a stream is an input or an image of another stream.
+/// Checks that no image that a stream writes is an input of any stream, or is also written by another stream.
 ///
 /// # Errors
 /// Returns `Usage`, with the file, if a stream would overwrite an image.
@@ -238,7 +242,7 @@ pub fn check_streams<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Result<()
 }
 
 impl ImageFiles {
-    /// Like [`ImageFiles::check`], but checks against the input of another stream.
+    /// Checks that no output file is an input image of another stream.
     fn check_against(&self, input: &Input) -> Result<()> {
         let Input::Images(images) = input else { return Ok(()) };
         let folder = folder_of(&self.template);
@@ -278,7 +282,8 @@ fn replaced(path: &Path, what: &str, by: &OsStr) -> PathBuf {
     OsString::from_vec(replaced).into()
 }
 
-/// Image files that a plan writes for input images. For a video, they are unknown until its frames arrive.
+/// Returns the image files that a plan writes for its input images. Empty for a video, because the files are unknown until its
+/// frames arrive.
 pub(super) fn targets(plan: &Plan) -> Vec<PathBuf> {
     match (&plan.outputs.images, &plan.input) {
         (Some(images), Input::Images(paths)) => images.targets(paths),
@@ -286,7 +291,7 @@ pub(super) fn targets(plan: &Plan) -> Vec<PathBuf> {
     }
 }
 
-/// Returns the elements for `{video}`, with a branch that writes images.
+/// Returns the elements for `{video}`. If images are requested, adds a branch that writes images.
 pub(super) fn with_branch(video: String, outputs: &Outputs, input: &Input) -> Result<String> {
     let Some(images) = &outputs.images else { return Ok(video) };
     images.check(input)?;
@@ -300,7 +305,8 @@ pub(super) fn with_branch(video: String, outputs: &Outputs, input: &Input) -> Re
     Ok(format!("tee name={SINK}-tee {SINK}-tee. ! queue ! {write} {SINK}-tee. ! queue ! {video}"))
 }
 
-/// Writes the frames of a pipeline as image files if requested. An error ends the stream. `first_frame` is added to the numbers of frames.
+/// Makes a pipeline write its frames as image files, if the plan requests images. If a file cannot be written, the stream ends with an
+/// error. `first_frame` is added to the frame numbers in file names.
 pub(super) fn write_from(pipeline: &gst::Pipeline, plan: &Plan, first_frame: u64) -> Result<()> {
     let Some(images) = plan.outputs.images.clone() else { return Ok(()) };
     let sink = pipeline.by_name(SINK).and_then(|sink| sink.downcast::<gst_app::AppSink>().ok());
@@ -358,7 +364,7 @@ fn write_sample(
         .map_err(|error| Error::failed(format!("cannot write image `{}`: {error}", path.display())))
 }
 
-/// Writes a file atomically. An existing file is replaced, or an error if `replaces` is false.
+/// Writes an image file atomically. If the file exists, it is replaced, or if `replaces` is false, an error is returned.
 fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: Format, replaces: bool) -> Result<(), String> {
     let folder = folder_of(path);
     fs::create_dir_all(folder).map_err(|error| error.to_string())?;
@@ -377,7 +383,7 @@ fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: F
         named.map_err(|error| error.to_string())
     };
     let written = write();
-    // The temporary name remains after a hard link and after a failure, so remove it.
+    // The temporary file still exists after a hard link to it was made, and after a failure. So remove it.
     let _removed = fs::remove_file(&temporary);
     written
 }

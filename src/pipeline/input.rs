@@ -21,7 +21,7 @@ pub enum Input {
     Images(Vec<PathBuf>),
     /// Any other address that GStreamer plays: `rtsp://`, `https://`, `v4l2://`.
     Uri(Uri),
-    /// GStreamer's test pattern, with this number of frames.
+    /// This number of frames of GStreamer's test pattern.
     Test(u32),
     /// Frames that the application pushes.
     Application,
@@ -37,7 +37,7 @@ impl Input {
     /// file extensions decide. Hidden files and subfolders are left out.
     ///
     /// # Errors
-    /// Returns an error if there is no such file, or no image in the folder or pattern.
+    /// Returns an error if the file does not exist, or if no image is in the folder or matches the pattern.
     pub fn parse(text: &str) -> Result<Self> {
         let path = Path::new(text);
         if path.exists() {
@@ -57,7 +57,7 @@ impl Input {
         }
     }
 
-    /// Returns the input with the credentials for its host.
+    /// Returns the input with the user and password for its host added, if `credentials` has an entry for the host.
     ///
     /// # Errors
     /// Returns an error if there is a password but no user.
@@ -98,7 +98,7 @@ impl Input {
 pub(super) fn file_of_uri(text: &str) -> Result<Option<PathBuf>> {
     let Some(rest) = text.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("file:")).map(|_| &text[5..]) else { return Ok(None) };
     let decoded = |path: &str| PathBuf::from(OsString::from_vec(redaction::percent_decoded(path)));
-    // A path without percent-encoding may contain a percent sign.
+    // The path may be percent-encoded, or it may be literal and contain a percent sign. Take the one that exists.
     let existing = |path: &str| [decoded(path), PathBuf::from(path)].into_iter().find(|path| path.exists());
     let Some(behind) = rest.strip_prefix("//") else {
         return Ok(Some(existing(rest).unwrap_or_else(|| decoded(rest))));
@@ -134,7 +134,7 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
         return if images.is_empty() { Err(no_images()) } else { Ok(Input::Images(images)) };
     }
     match fs::metadata(path) {
-        // A pipe can be opened only once, by its reader; devices are not read here.
+        // Do not read pipes and devices to find out whether they are images: a pipe can be opened only once, by its reader.
         Ok(metadata) if !metadata.is_file() => Ok(Input::File(path.to_owned())),
         Ok(_) => match file::is_image(path) {
             Ok(true) => Ok(Input::Images(vec![path.to_owned()])),
@@ -143,7 +143,8 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
         },
         Err(_) if fs::symlink_metadata(path).is_err() && is_pattern(path) => {
             let images = matching(path).map_err(|error| Error::usage(format!("input `{}`: {error}", shown())))?;
-            // Brackets are common in file names. So a text with brackets but without other wildcards means a file.
+            // Brackets are common in file names. So if a text has brackets but no other wildcards and matches nothing, it means a
+            // file that does not exist.
             let is_name = !path.to_string_lossy().contains(['*', '?']);
             match images.is_empty() {
                 true if is_name => Err(failed(&std::io::Error::from(std::io::ErrorKind::NotFound))),
@@ -155,7 +156,8 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
     }
 }
 
-/// Whether the entry is a visible file or a broken link. A broken link is later reported as an unreadable image.
+/// Whether a folder's entry counts as an input: a file or a broken link that is not hidden. A broken link is later reported as an
+/// unreadable image.
 fn is_listed(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     !is_hidden && fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file())
@@ -177,8 +179,8 @@ fn is_pattern(path: &Path) -> bool {
 
 /// Returns the images that match a pattern, sorted. An existing name is taken literally, even if it contains wildcards.
 ///
-/// `*`, `?` and `[...]` match characters of one name, `**` any number of folders. Hidden names match only if the pattern begins with a
-/// dot.
+/// `*`, `?` and `[...]` match characters of one name, and `**` matches any number of folders. A hidden name matches only if that part
+/// of the pattern begins with a dot.
 fn matching(path: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![PathBuf::new()];
     for component in path.components() {

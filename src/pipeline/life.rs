@@ -16,9 +16,10 @@ use super::supervisor::{self, Inbox, Request};
 use super::{Ending, Error, Input, Plan, Result, check};
 use crate::stages::Stage;
 
-/// Maximum number of abandoned pipelines, which hang while they stop. With more of them, the next attempt of the stream waits.
+/// Maximum number of abandoned pipelines of a stream, which hang while they stop. While there are more, the stream does not start
+/// its next attempt.
 const MAX_ABANDONED: usize = 2;
-/// How long to wait for an abandoned pipeline before the next attempt.
+/// Time after which the number of abandoned pipelines is checked again.
 const ABANDONED_DELAY: Duration = Duration::from_secs(1);
 /// A time that is never reached.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -30,7 +31,7 @@ pub(super) struct Life {
     stream: StreamId,
     board: Arc<Board>,
     inbox: Arc<Inbox>,
-    /// The plan of the next session. The first session had it too, unless the plan was reloaded.
+    /// The current plan, with which the next session is built. It is the plan of the first session, unless the plan was reloaded.
     plan: Plan,
     /// A plan that replaces `plan` when the current session has ended.
     next_plan: Option<NextPlan>,
@@ -43,12 +44,13 @@ pub(super) struct Life {
     /// The time at which the stream reaches its duration limit.
     limit_at: Option<Instant>,
     has_played: bool,
-    /// Whether the application has requested the end. A session that is already stopping ignores the request, so it is stored here.
+    /// Whether the application has requested the end. This field stores the request, because a session that is already stopping
+    /// ignores it.
     is_requested: bool,
     /// Why a session was stopped during an outage.
     leaving: Option<Leaving>,
     carried: Carried,
-    /// Models of a reloaded plan, until its first session has them.
+    /// Models of a reloaded plan. They are held until the elements of its first session have them.
     models: Vec<Stage>,
     /// The combined ending of all sessions that have ended.
     past: Ending,
@@ -119,7 +121,7 @@ impl Life {
         }
     }
 
-    /// Drops the pipeline, then reports the ending.
+    /// Drops the pipeline, and then reports the ending of the stream.
     pub(super) fn end(self, ended: Result<Ending>) {
         let Self { stream, board, state, carried, .. } = self;
         drop((state, carried));
@@ -191,7 +193,7 @@ impl Life {
             State::Running(session) => {
                 let ticked = session.tick(now);
                 if let ControlFlow::Break(finished) = ticked {
-                    // The pipeline did not stop in time.
+                    // The session has ended because its pipeline did not stop in time.
                     self.abandoned.push(session.abandoned());
                     return self.finished(*finished);
                 }
@@ -245,7 +247,7 @@ impl Life {
         self.next_plan = Some(next_plan);
         match &mut self.state {
             State::Running(session) if self.outage.is_some() && session.frames().is_none() => session.abort(),
-            // The session only stops, so its end is no break of this handler.
+            // Drop the return value: a drain does not end the session at once, so it is never `Break` here.
             State::Running(session) => drop(session.handle(Request::Drain)),
             State::Waiting(_) => self.replace_plan(),
             State::Building => {}
@@ -261,7 +263,7 @@ impl Life {
         }
     }
 
-    /// Builds the next pipeline on a separate thread.
+    /// Builds the pipeline of the next session on a separate thread. Waits if too many pipelines are abandoned.
     fn build(&mut self, now: Instant) {
         self.abandoned.retain(|parts| parts.strong_count() > 0);
         if self.abandoned.len() > MAX_ABANDONED {
@@ -288,7 +290,7 @@ impl Life {
         }
     }
 
-    /// Starts a new pipeline.
+    /// Starts the next session with a pipeline that was built.
     fn built(&mut self, built: Result<NewSession>) -> ControlFlow<Result<Ending>> {
         let session = match built {
             Ok(session) => session,
@@ -309,7 +311,8 @@ impl Life {
         ControlFlow::Continue(())
     }
 
-    /// Reports that the source is back once it delivers frames.
+    /// Checks whether the source has delivered a frame in this session. If so, and if the source was lost, reports that the
+    /// source is back.
     fn check_back(&mut self) {
         let State::Running(session) = &self.state else { return };
         let Some((first, _)) = session.frames() else { return };
@@ -326,7 +329,7 @@ impl Life {
         self.board.report(self.stream, Event::SourceBack { gap, attempts: n_attempts });
     }
 
-    /// Decides what follows the end of a session.
+    /// Decides what follows the end of a session: a restart, or the end of the stream.
     fn finished(&mut self, finished: Finished) -> ControlFlow<Result<Ending>> {
         self.check_back();
         let State::Running(session) = &self.state else { return ControlFlow::Continue(()) };
@@ -386,7 +389,7 @@ impl Life {
         self.board.wait_for_source(self.stream, &self.past.stats);
         self.report_outage(now);
         self.state = State::Waiting(until);
-        // The limit of frames may be reached exactly when the source is lost.
+        // If the limit of frames was reached exactly when the source was lost, there is nothing left to do.
         if self.plan.limits.n_frames.is_some_and(|limit| self.carried.n_frames >= limit) {
             return self.break_off(None);
         }
@@ -411,7 +414,7 @@ impl Life {
         Error::failed(format!("gave up after {seconds} s without a frame and {n_attempts} {attempts} (--give-up-after): {reason}"))
     }
 
-    /// Ends the stream between or after its sessions.
+    /// Ends the stream while no session runs. `error` is the reason, if the stream failed.
     fn break_off(&mut self, error: Option<Error>) -> ControlFlow<Result<Ending>> {
         if let Some(since) = self.backoff.lost_since().filter(|_| self.outage.is_some()) {
             self.past.stats.time_down += since.elapsed();
@@ -423,7 +426,7 @@ impl Life {
 }
 
 impl Ending {
-    /// Combines the endings of sessions that followed each other.
+    /// Adds the ending of a later session of the same stream.
     fn and(&mut self, later: Self) -> Self {
         let Self { mut stats, mut warnings, n_skipped_images, .. } = std::mem::take(self);
         stats.continue_with(&later.stats);
@@ -437,7 +440,8 @@ impl Ending {
     }
 }
 
-/// Returns a random number from 0 to 1, so that cameras do not return at the same time.
+/// Returns a random number from 0 to 1. The delays before attempts use it, so that cameras that were lost together are not opened
+/// at the same time.
 fn random() -> f64 {
     (RandomState::new().hash_one(Instant::now()) >> 11) as f64 / (1_u64 << 53) as f64
 }

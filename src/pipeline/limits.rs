@@ -13,14 +13,14 @@ use super::plan::{ENTRY, PUBLISH, SOURCE};
 /// The limits of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// End after this number of frames.
+    /// The stream ends after this number of frames.
     pub n_frames: Option<u64>,
-    /// End after this stream time, counted from the first frame.
+    /// The stream ends after this time, measured in timestamps from the first frame on.
     pub duration: Option<Duration>,
-    /// A camera or network source that delivers nothing for this long is lost. `None` = no limit.
+    /// A camera or network source that delivers no data for this long counts as lost. `None` = no limit.
     pub source_timeout: Option<Duration>,
-    /// A live source that delivers data but no decoded frame for this long is lost; three times as long before its first frame. `None` =
-    /// no limit.
+    /// A live source that delivers data but no decoded frame for this long counts as lost. Before its first frame, it may take three
+    /// times as long. `None` = no limit.
     pub frame_timeout: Option<Duration>,
 }
 
@@ -36,7 +36,7 @@ impl Default for Limits {
 /// Name of the application message that reports a reached limit.
 pub(super) const REACHED: &str = "roiflow-limit-reached";
 
-/// Passes frames up to the limit, and refuses all later frames.
+/// Passes frames up to a limit of frames or time, and refuses all later frames.
 pub(super) struct Gate {
     pad: gst::Pad,
     is_reached: Arc<AtomicBool>,
@@ -49,8 +49,9 @@ struct Passed {
 }
 
 impl Gate {
-    /// `None` without a limit. Frames are counted at the source. If elements may drop or repeat frames, they are counted at the JSON
-    /// writer, so that the number of lines is exact. If the graph has branches, frames are counted before the branches.
+    /// Adds the gate to a pipeline; `None` if the plan has no such limit. Frames are counted at the source. If elements may drop or
+    /// repeat frames, they are counted at the JSON writer, so that the number of lines is exact. If the graph has branches, frames
+    /// are counted before the branches.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Limits { n_frames, duration, .. } = plan.limits;
         if n_frames.is_none() && duration.is_none() {
@@ -103,16 +104,17 @@ impl Gate {
     }
 }
 
-/// Whether the number of frames stays the same in the graph.
+/// Whether no element of the graph can drop or repeat frames.
 fn keeps_all_frames(plan: &Plan) -> bool {
     let are_ours = plan.elements.iter().all(|element| element.factory.starts_with("roi"));
     let mut properties = plan.literals.iter().map(|literal| &literal.property).chain(plan.assignments.iter().map(|set| &set.property));
     are_ours && properties.all(|property| property != "drop-frames")
 }
 
-/// Pushes EOS after a pad, on a thread of GStreamer's: the event waits until downstream has accepted the previous frame.
+/// Sends EOS to the peer of a pad, on a thread of GStreamer, because the event waits until downstream has accepted the previous
+/// frame.
 ///
-/// The event goes to the pad's peer, because a lost source may have left the pad flushing.
+/// The event is sent to the pad's peer instead of being pushed on the pad, because a lost source may have left the pad flushing.
 pub(super) fn push_end(pad: &gst::Pad) {
     let Some((element, peer)) = pad.parent_element().zip(pad.peer()) else { return };
     element.call_async(move |_| {
@@ -120,7 +122,7 @@ pub(super) fn push_end(pad: &gst::Pad) {
     });
 }
 
-/// Returns EOS to upstream, so that upstream ends.
+/// Discards the frame and returns EOS to upstream, so that upstream ends.
 fn refuse(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
     info.data.take();
     info.flow_res = Err(gst::FlowError::Eos);

@@ -18,7 +18,7 @@ pub struct Models {
     pub classifiers: Vec<Classifier>,
 }
 
-/// A classifier, and the objects that it runs on.
+/// A classifier, and the objects that it classifies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Classifier {
     /// The model.
@@ -28,7 +28,8 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Reads `model.onnx` or `model.onnx@car,truck`. An existing file of the whole name is a model, also if its name holds an `@`.
+    /// Reads `model.onnx` or `model.onnx@car,truck`. If a file with the whole name exists, that file is the model, even if its
+    /// name contains an `@`.
     ///
     /// # Errors
     /// Returns `Usage` if a label or the model is empty.
@@ -113,8 +114,8 @@ impl Models {
 
 /// Checks that the detector has the labels that the classifiers select. `set` are the values of the parameters.
 ///
-/// Some labels are known only when the detector is loaded. They are checked at that time, and errors of the detector itself are reported
-/// then.
+/// For some detectors, the labels are known only after the model is loaded. These labels are not checked here, and errors of the
+/// detector itself are reported when the pipeline loads it.
 ///
 /// # Errors
 /// Returns `Usage` with the nearest label if the detector lacks a label that a classifier selects.
@@ -146,7 +147,7 @@ pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
     }
 }
 
-/// Maximum number of labels in the error message.
+/// Maximum number of known labels that the error message lists.
 const N_NAMED: usize = 12;
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use super::{Error, Result, streams};
 /// Maximum length of a name. Longer names are invalid file names on some systems.
 const MAX_LENGTH: usize = 100;
 
-/// Names for these inputs: the given names in the order of the inputs, then names derived from the remaining inputs.
+/// Returns a name for each input. The first inputs get the given names, in order. The names of the remaining inputs are derived
+/// from the inputs.
 ///
 /// # Errors
 /// Returns `Usage` if there are more names than inputs, two names are equal, or a name has invalid characters for a file name.

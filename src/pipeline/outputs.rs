@@ -1,8 +1,8 @@
 //! Checks the files that a run writes: no output is an input file, and each file has one writer. Also chooses the elements that write
 //! video.
 //!
-//! Compares files, not paths: existing files by device and inode after following links, new files by folder and name. All checks happen
-//! before anything is opened; see [`check`].
+//! The checks compare files, not paths. Existing files are compared by device and inode after links are followed, and new files by
+//! folder and name. All checks happen before any output is opened; see [`check`].
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -19,7 +19,7 @@ use crate::elements::video_file;
 use crate::publish::{self, Deadline, IfExists, OutputFile};
 use crate::stages::files;
 
-/// The element that makes the size of the video even, for encoders with subsampled chroma.
+/// Name of the element that makes width and height of the video even, which encoders with subsampled chroma require.
 pub(super) const EVEN: &str = "roiflow-even";
 
 /// Maximum size of a description file.
@@ -28,7 +28,7 @@ const MAX_DESCRIPTION_BYTES: u64 = 16 << 20;
 /// A file that a run reads or writes.
 #[derive(Debug, Clone)]
 struct File {
-    /// Purpose of the file, such as `--json`.
+    /// Purpose of the file in messages, such as `--json`.
     role: String,
     path: PathBuf,
     is_json: bool,
@@ -43,8 +43,8 @@ enum Identity {
     New(u64, u64, OsString),
 }
 
-/// Refuses outputs that are also inputs, and outputs that share a file. Opens and changes nothing. `trace` is the file of `--trace`;
-/// `also_read` are further input files with their purposes.
+/// Refuses outputs that are also inputs, and outputs that share a file. Opens no output and changes no file. `trace` is the file of
+/// `--trace`; `also_read` are further input files with their purposes.
 ///
 /// # Errors
 /// Returns `Usage`, with both files, if an output is also an input or another output.
@@ -56,7 +56,7 @@ pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>
     }
     let plans: Vec<&Plan> = plans.into_iter().collect();
     for plan in &plans {
-        // A pipeline that cannot be built writes nothing; the error is reported when it is played.
+        // Ignore a plan whose pipeline cannot be built: it writes nothing, and the error is reported when the plan is played.
         if let Ok(pipeline) = build::build(plan) {
             collect(&pipeline, plan, &mut reads, &mut writes);
         }
@@ -85,14 +85,15 @@ pub(super) fn check_built(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
 }
 
 /// Refuses an output file that is also an input. `option` and `out` are the option and its file, such as `--out`. `reads` are the input
-/// files with their purposes; further files of models are added.
+/// files with their purposes. For a model, the files that belong to it are added.
 ///
 /// # Errors
 /// Returns `Usage`, with both files, if the output is also an input.
 pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<()> {
     let mut files = Vec::new();
     reads.iter().for_each(|(role, path)| add_read(&mut files, role, path));
-    // The description that was found next to the model may be overwritten: `roiflow describe --out` writes it again.
+    // A description that was only found next to the model may be overwritten, because `roiflow describe --out` is used to write
+    // it again.
     files.retain(|file| file.role != "description" || reads.iter().any(|(_, path)| *path == file.path));
     compare(&files, &[File { role: option.to_owned(), path: out.to_owned(), is_json: false }])
 }
@@ -131,7 +132,7 @@ fn collect(pipeline: &gst::Pipeline, plan: &Plan, reads: &mut Vec<File>, writes:
     }
 }
 
-/// Collects the files named by an element's properties.
+/// Collects the files that the properties of an element name.
 fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mut Vec<File>) {
     let text = |name: &str| {
         let is_text = element.find_property(name).is_some_and(|property| property.value_type() == glib::Type::STRING);
@@ -172,7 +173,8 @@ fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mu
     }
 }
 
-/// Adds a file and the files that are read with it: the weights of a model, its description, files named in the description.
+/// Adds a file, and the files that are read together with it: the weights of a model, its description, and the files that the
+/// description names.
 fn add_read(reads: &mut Vec<File>, role: &str, path: &Path) {
     let mut add = |role: String, path: PathBuf| reads.push(File { role, path, is_json: false });
     add(role.to_owned(), path.to_owned());
@@ -195,7 +197,7 @@ fn add_read(reads: &mut Vec<File>, role: &str, path: &Path) {
     }
 }
 
-/// Collects all strings in a description, under any key.
+/// Returns all strings in a description file, under any key, because any of them may be a file name.
 fn texts(path: &Path) -> Vec<String> {
     fn add(value: &toml::Value, texts: &mut Vec<String>) {
         match value {
@@ -219,7 +221,7 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
     let written: Vec<_> = writes.iter().filter_map(|file| Some((file, identity(&file.path)?))).collect();
     for (idx, (write, id)) in written.iter().enumerate() {
         if is_shared(&write.path) {
-            // Several streams may write lines to standard output. But lines and video cannot be separated again.
+            // Several streams may write lines to standard output. But a mix of lines and video could not be separated again.
             let other = written[..idx].iter().find(|(other, other_id)| other_id == id && other.is_json != write.is_json);
             if let Some((other, _)) = other.filter(|(other, _)| is_stdout(other) && is_stdout(write) && !is_null(&write.path)) {
                 return Err(Error::usage(format!("{} and {}: only one of them can be standard output", other.role, write.role)));
@@ -274,7 +276,7 @@ fn is_null(path: &Path) -> bool {
     identity(path) == identity(Path::new("/dev/null"))
 }
 
-/// Whether a new file would be an image in the same folder as this one.
+/// Whether `file` has the extension of an image, and is or would be in the same folder as the input image `image`.
 fn is_in_same_folder(image: &Path, file: &Path) -> bool {
     let folder = |path: &Path| match identity(path)? {
         Identity::New(device, number, _) => Some((device, number)),
@@ -299,7 +301,7 @@ fn identity(path: &Path) -> Option<Identity> {
     Some(Identity::New(folder.dev(), folder.ino(), name?))
 }
 
-/// Whether several processes may read and write the file: a device or a FIFO.
+/// Whether several writers may share the file, because it is a device, a FIFO or a socket.
 fn is_shared(path: &Path) -> bool {
     metadata(path).is_some_and(|metadata| {
         let kind = metadata.file_type();
@@ -323,19 +325,19 @@ fn has_weights_in(model: &Path, file: &Path) -> bool {
 }
 
 impl Outputs {
-    /// Whether several streams may share this output: standard output for lines, devices, FIFOs.
+    /// Whether several streams may share this output: it is standard output, a device or a FIFO.
     pub(super) fn is_for_all(path: &Path) -> bool {
         publish::is_stdout(path) || is_shared(path)
     }
 }
 
-/// Returns the elements that write video, and the location of the last one.
+/// Returns the elements that write video, and the path that the last element writes.
 pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
     // An encoder with lookahead holds frames back. A window would wait for these frames, and a loop would assign wrong timestamps to them.
     // When a camera or the process stops, these frames would be lost. So lookahead is turned off in these cases.
     let is_live = matches!(input, Input::Uri(_));
     let tune = if outputs.show || outputs.repeat || is_live { " tune=zerolatency" } else { "" };
-    // Images of several sizes are scaled to one size, because mp4 allows only one.
+    // Scale input images to one size, because their sizes may differ, and mp4 allows only one size.
     let scale = if matches!(input, Input::Images(_)) { "videoscale add-borders=true ! capsfilter name=roiflow-size ! " } else { "" };
     let encode = format!(
         "{scale}videoconvert ! video/x-raw,format=I420 ! videobox name={EVEN} ! videoscale ! video/x-raw,format=I420 ! x264enc speed-preset=veryfast{tune} ! h264parse"
@@ -346,7 +348,8 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
     }
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     let goes_back = OutputFile::new(path, outputs.if_exists, Deadline::default()).is_seekable();
-    // The file is written in fragments, so that it is playable at any time. At the end, one index replaces the indexes of the fragments.
+    // Write the file in fragments, so that it can be played at any time. At the end, one index for the whole file replaces the indexes
+    // of the fragments.
     let fragments = "fragment-duration=500 fragment-mode=first-moov-then-finalise";
     let muxer = match (&*ending, goes_back) {
         ("mp4" | "m4v", true) => format!("mp4mux {fragments}"),
@@ -362,8 +365,9 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
     Ok((format!("{encode} ! {muxer} ! {sink}"), path.to_owned()))
 }
 
-/// Crops or pads the frames when their size is known, because the encoder accepts only even sizes from 16 x 16. The `videoscale` after the
-/// `videobox` then changes nothing. It is needed because the encoder's limits are queried before the size of the frames is known.
+/// Makes the `videobox` crop or pad the frames when their size is known, because the encoder accepts only even sizes from 16 x 16. The
+/// `videoscale` after the `videobox` then changes nothing. But without it, negotiation would fail: the encoder's limits are queried before
+/// the size of the frames is known.
 pub(super) fn keep_size_even(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(EVEN).and_then(|even| even.static_pad("sink")) else { return };
     let even = |extent: i32| if extent < 16 { extent - 16 } else { extent % 2 };

@@ -1,6 +1,7 @@
-//! Parses the line of a plan to a `gst::Pipeline`, with helpful errors for authors of descriptions.
+//! Parses the line of a plan to a `gst::Pipeline`. Its errors help authors of descriptions to find mistakes.
 //!
-//! Elements and property values are checked first, because GStreamer's parser accepts values out of range.
+//! Elements and property values are checked before GStreamer's parser reads the line, because that parser accepts values out of
+//! range.
 
 use gst::prelude::*;
 use gstreamer as gst;
@@ -9,7 +10,7 @@ use super::plan::{CROP, PUBLISH};
 use super::{Error, Outputs, Plan, Result, properties};
 use crate::stages::did_you_mean;
 
-/// Debian packages of elements, by prefix of the element's name; the longest prefix wins.
+/// Debian packages that contain elements, by prefix of the element's name. If several prefixes match, the longest is used.
 const PACKAGES: &[(&str, &str)] = &[
     ("x264", "gstreamer1.0-plugins-ugly"),
     ("mpeg2dec", "gstreamer1.0-plugins-ugly"),
@@ -69,7 +70,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("gva", "Intel's DL Streamer (not in Debian)"),
 ];
 
-/// Checks and parses the line.
+/// Checks the line of a plan, and parses it to a pipeline.
 ///
 /// # Errors
 /// Returns an error if an element is not installed (`Failed`), or a property, a value or the graph is wrong (`Usage`).
@@ -95,7 +96,7 @@ pub(super) fn launch(plan: &Plan) -> Result<gst::Pipeline> {
     Ok(pipeline)
 }
 
-/// Converts an error of the parser.
+/// Converts an error of GStreamer's parser to a message for the author of the description.
 fn refused(name: &str, error: &gst::glib::Error) -> Error {
     let what = error.message().trim_end_matches('.');
     let advice = match error.kind::<gst::ParseError>() {

@@ -17,15 +17,15 @@ use crate::stages::{Engine, did_you_mean};
 /// Destinations of the results.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outputs {
-    /// JSON lines; `-` is standard output.
+    /// File of the JSON lines; `-` is standard output.
     pub json: Option<PathBuf>,
     /// URLs of servers and files that also get the JSON lines.
     pub publish: Vec<String>,
     /// Folder and limits of the results that are stored until the servers of `publish` acknowledge them.
     pub spool: Option<SpoolFolder>,
-    /// Images of objects.
+    /// Where the images of objects are written.
     pub crops: Option<Crops>,
-    /// Video with boxes; `-` is standard output (Matroska).
+    /// File of the video with boxes; `-` is standard output, in the format Matroska.
     pub video: Option<PathBuf>,
     /// One image file per frame.
     pub images: Option<ImageFiles>,
@@ -39,7 +39,8 @@ pub struct Outputs {
     pub repeat: bool,
     /// Name of the stream, for the field `stream` of the JSON lines.
     pub stream: Option<String>,
-    /// Name of the stream for servers, which keep streams of many runs apart.
+    /// Name of the stream in results for servers. It is set even if a run has only one stream, because a server may receive
+    /// streams of many runs.
     pub stream_of_servers: Option<String>,
     /// Handling of existing files.
     pub if_exists: IfExists,
@@ -52,16 +53,16 @@ pub struct SpoolFolder {
     pub path: PathBuf,
     /// Maximum size in bytes for each server; `None` is the default of `roipublish`.
     pub max_bytes: Option<u64>,
-    /// Maximum age; `None` is no limit.
+    /// Maximum age of the stored results; `None` is no limit.
     pub max_age: Option<Duration>,
 }
 
-/// Images of objects, for `roicrop`.
+/// Options of the images of objects, which `roicrop` writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Crops {
     /// Folder of the files.
     pub folder: Option<PathBuf>,
-    /// Whether the lines of `json` and `publish` contain the images.
+    /// Whether the JSON lines contain the images.
     pub in_messages: bool,
     /// Labels of the objects, with commas between; `None` is all objects.
     pub classes: Option<String>,
@@ -95,9 +96,9 @@ pub struct Plan {
     pub input: Input,
     /// Destinations of the results.
     pub outputs: Outputs,
-    /// When to end, and how long to wait for the source.
+    /// Limits after which the stream ends, and timeouts of the source.
     pub limits: Limits,
-    /// When to restart after the source was lost.
+    /// When the stream is restarted after its source was lost.
     pub restart: Restart,
     /// Engine with the devices, decoders and compiled models of the elements. Default: the engine of the process.
     pub engine: Engine,
@@ -111,9 +112,9 @@ pub struct Assignment {
     pub value: String,
 }
 
-/// Names of the elements that the program inserts.
+/// Name of the source element. This and the following constants are the names of the elements that the program inserts.
 pub(super) const SOURCE: &str = "roiflow-source";
-/// The element after a decoding source.
+/// Name of the element after a decoding source.
 pub(super) const ENTRY: &str = "roiflow-entry";
 pub(super) const PUBLISH: &str = "roiflow-publish";
 pub(super) const CROP: &str = "roiflow-crop";
@@ -137,12 +138,13 @@ impl Plan {
         Self::of_description(spec, set, input, outputs, (structure, assignments)).map_err(|error| error.context(spec.title()))
     }
 
-    /// Whether the outputs can be continued by another pipeline: a pipe holds one video only, and an application reads one pipeline.
+    /// Whether another pipeline can continue the outputs. A video that is written to a pipe cannot be continued, and an application
+    /// receives the frames of one pipeline only.
     pub fn can_restart(&self) -> bool {
         !self.outputs.application && !self.outputs.video.as_deref().is_some_and(Outputs::is_for_all)
     }
 
-    /// Devices that run the models; `None` is the element's default device.
+    /// Returns the devices that run the models; `None` is the element's default device.
     pub fn devices(&self) -> BTreeSet<Option<String>> {
         let infers = |element: &&NamedElement| ["roidetect", "roiclassify"].contains(&&*element.factory);
         let device = |element: &NamedElement| {
@@ -154,7 +156,7 @@ impl Plan {
         self.elements.iter().filter(infers).map(device).collect()
     }
 
-    /// Applies the description to the inserted elements and the parameter values.
+    /// Resolves the description with the elements and assignments that input and outputs require.
     fn of_description(
         spec: &Spec,
         set: &[(String, String)],
@@ -174,15 +176,16 @@ impl Plan {
                     did_you_mean(&slot.parameter, values.keys().copied())
                 )));
             };
-            // An empty default means the element's default.
+            // If the value is empty, the property keeps the default of the element.
             if !value.is_empty() {
                 assignments.push(Assignment { element: slot.element, property: slot.property, value: value.clone() });
             }
         }
-        // If all elements are roiflow's and no output needs pixels, overlays need not draw. Other elements could show or write frames.
+        // Overlays need not draw if no output needs pixels and all elements of the graph are roiflow's. An element that is not
+        // roiflow's could show or write the frames.
         let are_ours = graph.elements.iter().all(|element| element.factory.starts_with("roi"));
         if are_ours && !outputs.need_pixels() {
-            // Drawing would copy frames that the decoder still references, without any use.
+            // Turn off drawing, because it would copy frames that the decoder still references, without any use.
             for overlay in graph.elements.iter().filter(|element| element.factory == "roioverlay") {
                 assign(&mut assignments, &overlay.name, "draw", "false");
             }
@@ -216,7 +219,8 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
             assign(assignments, SOURCE, "uri", file_uri(path)?);
             decode()
         }
-        // The address is set when the pipeline is built, because it may contain a password.
+        // The address is not part of the plan's assignments, because it may contain a password. It is set when the pipeline is
+        // built.
         Input::Uri(_) => decode(),
         Input::Test(n_frames) => {
             format!("videotestsrc name={SOURCE} num-buffers={n_frames} ! video/x-raw,format=NV12,width=640,height=480,framerate=30/1")
@@ -346,7 +350,7 @@ fn values<'a>(spec: &'a Spec, set: &[(String, String)]) -> Result<BTreeMap<&'a s
     if missing.is_empty() { Ok(values) } else { Err(missing_values(&missing)) }
 }
 
-/// Reports all missing values at once.
+/// Returns one error that lists all parameters without a value.
 fn missing_values(missing: &[(&String, &Parameter)]) -> Error {
     let described = missing.iter().map(|(name, parameter)| match &*parameter.help {
         "" => format!("`{name}`"),
@@ -392,7 +396,8 @@ fn default_value(name: &str, parameter: &Parameter, default: &toml::Value, spec:
     Ok(text)
 }
 
-/// Checks that the file named by a default exists. Files that a built-in description names are not part of the program.
+/// Checks that the file that a default of a built-in description names exists. The check is needed because these files are not
+/// part of the program.
 fn check_default_file(name: &str, parameter: &Parameter, value: &str, spec: &Spec) -> Result<()> {
     if !spec.is_built_in || parameter.r#type != ParameterType::Path || value.is_empty() || Path::new(value).exists() {
         return Ok(());

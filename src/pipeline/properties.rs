@@ -1,7 +1,7 @@
 //! Checks property values in text form against the element's declaration: name, type, range, allowed values.
 //!
-//! Both parameter values and values written in a description are checked here before they are set. GLib only prints a warning for a value
-//! out of range, and its Rust bindings panic.
+//! The values of parameters and the values that are written in a description are both checked before they are set. GLib only prints a
+//! warning for a value out of range, and its Rust bindings panic.
 
 use gst::glib;
 use gst::glib::prelude::*;
@@ -14,7 +14,7 @@ use crate::stages::did_you_mean;
 /// Finds a property of an element class.
 ///
 /// # Errors
-/// Returns `Usage` if there is no such property (the nearest name is suggested), or it is read-only.
+/// Returns `Usage` if the element has no such property or the property is read-only. The message suggests the nearest name.
 pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str) -> Result<glib::ParamSpec> {
     let name = factory.name();
     let loaded = factory
@@ -59,7 +59,7 @@ pub(super) fn value(factory: &str, element: &str, pspec: &glib::ParamSpec, text:
     if is_cut || !is_in_range(pspec, &value) { Err(refused()) } else { Ok(value) }
 }
 
-/// Whether a value is in the range of a property. NaN never is.
+/// Whether a value is in the range of a property. NaN is in no range.
 fn is_in_range(pspec: &glib::ParamSpec, value: &glib::Value) -> bool {
     macro_rules! range {
         ($($spec:ty, $kind:ty;)*) => {
@@ -148,7 +148,7 @@ fn expected(pspec: &glib::ParamSpec) -> String {
     }
 }
 
-/// Describes a range; limits of the type itself are left out.
+/// Describes a range of numbers. Limits that are those of the type itself are left out.
 fn between(what: &str, least: String, most: String) -> String {
     let digits = |text: &str| text.trim_start_matches('-').len();
     // A number with so many digits is a limit of the type, and is left out. The limits of floating-point types have hundreds of digits.

@@ -1,4 +1,5 @@
-//! Converts errors of elements to messages for the user: the source, the server's response, the remedy.
+//! Converts errors of elements to messages for the user. A message names the source and the server's response, and says what the
+//! user can do.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
@@ -11,10 +12,10 @@ use gstreamer as gst;
 use super::plan::SOURCE;
 use super::{Error, Input, Plan, streams, watch};
 
-/// How long to look for the reason why a server could not be reached.
+/// Maximum time to find out why a server could not be reached.
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// Display name of the input, without user and password.
+/// Returns the name of the input for messages, without user and password.
 pub(super) fn name(plan: &Plan) -> String {
     streams::redacted(&plan.input.name())
 }
@@ -24,7 +25,7 @@ pub(super) fn is_from_source(plan: &Plan, object: Option<&gst::Object>) -> bool 
     !matches!(plan.input, Input::Application) && object.is_some_and(is_in_source)
 }
 
-/// Whether this is the element that reads and decodes the input, or a part of it.
+/// Whether the object is the element that reads and decodes the input, or an object inside that element.
 pub(super) fn is_in_source(object: &gst::Object) -> bool {
     std::iter::successors(Some(object.clone()), |object| object.parent()).any(|object| object.name() == SOURCE)
 }
@@ -40,7 +41,8 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    /// Whether the elements that read and decode the input failed, and a later attempt may succeed. A missing decoder stays missing.
+    /// Whether the elements that read and decode the input failed, and a later attempt may succeed. False for a missing decoder,
+    /// because it would also be missing in a later attempt.
     pub(super) fn is_of_source(&self, plan: &Plan) -> bool {
         let Self::OfElement { message, .. } = self else { return false };
         let gst::MessageView::Error(error) = message.view() else { return false };
@@ -96,21 +98,22 @@ fn explain(plan: &Plan, error: &gst::message::Error, has_played: bool) -> Error 
         let cause = unreachable(origin).unwrap_or_else(broke_off);
         return Error::failed(format!("{what} `{name}`: {cause}"));
     }
-    // For a stream with audio only, GStreamer's error does not say that video is missing, so add this hint.
+    // If the input has only audio, GStreamer's error does not say that video is missing. So add a hint.
     let flow = error.details().and_then(|details| details.get::<i32>("flow-return").ok());
     let no_video = flow == Some(gst::FlowError::NotLinked.into_glib()) || reason.kind() == Some(gst::CoreError::MissingPlugin);
     let hint = if no_video { "; expected a file or stream with video" } else { "" };
     Error::failed(format!("{what} `{name}`: {text}{hint}"))
 }
 
-/// Protocol and status of the response of an HTTP or RTSP server.
+/// Returns the protocol and the status code with which an HTTP or RTSP server has refused a request; `None` if the error has no
+/// such status.
 fn status(error: &gst::message::Error) -> Option<(&'static str, u32)> {
     let details = error.details()?;
     let of = |protocol: &str| details.get::<u32>(&format!("{protocol}-status-code")).ok().filter(|code| *code >= 300);
     of("http").map(|code| ("HTTP", code)).or_else(|| of("rtsp").map(|code| ("RTSP", code)))
 }
 
-/// Returns the response of an HTTP or RTSP server.
+/// Describes the response of an HTTP or RTSP server, with advice.
 fn answer(error: &gst::message::Error) -> Option<String> {
     let (protocol, code) = status(error)?;
     let advice = match code {
@@ -135,7 +138,8 @@ fn unreachable(origin: &gst::Element) -> Option<String> {
     let is_secure = scheme == "https" || scheme == "rtsps";
     let (sender, receiver) = mpsc::channel();
     let (of_thread, no_answer) = (host.clone(), format!("{host} does not answer on port {port}"));
-    // A name lookup cannot be canceled; the thread ends by itself.
+    // Use a separate thread, because a name lookup cannot be canceled. After a timeout, nothing waits for the thread, which ends
+    // by itself.
     let spawned = std::thread::Builder::new().name("roiflow-connect".to_owned()).spawn(move || {
         let connected = (&*of_thread, port)
             .to_socket_addrs()

@@ -1,4 +1,5 @@
-//! Decides when a stream is restarted, by the policy, the back-off between attempts, and the time after which roiflow gives up.
+//! Decides whether and when a stream is restarted. The decision depends on the policy, on the back-off between attempts, and on
+//! the time after which roiflow gives up.
 //!
 //! This module reads no clock and no random numbers: the current time and the random number are arguments.
 
@@ -36,16 +37,16 @@ impl RestartPolicy {
 /// an application are never restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
-    /// `None`: as `OnError` for live sources, except that a source which refuses its first connection is an error. A recording is
-    /// never restarted.
+    /// The policy. `None`: live sources are restarted as with `OnError`, except that a source which refuses its first connection
+    /// is an error. Recordings are never restarted.
     pub policy: Option<RestartPolicy>,
-    /// Give up if the source delivers no frame for this long. `None`: never.
+    /// The stream ends with an error if the source delivers no frame for this long. `None`: roiflow never gives up.
     pub give_up_after: Option<Duration>,
-    /// Shortest delay before an attempt; doubles with each attempt.
+    /// Shortest delay before an attempt. The delay doubles with each failed attempt.
     pub min_delay: Duration,
     /// Longest delay before an attempt.
     pub max_delay: Duration,
-    /// The delays start again from the shortest after frames have arrived for this long.
+    /// If frames arrived for at least this long before the source was lost, the delays start again from the shortest.
     pub healthy_after: Duration,
 }
 
@@ -68,7 +69,7 @@ pub(super) enum End {
     Eos,
     /// The source failed or ended unexpectedly.
     Source(Fault),
-    /// A limit or a request ended the stream, or the failure is not the source's: a restart would not help.
+    /// A limit or a request has ended the stream, or an element other than the source has failed. A restart would not help.
     Final,
 }
 
@@ -77,7 +78,7 @@ pub(super) enum End {
 pub(super) struct Fault {
     /// The server or the system answered that it refuses: a wrong password, an unknown stream, a missing device.
     pub(super) is_refused: bool,
-    /// The source has a known duration, so it would start from its beginning.
+    /// The source has a known duration. After a restart, it would play from its beginning.
     pub(super) is_recording: bool,
 }
 
@@ -98,7 +99,8 @@ impl Restart {
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     n_failures: u32,
-    /// Time of the last frame before the source was lost, or the start of the stream.
+    /// Time of the last frame before the source was lost. If there was no frame, the start of the stream. `None` while the source
+    /// delivers frames.
     lost_since: Option<Instant>,
 }
 
@@ -106,8 +108,8 @@ impl Backoff {
     /// Returns the time of the next attempt. `frames` are the times of the first and the last frame of the failed attempt. `random` is a
     /// random number from 0 to 1.
     ///
-    /// The delay is between half and all of a bound, so that cameras which failed together do not return together. The bound begins with
-    /// twice the shortest delay and doubles with each failure.
+    /// The delay is random, between half of a bound and the bound. So cameras that failed together are not opened at the same time. The
+    /// bound begins with twice the shortest delay and doubles with each failure.
     pub(super) fn failed(
         &mut self,
         restart: &Restart,
@@ -131,12 +133,12 @@ impl Backoff {
         now + least + (bound - least).mul_f64(random.clamp(0.0, 1.0))
     }
 
-    /// The source has delivered a frame.
+    /// Records that the source has delivered a frame again.
     pub(super) fn is_back(&mut self) {
         self.lost_since = None;
     }
 
-    /// Returns the time of the last frame of a lost source.
+    /// Returns the time of the last frame of a lost source; `None` while the source delivers frames.
     pub(super) fn lost_since(&self) -> Option<Instant> {
         self.lost_since
     }

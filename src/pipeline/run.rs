@@ -1,4 +1,4 @@
-//! Plays plans to their end on the calling thread.
+//! Plays plans to their end. The calling thread waits, and receives the events.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,9 +13,9 @@ pub struct Ending {
     pub stats: Stats,
     /// Whether the stream was drained or stopped on request.
     pub interrupted: bool,
-    /// Whether the stream was stopped before EOS; frames in flight are lost.
+    /// Whether the stream was stopped before EOS has passed all elements, so that frames in flight were lost.
     pub forced: bool,
-    /// Warnings of elements, each once.
+    /// Warnings of elements. Each text occurs once.
     pub warnings: Vec<String>,
     /// Number of unreadable images, which were skipped.
     pub n_skipped_images: u64,
@@ -33,7 +33,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Combined progress: the sum of frames, and position and duration of the stream with the most remaining time.
+    /// Returns the combined progress of several streams: the sum of their frames, and position and duration of the stream with
+    /// the most remaining time.
     pub fn of_all<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let left = |progress: &Self| progress.duration.zip(progress.position).map(|(duration, position)| duration.saturating_sub(position));
         let mut sum: Option<Self> = None;
@@ -52,7 +53,7 @@ impl Progress {
     }
 }
 
-/// A request to drain running streams, which completes their files. Clones share the request.
+/// A request to drain all running streams, so that their output files are complete. Clones share the request.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<Mutex<Requests>>);
 

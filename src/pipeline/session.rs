@@ -1,5 +1,5 @@
-//! A session is one pipeline of a stream in the bus loop: it handles messages, requests and timers, ends the pipeline in order, and finds
-//! the reason of the end.
+//! A session is one pipeline of a stream in the bus loop: it handles messages, requests and timers, drains and stops the pipeline, and
+//! determines why the pipeline has ended.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ use crate::redaction::Secrets;
 
 /// Interval of progress reports and source checks.
 const TICK: Duration = Duration::from_millis(100);
-/// How long results may wait for a reader after a request to end.
+/// Maximum time that writing results may wait for a reader after the end of the stream was requested.
 const MAX_WRITE_WAIT: Duration = Duration::from_secs(3);
 /// How long a stream may take to drain. Stopping the stream may take a few seconds more. Draining and stopping together take at most ten
 /// seconds.
@@ -38,13 +38,13 @@ const MAX_DRAIN_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
 const MAX_SOURCE_STALL: Duration = Duration::from_secs(2);
 /// How long a pipeline may take to stop before it is abandoned. An inference element takes up to five seconds.
 const MAX_STOP: Duration = Duration::from_secs(6);
-/// Additional time after an error, to find out why a server could not be reached.
+/// Additional time for a stop after an error, in which the reason why a server could not be reached is determined.
 const MAX_REASON: Duration = Duration::from_secs(4);
 
 /// One pipeline of a supervised stream.
 pub(super) struct Session {
     stream: StreamId,
-    /// Number of the session in the life of its stream.
+    /// Number of the session among the sessions of its stream, from 0.
     attempt: u32,
     board: Arc<Board>,
     inbox: Arc<Inbox>,
@@ -59,20 +59,20 @@ pub(super) struct Session {
     gate: Option<Gate>,
 }
 
-/// A stream that is built but not started.
+/// A pipeline that is built, and that no stream supervises yet.
 pub(super) struct NewSession(Parts);
 
 /// How a session ended.
 pub(super) struct Finished {
     pub(super) ending: Ending,
-    /// Why the stream failed.
+    /// Why the stream failed; `None` if it did not fail.
     pub(super) error: Option<Error>,
     pub(super) end: End,
     /// State for the next session; `None` if the pipeline did not stop in time.
     pub(super) carried: Option<Carried>,
 }
 
-/// Constant data of a stream; shared with the threads that run blocking operations for it.
+/// Data of a session that does not change. The threads that run blocking operations of the session share it.
 pub(super) struct Parts {
     plan: Plan,
     secrets: Secrets,
@@ -91,11 +91,11 @@ enum State {
     Refused,
     /// No more frames are accepted; see [`Closing`].
     Closing(Closing),
-    /// A thread is stopping the pipeline. If it times out, this is the result of the stream.
+    /// A thread is stopping the pipeline. The value is the result of the session if the stop takes too long.
     Stopping(Box<Finished>),
 }
 
-/// Monitoring of a running stream.
+/// The parts that monitor a running pipeline.
 struct Supervision {
     watch: Option<Watch>,
     decoded: Decoded,
@@ -116,13 +116,13 @@ impl Supervision {
         self.decoded.n_frames() > 0 || self.watch.as_ref().is_some_and(Watch::has_arrived)
     }
 
-    /// Whether results may follow for data that arrived before this error of the source.
+    /// Whether data arrived before this error of the source, so that results for this data may still follow.
     fn may_have_results(&self, error: &gst::message::Error) -> bool {
         let is_reading = error.error().is::<gst::ResourceError>();
         self.decoded.n_frames() > 0 || is_reading && self.watch.as_ref().is_some_and(Watch::has_arrived)
     }
 
-    /// Returns the error of an unexpected EOS of the input.
+    /// Returns the error if the EOS of the input was not expected.
     fn broken_end(&self) -> Option<Error> {
         if self.is_at_limit() {
             return None;
@@ -147,9 +147,9 @@ enum Cause {
 struct Closing {
     cause: Cause,
     since: Instant,
-    /// Number of decoded frames, and the time when it last changed.
+    /// Number of decoded frames, and the time when that number last changed.
     progress: (u64, Instant),
-    /// Whether EOS was pushed after the source.
+    /// Whether the session itself has sent EOS to the elements after the source.
     is_pushed: bool,
 }
 
@@ -167,7 +167,8 @@ impl Closing {
         !self.is_pushed && matches!(self.cause, Cause::Lost(_)) && self.progress.1.elapsed() > MAX_SOURCE_STALL
     }
 
-    /// Records that results could not be written while the stream was ending. The first failure is the cause.
+    /// Records that results could not be written while the stream was ending. If an earlier failure is the cause of the end, it
+    /// stays the cause.
     fn fail_writing(&mut self, error: Error) {
         if matches!(self.cause, Cause::Interrupt | Cause::Limit) {
             self.cause = Cause::Unwritable(error);
@@ -182,9 +183,9 @@ impl Closing {
 
 /// How a stream ended.
 enum Outcome {
-    /// EOS has passed all elements, by itself or on request.
+    /// EOS has passed all elements. The value is the cause of the end; `None` if the input ended by itself.
     Ended(Option<Cause>),
-    /// The stream was closed but did not end in time.
+    /// The stream was draining, but did not end in time.
     Forced(Cause),
     /// The stream was stopped on request.
     Stopped,
@@ -211,7 +212,7 @@ impl NewSession {
             parts.images = feed_images(&parts.pipeline, plan)?;
             Ok(Self(parts))
         };
-        // GStreamer's messages contain the address of the input.
+        // Remove credentials from the error, because GStreamer's messages contain the address of the input.
         build().map_err(|error: Error| error.scrubbed(&secrets))
     }
 
@@ -223,7 +224,8 @@ impl NewSession {
         self.0.meter.clone()
     }
 
-    /// Sends the messages of the pipeline to the loop from now on. `warnings` were already reported.
+    /// Makes a session of the pipeline, whose messages are sent to the bus loop from now on. `warnings` were already reported by
+    /// earlier sessions.
     pub(super) fn supervised(self, stream: StreamId, attempt: u32, board: Arc<Board>, inbox: Arc<Inbox>, warnings: Vec<String>) -> Session {
         let parts = Arc::new(self.0);
         let to_loop = inbox.clone();
@@ -271,13 +273,13 @@ impl Session {
             parts.supervision.decoded.is_truncated().into_iter().for_each(|damage| send(Request::Warning(damage)));
             Some(Request::Started(parts.play()))
         });
-        // Handle messages that were posted before the handler was installed.
+        // Handle the messages that were posted before `supervised` installed the bus handler.
         while let Some(message) = self.parts.pipeline.bus().and_then(|bus| bus.pop()) {
             self.on_message(&message);
         }
     }
 
-    /// Handles a request. `Break` if the session has ended.
+    /// Handles a request. Returns `Break` if the session has ended.
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Box<Finished>> {
         match request {
             Request::Stopped(finished) => return ControlFlow::Break(finished),
@@ -302,7 +304,7 @@ impl Session {
         ControlFlow::Continue(())
     }
 
-    /// Handles timeouts that are due. `Break` if the session has ended because its pipeline did not stop in time.
+    /// Handles timeouts that are due. Returns `Break` if the session has ended because its pipeline did not stop in time.
     pub(super) fn tick(&mut self, now: Instant) -> ControlFlow<Box<Finished>> {
         self.timer = now + TICK;
         match &mut self.state {
@@ -357,7 +359,7 @@ impl Session {
     fn check_closing(&mut self) {
         let is_lost = matches!(&self.state, State::Closing(Closing { cause: Cause::Lost(_), .. }));
         if is_lost && self.parts.pipeline.current_state() != gst::State::Playing {
-            // Call this function again, because a concurrent state change may have undone the first call.
+            // Continue without the source again, because a concurrent state change may have undone the first call.
             self.continue_without_source();
         }
         let Self { parts, state: State::Closing(closing), .. } = self else { return };
@@ -366,7 +368,8 @@ impl Session {
             parts.entry_pad().iter().for_each(limits::push_end);
         }
         let max_drain = if parts.meter.waits_for_frames() { MAX_DRAIN_WITHOUT_FRAMES } else { MAX_DRAIN };
-        // If the stream ends at a limit of frames or time, this is no failure, and there is no limit for the frames in flight.
+        // If the stream ends at a limit of frames or time, this is a regular end: the frames in flight may take any time to
+        // complete.
         let is_limited = self.ending.interrupted || !matches!(closing.cause, Cause::Limit);
         if is_limited && closing.since.elapsed() > max_drain {
             let n_lost = parts.meter.n_in_flight();
@@ -379,7 +382,7 @@ impl Session {
         }
     }
 
-    /// Drains the stream.
+    /// Drains the stream: it accepts no more frames, and frames in flight complete.
     fn drain(&mut self) {
         if std::mem::replace(&mut self.ending.interrupted, true) {
             return;
@@ -401,7 +404,7 @@ impl Session {
         self.board.set_phase(self.stream, Phase::Draining);
     }
 
-    /// Takes the cause of the end, if the stream is ending.
+    /// If the stream is draining, returns the cause of its end, and leaves the draining state.
     fn take_cause(&mut self) -> Option<Cause> {
         match std::mem::replace(&mut self.state, State::Playing) {
             State::Closing(closing) => Some(closing.cause),
@@ -459,7 +462,8 @@ impl Session {
         if write_failure(error.details(), error.src()) == Some(true) {
             return self.finish(Outcome::Failed(Reason::Known(Error::closed())));
         }
-        // If the source was lost or results could not be written before, that is the cause of the end, not this error.
+        // If the source was already lost, or results could not be written, that failure is the cause of the end, and not this
+        // error.
         let first = match self.take_cause() {
             Some(Cause::Lost(first)) => Some(first),
             Some(Cause::Unwritable(first)) => Some(Reason::Known(first)),
@@ -508,7 +512,7 @@ impl Session {
         }
     }
 
-    /// Reports a warning once.
+    /// Reports a warning, unless the same text was already reported.
     fn warn(&mut self, warning: String) {
         let warning = self.parts.secrets.scrub(&warning).into_owned();
         if !self.ending.warnings.contains(&warning) {
@@ -544,7 +548,8 @@ impl Session {
         self.spawn("roiflow-stop", |parts, _| Some(Request::Stopped(Box::new(parts.finish(outcome, ending)))));
     }
 
-    /// Continues without a failed source. Otherwise, sinks that have not received a frame would wait for the source.
+    /// Makes the pipeline continue without its failed source. Otherwise, sinks that have not received a frame would wait for the
+    /// source.
     fn continue_without_source(&self) {
         let source = self.parts.pipeline.by_name(SOURCE);
         if let Some(source) = &source {
@@ -582,7 +587,8 @@ impl Session {
 }
 
 impl Parts {
-    /// Converts an outcome to the kind of end that decides about a restart. `is_recording` is called only for failures of the source.
+    /// Converts an outcome to the kind of end that determines whether the stream is restarted. `is_recording` is called only for
+    /// failures of the source.
     fn end_of(&self, outcome: &Outcome, is_recording: impl FnOnce() -> bool) -> End {
         match outcome {
             Outcome::Ended(None) => End::Eos,
@@ -632,11 +638,11 @@ impl Parts {
             end = End::Source(Fault { is_recording: self.is_recording(), ..Fault::default() });
         }
         ending.stats = self.meter.stats(played.is_ok());
-        // Let outputs stop waiting for their readers. Otherwise they hold the lock of their state, which the next call needs.
+        // Make outputs stop waiting for their readers. A waiting output holds the lock of its state, which `Carried::of` needs.
         self.write_until(Instant::now());
         let carried = Carried::of(&self.pipeline, &self.plan, &self.meter);
         self.stop();
-        // Read this count after the stop, because the stop writes or drops the lines in the queue.
+        // Read the number of lost lines after the stop, because the stop writes or drops the lines that are still queued.
         ending.stats.n_lines_lost = self.meter.n_lines_lost();
         ending.n_skipped_images = self.images.n_skipped();
         let failure = match (self.images.nothing_read(), played) {
@@ -647,8 +653,8 @@ impl Parts {
         Finished { ending, error, end, carried: Some(carried) }
     }
 
-    /// Creates the empty results file of an input without frames. If the file is a FIFO without a reader, opening it waits for a limited
-    /// time.
+    /// Opens the files of results, so that an empty file exists even if the input had no frames. If the file is a FIFO without a reader,
+    /// opening it waits for a limited time.
     fn open_results(&self) {
         self.write_until(Instant::now() + MAX_WRITE_WAIT);
         let elements = self.pipeline.iterate_recurse().into_iter().flatten();
@@ -674,7 +680,7 @@ impl Parts {
     }
 
     fn stop(&self) {
-        // Let sinks stop waiting for their readers, because a waiting sink would block the state change.
+        // Make sinks stop waiting for their readers, because a waiting sink would block the state change.
         self.write_until(Instant::now());
         let mut is_stopped = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
         *is_stopped = true;
@@ -686,7 +692,7 @@ impl Parts {
         }
     }
 
-    /// Pushes EOS after the source, so that all frames in flight complete and files are finished.
+    /// Sends EOS through the pipeline, so that all frames in flight complete and files are finished.
     fn end(&self) {
         match (&self.plan.input, self.entry_pad()) {
             // A file source may work in pull mode, in which it ignores events. So a probe replaces the next decoded frame by EOS.
@@ -716,7 +722,8 @@ impl Parts {
         self.pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src"))
     }
 
-    /// Seeks to the start. Sends the seek at the decoder's output: a seek at the sink would reach a muxer, which would handle it itself.
+    /// Seeks to the start of the input. The seek is sent at the decoder's output: a seek that is sent at the sink would reach a muxer,
+    /// which would handle it itself.
     fn seek_to_start(&self, flags: gst::SeekFlags) -> Result<()> {
         let (from, to) = ((gst::SeekType::Set, gst::ClockTime::ZERO), (gst::SeekType::None, gst::ClockTime::NONE));
         let seek = gst::event::Seek::new(1.0, flags, from.0, from.1, to.0, to.1);
@@ -725,7 +732,7 @@ impl Parts {
     }
 }
 
-/// Returns the error of results that could not be written.
+/// Returns an error if results could not be written.
 pub(super) fn lines_lost(plan: &Plan, stats: &Stats) -> Option<Error> {
     let n_lost = stats.n_lines_lost;
     let destination = match &plan.outputs.json {
@@ -737,7 +744,7 @@ pub(super) fn lines_lost(plan: &Plan, stats: &Stats) -> Option<Error> {
 }
 
 impl Drop for Parts {
-    /// Stops the pipeline. No effect if the stream has run, because its pipeline is already stopped.
+    /// Stops the pipeline if it was built but its session never ran. After a session, the pipeline is already stopped.
     fn drop(&mut self) {
         if self.pipeline.current_state() != gst::State::Null {
             self.stop();
@@ -762,7 +769,8 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
     images::feed(&source, paths.clone(), plan.outputs.repeat)
 }
 
-/// Whether a message reports that results could not be written; `Some(true)` if the reader of standard output has closed the pipe.
+/// Returns `Some` if an error or warning reports that results could not be written. The value is true if the reader of standard
+/// output has closed the pipe.
 fn write_failure(details: Option<&gst::StructureRef>, source: Option<&gst::Object>) -> Option<bool> {
     let details = details.filter(|details| [publish::WRITE_FAILED, video_file::WRITE_FAILED].contains(&details.name().as_str()))?;
     let is_closed = details.get::<bool>("closed").unwrap_or(false);
@@ -786,7 +794,8 @@ struct Gate {
 }
 
 impl Gate {
-    /// Posts an application message when the first frame arrives. `None` if the source does not decode.
+    /// Adds the gate to a pipeline. It posts an application message when the first frame arrives. `None` if the source does not
+    /// decode.
     fn closed(pipeline: &gst::Pipeline) -> Option<Self> {
         let entry = pipeline.by_name(ENTRY)?;
         let pad = entry.static_pad("src")?;

@@ -17,7 +17,7 @@ pub struct Spec {
     /// The file of the description, or the path at which a built-in description would be installed. Paths in the description are relative
     /// to the folder of this file.
     pub path: PathBuf,
-    /// Whether the text is part of the program.
+    /// Whether the description is built into the program.
     pub is_built_in: bool,
     /// The comment at the top of the file: purpose, requirements, expected output.
     pub comment: String,
@@ -25,7 +25,7 @@ pub struct Spec {
     pub file: SpecFile,
 }
 
-/// The file format, version 1.
+/// The content of a description file, format version 1.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SpecFile {
@@ -45,7 +45,7 @@ pub struct SpecFile {
     pub pipeline: PipelineSection,
 }
 
-/// The section `[source]`: what to do when a source is lost. Options of the command have priority.
+/// The section `[source]`: when a source counts as lost, and what follows. Options on the command line take precedence.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SourceSection {
@@ -58,7 +58,7 @@ pub struct SourceSection {
 }
 
 impl SourceSection {
-    /// Limits and restart with the values of this section.
+    /// Returns the default limits and restart options, with the values of this section applied.
     ///
     /// # Errors
     /// Returns `Usage` if a value is not a duration.
@@ -125,7 +125,7 @@ impl ParameterType {
 }
 
 impl ParameterType {
-    /// Placeholder for a value in a command, such as `PATH`.
+    /// Returns the placeholder for a value in the example of a command, such as `PATH`.
     pub fn placeholder(self) -> String {
         self.name().to_uppercase()
     }

@@ -13,8 +13,8 @@ use super::plan::PUBLISH;
 /// Maximum number of stored latencies: one hour at 30 frames per second. For longer streams, every second latency is stored, then every
 /// fourth, and so on.
 const MAX_LATENCIES: usize = 108_000;
-/// Maximum number of frames between the first and the last inference element, above the capacity of in-flight queues. Older entries were
-/// dropped, or an element changed their timestamps.
+/// Maximum number of entries of frames between the first and the last inference element. In-flight queues hold fewer frames, so the
+/// oldest entries beyond this number belong to frames that were dropped or whose timestamps were changed.
 const MAX_INSIDE: usize = 4096;
 
 /// Measurements of one or more streams.
@@ -24,10 +24,11 @@ pub struct Stats {
     pub n_frames: u64,
     /// Objects of the detectors.
     pub n_objects: u64,
-    /// Wall-clock time between two moments: the first frame arrives at the first inference element, and the last frame leaves the last one.
+    /// Wall-clock time from the arrival of the first frame at the first inference element until the last frame leaves the last inference
+    /// element.
     pub duration: Duration,
-    /// Latencies from arriving at the first inference element to leaving the last inference element, sorted. For long streams, an even
-    /// sample.
+    /// Latencies from arriving at the first inference element to leaving the last inference element, sorted. For long streams, the
+    /// list is an even sample of the latencies.
     pub latencies: Vec<Duration>,
     /// Step times per inference element.
     pub stages: Vec<StageTimes>,
@@ -35,7 +36,7 @@ pub struct Stats {
     pub n_failed: u64,
     /// Frames that were dropped.
     pub n_dropped: u64,
-    /// Skipped and dropped frames per element and reason.
+    /// Numbers of skipped and dropped frames, per element and reason.
     pub not_inferred: Vec<NotInferred>,
     /// JSON lines that could not be written.
     pub n_lines_lost: u64,
@@ -73,7 +74,7 @@ pub struct NotInferred {
 
 impl Stats {
     /// Combines the measurements of streams that ran at the same time. Counts are added, and the duration is the longest duration of a
-    /// stream. Inference elements with the same name are combined.
+    /// stream. The measurements of inference elements with the same name are combined.
     pub fn sum<'a>(of: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for stats in of {
@@ -110,13 +111,13 @@ impl Stats {
     pub(super) fn continue_with(&mut self, later: &Self) {
         let duration = self.duration + later.duration;
         *self = Self { duration, ..Self::sum([&*self, later]) };
-        // The number of stored latencies stays bounded, however often the stream restarts.
+        // Keep the number of stored latencies bounded, however often the stream restarts.
         while self.latencies.len() > MAX_LATENCIES {
             self.latencies = self.latencies.iter().skip(1).step_by(2).copied().collect();
         }
     }
 
-    /// Frames per second.
+    /// Returns the number of frames per second.
     pub fn fps(&self) -> f64 {
         let seconds = self.duration.as_secs_f64();
         if seconds > 0.0 { self.n_frames as f64 / seconds } else { 0.0 }
@@ -130,12 +131,12 @@ impl Stats {
 }
 
 impl StageTimes {
-    /// Adds the measurements of an element with the same name.
+    /// Adds the measurements of an element with the same name in another pipeline.
     fn add(&mut self, other: &Self) {
         let n_runs = self.n_runs + other.n_runs;
         for (name, time) in &other.steps {
             match self.steps.iter_mut().find(|(known, _)| known == name) {
-                // The mean times are combined, weighted by the number of runs.
+                // The new mean time is the mean of both times, weighted by their numbers of runs.
                 Some((_, known)) if n_runs > 0 => {
                     let total = known.as_secs_f64() * self.n_runs as f64 + time.as_secs_f64() * other.n_runs as f64;
                     *known = Duration::from_secs_f64(total / n_runs as f64);
@@ -165,7 +166,7 @@ pub(super) struct Meter {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Frames between the two probes, by timestamp.
+    /// Timestamp and arrival time of each frame between the two probes.
     inside: VecDeque<(Option<gst::ClockTime>, Instant)>,
     latencies: Latencies,
     n_in: u64,
@@ -189,7 +190,7 @@ impl Meter {
         Self { seen, inference, publish }
     }
 
-    /// Returns the number of frames that have left.
+    /// Returns the number of frames that have left the last inference element.
     pub(super) fn n_frames(&self) -> u64 {
         self.seen.lock().unwrap().n_out
     }
@@ -232,7 +233,7 @@ impl Meter {
         stats
     }
 
-    /// Returns the number of result lines that could not be written; final once the pipeline has stopped.
+    /// Returns the number of result lines that could not be written. The number is final once the pipeline has stopped.
     pub(super) fn n_lines_lost(&self) -> u64 {
         let errors = |publish: &gst::Element| publish.property::<gst::Structure>("stats").get::<u64>("errors").ok();
         self.publish.iter().filter_map(errors).sum()
@@ -249,7 +250,7 @@ impl Meter {
         seen.n_in.saturating_sub(seen.n_out)
     }
 
-    /// Whether there is an inference element, and no frame has arrived yet.
+    /// Whether the pipeline has an inference element at which no frame has arrived yet.
     pub(super) fn waits_for_frames(&self) -> bool {
         !self.inference.is_empty() && self.seen.lock().unwrap().n_in == 0
     }

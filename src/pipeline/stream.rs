@@ -56,11 +56,11 @@ pub struct Stream {
 enum Phase {
     Running,
     Ended(Result<()>),
-    /// Whether the iterator has returned the final outcome.
+    /// The iterator has returned the final outcome.
     Done,
 }
 
-/// Pushes frames into a stream. A sender is cheap to clone.
+/// Pushes the application's frames into a stream. A sender is cheap to clone.
 ///
 /// Call [`Sender::end`] after the last frame. If all senders are dropped while the stream waits for frames, the stream ends with an
 /// error.
@@ -94,12 +94,12 @@ pub struct ResultFrame {
     pub results: FrameResults,
     /// Timestamp of the frame.
     pub pts: Option<std::time::Duration>,
-    /// The media buffer with the pixels after the pipeline.
+    /// The media buffer with the pixels as they leave the pipeline.
     pub sample: gst::Sample,
 }
 
 impl Stream {
-    /// Builds and starts a description whose source and sink are the application.
+    /// Builds and starts the pipeline of a description. The application is the source and the sink of the pipeline.
     ///
     /// # Errors
     /// Returns the errors of [`Plan::resolve`] and [`PipelineHandle::add`], and errors of elements that fail to start.
@@ -152,7 +152,8 @@ impl Stream {
         Sender(token)
     }
 
-    /// Ends the stream if it waits for frames and has no sender. No sender can be created during this call, which borrows the stream.
+    /// Ends the stream if it has no sender and its input was not ended. No sender can be created during this call, because the call
+    /// borrows the stream mutably.
     fn end_if_abandoned(&mut self) {
         let has_sender = self.senders.get_mut().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
         if !has_sender && !self.entrance.is_closed.swap(true, Ordering::AcqRel) {
@@ -167,7 +168,7 @@ impl Iterator for Stream {
     type Item = Result<ResultFrame>;
 
     /// Returns the next frame. Returns an error after the last frame if all senders were dropped without [`Sender::end`]. If an element
-    /// fails, frames that were not read yet are discarded.
+    /// fails, frames that the application has not read yet are discarded.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(sample) = self.sink.try_pull_sample(gst::ClockTime::ZERO) {

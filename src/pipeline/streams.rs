@@ -1,6 +1,7 @@
-//! Runs several inputs with one description: each stream has its own pipeline, name and results.
+//! Runs one description with several inputs. Each input is a stream with its own pipeline, name and results.
 //!
-//! Elements of one process share equal models automatically. A failed stream does not end other streams.
+//! Elements of one process share a compiled model automatically if their options are equal. A failed stream does not end other
+//! streams.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,8 @@ use crate::redaction::{self, HIDDEN};
 /// Placeholder for the stream's name in output paths.
 pub const PLACEHOLDER: &str = "{stream}";
 
-/// Returns a name for each input: the file name without extension, or host and path of a URI, with a number for duplicates. Contains only
-/// characters that are safe in file names, and no passwords.
+/// Returns a name for each input: the file name without extension, or host and path of a URI, with a number for duplicates. The names
+/// contain only characters that are safe in file names, and no passwords.
 pub fn names(inputs: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(inputs.len());
     for input in inputs {
@@ -82,7 +83,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Returns the outputs of the stream with this name. If `is_one_of_many`, its results contain the name.
+    /// Returns the outputs of the stream with this name. If `is_one_of_many` is true, the results of the stream contain the name.
     #[must_use]
     pub fn of_stream(&self, name: &str, is_one_of_many: bool) -> Self {
         let place = |path: &PathBuf| match path.to_str() {
@@ -102,18 +103,20 @@ impl Outputs {
     }
 }
 
-/// Whether `--publish` names a file. A server gets the placeholder, and expands it itself.
+/// Whether a destination of `--publish` is a file. Only then is the placeholder replaced; in the address of a server,
+/// `roipublish` replaces it.
 fn is_file_url(url: &str) -> bool {
     url.starts_with("file:") || !url.contains("://")
 }
 
-/// Plays all plans at the same time, each to its end, and returns their results in the order of the plans. Calls `report` with the index
-/// of the plan on this thread.
+/// Plays all plans at the same time, each to its end, and returns their results in the order of the plans. Calls `report` on this
+/// thread, with each event and the index of its plan.
 pub fn run_all(plans: &[Plan], interrupt: &Interrupt, report: impl FnMut(usize, &Event)) -> Vec<Result<Ending>> {
     run_all_with(plans, interrupt, |_, _| {}, report)
 }
 
-/// Like [`run_all`]. Calls `started` with the streams in the order of the plans, `None` for a plan whose pipeline cannot be built.
+/// Like [`run_all`], but also calls `started` when all streams were added. It receives the streams in the order of the plans;
+/// `None` for a plan whose pipeline cannot be built.
 pub fn run_all_with(
     plans: &[Plan],
     interrupt: &Interrupt,

@@ -19,7 +19,7 @@ use super::session::{Finished, NewSession};
 use super::{Ending, Error, Plan, Result};
 use crate::stages::Stage;
 
-/// Input of the loop.
+/// What the bus loop receives.
 pub(super) enum Input {
     /// A stream to start.
     Add(Box<Life>),
@@ -35,9 +35,9 @@ pub(super) enum Request {
     Message(gst::Message),
     /// The stream's pipeline was started; false if an element failed to start.
     Started(bool),
-    /// A warning of an operation on another thread.
+    /// An operation on another thread has a warning.
     Warning(String),
-    /// An error of an operation on another thread.
+    /// An operation on another thread has failed.
     Failed(Error),
     /// The stream must drain: frames in flight complete.
     Drain,
@@ -53,7 +53,7 @@ pub(super) enum Request {
     Built(Box<Result<NewSession>>),
 }
 
-/// Sender to the loop. The loop ends when the last reference is dropped.
+/// Sends inputs to the bus loop. The loop ends when the last reference to the inbox is dropped.
 #[derive(Debug)]
 pub(super) struct Inbox(Sender<Input>);
 
@@ -80,7 +80,7 @@ impl Inbox {
 
     /// Sends an input without blocking.
     pub(super) fn send(&self, input: Input) {
-        // Cannot fail: the loop runs while this sender exists.
+        // Sending cannot fail, because the loop runs as long as this sender exists.
         let _sent = self.0.send(input);
     }
 }

@@ -41,7 +41,8 @@ pub(super) fn keep(pipeline: &gst::Pipeline) {
     });
 }
 
-/// Runs on the streaming thread between two buffers, so no frame is in flight after the pad.
+/// Inserts a `videoflip` after the pad. Called on the streaming thread between two buffers, so no frame is being pushed through
+/// the pad.
 fn insert(pipeline: &gst::Pipeline, pad: &gst::Pad, method: VideoOrientationMethod) -> Option<gst::Element> {
     let next = pad.peer()?;
     let flip = gst::ElementFactory::make("videoflip").name("roiflow-upright").property("video-direction", method).build();

@@ -1,7 +1,7 @@
 //! The address of an input that GStreamer opens, with its user and password.
 //!
 //! User and password are removed from an address if the source element has properties for them (RTSP, HTTP). So GStreamer's errors and
-//! logs cannot contain user and password. Passwords without percent-encoding, such as `pa/ss`, also work.
+//! logs cannot contain user and password. Passwords with special characters that are not percent-encoded, such as `pa/ss`, also work.
 
 use std::fmt;
 use std::path::Path;
@@ -23,14 +23,14 @@ pub struct Uri {
     scheme: String,
     /// The address that GStreamer opens.
     location: String,
-    /// Credentials for properties of the source element.
+    /// User and password, which are set as properties of the source element.
     login: Login,
     /// Passphrase of SRT.
     passphrase: Option<String>,
 }
 
 impl Uri {
-    /// Parses an address; `None` without `scheme://`.
+    /// Parses an address; `None` if the text does not begin with `scheme://`.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let is_scheme =
@@ -105,7 +105,8 @@ impl Uri {
         secrets
     }
 
-    /// Sets the address on the element that opens it, and the credentials on the source elements that it creates for this host.
+    /// Sets the address on the element `opener`, which opens it. Also sets the credentials on the source elements that `opener`
+    /// creates for this host.
     pub(super) fn open_with(&self, opener: &gst::Element) {
         let Some(bin) = opener.downcast_ref::<gst::Bin>() else { return };
         let uri = self.clone();
@@ -158,7 +159,8 @@ fn is_network(scheme: &str) -> bool {
     takes_login(scheme) || scheme.starts_with("rtmp") || matches!(scheme, "srt" | "ftp" | "sftp" | "ws" | "wss" | "mms" | "smb")
 }
 
-/// Returns the position of the `@` after user and password; `rest` begins after `scheme://`.
+/// Returns the position of the `@` after user and password; `None` if the address has no user. `rest` is the address after
+/// `scheme://`.
 fn user_end(rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     if let Some(end) = authority.rfind('@') {

@@ -1,4 +1,4 @@
-//! Monitors the source of a stream: whether data still arrives, and whether EOS was expected.
+//! Monitors the source of a stream. Detects that the source delivers no data any more, and that EOS was not expected.
 //!
 //! Data arrival is measured at the source. So a model that is still compiling or a slow output is not mistaken for a lost camera. While
 //! downstream blocks a buffer of the source, the source cannot deliver data, and is not considered late.
@@ -15,14 +15,15 @@ use gstreamer_base as gst_base;
 use super::plan::{ENTRY, SOURCE};
 use super::{Error, Input, Plan, reasons};
 
-/// Minimum timeout for HLS and DASH: a segment may last ten seconds, and its data arrives at once.
+/// Minimum timeout for HLS and DASH. The data of a segment arrives at once, and the next segment may follow only after ten
+/// seconds or more.
 const LEAST_TIMEOUT_OF_SEGMENTS: Duration = Duration::from_secs(30);
 /// How long an RTSP source tries UDP before it switches to TCP.
 const MAX_UDP_TRY: Duration = Duration::from_secs(5);
 /// Time that may be missing at the end of a recording, because durations are rounded.
 const TOLERANCE: gst::ClockTime = gst::ClockTime::from_mseconds(1000);
 
-/// Monitoring of a running source.
+/// Monitors the source of a running pipeline.
 pub(super) struct Watch {
     arrivals: Arc<Arrivals>,
     /// Arrivals of decoded frames at the output of the source.
@@ -40,9 +41,9 @@ struct Arrivals {
     /// Time of the last arrival, in milliseconds since `begin`.
     last_ms: AtomicU64,
     n_buffers: AtomicU64,
-    /// Number of decoded frames at the last call of `overdue`.
+    /// Number of decoded frames that was passed to the last call of `overdue`.
     n_decoded: AtomicU64,
-    /// Buffers of the source that downstream has not accepted yet.
+    /// Number of buffers that the source is pushing and that downstream has not accepted yet.
     n_in_push: AtomicUsize,
     /// End position of the data in bytes, if the source reports it.
     end_bytes: AtomicU64,
@@ -54,8 +55,8 @@ struct Arrivals {
 }
 
 impl Watch {
-    /// Starts monitoring. `None` for sources that cannot be lost: files, images, frames of the application. Call this before the pipeline
-    /// starts.
+    /// Starts to monitor the source of a pipeline. Call this before the pipeline starts. Returns `None` for sources that cannot be lost:
+    /// files, images, and frames of the application.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Input::Uri(_) = &plan.input else { return None };
         let source = pipeline.by_name(SOURCE)?;
@@ -80,7 +81,7 @@ impl Watch {
         Some(Self { arrivals, frames, source, name: reasons::name(plan), timeout, frame_timeout })
     }
 
-    /// Returns the error of a source that has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
+    /// Returns an error if the source has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
     pub(super) fn overdue(&self, n_decoded: u64) -> Option<Error> {
         let arrivals = &self.arrivals;
         let mut timeout = self.timeout?;
@@ -113,8 +114,8 @@ impl Watch {
         )))
     }
 
-    /// Returns the error of a live source whose data yields no frame for too long. Frames that downstream has not accepted yet count as
-    /// arrived.
+    /// Returns an error if the data of a live source has resulted in no frame for too long. A frame that downstream has not accepted
+    /// yet counts as arrived.
     pub(super) fn starving(&self) -> Option<Error> {
         let (data, frames) = (&self.arrivals, &self.frames);
         let mut timeout = self.frame_timeout?;
@@ -150,7 +151,7 @@ impl Watch {
         })
     }
 
-    /// Returns the times of the first and the last decoded frame.
+    /// Returns the times of the first and the last decoded frame; `None` before the first frame.
     pub(super) fn frames(&self) -> Option<(Instant, Instant)> {
         let first = *self.frames.first.get()?;
         let last = self.frames.begin + Duration::from_millis(self.frames.last_ms.load(Ordering::Relaxed));
@@ -171,7 +172,7 @@ impl Watch {
         self.source.query_duration::<gst::ClockTime>().filter(|duration| *duration > gst::ClockTime::ZERO)
     }
 
-    /// Returns the error of an unexpected EOS: a camera has no end.
+    /// Returns an error if EOS was not expected, for example because a camera has no end.
     ///
     /// `reached` is the end of the last frame. `declares_duration` is true if the container declares its duration; `decoded` checks such
     /// durations.
@@ -238,7 +239,7 @@ impl Arrivals {
     }
 }
 
-/// Limits the timeouts of the source element itself, and deselects the streams of a camera that are not video.
+/// Sets the timeouts of the source element itself, and deselects the streams of a camera that are not video.
 fn set_up(source: &gst::Element, timeout: Option<Duration>) {
     let set = |name: &str, value: glib::Value| {
         // The type of a property may differ between versions of the element. Properties of another type are left unchanged.
@@ -293,7 +294,7 @@ fn watch_element(bin: &gst::Bin, element: &gst::Element, arrivals: &Arc<Arrivals
     }
 }
 
-/// Pushes the source's buffers in a probe, to measure the time that downstream takes.
+/// Adds a probe that pushes the source's buffers itself. So the probe knows when downstream has accepted a buffer.
 fn watch_pad(pad: &gst::Pad, arrivals: &Arc<Arrivals>) {
     let of_push = arrivals.clone();
     let data = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
