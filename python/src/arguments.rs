@@ -1,11 +1,11 @@
-//! Binds the arguments of methods that have several forms, like OpenVINO's overloaded methods.
+//! Binds the arguments of methods that have several forms, as overloaded methods of OpenVINO have.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// Finds the first form (a list of parameter names) that the arguments match. Returns the index of the form, and the arguments in the order
-/// of its parameters.
+/// Finds the first form that the arguments match. A form is a list of parameter names. Returns the index of the form, and the arguments in
+/// the order of its parameters.
 ///
 /// Raises TypeError if no form matches.
 pub fn bind<'py>(

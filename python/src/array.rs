@@ -1,6 +1,6 @@
 //! Shares memory between numpy arrays and tensors: arrays that are views of a tensor, and tensors over the memory of an array.
 //!
-//! This module needs `unsafe`, because it creates and reads numpy arrays through the C interface of numpy.
+//! This module needs `unsafe` code, because it creates and reads numpy arrays through the C interface of numpy.
 
 use std::ptr::NonNull;
 
@@ -13,25 +13,26 @@ use crate::errors::{OrRaise, TensorError};
 use crate::tensor::{ElementType, ForeignMemory, Layout, MAX_RANK, Shape, Tensor};
 use crate::types::{dtype_of, element_of_dtype};
 
-/// The memory of an array. This value keeps the array alive.
+/// The memory of an array, for a tensor. This value keeps the array alive.
 struct NumpyMemory {
-    /// If a thread without the interpreter's lock drops this reference, PyO3 releases the array when a thread next enters this package.
+    /// A thread that does not hold the interpreter's lock may drop this reference. PyO3 then releases the array when a thread next enters
+    /// this package.
     _array: Py<PyAny>,
     first: NonNull<u8>,
     n_bytes: usize,
     is_writable: bool,
 }
 
-// SAFETY: other threads only drop the reference, which PyO3 allows on any thread. `first` points to plain memory of the array, which any
-// thread may access.
+// SAFETY: every thread may access the plain memory of the array, to which `first` points. On a thread without the interpreter's lock, the
+// reference to the array is only dropped, and PyO3 allows this on any thread.
 unsafe impl Send for NumpyMemory {}
-// SAFETY: a shared reference only gives access to the address, the length and the flag, which do not change.
+// SAFETY: a shared reference gives access only to the address, the length and the flag, which do not change.
 unsafe impl Sync for NumpyMemory {}
 
-// SAFETY: the array keeps its bytes at their address while it exists, because numpy does not resize an array that has other references.
-// Python code may write the bytes during a run, because OpenVINO's interface promises that requests see such changes. An engine can then
-// compute with a mix of old and new numbers. Such a mix is sound, because every bit pattern of the numeric types is a valid number.
-// Booleans are the exception: `plain` checks them with `has_valid_bools` before the memory of an array is shared.
+// SAFETY: the array keeps its initialized bytes at their address while it exists, because numpy does not resize an array that has other
+// references. But a lease does not keep Python code from writing the bytes during a run: OpenVINO's interface promises that requests see
+// such changes. An engine can then compute with a mix of old and new numbers. Such a mix is sound, because every bit pattern of the numeric
+// types is a valid number. Booleans are the exception: `plain` checks them with `has_valid_bools` before the memory of an array is shared.
 unsafe impl ForeignMemory for NumpyMemory {
     fn as_ptr(&self) -> NonNull<u8> {
         self.first
@@ -50,11 +51,11 @@ unsafe impl ForeignMemory for NumpyMemory {
     }
 }
 
-/// The `base` object of an array that is a view of a tensor. It keeps the memory of the tensor alive.
+/// The `base` object of an array that is a view of a tensor. This object keeps the memory of the tensor alive.
 #[pyclass(frozen, name = "_Memory", module = "roiflow")]
 struct Memory(#[allow(dead_code, reason = "held for its drop")] Tensor);
 
-/// Returns an array over the memory of a tensor. The array keeps this memory alive, even if the tensor gets other memory or is dropped.
+/// Returns an array over the memory of a tensor. The array keeps this memory alive, even if the tensor moves to other memory or is dropped.
 pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUntypedArray>> {
     let tensor = tensor.snapshot();
     let (layout, first, is_writable) = (tensor.layout(), tensor.address(), tensor.is_writable());
@@ -64,8 +65,8 @@ pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUnty
         (dims[axis], strides[axis]) = (*extent as npy_intp, *stride as npy_intp);
     }
     // SAFETY: the thread is attached to the interpreter. `dims` and `strides` have one entry per axis. The layout is inside memory that
-    // `keeper` keeps at its address. `PyArray_NewFromDescr` takes ownership of the reference to the type, and `PyArray_SetBaseObject` takes
-    // ownership of the reference to `keeper`.
+    // `keeper` keeps alive at its address. `PyArray_NewFromDescr` takes ownership of the reference to the type, and `PyArray_SetBaseObject`
+    // takes ownership of the reference to `keeper`.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -86,14 +87,14 @@ pub fn view<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUnty
     }
 }
 
-/// Creates an array with its own, uninitialized memory.
+/// Creates an array that has its own, uninitialized memory.
 fn empty<'py>(py: Python<'py>, element: ElementType, shape: &[usize]) -> PyResult<Bound<'py, PyUntypedArray>> {
     let mut dims = [0; MAX_RANK];
     for (dim, extent) in dims.iter_mut().zip(shape) {
         *dim = *extent as npy_intp;
     }
-    // SAFETY: the thread is attached to the interpreter. The shape has one entry per axis. The function takes ownership of the reference to
-    // the type.
+    // SAFETY: the thread is attached to the interpreter. `dims` has one entry per axis. The null pointers make numpy choose the strides and
+    // allocate the memory. The function takes ownership of the reference to the type.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -122,23 +123,23 @@ pub fn copied<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyUn
     }
     let array = empty(py, layout.element(), layout.shape())?;
     let n_bytes = layout.dense_bytes();
-    // SAFETY: `empty` made a dense array of this layout, to which no other code has a reference.
+    // SAFETY: `empty` has created a dense array with this layout, so it has `n_bytes` bytes. No other code has a reference to this array.
     unsafe { std::ptr::copy_nonoverlapping(bytes.extent().as_ptr(), data(&array), n_bytes) };
     Ok(array)
 }
 
 /// Returns the address of the first byte of an array.
 fn data(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
-    // SAFETY: the object is an array. Its fields may be read while the thread is attached to the interpreter, as `Bound` proves.
+    // SAFETY: the object is an array. Its fields may be read while the thread is attached to the interpreter; the `Bound` shows that it is.
     unsafe { (*array.as_array_ptr()).fields.data.cast() }
 }
 
 fn flags(array: &Bound<'_, PyUntypedArray>) -> std::ffi::c_int {
-    // SAFETY: the object is an array. Its fields may be read while the thread is attached to the interpreter, as `Bound` proves.
+    // SAFETY: the object is an array. Its fields may be read while the thread is attached to the interpreter; the `Bound` shows that it is.
     unsafe { (*array.as_array_ptr()).fields.flags }
 }
 
-/// Whether Python code may write the array.
+/// Returns whether Python code may write the array.
 pub fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {
     flags(array) & NPY_ARRAY_WRITEABLE != 0
 }
@@ -148,7 +149,7 @@ pub fn is_plain(array: &Bound<'_, PyUntypedArray>) -> bool {
     array.is_c_contiguous() && flags(array) & npyffi::NPY_ARRAY_ALIGNED != 0 && array.dtype().is_native_byteorder() != Some(false)
 }
 
-/// The element type of an array.
+/// Returns the element type of an array.
 ///
 /// Raises TypeError if tensors do not support the type.
 pub fn element_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<ElementType> {
@@ -160,7 +161,7 @@ pub fn element_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<ElementType> {
 
 /// Returns whether each byte of an array of booleans is 0 or 1. Engines require this.
 fn has_valid_bools(array: &Bound<'_, PyUntypedArray>) -> bool {
-    // SAFETY: the array is plain and has one-byte elements, so the slice covers exactly its memory. Other threads need the interpreter's
+    // SAFETY: the array is plain and has elements of one byte, so the slice covers exactly its memory. Other threads need the interpreter's
     // lock to write the array, and this thread holds the lock.
     let bytes = unsafe { std::slice::from_raw_parts(data(array), array.len()) };
     array.is_empty() || bytes.iter().all(|byte| *byte <= 1)
@@ -190,7 +191,8 @@ pub fn cast<'py>(array: &Bound<'py, PyUntypedArray>, element: ElementType) -> Py
     Ok(copy.cast_into()?)
 }
 
-/// Converts an array to bfloat16. Elements of two bytes are taken as the bits of bfloat16 values; other elements are converted as numbers.
+/// Converts an array to bfloat16. If its elements have two bytes, they are taken as the bits of bfloat16 values. Other elements are
+/// converted as numbers.
 fn as_bf16<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = array.py();
     if array.dtype().itemsize() == 2 {
@@ -198,7 +200,8 @@ fn as_bf16<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUnt
         return Ok(dense.call_method1("view", ("float16",))?.call_method0("copy")?.cast_into()?);
     }
     let floats = plain(&cast(array, ElementType::F32)?)?;
-    // SAFETY: the array is plain, has elements of type f32, and no other code has a reference to it.
+    // SAFETY: the array is plain and has elements of type f32, so the slice covers exactly its memory. No other code has a reference to the
+    // array.
     let values = unsafe { std::slice::from_raw_parts(data(&floats).cast::<f32>(), floats.len()) };
     let bits = numpy::PyArray1::from_vec(py, crate::types::bf16_of(values));
     let shape = pyo3::types::PyTuple::new(py, floats.shape())?;
@@ -229,11 +232,12 @@ pub fn strided(array: &Bound<'_, PyUntypedArray>, layout: Layout) -> PyResult<Te
     Tensor::foreign(Box::new(memory), layout, 0).or_raise()
 }
 
-/// Writes to the bytes of a new plain array. No other code may have a reference to this array. `write` runs without the interpreter's lock.
+/// Calls `write` with the bytes of a new plain array. No other code may have a reference to this array. `write` runs without the
+/// interpreter's lock.
 pub fn with_bytes_mut(array: &Bound<'_, PyUntypedArray>, write: impl FnOnce(&mut [u8]) + Send) {
     let n_bytes = array.len() * array.dtype().itemsize();
     if n_bytes > 0 {
-        // SAFETY: a contiguous array has this many bytes, and the caller has the only reference.
+        // SAFETY: a plain array is contiguous, so it has this many bytes. The caller has the only reference to the array.
         let bytes = unsafe { std::slice::from_raw_parts_mut(data(array), n_bytes) };
         crate::interpreter::detached(array.py(), || write(bytes));
     }
@@ -248,14 +252,14 @@ pub fn checked_shape(shape: &[usize]) -> PyResult<Shape> {
     Ok(Shape::new(shape))
 }
 
-/// A function of the module numpy.
+/// Returns a function of the module numpy.
 pub fn numpy_function<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let numpy = NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind))?;
     numpy.bind(py).getattr(name)
 }
 
-/// Returns the value as an array. Returns `None` if it is no array and cannot be converted.
+/// Returns the value as an array. Returns `None` if the value is not an array and cannot be converted to one.
 pub fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return Ok(Some(array.clone()));

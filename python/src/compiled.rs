@@ -19,15 +19,15 @@ use crate::variable::VariableState;
 
 const READ_ONLY: [&str; 4] = ["NETWORK_NAME", "OPTIMAL_NUMBER_OF_INFER_REQUESTS", "EXECUTION_DEVICES", "SUPPORTED_PROPERTIES"];
 
-/// A compiled model with its ports, shared by its requests and queues.
+/// A compiled model with its ports. The requests and queues of the model share this value.
 pub struct Compiled {
     pub model: runtime::CompiledModel,
     pub inputs: Vec<Arc<PortOf>>,
     pub outputs: Vec<Arc<PortOf>>,
-    /// The outputs as Python objects. They are the keys of results.
+    /// The outputs as Python objects, which are the keys of results.
     pub output_objects: Vec<Py<ConstOutput>>,
-    /// The idle requests of direct calls, with their numbers. A call takes the request with the smallest number, so consecutive calls use
-    /// the same request.
+    /// The idle requests of direct calls, with their numbers. A call takes the request with the smallest number, so calls that follow each
+    /// other use the same request.
     direct: Mutex<Vec<(usize, runtime::InferRequest)>>,
     /// The number of requests that were created for direct calls.
     n_direct: Mutex<usize>,
@@ -50,18 +50,18 @@ impl CompiledModel {
         Ok(Self::of(Arc::new(shared)))
     }
 
-    /// Creates another Python object of the same compiled model.
+    /// Creates another Python object for the same compiled model.
     pub fn of(shared: Arc<Compiled>) -> Self {
         Self { shared: Some(shared) }
     }
 
-    /// The state that requests share with this object.
+    /// Returns the state that requests share with this object.
     pub fn shared(&self) -> &Arc<Compiled> {
         self.shared.as_ref().expect("only the drop takes it")
     }
 }
 
-/// A request for a direct call. Dropping this value returns the request to the idle requests.
+/// A request that a direct call uses. Dropping this value returns the request to the idle requests.
 struct Direct<'a> {
     compiled: &'a Compiled,
     number: usize,
@@ -257,7 +257,7 @@ impl CompiledModel {
 impl Drop for CompiledModel {
     fn drop(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        // Dropping the last reference frees the engine's model, which may wait for threads.
+        // If this is the last reference, its drop frees the engine's model, which may wait for threads.
         drop_detached(shared);
     }
 }

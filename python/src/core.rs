@@ -31,12 +31,12 @@ fn runtime_core() -> &'static runtime::Core {
     roiflow_devices::core()
 }
 
-/// Returns names and descriptions of the devices. Searches for engines and may load their libraries.
+/// Returns the names and descriptions of the devices. Searches for engines, and may load their libraries.
 fn devices(py: Python<'_>) -> Vec<(String, runtime::device::DeviceInfo)> {
     detached(py, || runtime_core().devices())
 }
 
-/// Raises RuntimeError if no device has this name.
+/// Checks that there is a device with this name. Raises RuntimeError if there is none.
 fn check_device(py: Python<'_>, name: &str) -> PyResult<()> {
     if ["CPU", "AUTO", "NULL"].contains(&name) || name.starts_with("OPENVINO.") || name.starts_with("ORT.") {
         return Ok(());

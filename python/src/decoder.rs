@@ -1,7 +1,8 @@
 //! Decoders that are Python functions.
 //!
-//! A decoder runs on a thread of the runtime, which enters the interpreter for the call. While the function runs, this thread must not wait for
-//! another run. [`is_decoding`] reports this state.
+//! A decoder runs on a thread of the runtime, which takes the interpreter's lock for the call. While the function runs, this thread must
+//! not wait for another run, because that run may wait for this decoder. [`is_decoding`] returns whether the current thread is in this
+//! state.
 
 use std::cell::Cell;
 use std::fmt;
@@ -27,12 +28,12 @@ thread_local! {
 /// The last exception of each decoder, with the name of the decoder.
 static RAISED: Mutex<Vec<(Arc<str>, PyErr)>> = Mutex::new(Vec::new());
 
-/// Whether this thread is inside a decoder's function.
+/// Returns whether this thread is inside a decoder's function.
 pub fn is_decoding() -> bool {
     IS_DECODING.get()
 }
 
-/// Returns the exception of a decoder that caused this error, or `None` if no decoder did.
+/// Returns the exception of the decoder that caused this error, or `None` if no decoder caused it.
 pub fn raised(py: Python<'_>, error: &runtime::Error) -> Option<PyErr> {
     let message = error.to_string();
     let raised = RAISED.lock().unwrap();
@@ -74,7 +75,7 @@ pub fn _register_decoder(py: Python<'_>, name: &str, function: Bound<'_, PyAny>,
     Ok(())
 }
 
-/// A function with the name of its decoder.
+/// A Python function, with the name of its decoder.
 struct Function {
     name: Arc<str>,
     function: Py<PyAny>,
@@ -87,7 +88,7 @@ impl fmt::Debug for Function {
 }
 
 impl Function {
-    /// Calls the function with the outputs and the size of the input. `take` reads its value.
+    /// Calls the function with the outputs and the size of the input. `take` reads the value that the function returned.
     fn call(&self, outputs: &[Output<'_>], input: Size, take: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>) -> Result<()> {
         let fail = |message: String| Err(Error::new(ErrorKind::Unsupported, message));
         let ended = called(|py| {
@@ -96,7 +97,7 @@ impl Function {
             IS_DECODING.set(is_decoding);
             ended.map_err(|error| {
                 let text = format!("{}{error}", begin_of_message(&self.name));
-                // Drop the previous exception after the lock is released: dropping an exception can run any Python code.
+                // Drop the previous exception after the lock is released, because dropping an exception can run any Python code.
                 let before = {
                     let mut raised = RAISED.lock().unwrap();
                     let before = raised.iter().position(|(name, _)| *name == self.name).map(|idx| raised.swap_remove(idx));
@@ -123,7 +124,7 @@ impl Function {
     }
 }
 
-/// A function that returns boxes.
+/// A decoder whose function returns boxes.
 #[derive(Debug)]
 struct Boxes(Arc<Function>);
 
@@ -132,7 +133,7 @@ impl BoxScheme for Boxes {
         Ok(0)
     }
 
-    /// Returns false, because a function may omit rows.
+    /// Returns false, because a function may leave out rows.
     fn appends_all_rows(&self) -> bool {
         false
     }
@@ -164,7 +165,7 @@ impl BoxScheme for Boxes {
     }
 }
 
-/// Reads the rows that a function returned. Returns `None` if there are no rows.
+/// Reads the rows that a function returned. Returns `None` if it returned no rows.
 fn rows_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyArray2<f32>>>> {
     if value.is_none() {
         return Ok(None);
@@ -181,7 +182,7 @@ fn rows_of<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyArray
     }
 }
 
-/// A function that returns attributes.
+/// A decoder whose function returns attributes.
 #[derive(Debug)]
 struct Attributes(Arc<Function>);
 

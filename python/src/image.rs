@@ -16,10 +16,10 @@ use crate::interpreter::detached;
 use crate::results::PyResults;
 use crate::tensor::{ElementType, Layout};
 
-/// Gray arrays have values from 0 to 255.
+/// The colorimetry of gray arrays, whose values are from 0 to 255.
 const COLORIMETRY: Colorimetry = Colorimetry { matrix: ColorMatrix::Bt601, range: ColorRange::Full };
 
-/// The pixel format of an array with this number of channels.
+/// Returns the pixel format of an array with this number of channels.
 fn format_of(n_channels: usize, color: &str) -> PyResult<PixelFormat> {
     let is_bgr = match color {
         "bgr" => true,
@@ -36,7 +36,7 @@ fn format_of(n_channels: usize, color: &str) -> PyResult<PixelFormat> {
     })
 }
 
-/// The format and size of an image.
+/// Returns the pixel format and size of an image.
 ///
 /// Raises TypeError if the element type is not uint8, and ValueError if the shape is not [H, W], [H, W, 1], [H, W, 3] or [H, W, 4].
 fn checked(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<(PixelFormat, Size)> {
@@ -69,7 +69,7 @@ fn checked(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<(PixelFor
     }
 }
 
-/// Creates a frame over the memory of an array and keeps the array alive. An array is copied if the pixels of a row are not contiguous.
+/// Creates a frame over the memory of an array, and keeps the array alive. If the pixels of a row are not contiguous, the frame has a copy.
 ///
 /// Raises the exceptions of [`checked`], and ValueError for negative strides.
 pub fn frame_of(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<Frame> {
@@ -87,7 +87,7 @@ pub fn frame_of(image: &Bound<'_, PyUntypedArray>, color: &str) -> PyResult<Fram
     }
     let plane_shape = format.plane_shape(0, size);
     let dense = Layout::dense(format.element(), plane_shape).or_raise()?;
-    // The stride of an axis of length 1 has no meaning, and may be any number.
+    // The stride of an axis of length 1 may be any number, because no second element uses it.
     let used: Vec<usize> = (0..plane_shape.len())
         .map(|axis| if shape[axis] > 1 { strides[axis].unsigned_abs() } else { dense.stride_bytes()[axis] })
         .collect();

@@ -1,6 +1,6 @@
 //! Converts the inputs of a run from all forms in which Python programs can pass them.
 //!
-//! All conversions that can call Python code (casts, `__array__`) happen in this module, before the request is used.
+//! All conversions that can call Python code (casts, `__array__`) are done in this module, before the request is used.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ enum Value {
     Copy(Dense),
 }
 
-/// A contiguous tensor over an array. Its element type is the type of the port.
+/// A contiguous tensor over the memory of an array. Its element type is the type of the port.
 struct Dense {
     tensor: Tensor,
     shape: tensor::Shape,
@@ -47,7 +47,7 @@ impl Values for Dense {
     }
 
     fn copies_always(&self) -> bool {
-        true // The copy never fails: no other lease covers this memory, so `bytes` never returns `Busy`.
+        true // The copy never fails, because no other lease covers this memory: `bytes` never returns `Busy`.
     }
 }
 
@@ -94,7 +94,7 @@ impl Given {
         } else if inputs.is_instance(package::results_class(py)?)? {
             return in_order(inputs.call_method0("values")?.try_iter()?.collect::<PyResult<_>>()?);
         }
-        // Check types first: an unsupported type is a TypeError for every model, even if the key is missing.
+        // Check the type of the value first: an unsupported type is a TypeError for every model, even if the model has several inputs.
         if ports.len() != 1 {
             if !is_value(inputs)? {
                 return Err(incompatible(inputs));
@@ -126,7 +126,7 @@ fn is_value(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Converts one value for one input.
 fn value_of(value: &Bound<'_, PyAny>, share: bool, port: &PortOf) -> PyResult<Value> {
     let element = port.port.element;
-    // Check for an array first, because this is the most common type.
+    // Check for an array first, because arrays are the most common values.
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return of_array(array, share, element);
     }
@@ -164,7 +164,7 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, share: bool, element: ElementType
     if is_own && !(share && array::is_writable(array) && element != ElementType::Bf16) {
         return Ok(Value::Copy(Dense { tensor, shape }));
     }
-    // At this point, the caller's array can be shared, or `plain` is a copy to which only this call refers. A copy is shared if the caller
-    // requests sharing. Otherwise its values are copied to the request's own tensor.
+    // At this point, `plain` is the caller's array, whose memory can be shared, or a copy to which only this call refers. A copy is always
+    // shared. The caller's array is shared only if the caller requests it. Otherwise, its values are copied into the request's own tensor.
     if is_own || share { Ok(Value::Share(tensor)) } else { Ok(Value::Copy(Dense { tensor, shape })) }
 }

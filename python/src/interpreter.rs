@@ -1,9 +1,9 @@
 //! Controls when threads leave and enter the Python interpreter, also at the end of the process.
 //!
-//! CPython ends a thread that takes the interpreter's lock while the interpreter is finalized. If the thread has Rust functions on its
-//! stack, this aborts the process. Therefore `_end`, which is registered with `atexit`, closes a gate: it releases the lock, cancels all
-//! runs, and waits for threads that run a callback or are about to take the lock. A thread that reaches the closed gate sleeps until the
-//! process ends. Only the main thread, which finalizes the interpreter, passes the gate.
+//! While the interpreter is finalized, CPython ends each thread that takes the interpreter's lock. If such a thread has Rust functions on
+//! its stack, this aborts the process. Therefore `_end`, which is registered with `atexit`, closes a gate: it releases the lock, cancels
+//! all runs, and waits for threads that run a callback or are about to take the lock. A thread that reaches the closed gate sleeps until
+//! the process ends. Only the main thread, which finalizes the interpreter, passes the gate.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,15 +15,15 @@ use pyo3::prelude::*;
 
 use crate::runtime::{InferRequest, WeakInferRequest};
 
-/// Maximum time that the end of the process waits for running callbacks.
+/// Maximum time for which the end of the process waits for running callbacks.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Interval at which a wait on the main thread handles signals.
+/// The interval after which a wait on the main thread handles signals.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether the process ends. `_end` sets it once.
+/// Whether the process is ending. `_end` sets this flag once.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// Number of callbacks that run now.
+/// Number of callbacks that are running now.
 static CALLING: AtomicUsize = AtomicUsize::new(0);
 /// Number of threads that are about to take the interpreter's lock.
 static RETURNING: AtomicUsize = AtomicUsize::new(0);
@@ -37,7 +37,7 @@ thread_local! {
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Whether this is the main thread of the interpreter, on which signals are handled.
+/// Returns whether this thread is the main thread of the interpreter, on which signals are handled.
 pub fn is_main(py: Python<'_>) -> bool {
     IS_MAIN.get().unwrap_or_else(|| {
         let ask = || -> PyResult<bool> {
@@ -45,7 +45,7 @@ pub fn is_main(py: Python<'_>) -> bool {
             let main: u64 = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
             Ok(main == threading.call_method0("get_ident")?.extract::<u64>()?)
         };
-        // `ask` fails only while the interpreter is finalized. At that time only the main thread runs Python code, so the answer is true.
+        // `ask` fails only while the interpreter is finalized. Only the main thread runs Python code at that time, so the answer is true.
         let is_main = ask().unwrap_or(true);
         IS_MAIN.set(Some(is_main));
         is_main
@@ -64,7 +64,7 @@ pub fn detached<R: Send>(py: Python<'_>, action: impl FnOnce() -> R + Send) -> R
     done
 }
 
-/// Records that this thread is about to take the interpreter's lock. If the process ends, this function does not return, except on the main
+/// Records that this thread is about to take the interpreter's lock. If the process is ending, this function returns only on the main
 /// thread.
 fn begin_to_return(is_main: bool) {
     RETURNING.fetch_add(1, Ordering::SeqCst);
@@ -77,7 +77,7 @@ fn begin_to_return(is_main: bool) {
     }
 }
 
-/// Runs `action` with the interpreter's lock, from any thread. Returns `None` without running it if the process ends.
+/// Runs `action` with the interpreter's lock, on any thread. If the process is ending, returns `None` without running it.
 pub fn called<R>(action: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     struct Leave;
     impl Drop for Leave {
@@ -110,9 +110,9 @@ pub fn drop_detached<T: Send>(value: T) {
     do_detached(move || drop(value));
 }
 
-/// Calls `wait` without the interpreter's lock until it returns a value. On the main thread, `wait` gets a time limit, and signals are
-/// handled between the calls. On other threads, it gets `None` and waits without a limit. The runtime detects a deadlock in a wait without
-/// a limit and refuses it.
+/// Calls `wait` without the interpreter's lock, until it returns a value. On the main thread, `wait` gets a time limit, and signals are
+/// handled between its calls. On other threads, it gets `None` and waits without a limit. If such a wait would be a deadlock, the runtime
+/// refuses it.
 pub fn wait_in_slices<T: Send>(py: Python<'_>, mut wait: impl FnMut(Option<Duration>) -> Option<T> + Send) -> PyResult<T> {
     let slice = is_main(py).then_some(SIGNAL_INTERVAL);
     loop {
@@ -123,17 +123,17 @@ pub fn wait_in_slices<T: Send>(py: Python<'_>, mut wait: impl FnMut(Option<Durat
     }
 }
 
-/// Registers a request. It is canceled when the process ends.
+/// Registers a request, so that it is canceled when the process ends.
 pub fn note(request: &InferRequest) {
     REQUESTS.lock().unwrap().insert(request.id(), request.downgrade());
 }
 
-/// Removes a dropped request from the registered requests.
+/// Removes a request that was dropped from the registered requests.
 pub fn forget(request_id: u64) {
     REQUESTS.lock().unwrap().remove(&request_id);
 }
 
-/// Ends all runs before the interpreter is finalized. Registered with `atexit`.
+/// Ends all runs before the interpreter is finalized. This function is registered with `atexit`.
 #[pyfunction]
 pub fn _end(py: Python<'_>) {
     ENDS.store(true, Ordering::SeqCst);
@@ -147,7 +147,7 @@ pub fn _end(py: Python<'_>) {
         while CALLING.load(Ordering::SeqCst) + RETURNING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Do not drop these references: if the Python handles of a request are gone, the drop would free the request, and wait for its run.
+        // Do not drop these references. If the Python handles of a request are gone, the drop would free the request and wait for its run.
         std::mem::forget(requests);
     });
 }

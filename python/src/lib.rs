@@ -4,13 +4,13 @@
 //! The Python files of the package contain the classes that need not be fast, and the classes that programs may derive from. Reading order:
 //! `core`, `model`, `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and returns its
 //! results), `stage`, `image`, `results`, `decoder` (models that take images), `tensor_class`, `array`, `types` (memory), `interpreter`
-//! (threads, signals, the end of the process), `errors`, `properties`, `package`, `arguments`, `remote`, `variable`.
+//! (threads, signals, the end of the process). The other files are `errors`, `properties`, `package`, `arguments`, `remote` and `variable`.
 //!
 //! Rules:
 //!
-//! - No mutex is locked while Python code may run. Values behind a mutex are cloned or taken first, and dropped after the mutex is
+//! - No mutex is locked while Python code may run. A value behind a mutex is cloned or taken out first, and dropped after the mutex is
 //!   unlocked.
-//! - A thread releases the interpreter's lock before it waits for other threads, or drops a value whose drop can wait for them.
+//! - Before a thread waits for other threads, or drops a value whose drop can wait for them, it releases the interpreter's lock.
 //! - Only `array` and `types` contain `unsafe` code, for the C interface of numpy.
 
 mod arguments;
@@ -40,7 +40,7 @@ use pyo3::prelude::*;
 use roiflow_runtime as runtime;
 use roiflow_tensor as tensor;
 
-/// The module `roiflow._roiflow`; the package `roiflow` re-exports its items.
+/// The module `roiflow._roiflow`, whose items the package `roiflow` re-exports.
 #[pymodule]
 mod _roiflow {
     use pyo3::prelude::*;

@@ -25,7 +25,7 @@ impl Model {
         Self { owner: new_owner(), inner: Mutex::new(model) }
     }
 
-    /// A copy of the current model.
+    /// Returns a copy of the current model.
     pub fn inner(&self) -> runtime::Model {
         self.inner.lock().unwrap().clone()
     }
@@ -123,12 +123,12 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // Freeing the bytes of a large model takes time, so the lock is released.
+        // Freeing the bytes of a large model takes time, so the interpreter's lock is released meanwhile.
         drop_detached(self.inner());
     }
 }
 
-/// Converts a value to a shape with dynamic extents, with the rules of the class `PartialShape`.
+/// Converts a value to a shape with dynamic extents, by the rules of the class `PartialShape`.
 fn partial_shape_from(value: &Bound<'_, PyAny>) -> PyResult<PartialShape> {
     let shape = package::partial_shape_class(value.py())?.call1((value,))?;
     let bounds: Vec<(i64, i64)> = shape.call_method0("_bounds")?.extract()?;

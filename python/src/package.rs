@@ -1,10 +1,10 @@
-//! Classes from the Python files of the package that the compiled part uses.
+//! The classes of the package's Python files that the compiled part uses.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
-/// Returns a class of the package. The import happens only once.
+/// Returns a class of the package. Its module is imported only once.
 fn class<'py>(py: Python<'py>, cell: &'static PyOnceLock<Py<PyType>>, module: &str, name: &str) -> PyResult<&'py Bound<'py, PyType>> {
     cell.import(py, module, name)
 }

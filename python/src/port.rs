@@ -16,14 +16,14 @@ use crate::types::{Type, name_of};
 
 /// A port of one model.
 pub struct PortOf {
-    /// Number of the model; see [`new_owner`].
+    /// The number of the model; see [`new_owner`].
     owner: u64,
     pub is_input: bool,
     pub idx: usize,
     pub port: Port,
 }
 
-/// Returns a unique number for a model. The ports of the model store it.
+/// Returns a new number for a model. The ports of the model store it, so ports of different models are not equal.
 pub fn new_owner() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -168,7 +168,7 @@ macro_rules! port_class {
 port_class!(Output, "An input or output of a model that is not compiled. Equal to itself alone.");
 port_class!(ConstOutput, "An input or output of a compiled model. Equal to itself alone.");
 
-/// Returns the port if the value is a port.
+/// If the value is a port, returns it.
 pub fn port_from(value: &Bound<'_, PyAny>) -> Option<Arc<PortOf>> {
     if let Ok(port) = value.cast::<ConstOutput>() {
         return Some(port.get().0.clone());
@@ -181,7 +181,7 @@ pub enum Key {
     Name(String),
     Index(usize),
     Port(Arc<PortOf>),
-    /// The caller passed no key: the only port is selected.
+    /// The caller passed no key. The only port is selected.
     Only,
 }
 
@@ -204,7 +204,7 @@ impl Key {
             Self::Name(name) => ports.iter().position(|port| has_name(port, name)),
             Self::Index(idx) => (*idx < ports.len()).then_some(*idx),
             Self::Port(port) => ports.iter().position(|own| own.is_same(port)).or_else(|| {
-                // The port may belong to the model before compilation, or to another compiled model.
+                // The port may belong to the model before compilation, or to a different compiled model. Then find the port by its name.
                 let is_alike = |own: &Arc<PortOf>| {
                     own.owner != port.owner
                         && own.is_input == port.is_input
@@ -229,7 +229,7 @@ impl Key {
     }
 }
 
-/// Converts a value to an index. A negative or very large number becomes `usize::MAX`, which no list has.
+/// Converts a value to an index. A negative or very large number becomes `usize::MAX`, an index that no list has.
 pub fn index_from(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<usize>() {
         Ok(idx) => Ok(idx),

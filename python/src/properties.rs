@@ -8,7 +8,7 @@ use crate::errors::{ConfigError, NotFound, OrRaise};
 use crate::runtime::{Config, Performance, Precision};
 use crate::types::{Type, name_of};
 
-/// The properties that can be set: OpenVINO's name and the name of the option.
+/// The properties that can be set: OpenVINO's name, and the name of roiflow's option.
 const SETTABLE: [(&str, &str); 7] = [
     ("PERF_COUNT", "profiling"),
     ("PERFORMANCE_HINT", "performance"),
@@ -68,7 +68,7 @@ fn set(config: &mut Config, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()
             "throughput" | "cumulative_throughput" => config.performance = Performance::Throughput,
             _ => return fail("LATENCY or THROUGHPUT"),
         },
-        // With 0 and AUTO, the device selects the value.
+        // If the value is 0 or AUTO, the device chooses the number.
         "requests" | "threads" => {
             let number = match lower.as_str() {
                 "0" | "auto" | "-1" => None,
@@ -90,7 +90,7 @@ fn set(config: &mut Config, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()
     Ok(())
 }
 
-/// Converts a value to text: the name of an element type or of a member of an enumeration, or a number or boolean in its usual form.
+/// Converts a value to text. An element type or a member of an enumeration becomes its name, a number or boolean has its usual form.
 fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(element) = value.cast::<Type>() {
         return Ok(name_of(element.get().0).to_owned());
@@ -102,7 +102,7 @@ fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if has_name { value.getattr("name")?.extract() } else { value.str()?.extract() }
 }
 
-/// Returns the value of a property, or its default if it was not set. Returns `None` if no option has this name.
+/// Returns the value of a property, or its default value if it was not set. Returns `None` if no option has this name.
 pub fn get(py: Python<'_>, config: &Config, name: &str) -> PyResult<Option<Py<PyAny>>> {
     let option = SETTABLE.iter().find(|(known, _)| *known == name).map_or(name, |(_, option)| option);
     let performance = match config.performance {

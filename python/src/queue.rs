@@ -1,7 +1,7 @@
 //! The class `AsyncInferQueue`.
 //!
-//! The runtime's queue calls a closure that has a weak reference to `State`. `State` owns the Python objects, and Python's garbage
-//! collector visits them through the object of the queue. Requests of the queue have weak references to the queue.
+//! The runtime's queue calls a closure that has only a weak reference to `State`. `State` owns the Python objects. Python's garbage
+//! collector reaches these objects through the Python object of the queue. The requests of the queue have weak references to the queue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -27,7 +27,7 @@ type Queue = runtime::AsyncInferQueue<Userdata>;
 
 /// The state that the callbacks of jobs need.
 struct State {
-    /// Read without the interpreter's lock, so that jobs without a callback do not take it.
+    /// This flag is read without the interpreter's lock, so that a job without a callback does not take the lock.
     has_callback: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -37,9 +37,9 @@ struct Inner {
     /// The user data of the latest job of each request.
     userdata: Vec<Userdata>,
     requests: Vec<Py<PyAny>>,
-    /// The request IDs of the runtime.
+    /// The IDs of the requests in the runtime, in the same order.
     ids: Vec<u64>,
-    /// The first exception since the latest `wait_all`. A run or the callback has raised it.
+    /// The first exception of a run or of the callback since the latest `wait_all`.
     raised: Option<PyErr>,
 }
 
@@ -77,7 +77,7 @@ impl State {
     }
 }
 
-/// The slot of a request in its queue.
+/// The place of a request in its queue.
 pub struct Slot {
     queue: Weak<Queue>,
     state: Weak<State>,
@@ -94,7 +94,7 @@ impl Slot {
         Busy::new_err("busy: the request is running a job of its queue; wait for it, or start another job of the queue")
     }
 
-    /// Runs the model with this request. The request must be idle, or the caller must be its callback.
+    /// Runs the model with this request. The request must be idle, or the caller must be the callback of this request.
     pub fn infer<'py>(&self, py: Python<'py>, handle: &Handle, inputs: Given, share_outputs: bool) -> PyResult<Bound<'py, PyAny>> {
         let (queue, _state) = self.queue()?;
         handle.note_start();
@@ -109,7 +109,7 @@ impl Slot {
         done
     }
 
-    /// Starts a job on this request if it is idle.
+    /// Starts a job on this request, if the request is idle.
     pub fn start(&self, py: Python<'_>, inputs: Given, userdata: Userdata) -> PyResult<()> {
         let (queue, state) = self.queue()?;
         let of_slot = userdata.as_ref().map(|userdata| userdata.clone_ref(py));
@@ -124,7 +124,7 @@ impl Slot {
         started
     }
 
-    /// The user data of the latest job.
+    /// Returns the user data of the latest job.
     pub fn userdata(&self, py: Python<'_>) -> Py<PyAny> {
         let Some(state) = self.state.upgrade() else { return py.None() };
         let inner = state.inner.lock().unwrap();
@@ -152,7 +152,7 @@ impl AsyncInferQueue {
 
     fn idle(&self, py: Python<'_>) -> PyResult<runtime::IdleRequest<'_, Userdata>> {
         let queue = self.queue();
-        // If a request is idle, take it without releasing the interpreter's lock.
+        // If a request is idle, take it without releasing the interpreter's lock first.
         let idle = match queue.try_take_longest_idle() {
             Some(idle) => Ok(idle),
             None => wait_in_slices(py, |slice| match slice {
@@ -213,7 +213,7 @@ impl AsyncInferQueue {
         let userdata = userdata.filter(|userdata| !userdata.is_none()).map(|userdata| userdata.clone().unbind());
         let idle = self.idle(py)?;
         let idx = idle.index();
-        // This thread holds the interpreter's lock, so the callback cannot run before the user data is stored.
+        // This thread holds the interpreter's lock, so the callback cannot run before the user data is stored below.
         idle.start(given, userdata.as_ref().map(|userdata| userdata.clone_ref(py))).or_raise()?;
         let object = {
             let inner = self.state.inner.lock().unwrap();
@@ -267,7 +267,7 @@ impl AsyncInferQueue {
         let queue = self.queue();
         let idle = wait_in_slices(py, |slice| match slice {
             Some(slice) => queue.longest_idle_for(slice).transpose(),
-            // The taken request becomes idle again immediately.
+            // This call takes a request only to wait for it. The request is dropped, and so becomes idle again, immediately.
             None => queue.longest_idle_for(Duration::ZERO).transpose().or_else(|| Some(queue.take_idle().map(|idle| idle.index()))),
         });
         idle?.or_raise()
@@ -321,7 +321,7 @@ impl AsyncInferQueue {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // If the mutex is locked, a running callback uses the state, so its objects are still reachable.
+        // If the mutex is locked, a running callback uses the state, so the objects in it are still reachable.
         let Ok(inner) = self.state.inner.try_lock() else { return Ok(()) };
         inner.callback.iter().try_for_each(|callback| visit.call(callback))?;
         inner.userdata.iter().flatten().try_for_each(|userdata| visit.call(userdata))?;
@@ -339,7 +339,7 @@ impl AsyncInferQueue {
 impl Drop for AsyncInferQueue {
     fn drop(&mut self) {
         let held = (self.queue.take(), self.compiled.take());
-        // The drop cancels the jobs and waits for a running callback.
+        // The drop cancels the jobs and waits for a running callback, which needs the interpreter's lock.
         do_detached(move || drop(held));
     }
 }

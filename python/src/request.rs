@@ -1,8 +1,8 @@
 //! The class `InferRequest`.
 //!
-//! Several Python objects (`InferRequest` and its subclasses) can share one `Handle`. The `Handle` is also a Python object, so that the
+//! Several Python objects (`InferRequest` and its subclasses) can share one `Handle`. The `Handle` is a Python object as well, so that the
 //! garbage collector can visit the callback. The closure in the runtime has only a weak reference to the callback, so the callback is
-//! dropped with the last Python object.
+//! dropped with the last Python object of the request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,7 +27,7 @@ use crate::tensor::Tensor;
 use crate::tensor_class::{tensor_from, tensors_from, wrap, wrap_all};
 use crate::variable::VariableState;
 
-/// A callback with its user data and its latest exception.
+/// A callback, with its user data and the exception that it raised last.
 pub struct Callback {
     state: Mutex<CallbackState>,
 }
@@ -57,7 +57,7 @@ impl Callback {
         }
     }
 
-    /// Prepares for a new run: replaces the user data if `userdata` is `Some`, and removes the exception.
+    /// Prepares for a new run: if `userdata` is `Some`, replaces the user data. Also removes the exception of the previous run.
     fn begin(&self, userdata: Option<Py<PyAny>>) {
         let mut state = self.state.lock().unwrap();
         let before = (userdata.map(|userdata| std::mem::replace(&mut state.userdata, userdata)), state.raised.take());
@@ -73,20 +73,20 @@ pub struct Handle {
     request: Option<runtime::InferRequest>,
     pub compiled: Arc<Compiled>,
     callback: Mutex<Option<Arc<Callback>>>,
-    /// Whether a run was ever started. Otherwise waits return immediately.
+    /// Whether a run was ever started. If not, waits return immediately.
     has_started: AtomicBool,
     /// The slot of the request, if it belongs to a queue.
     slot: Option<Slot>,
 }
 
 impl Handle {
-    /// Creates the shared state of a request, and registers the request with `interpreter`.
+    /// Creates the shared state of a request. Registers the request with `interpreter`, so that it is canceled when the process ends.
     pub fn new(compiled: Arc<Compiled>, request: runtime::InferRequest, slot: Option<Slot>) -> Self {
         interpreter::note(&request);
         Self { request: Some(request), compiled, callback: Mutex::default(), has_started: AtomicBool::new(false), slot }
     }
 
-    /// The request.
+    /// Returns the request.
     pub fn request(&self) -> &runtime::InferRequest {
         self.request.as_ref().expect("only the drop takes it")
     }
@@ -107,7 +107,7 @@ impl Handle {
         raised.map_or(Ok(()), Err)
     }
 
-    /// Waits for the latest run, at most for `timeout`. Returns whether the run ended; false if no run was started.
+    /// Waits for the latest run, at most for `timeout`. Returns whether the run has ended. Returns false if no run was ever started.
     fn wait_for(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
         if !self.has_started.load(Ordering::Acquire) {
             return Ok(false);
@@ -136,7 +136,7 @@ impl Handle {
 #[pymethods]
 impl Handle {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // If the mutex is locked, a thread uses the request, so its objects are still reachable.
+        // If the mutex is locked, a thread uses the request, so the objects in it are still reachable.
         let Ok(callback) = self.callback.try_lock() else { return Ok(()) };
         let Some(callback) = &*callback else { return Ok(()) };
         let Ok(state) = callback.state.try_lock() else { return Ok(()) };
@@ -159,7 +159,7 @@ impl Drop for Handle {
         do_detached(move || {
             if has_started && !is_of_queue {
                 request.cancel();
-                // Wait until a running callback has returned. If the callback itself drops the request, the wait fails immediately.
+                // Wait until a running callback has returned. If the callback itself drops the request, this wait fails immediately.
                 let _over = request.wait_for(Duration::from_secs(5));
             }
             drop((request, compiled));
@@ -182,7 +182,7 @@ impl InferRequest {
         Self { handle: OnceLock::from(handle) }
     }
 
-    /// The state that this object shares with other objects of the same request.
+    /// Returns the state that this object shares with the other objects of the same request.
     pub fn handle(&self) -> PyResult<&Handle> {
         let handle = self.handle.get().ok_or_else(|| Error::new_err("InferRequest.__init__ was not called with a request"))?;
         Ok(handle.get())
@@ -196,7 +196,7 @@ impl InferRequest {
         Given::parse(inputs, share, &self.handle()?.compiled.inputs)
     }
 
-    /// Finds a port by its name or by a port object, first among the inputs. Returns whether it is an input, and its index.
+    /// Finds a port by its name or by a port object. Searches the inputs first. Returns whether the port is an input, and its index.
     fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<(bool, usize)> {
         let key = Key::from_value(key)?.ok_or_else(|| no_key(key))?;
         if matches!(key, Key::Index(_)) {
@@ -228,8 +228,8 @@ impl InferRequest {
         if is_input { request.set_input_tensor(idx, tensor) } else { request.set_output_tensor(idx, tensor) }.or_raise()
     }
 
-    /// Converts an optional argument to the index of an input or output. Without an argument, returns the index of the only port; raises
-    /// RuntimeError if there are several.
+    /// Converts an optional argument to the index of an input or output. Without an argument, returns the index of the only port. Raises
+    /// RuntimeError if there are several ports and no argument.
     fn index(&self, is_input: bool, index: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
         let compiled = &self.handle()?.compiled;
         let (kind, ports) = if is_input { ("input", &compiled.inputs) } else { ("output", &compiled.outputs) };
@@ -268,7 +268,7 @@ impl InferRequest {
     #[new]
     #[pyo3(signature = (*args, **_kwargs))]
     fn py_new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
-        // A subclass may have other constructor arguments, and passes the request to `__init__`.
+        // A subclass may have other arguments in its constructor. Such a subclass passes the request to `__init__`.
         let handle = OnceLock::new();
         if let Ok(other) = args.get_item(0)
             && let Ok(other) = other.cast::<InferRequest>()
@@ -461,7 +461,7 @@ impl InferRequest {
             request.set_output_tensors(outputs).or_raise()?;
         }
         request.set_inputs(&shared_inputs(&inputs)[..]).map_err(|error| {
-            // If one tensor does not fit, restore the previous output tensors, so that nothing is changed.
+            // One of the input tensors does not fit. Restore the previous output tensors, so that nothing is changed.
             let _as_they_were = request.set_output_tensors(before);
             raise(error)
         })

@@ -15,10 +15,10 @@ use roiflow_results::{
 
 use crate::errors::Error;
 
-/// An attribute: name, model, kind, value.
+/// An attribute of a detection or image: its name, its model, the kind of its value, and its value.
 type Attribute = (String, String, &'static str, Py<PyAny>);
 
-/// Detections and attributes of one image.
+/// The detections and attributes of one image.
 #[pyclass(frozen, name = "_Results", module = "roiflow._roiflow")]
 pub struct PyResults {
     pub results: Arc<FrameResults>,
@@ -29,7 +29,7 @@ impl PyResults {
         Self { results: Arc::new(results) }
     }
 
-    /// Raises ValueError if the image of the results has another size.
+    /// Checks the size of an image. Raises ValueError if the image from which the results come had a different size.
     pub fn check_size(&self, size: Size) -> PyResult<()> {
         if self.results.size == size {
             return Ok(());
@@ -177,7 +177,7 @@ impl PyResults {
     }
 }
 
-/// Converts a value. Returns its kind, and the value as a number, text, tuple, list or array.
+/// Converts the outcome of an attribute. Returns its kind, and its value as a number, text, tuple, list or array.
 fn value_of(py: Python<'_>, outcome: &Outcome) -> PyResult<(&'static str, Py<PyAny>)> {
     Ok(match outcome {
         Outcome::Label { label_id, label, confidence } => ("label", (*label_id, label.as_deref(), *confidence).into_py_any(py)?),

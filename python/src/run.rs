@@ -14,7 +14,7 @@ use crate::interpreter::{SIGNAL_INTERVAL, detached, is_main};
 use crate::package;
 use crate::runtime::{EndedRun, InferRequest, PreparedRun, Results};
 
-/// If the previous run took at least this time, the next run handles signals while it waits.
+/// A limit for short runs. If the previous run took at least this time, the next run handles signals while it waits.
 const SHORT_RUN: Duration = Duration::from_millis(20);
 
 /// Sets the inputs, runs the model and returns the results, as one atomic operation.
@@ -28,13 +28,13 @@ pub fn infer<'py>(
     let latency = request.latest_latency();
     let prepared = request.prepare(inputs, false).or_raise()?;
     let is_short = !latency.is_zero() && latency < SHORT_RUN;
-    // Python handles signals only on the main thread.
+    // Python handles signals only on the main thread. A short run, or a run on a different thread, needs no second thread.
     let ended = if is_short || !is_main(py) { detached(py, || prepared.run()) } else { run_aside(py, request, prepared)? };
     ended.outcome().map_err(raise)?;
     results(py, compiled, &ended.results(), share_outputs)
 }
 
-/// Runs the model on another thread, and handles signals on this thread. If a signal handler raises an exception, the run is canceled.
+/// Runs the model on a second thread, while this thread handles signals. If a signal handler raises an exception, the run is canceled.
 fn run_aside(py: Python<'_>, request: &InferRequest, prepared: PreparedRun) -> PyResult<EndedRun> {
     let (send, receive) = sync_channel(1);
     let run = std::thread::Builder::new().name("roiflow-infer".to_owned()).spawn(move || {
@@ -58,8 +58,8 @@ fn run_aside(py: Python<'_>, request: &InferRequest, prepared: PreparedRun) -> P
     }
 }
 
-/// Converts the outputs to a mapping from ports to arrays. The arrays are copies, or views of the request's tensors if `share_outputs` is
-/// true.
+/// Converts the outputs to a mapping from ports to arrays. If `share_outputs` is true, the arrays are views of the request's tensors.
+/// Otherwise, they are copies.
 pub fn results<'py>(py: Python<'py>, compiled: &Compiled, results: &Results, share_outputs: bool) -> PyResult<Bound<'py, PyAny>> {
     let values = PyDict::new(py);
     for ((_, tensor), port) in results.iter().zip(&compiled.output_objects) {

@@ -25,7 +25,7 @@ use crate::runtime;
 pub struct PyStage {
     /// `None` only while this object is dropped.
     stage: Option<Arc<Stage>>,
-    /// Class numbers of the detections that are reported; `None`: all classes.
+    /// Class numbers of the detections that are reported; `None` if all classes are reported.
     classes: Option<Arc<[u32]>>,
 }
 
@@ -157,7 +157,7 @@ impl PyStage {
             }
             Some(before) => {
                 let crop = &stage.spec().crop;
-                // Objects outside the image have no pixels to classify. Their results stay unchanged.
+                // An object outside the image has no pixels to classify. Its results stay unchanged.
                 let is_inside = |region: &roiflow_vision::Region| {
                     crop.alignment(&region.keypoints, stage.spec().input_size).is_some() || crop.rect(region.rect, size).is_some()
                 };
@@ -196,7 +196,7 @@ impl PyStage {
     }
 }
 
-/// Message of the exception if a decoder calls a model.
+/// The message of the exception that is raised if a decoder calls a model.
 const CALLED_BY_DECODER: &str =
     "a decoder called a model: the model would wait for the decoder. Decode first, and call the other model with the results";
 
@@ -228,7 +228,7 @@ impl PyStage {
 /// The outcome of a run.
 type Ended = runtime::Result<Arc<FrameResults>>;
 
-/// State of a run, shared by the run and the threads that wait for it.
+/// The state of a run. The Python object of the run shares it with the closure that ends the run.
 #[derive(Default)]
 struct State {
     ended: Mutex<Option<Ended>>,
@@ -236,7 +236,7 @@ struct State {
 }
 
 impl State {
-    /// Stores the results and wakes up waiting threads. Called once, on a thread of the runtime.
+    /// Stores the results and wakes up waiting threads. Called once for each run, on a thread of the runtime.
     fn complete(&self, mut results: FrameResults, of_stage: StageResults, classes: Option<&[u32]>) {
         let ended = of_stage.into_result().map(|mut of_stage| {
             if let Some(classes) = classes {
@@ -249,7 +249,7 @@ impl State {
         self.has_ended.notify_all();
     }
 
-    /// Waits for the end of the run, at most for `limit`. Returns `None` if the run has not ended.
+    /// Waits for the end of the run, at most for `limit`. Returns `None` if the run has not ended by then.
     fn wait(&self, limit: Option<Duration>) -> Option<Ended> {
         let ended = self.ended.lock().unwrap();
         match limit {
@@ -270,7 +270,7 @@ pub struct PyRun {
 
 impl Drop for PyRun {
     fn drop(&mut self) {
-        // The results can no longer be read, so cancel the run if it has not begun.
+        // Nothing can read the results any more, so cancel the run if it has not begun.
         self.guard.cancel();
         drop_detached(self.stage.take());
     }
@@ -278,7 +278,7 @@ impl Drop for PyRun {
 
 #[pymethods]
 impl PyRun {
-    /// Whether the run ended.
+    /// Returns whether the run has ended.
     fn done(&self, py: Python<'_>) -> bool {
         detached(py, || self.state.wait(Some(Duration::ZERO)).is_some())
     }

@@ -38,7 +38,7 @@ pub struct Tensor {
 pub struct RemoteTensor;
 
 impl Tensor {
-    /// A reference to the tensor. It shares the memory.
+    /// Returns a handle of the tensor, which shares the memory.
     pub fn inner(&self) -> tensor::Tensor {
         self.inner.lock().unwrap().clone()
     }
@@ -52,7 +52,7 @@ impl Tensor {
     }
 }
 
-/// The Python object of a tensor.
+/// Returns the Python object of a tensor.
 pub fn wrap(py: Python<'_>, inner: tensor::Tensor) -> PyResult<Py<PyAny>> {
     if inner.is_remote() {
         let remote = PyClassInitializer::from(Tensor::of(inner)).add_subclass(RemoteTensor);
@@ -61,12 +61,12 @@ pub fn wrap(py: Python<'_>, inner: tensor::Tensor) -> PyResult<Py<PyAny>> {
     Ok(Bound::new(py, Tensor::of(inner))?.into_any().unbind())
 }
 
-/// The Python objects of tensors, as a list.
+/// Returns the Python objects of tensors, as a list.
 pub fn wrap_all(py: Python<'_>, tensors: Vec<tensor::Tensor>) -> PyResult<Vec<Py<PyAny>>> {
     tensors.into_iter().map(|tensor| wrap(py, tensor)).collect()
 }
 
-/// The tensor of an argument.
+/// Returns the tensor of an argument.
 ///
 /// Raises TypeError if the argument is not a Tensor.
 pub fn tensor_from(value: &Bound<'_, PyAny>) -> PyResult<tensor::Tensor> {
@@ -76,7 +76,7 @@ pub fn tensor_from(value: &Bound<'_, PyAny>) -> PyResult<tensor::Tensor> {
     }
 }
 
-/// Converts a list of Tensor objects.
+/// Converts a list of Tensor objects to their tensors.
 pub fn tensors_from(value: &Bound<'_, PyAny>) -> PyResult<Vec<tensor::Tensor>> {
     if !value.is_instance_of::<PyList>() && !value.is_instance_of::<PyTuple>() {
         return Err(PyTypeError::new_err(format!("expected a list of tensors, got {}", value.get_type().name()?)));
@@ -117,7 +117,7 @@ fn check_plain(array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
     Err(TensorError::new_err(format!("memory of an array is shared only if it is {why}: copy it with numpy.ascontiguousarray")))
 }
 
-/// Creates a tensor that shares the memory of an array, with another shape and element type.
+/// Creates a tensor that shares the memory of an array, with a different shape and element type.
 fn share_as(array: &Bound<'_, PyUntypedArray>, shape: &tensor::Shape, element: tensor::ElementType) -> PyResult<tensor::Tensor> {
     check_plain(array)?;
     let needed = tensor::Layout::dense(element, *shape).or_raise()?.dense_bytes();

@@ -19,7 +19,7 @@ use crate::tensor::ElementType;
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
 pub struct Type(pub ElementType);
 
-/// OpenVINO's name of the type.
+/// Returns OpenVINO's name of the type.
 pub fn name_of(element: ElementType) -> &'static str {
     if element == ElementType::Bool { "boolean" } else { element.name() }
 }
@@ -44,7 +44,7 @@ pub fn element_of_dtype(dtype: &Bound<'_, PyArrayDescr>) -> Option<ElementType> 
         (b'f', 2) => ElementType::F16,
         (b'f', 4) => ElementType::F32,
         (b'f', 8) => ElementType::F64,
-        // The type of the package ml_dtypes.
+        // The package ml_dtypes defines this type.
         (b'V', 2) if dtype.getattr("name").is_ok_and(|name| name.eq("bfloat16").unwrap_or(false)) => ElementType::Bf16,
         _ => return None,
     })
@@ -62,13 +62,14 @@ pub fn dtype_of(py: Python<'_>, element: ElementType) -> Bound<'_, PyArrayDescr>
         ElementType::I32 => NPY_TYPES::NPY_INT,
         ElementType::F32 => NPY_TYPES::NPY_FLOAT,
         ElementType::F64 => NPY_TYPES::NPY_DOUBLE,
-        // Like numpy, `dtype` selects the C type `long` on systems where `long` has 64 bits.
+        // On systems where the C type `long` has 64 bits, numpy uses `long` for these types. `numpy::dtype` chooses the C type as numpy
+        // does.
         ElementType::U64 => return numpy::dtype::<u64>(py),
         ElementType::I64 => return numpy::dtype::<i64>(py),
         _ => NPY_TYPES::NPY_HALF,
     };
     // SAFETY: the thread is attached to the interpreter, and `number` is the number of a numpy type. For such a number,
-    // `PyArray_DescrFromType` returns a new reference, of which `from_owned_ptr` takes ownership.
+    // `PyArray_DescrFromType` returns a new reference to a type. `from_owned_ptr` takes ownership of this reference.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number as std::ffi::c_int);
         Bound::from_owned_ptr(py, descr.cast()).cast_into_unchecked()
@@ -97,7 +98,7 @@ pub fn is_dtype(value: &Bound<'_, PyAny>) -> bool {
     value.is_instance_of::<PyArrayDescr>() || value.is_instance_of::<pyo3::types::PyType>()
 }
 
-/// Converts numbers to bfloat16 bits, rounded to nearest.
+/// Converts numbers to the bits of bfloat16 values, rounded to nearest.
 pub fn bf16_of(values: &[f32]) -> Vec<u16> {
     values.iter().map(|value| bf16::from_f32(*value).to_bits()).collect()
 }

@@ -54,7 +54,7 @@ impl VariableState {
 
 impl Drop for VariableState {
     fn drop(&mut self) {
-        // The variable has a reference to its request, which may be the last reference.
+        // The variable has a reference to its request. If this is the last one, its drop may wait for the run.
         drop_detached(self.0.take());
     }
 }
