@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::signals;
 use super::terminal::{OneLine, Terminal};
 
-/// Environment variable that is set in the child.
+/// Environment variable that is set in the child process, so that the child knows that it is the child.
 const VARIABLE: &str = "ROIFLOW_APART";
 /// Environment variable with the time limit of the child in seconds.
 const TIMEOUT_VARIABLE: &str = "ROIFLOW_INSPECT_SECONDS";
@@ -30,8 +30,8 @@ pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
     let seconds = std::env::var(TIMEOUT_VARIABLE).ok().and_then(|seconds| seconds.trim().parse().ok());
     let timeout = seconds.filter(|seconds| *seconds > 0).map_or(DEFAULT_TIMEOUT, |seconds: u32| Duration::from_secs(seconds.into()));
     let program = std::env::current_exe().ok()?;
-    // A shell sets the limits and then executes the program: memory in KiB, no core file, and CPU time. The CPU limit also ends a child
-    // whose parent was killed.
+    // A shell sets the limits and then executes the program: memory in KiB, no core file, and CPU time. The limit of CPU time also ends
+    // a child whose parent was killed and so cannot end it.
     let limits = format!(
         "ulimit -c 0 2>/dev/null; ulimit -d {} 2>/dev/null; ulimit -t {} 2>/dev/null; exec \"$0\" \"$@\"",
         MAX_BYTES >> 10,
@@ -42,7 +42,8 @@ pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
     let start = |mut command: Command| {
         command.args(std::env::args_os().skip(1)).env(VARIABLE, "1").stdin(Stdio::null()).stderr(Stdio::piped()).spawn()
     };
-    // Without a shell there are no limits. If no process can be started, the command runs in this process.
+    // If the shell cannot be started, start the child without limits. If the child cannot be started either, return `None`, so
+    // that the command runs in this process.
     let mut child = start(limited).or_else(|_| start(Command::new(&program))).ok()?;
     let stderr = stderr_of(&mut child);
     let ended = wait(&mut child, timeout);
@@ -90,7 +91,7 @@ fn is_of_an_engine(line: &str) -> bool {
 /// Exit code of a Rust program that panics on its main thread.
 const PANICKED: i32 = 101;
 
-/// Returns the file that the command reads, for messages.
+/// Returns the name of the file that the command reads, for messages.
 fn what() -> String {
     let mut arguments = std::env::args_os().skip(2).filter(|argument| !argument.to_string_lossy().starts_with('-'));
     arguments
@@ -98,7 +99,7 @@ fn what() -> String {
         .map_or("the file".to_owned(), |file| format!("`{}`", OneLine(&file.to_string_lossy())))
 }
 
-/// Collects the child's standard error until it ends.
+/// Collects the child's standard error on a separate thread, until the child closes it.
 fn stderr_of(child: &mut Child) -> mpsc::Receiver<String> {
     let (send, stderr) = mpsc::channel();
     if let Some(stderr) = child.stderr.take() {

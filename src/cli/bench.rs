@@ -110,7 +110,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         model = stages::spec::with_described_size(&model, &options)?;
     }
     let compile = |model: &Model| core.compile_model(model, &args.device, &config);
-    // Compile for the shapes that will run, as the elements do: static shapes are faster.
+    // Compile the model for the shapes that will run, as the elements do, because static shapes are faster.
     let compiled = match pinned(&model, &args.shape).map(|pinned| compile(&pinned)) {
         Some(Ok(compiled)) => compiled,
         Some(Err(_)) | None => compile(&model)?,
@@ -180,7 +180,8 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The model with static shapes, if the model has a dynamic shape and all shapes are known before it is compiled.
+/// Returns the model with all its shapes made static. `None` if its shapes are already static, or if not all shapes are known
+/// before it is compiled.
 fn pinned(model: &Model, given: &[String]) -> Option<Model> {
     let inputs = &model.info().inputs;
     let shapes = shapes(inputs, given).ok().filter(|_| inputs.iter().any(|port| port.shape.to_static().is_none()))?;
@@ -221,7 +222,7 @@ fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<us
     inputs.iter().map(shape_of).collect()
 }
 
-/// Creates a request with noise as inputs. Zeros could run faster than real data, and denormal numbers slower.
+/// Creates a request with noise as inputs. Noise takes as long as real data: zeros could run faster, and denormal numbers slower.
 fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Result<InferRequest> {
     let request = model.create_infer_request()?;
     let mut state = 0x9e37_79b9_u32;
@@ -244,7 +245,8 @@ fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Resu
     Ok(request)
 }
 
-/// Runs all requests for this duration. Returns the latency of each run, and the time from the first start to the last end.
+/// Runs all requests for this duration. Returns the latency of each run, and the time from the start of the first run to the end
+/// of the last.
 fn run(
     requests: &[InferRequest],
     mode: Mode,

@@ -11,16 +11,16 @@ use crate::frame::json::{self, SourceEvent};
 use crate::pipeline::{Error, Event, IfExists, Result};
 use crate::publish::{self, Deadline, LineFile, Message, Options, Publisher};
 
-/// Writes events on a separate thread, so that a slow reader delays no stream.
+/// Writes the events of sources to a file. A separate thread writes them, so that a slow reader delays no stream.
 pub(super) struct Events(Publisher);
 
 impl Events {
-    /// Starts writing. The first event opens the file.
+    /// Starts the thread that writes events. The file is opened when the first event occurs.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
     pub(super) fn start(path: &Path, if_exists: IfExists, terminal: &Terminal) -> Result<Self> {
-        // If nothing reads the events, the oldest events are lost, and the streams do not wait.
+        // If nothing reads the events, drop the oldest events, so that the streams do not wait.
         let options = Options { when_full: publish::WhenFull::DropOldest, ..Options::default() };
         let (terminal, shown) = (terminal.clone(), path.display().to_string());
         let warn = move |event: publish::Event<'_>| {
@@ -44,11 +44,11 @@ impl Events {
             _ => return,
         };
         let line = json::event_line(event, Some(stream), Some(source), SystemTime::now());
-        // A failure is reported by the publisher's thread.
+        // Ignore the return value, because the thread of the publisher reports failures.
         let _published = self.0.publish(Message { payload: line.into_bytes(), stream: Some(stream.into()), ..Message::default() });
     }
 
-    /// Writes the waiting events, for a limited time.
+    /// Writes the events that are still waiting, until `deadline` at the latest.
     pub(super) fn finish(self, deadline: Instant) {
         self.0.close(deadline);
     }

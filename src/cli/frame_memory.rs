@@ -1,4 +1,4 @@
-//! `--frame-memory`: the pixels of frames for the Python package, which starts this command. The protocol is in
+//! `--frame-memory`: passes the pixels of frames to the Python package, which has started this command. The protocol is in
 //! [`crate::elements::publish::FrameMemory`].
 
 use std::fs::File;
@@ -39,7 +39,7 @@ impl FrameMemoryArg {
         let file = File::options().read(true).write(true).open(&path).map_err(failed)?;
         let memory = FrameMemory::new(file, self.color).map_err(failed)?;
         let follower = memory.clone();
-        // The thread ends when the Python package closes its end, or with the process.
+        // The thread ends when the Python package closes its end of the pipe, or when this process ends.
         let follow = move || follower.follow(BufReader::new(io::stdin()));
         thread::Builder::new().name("roiflow-frames".to_owned()).spawn(follow).map_err(failed)?;
         Ok(memory)

@@ -114,7 +114,7 @@ pub(super) fn compiled_info(model: &Model) -> Result<ModelInfo, Error> {
     devices::core().compile_model(model, DEFAULT_DEVICE, &Default::default()).map(|compiled| compiled.info().clone())
 }
 
-/// Describes where the description was found.
+/// Returns a text that says how the description was found.
 fn how_found(source: &Source) -> &'static str {
     match source {
         Source::Named(_) | Source::Text => ", from --description",

@@ -1,4 +1,5 @@
-//! `roiflow man-pages`: one manual page for the command and one for each of its subcommands. `make install` calls it.
+//! `roiflow man-pages`: writes one manual page for the command `roiflow`, and one for each of its subcommands. `make install`
+//! calls it.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! Command line: arguments, subcommands, exit codes.
 //!
 //! Results go to standard output, messages to standard error. The exit codes are 0 for success, 1 for a failure, 2 for wrong usage, and 3
-//! if some inputs or images failed. 128 + N means that signal N ended the run early; so 141 (SIGPIPE) means that the reader of standard
-//! output closed the pipe.
+//! if some inputs or images failed. 128 + N means that signal N ended the run early. For example, 141 means SIGPIPE: the reader of
+//! standard output has closed the pipe.
 
 mod apart;
 mod bench;
@@ -107,7 +107,8 @@ enum LogLevel {
 pub fn main() -> ExitCode {
     crate::devices::malloc_arenas::share();
     let terminal = Terminal::new();
-    // Addresses of inputs may contain passwords, which must not appear in messages, including errors about the arguments.
+    // Addresses of inputs may contain passwords, which must not appear in any message. Hide them first, so that errors about the
+    // arguments are covered too.
     for argument in std::env::args_os().filter(|argument| !std::path::Path::new(argument).exists()) {
         terminal.hide(Secrets::of_argument(&argument.to_string_lossy()));
     }
@@ -169,7 +170,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
     }
 }
 
-/// Whether the reader of standard output has closed the pipe, which is not a failure.
+/// Whether the error only means that the reader of standard output has closed the pipe, which is not a failure.
 fn is_closed_stdout(error: &anyhow::Error) -> bool {
     let is_broken_pipe = |kind| kind == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<pipeline::Error>().is_some_and(|error| error.kind() == pipeline::ErrorKind::Closed)
@@ -177,7 +178,8 @@ fn is_closed_stdout(error: &anyhow::Error) -> bool {
         || error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind).is_some_and(is_broken_pipe)
 }
 
-/// Prints a usage error, or the help text. Exit code 2 for wrong usage, 0 for --help and --version.
+/// Prints a usage error, or the text of `--help` or `--version`. Returns exit code 2 for wrong usage, and 0 for `--help` and
+/// `--version`.
 fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
     // `error.print` uses colors on a terminal, but hides no secrets and escapes no control characters of the arguments. If either is
     // needed, print the text through [`Terminal`], without colors.
@@ -202,7 +204,7 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // Spans are logged when they close, with their duration: one line per step of each run at level `trace`.
+    // At level `trace`, spans are logged when they close, with their duration. So there is one line per step of each run.
     let spans = match level {
         LevelFilter::TRACE => tracing_subscriber::fmt::format::FmtSpan::CLOSE,
         _ => tracing_subscriber::fmt::format::FmtSpan::NONE,

@@ -11,7 +11,7 @@ pub(super) fn print_as_errors(terminal: &Terminal) {
     std::panic::set_hook(Box::new(move |info| terminal.error(describe(info))));
 }
 
-/// Runs the command; a panic becomes exit code 1.
+/// Runs the command and returns its exit code, or exit code 1 if it panics.
 pub(super) fn guard(command: impl FnOnce() -> ExitCode) -> ExitCode {
     catch_unwind(AssertUnwindSafe(command)).unwrap_or(ExitCode::FAILURE)
 }

@@ -1,4 +1,4 @@
-//! `roiflow pipelines`: the pipeline descriptions that have names.
+//! `roiflow pipelines`: lists the pipeline descriptions that have names.
 
 use std::io::Write;
 

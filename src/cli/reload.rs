@@ -1,6 +1,7 @@
 //! SIGHUP: reads the pipeline description again, and lets the running streams continue with it.
 //!
-//! If the description is invalid, all streams continue as they are. If only some streams can use it, the others continue as they are.
+//! If the description is invalid, all streams continue as they are. If only some streams can use the new description, the remaining
+//! streams continue as they are.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -8,17 +9,17 @@ use super::service::Service;
 use super::terminal::Terminal;
 use crate::pipeline::{self, Phase, PipelineHandle, Plan, StreamId};
 
-/// A message to the thread that reloads.
+/// A message to the thread that reloads the description.
 enum Wake {
     Reload,
     End,
 }
 
-/// Requests to reload. Clones share the requests.
+/// Sends requests to reload the description. All clones send to the same thread.
 #[derive(Debug, Clone)]
 pub(super) struct Reloads(Sender<Wake>);
 
-/// Receives the requests.
+/// Receives the requests that [`Reloads`] sends.
 #[derive(Debug)]
 pub(super) struct Requests(Receiver<Wake>);
 
@@ -30,11 +31,11 @@ impl Reloads {
 
     /// Requests to read the description again.
     pub(super) fn request(&self) {
-        // Fails only after the run has ended.
+        // Sending fails only after the run has ended.
         let _sent = self.0.send(Wake::Reload);
     }
 
-    /// Ends [`Requests::serve`].
+    /// Makes [`Requests::serve`] return.
     pub(super) fn end(&self) {
         let _sent = self.0.send(Wake::End);
     }

@@ -138,7 +138,7 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// Converts a path that is not UTF-8 to a URI.
+/// Returns the value of `--input` as text. A path that is not UTF-8 becomes a `file:` URI.
 fn input_text(input: std::ffi::OsString) -> String {
     input
         .into_string()
@@ -175,12 +175,12 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 impl Args {
-    /// Starts the trace, if requested, before any traced operation.
+    /// Starts the trace, if `--trace` requests one. Call this before any operation that is traced.
     pub(super) fn create_trace(&self) -> Option<Trace> {
         self.trace.as_ref().map(|path| Trace::new(path, self.if_exists()))
     }
 
-    /// Handling of existing files.
+    /// Returns how existing files are handled.
     fn if_exists(&self) -> IfExists {
         match (self.no_overwrite, self.append) {
             (true, _) => IfExists::Fail,
@@ -190,14 +190,14 @@ impl Args {
     }
 }
 
-/// One of the inputs with its result.
+/// One of the inputs, and how its stream ended.
 struct Stream {
     name: String,
     input: String,
     ended: Result<Ending, pipeline::Error>,
 }
 
-/// Some of several inputs failed; the remaining inputs were played.
+/// The error of a run in which some of several inputs failed, and the remaining inputs were played.
 #[derive(Debug)]
 pub(super) struct SomeFailed {
     n_failed: usize,
@@ -212,7 +212,7 @@ impl std::fmt::Display for SomeFailed {
 
 impl std::error::Error for SomeFailed {}
 
-/// Some images could not be read; all other images were analyzed.
+/// The error of a run in which some images could not be read, and all other images were analyzed.
 #[derive(Debug)]
 pub(super) struct ImagesSkipped(u64);
 
@@ -244,8 +244,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         anyhow::Ok(plans)
     };
     let plans = read()?;
-    // Usage errors are reported before anything runs. With a single input, every error is reported here, because there is nothing else to
-    // run.
+    // Return usage errors before anything runs. If there is a single input, return any error, because there is nothing else to run.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
         bail!(error.clone());
     }
@@ -279,7 +278,7 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     let ended = play(&plans, &names, &interrupt, (trace.as_ref(), events.as_ref(), &service), again, args.quiet, terminal);
     service.end();
     events.into_iter().for_each(|events| events.finish(Instant::now() + MAX_EVENTS_WAIT));
-    // The trace of a failed start is not written, so that it does not replace an earlier trace.
+    // If no stream has played, do not write the trace, so that it does not replace an earlier trace.
     let is_traced = |trace: &Trace| ended.iter().flatten().any(|ending| !ending.forced) || trace.is_open();
     let traced = trace.filter(is_traced).map_or(Ok(()), |trace| trace.finish());
     let all: Vec<Stream> =
@@ -335,9 +334,9 @@ fn read_plans(args: &Args, credentials: &Credentials, names: &[String]) -> anyho
     Ok(plans.collect())
 }
 
-/// How a run reads its description again.
+/// What a run needs to read its description again.
 struct Again<'a> {
-    /// Returns the new plans of the streams that run.
+    /// Reads the description again, and returns the new plans of the streams.
     reads_again: &'a (dyn Fn() -> anyhow::Result<Vec<Result<Plan, pipeline::Error>>> + Sync),
     reloads: &'a Reloads,
     requests: reload::Requests,
@@ -355,7 +354,7 @@ fn plan(
     if args.repeat && matches!(parsed, Input::Uri(_) | Input::Test(_)) {
         return Err(pipeline::Error::usage(format!("--loop needs a file or images, got `{}`", streams::redacted(input))));
     }
-    // A path such as out/{source}.jpg means image files.
+    // If the path of `--video` is one such as out/{source}.jpg, it means image files.
     let images_of_video = args.video.as_deref().map(ImageFiles::of_template).transpose()?.flatten();
     let video = args.video.clone().filter(|_| images_of_video.is_none());
     let images = match (&args.images, images_of_video) {
@@ -389,7 +388,7 @@ fn plan(
     Ok(Plan { limits, restart, ..plan })
 }
 
-/// How long lines of events may wait for their reader at the end.
+/// Maximum time that lines of events may wait for their reader at the end of the run.
 const MAX_EVENTS_WAIT: Duration = Duration::from_secs(1);
 
 /// Checks that events can be written, and that their file is neither an input nor another output.
@@ -428,7 +427,7 @@ fn check_restart<'a>(args: &Args, plans: impl Iterator<Item = &'a Plan> + Clone)
     }
 }
 
-/// Plays the valid plans. Returns the results in the order of `plans`. Prints warnings and failures as they occur.
+/// Plays the valid plans to their end. Prints warnings and failures as they occur. Returns the results in the order of `plans`.
 fn play(
     plans: &[Result<Plan, pipeline::Error>],
     names: &[String],
@@ -512,7 +511,7 @@ struct Bar {
 }
 
 impl Bar {
-    /// A bar on this terminal; hidden if `None`.
+    /// Creates a bar on this terminal. The bar is hidden if `terminal` is `None`.
     fn new(terminal: Option<&Terminal>) -> Self {
         Self { bar: terminal.map_or_else(ProgressBar::hidden, Terminal::add_bar), begin: Instant::now() }
     }
@@ -617,7 +616,7 @@ fn next_command(args: &Args, all: &[Stream]) -> Option<String> {
     Some(format!("head -n 1 {}", Quoted(&of_stream(json))))
 }
 
-/// Summary of a stream on one line, for runs with several streams.
+/// Returns the summary of a stream on one line, for runs with several streams.
 fn of_stream(stream: &Stream) -> String {
     let Ok(ending) = &stream.ended else { return format!("failed ({})", streams::redacted(&stream.input)) };
     let stats = &ending.stats;

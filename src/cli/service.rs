@@ -1,10 +1,12 @@
-//! Messages to systemd about a run: ready, alive, stopping. No effect without the environment variable `NOTIFY_SOCKET`.
+//! Reports the state of a run to systemd: ready, alive, stopping. Has no effect if the environment variable `NOTIFY_SOCKET` is
+//! not set.
 //!
 //! - `READY=1` when each stream has delivered a frame, waits for a lost source, or has ended.
 //! - `WATCHDOG=1`, twice per interval of the unit, while each stream makes progress. A stream that waits for its source makes progress:
 //!   restarting the process would not bring the camera back.
-//! - `RELOADING=1` with SIGHUP, and `READY=1` when each stream has answered whether it continues with the new description.
-//! - `STOPPING=1` with the first signal, and at the end of the run.
+//! - `RELOADING=1` when SIGHUP arrives, and `READY=1` when each stream has reported whether it continues with the new
+//!   description.
+//! - `STOPPING=1` when the first signal to end arrives, or else at the end of the run.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -27,7 +29,7 @@ struct Shared {
 struct State {
     streams: Vec<Stream>,
     is_ready: bool,
-    /// Streams that have not answered to the last reload.
+    /// Indexes of the streams that have not reported yet whether they continue with the new description.
     reloading: BTreeSet<usize>,
     is_stopping: bool,
     is_ended: bool,
@@ -38,7 +40,7 @@ struct State {
 enum Stream {
     /// No frame yet.
     Starting,
-    /// Number of frames, and the time when it last changed.
+    /// Number of frames, and the time when that number last changed.
     Running(u64, Instant),
     /// The source is lost.
     Waiting,
@@ -70,7 +72,8 @@ impl Stream {
 }
 
 impl Service {
-    /// Returns the service of this process with `n_streams` streams, and starts its watchdog thread if systemd expects one.
+    /// Creates the service for a run with `n_streams` streams. If systemd expects watchdog messages, starts the thread that sends
+    /// them.
     pub(super) fn of_process(n_streams: usize) -> Self {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return Self(None);
@@ -110,7 +113,7 @@ impl Service {
         }
     }
 
-    /// These streams are asked to continue with a new description.
+    /// Reports that these streams were requested to continue with a new description.
     pub(super) fn reload(&self, streams: impl IntoIterator<Item = usize>) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.lock();
@@ -129,7 +132,7 @@ impl Service {
         }
     }
 
-    /// Tells systemd that the run is ending. Only the first call has an effect.
+    /// Reports to systemd that the run is ending. Only the first call has an effect.
     pub(super) fn stop(&self) {
         let Some(shared) = &self.0 else { return };
         if !std::mem::replace(&mut shared.lock().is_stopping, true) {
@@ -137,7 +140,7 @@ impl Service {
         }
     }
 
-    /// Ends the watchdog thread, after the run has ended.
+    /// Ends the watchdog thread. Called after the run has ended.
     pub(super) fn end(&self) {
         self.stop();
         if let Some(shared) = &self.0 {
@@ -152,7 +155,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports progress until the run ends.
+    /// Function of the watchdog thread: reports to systemd that all streams make progress, until the run ends.
     fn watch(&self, interval: Duration) {
         let mut state = self.lock();
         while !state.is_ended {

@@ -1,8 +1,9 @@
 //! Signal handling of a run, and the resulting exit codes.
 //!
 //! The first SIGINT or SIGTERM drains the run, so that its files are complete. A second signal or the timeout `MAX_RUN` ends the process at
-//! once. The exit code is that of a process killed by the signal. SIGHUP does the same if the process has a terminal, which is then closed.
-//! In a service, which has no terminal, SIGHUP reads the description again.
+//! once. In both cases, the exit code is that of a process that the signal killed. SIGHUP is handled in the same way if the process has a
+//! terminal, because SIGHUP then means that the terminal was closed. In a service, which has no terminal, SIGHUP reads the description
+//! again.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -20,24 +21,27 @@ use super::terminal::Terminal;
 use super::trace::Trace;
 use crate::pipeline::Interrupt;
 
-/// Maximum time from the first signal to the end of the process; together with printing, less than ten seconds.
+/// Maximum time from the first signal to the end of the process. Together with the time for printing, it is less than ten
+/// seconds.
 const MAX_RUN: Duration = Duration::from_secs(8);
-/// Signals within this time count as one: `timeout` and service managers signal the process and then its group.
+/// Signals within this time count as one, because `timeout` and service managers send a signal to the process and then to its
+/// process group.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// How long the trace may wait for its reader after the first signal.
+/// Maximum time that the trace may wait for its reader after the first signal.
 const MAX_WRITE_WAIT: Duration = Duration::from_secs(3);
-/// How long printing the last line to standard error may take.
+/// Maximum time for printing the last line to standard error.
 const MAX_PRINT_WAIT: Duration = Duration::from_millis(300);
 
-/// The first signal; 0 = none.
+/// Number of the first signal that arrived; 0 = none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// The error of a run in which a stream did not end in time after a signal and was stopped. The losses have been reported.
+/// The error of a run in which a stream did not end in time after a signal and was stopped. A warning has already reported the
+/// frames that were lost.
 #[derive(Debug)]
 pub(super) struct Forced(i32);
 
 impl Forced {
-    /// The exit code that a shell reports for this signal.
+    /// Returns the exit code that a shell reports for a process that this signal ended.
     pub(super) fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.0).unwrap_or(1)
     }
@@ -56,7 +60,7 @@ pub(super) fn check_forced(forced: bool) -> anyhow::Result<()> {
     if forced { Err(Forced(SIGNAL.load(Ordering::Acquire)).into()) } else { Ok(()) }
 }
 
-/// Installs the signal handlers.
+/// Installs the signal handlers, and starts the thread that reacts to the signals.
 pub(super) fn handle(
     interrupt: &Interrupt,
     trace: Option<&Trace>,
@@ -99,7 +103,7 @@ pub(super) fn handle(
     Ok(())
 }
 
-/// Ends the process after this time, without waiting for anything.
+/// Starts a thread that ends the process after this time, without waiting for anything.
 fn end_after(timeout: Duration, signal: i32, terminal: &Terminal) {
     let terminal = terminal.clone();
     let body = move || {
@@ -112,7 +116,7 @@ fn end_after(timeout: Duration, signal: i32, terminal: &Terminal) {
     }
 }
 
-/// Prints without waiting for a blocked terminal.
+/// Prints a text. If the terminal blocks, waits only for a limited time.
 fn print_in_time(terminal: &Terminal, text: &'static str) {
     let (printed, is_printed) = mpsc::channel();
     let terminal = terminal.clone();
@@ -132,15 +136,15 @@ fn is_ignored(signal: i32) -> bool {
     ignored.is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
 }
 
-/// Whether the process has a controlling terminal. If unknown: true.
+/// Whether the process has a controlling terminal. True if that is unknown.
 fn has_terminal() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name in parentheses: state, parent, group, session, terminal.
+    // The fields after the name in parentheses are: state, parent, group, session, terminal.
     let number = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(4));
     number.is_none_or(|number| number != "0")
 }
 
-/// The signal that ends a process after the reader of its standard output has closed the pipe.
+/// The signal that ends a process that writes to standard output after the reader has closed the pipe.
 pub(super) const CLOSED_READER: i32 = SIGPIPE;
 
 /// Ends the process by SIGPIPE without a message, like other Unix programs whose reader closed the pipe.

@@ -1,4 +1,4 @@
-//! Output for people: lines on standard error, reports on standard output.
+//! Output for users: lines on standard error, and reports on standard output.
 //!
 //! File names, port names, labels and error texts may contain terminal control characters. All text is printed through [`Printable`], so
 //! external text cannot move the cursor, change colors or hide a line. Lines are printed above the progress bar. This module does not write
@@ -18,7 +18,7 @@ pub(super) use crate::runtime::text::{OneLine, Printable, Quoted, is_obeyed};
 #[derive(Clone)]
 pub(super) struct Terminal {
     bars: MultiProgress,
-    /// Secrets that are removed from all printed text.
+    /// Secrets that are removed from all text that is printed to standard error.
     secrets: Arc<RwLock<Secrets>>,
 }
 
@@ -33,7 +33,7 @@ impl Terminal {
         self.secrets.write().unwrap().extend(secrets);
     }
 
-    /// Whether any secrets are removed.
+    /// Whether there are secrets that must be removed.
     pub(super) fn hides(&self) -> bool {
         !self.secrets.read().unwrap().is_empty()
     }
@@ -55,7 +55,7 @@ impl Terminal {
         self.print(format_args!("error: {text}"));
     }
 
-    /// Shows a progress bar below all lines until it is finished.
+    /// Shows a progress bar below all lines, until the bar is finished.
     pub(super) fn add_bar(&self) -> ProgressBar {
         self.bars.add(ProgressBar::no_length())
     }
@@ -93,7 +93,8 @@ impl Write for LogLine<'_> {
     }
 }
 
-/// Like [`Printable`], but keeps color sequences: `ESC [`, digits and semicolons, `m`.
+/// Escapes control characters as [`Printable`] does, but keeps color sequences. A color sequence is `ESC [`, then digits and
+/// semicolons, then `m`.
 fn without_commands(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
@@ -125,7 +126,8 @@ pub(super) struct PrintableWriter<W>(W);
 
 impl<W: Write> Write for PrintableWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // `write!` passes complete characters; incomplete characters would be replaced.
+        // The conversion from bytes loses nothing, because `write!` passes complete characters. Incomplete characters would be
+        // replaced.
         write!(self.0, "{}", Printable(&String::from_utf8_lossy(bytes)))?;
         Ok(bytes.len())
     }

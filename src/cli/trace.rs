@@ -1,16 +1,17 @@
-//! Writes a trace of a run for Perfetto or Chrome: time and thread of each step of each request.
+//! Writes a trace of a run for Perfetto or Chrome. The trace has the time and the thread of each step of each request.
 //!
 //! The runtime and the elements report spans and events of `tracing`. This module converts them to trace events in the JSON format of
 //! <https://ui.perfetto.dev> and `chrome://tracing`. The trace has three groups of lanes:
 //!
 //! - One lane per executor thread shows overlap between threads.
-//! - One lane per request shows the same steps by run, including waiting times.
-//! - Lanes of frames show each frame from its arrival in an element to its push. An arrow leads from a frame to each of its runs.
+//! - One lane per request shows the steps of its runs, including waiting times.
+//! - Lanes of frames show each frame from its arrival in an element until the element pushes it. An arrow leads from a frame to
+//!   each of its runs.
 //!
 //! The file is valid JSON after every write: each write ends with the closing bracket, which the next write replaces. So a growing trace
 //! can be opened, and after a second Ctrl-C or a crash only the newest events are missing. At most `BUFFER_BYTES` are buffered once the
-//! file is open. The file is opened with the first frame, so that a failed start keeps an earlier trace. Events before that are buffered
-//! as well, up to `START_BYTES`.
+//! file is open. The file is opened when the first frame arrives, so that a run that fails to start does not overwrite an earlier trace.
+//! Events before the first frame are buffered too, up to `START_BYTES`.
 //!
 //! The crate tracing-chrome is not used for three reasons: its lanes are either threads or root spans, its event queue is unbounded, and
 //! its file is complete only after an orderly exit.
@@ -30,16 +31,16 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::pipeline::{Deadline, IfExists, OutputFile};
 
-/// Maximum size of the buffer.
+/// Maximum size of the buffer while the file is open.
 const BUFFER_BYTES: usize = 32 << 10;
-/// Maximum size of the buffer before the first frame; further events are dropped.
+/// Maximum size of the buffer before the file is open. Further events are dropped.
 const START_BYTES: usize = 8 << 20;
 /// Maximum time that events are buffered while new events arrive.
 const MAX_DELAY: Duration = Duration::from_millis(200);
-/// End of the list of events.
+/// Text that ends the list of events.
 const TAIL: &[u8] = b"\n]\n";
 
-/// Groups of lanes.
+/// The three groups of lanes, which are processes in the trace format.
 const EXECUTORS: u32 = 1;
 const REQUESTS: u32 = 2;
 const FRAMES: u32 = 3;
@@ -58,7 +59,7 @@ struct Inner {
 }
 
 impl Trace {
-    /// Starts a trace, which is written to this file from [`Trace::open`] on.
+    /// Starts a trace. Its events are buffered until [`Trace::open`] is called, and then written to this file.
     pub(super) fn new(path: &Path, if_exists: IfExists) -> Self {
         let deadline = Deadline::default();
         let mut output = Output::new(OutputFile::new(path, if_exists, deadline.clone()));
@@ -75,7 +76,7 @@ impl Trace {
         }))
     }
 
-    /// Opens the file in the background, because a FIFO blocks until it has a reader.
+    /// Opens the file on a separate thread, because opening a FIFO blocks until it has a reader.
     pub(super) fn open(&self) {
         let trace = self.clone();
         let open = move || trace.0.output.lock().unwrap().open();
@@ -89,7 +90,7 @@ impl Trace {
         !matches!(self.0.output.lock().unwrap().state, State::Held)
     }
 
-    /// Sets the time until which the trace may wait for a reader.
+    /// Sets the time until which writing the trace may wait for a reader.
     pub(super) fn write_until(&self, deadline: Instant) {
         self.0.deadline.set(deadline);
     }
@@ -115,7 +116,7 @@ impl Trace {
         time.saturating_duration_since(self.0.begin).as_nanos() as f64 / 1e3
     }
 
-    /// Returns the lane of this thread. Writes the lane's name if the lane is new.
+    /// Returns the lane of the calling thread. If the lane is new, writes its name to the trace.
     fn lane(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         thread_local! {
@@ -134,7 +135,7 @@ impl Trace {
         self.put(&format!(r#"{{"ph":"M","pid":{group},"tid":{lane},"name":"thread_name","args":{{"name":{name}}}}}"#));
     }
 
-    /// Returns a free lane for a frame in this element. Writes the lane's name if the lane is new.
+    /// Returns a free lane for a frame in this element. If the lane is new, writes its name to the trace.
     fn frame_lane(&self, element: &str) -> u64 {
         let (lane, place) = self.0.frame_lanes.lock().unwrap().take(element);
         if let Some(place) = place {
@@ -173,7 +174,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         let begin = Instant::now();
         match span.name() {
             "frame" => fields.lane = self.frame_lane(fields.element.as_deref().unwrap_or_default()),
-            // A run for a frame starts inside the frame's span.
+            // A run for a frame starts inside the span of the frame, so the current span is that of the frame.
             "run" => {
                 let frame = context.lookup_current().filter(|current| current.name() == "frame");
                 let lane = frame.and_then(|frame| frame.extensions().get::<(Instant, Fields)>().map(|(_, frame)| frame.lane));
@@ -244,7 +245,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
     }
 }
 
-/// Lanes of frames, numbered from 1, and whether each is in use. Each element has as many lanes as it had simultaneous frames.
+/// The lanes of frames. Each entry is the name of an element and whether the lane is in use; lanes are numbered from 1. An
+/// element has as many lanes as its largest number of simultaneous frames.
 #[derive(Default)]
 struct FrameLanes(Vec<(String, bool)>);
 
@@ -274,12 +276,12 @@ struct Fields {
     request: u64,
     run: u64,
     frame: Option<u64>,
-    /// `None` for the complete run.
+    /// Name of the step; `None` for the span of a complete run.
     step: Option<String>,
     model: Option<String>,
     /// The user's name for the request.
     name: Option<String>,
-    /// Element that a frame is in.
+    /// Name of the element in which a frame is.
     element: Option<String>,
     /// Outcome of a frame; `None` if it was dropped.
     outcome: Option<String>,
@@ -352,7 +354,8 @@ fn quoted(text: &str) -> String {
 /// The output file: a list of events that is complete after every write.
 struct Output {
     file: OutputFile,
-    /// Position of the next event, which overwrites the tail; `None` for a pipe, which gets the tail only at the end.
+    /// Position in the file at which the next event is written, over the tail. `None` for a pipe, to which the tail is written
+    /// only at the end.
     end: Option<u64>,
     held: Vec<u8>,
     is_first: bool,
@@ -365,7 +368,7 @@ enum State {
     Held,
     Open,
     Closed,
-    /// Nothing is written after the first error.
+    /// Writing has failed. After the first error, nothing more is written.
     Failed(io::Error),
 }
 

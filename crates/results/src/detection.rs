@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Geometry, PixelRect, Point, Rect, Size};
 
-/// Number of IDs created so far, plus the offset of this copy of the library.
+/// Number of IDs that were created so far, plus the offset of the ID range of this copy of the library.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 /// Identifies an object within the process. The number is positive and fits the ID of GStreamer's ROI meta (`gint`).
@@ -14,16 +14,17 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 pub struct ObjectId(pub i32);
 
 impl ObjectId {
-    /// Smallest ID of [`ObjectId::next`]. Other detectors number the regions of a frame from 0 or 1, and trackers number tracks from 1.
-    /// Smaller object IDs would collide with these numbers.
+    /// Smallest ID that [`ObjectId::next`] returns. Smaller IDs would collide with those of other elements: detectors number the
+    /// regions of a frame from 0 or 1, and trackers number tracks from 1.
     const FIRST: u32 = 1 << 16;
 
-    /// Creates an ID. IDs wrap around after about 2^31 objects.
+    /// Returns a new ID. After about 2^31 objects, the IDs start again from the smallest.
     pub fn next() -> Self {
         Self::nth(NEXT_ID.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Reserves a range of 2^27 IDs for a copy of this library, if a process contains several copies. Copies are numbered from 0.
+    /// Lets this copy of the library begin at its own range of 2^27 IDs, if a process contains several copies. `copy_idx` is the
+    /// number of this copy, from 0.
     pub fn begin_at_copy(copy_idx: usize) {
         NEXT_ID.fetch_add((copy_idx as u32) << 27, Ordering::Relaxed);
     }
@@ -42,15 +43,15 @@ impl fmt::Display for ObjectId {
 /// One object in a frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Detection {
-    /// The ID that classifications and ROI metas refer to.
+    /// ID of the detection, to which classifications and ROI metas refer.
     pub id: ObjectId,
-    /// The track ID, assigned by a tracker: the same in every frame.
+    /// The track ID, which a tracker assigns. The same object has the same track ID in every frame.
     pub track: Option<ObjectId>,
-    /// State of the track in this frame; `None` without a tracker.
+    /// State of the track in this frame; `None` if there is no tracker.
     pub track_state: Option<TrackState>,
-    /// The object in whose region this object was detected.
+    /// ID of the object in whose region this object was detected; `None` if it was detected in the whole frame.
     pub parent: Option<ObjectId>,
-    /// The box in frame pixels; real-valued, may extend beyond the frame.
+    /// The box in frame pixels. Its edges are real numbers and may be outside the frame.
     pub rect: Rect,
     /// Keypoints in frame pixels, in the order of the model. Faces: left eye, right eye, nose, left and right mouth corner, as seen in the
     /// image. Empty if the model has no keypoints. Keypoints may be outside the box.
@@ -73,14 +74,14 @@ impl Detection {
         }
     }
 
-    /// Moves the box, its keypoints, and the geometry of its attributes.
+    /// Moves the box to `rect`. Moves and scales the keypoints and the geometry of the attributes with the box.
     pub fn move_to(&mut self, rect: Rect) {
         let was = std::mem::replace(&mut self.rect, rect);
         self.keypoints.iter_mut().for_each(|point| *point = point.moved_with(was, rect));
         self.classifications.iter_mut().for_each(|classification| classification.outcome.map(|point| point.moved_with(was, rect)));
     }
 
-    /// Whether this and `earlier` are the same object: equal ID or equal track ID.
+    /// Whether this detection and `earlier` are the same object: they have the same ID or the same track ID.
     pub fn is_same_object(&self, earlier: &Self) -> bool {
         self.id == earlier.id || (self.track.is_some() && self.track == earlier.track)
     }
@@ -93,7 +94,7 @@ pub enum TrackState {
     Tentative,
     /// The object has a track ID and was detected in this frame.
     Confirmed,
-    /// The object has a track ID and was carried over from an earlier frame, because this frame was not inferred.
+    /// The object has a track ID. It was taken over from an earlier frame, because this frame was not inferred.
     Held,
 }
 
@@ -176,7 +177,7 @@ pub struct FrameResults {
     pub size: Size,
     /// Number of the frame in its stream, from 0.
     pub frame_number: u64,
-    /// The worst status of all inference stages.
+    /// The worst status among the inference stages of the frame.
     pub status: InferenceStatus,
     /// Detected objects, in descending order of confidence.
     pub detections: Vec<Detection>,
@@ -194,7 +195,7 @@ impl FrameResults {
         }
     }
 
-    /// The detection with this ID.
+    /// Returns the detection with this ID; `None` if there is none.
     pub fn detection_mut(&mut self, id: ObjectId) -> Option<&mut Detection> {
         self.detections.iter_mut().find(|detection| detection.id == id)
     }

@@ -14,7 +14,8 @@ pub enum Geometry {
     RotatedRect(RotatedRect),
     /// Outlines of a shape, filled by the even-odd rule: points inside an odd number of outlines belong to the shape.
     Polygons(Vec<Vec<Point>>),
-    /// Mask: probability of each cell; 0 to 255 represent 0 to 1. Cells of 128 or more belong to the object.
+    /// Mask: the probability of each cell that it belongs to the object. Values 0 to 255 represent 0 to 1. Cells of 128 or more
+    /// belong to the object.
     Mask(Grid<u8>),
     /// Semantic segmentation: class index of each cell.
     ClassMap {
@@ -76,7 +77,7 @@ pub struct Grid<T> {
 }
 
 impl RotatedRect {
-    /// The corners, clockwise from the top left corner at angle 0.
+    /// Returns the corners in clockwise order. The first is the corner that is top left if the angle is 0.
     pub fn corners(&self) -> [Point; 4] {
         let (sin, cos) = self.angle.to_radians().sin_cos();
         [(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)].map(|(x, y)| {
@@ -85,7 +86,8 @@ impl RotatedRect {
         })
     }
 
-    /// Returns the rectangle through the mapped midpoints of the sides. The result is exact if `to` preserves angles.
+    /// Maps the midpoints of the sides with `to`, and returns the rectangle through the mapped points. The result is exact if
+    /// `to` preserves angles.
     fn map(&self, to: impl Fn(Point) -> Point) -> Self {
         let [top_left, top_right, bottom_right, bottom_left] = self.corners();
         let middle = |one: Point, other: Point| to(Point { x: (one.x + other.x) / 2.0, y: (one.y + other.y) / 2.0 });
@@ -102,12 +104,12 @@ impl RotatedRect {
 }
 
 impl<T> Grid<T> {
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.values.len().checked_div(self.columns).unwrap_or(0)
     }
 
-    /// The value at a point; `None` outside the grid.
+    /// Returns the value of the cell at a point; `None` if the point is outside the grid.
     pub fn at(&self, point: Point) -> Option<&T> {
         let [origin, right, down] = self.corners;
         let (along, across) = ((right.x - origin.x, right.y - origin.y), (down.x - origin.x, down.y - origin.y));
@@ -123,8 +125,8 @@ impl<T> Grid<T> {
 }
 
 impl Geometry {
-    /// Maps all coordinates with `to`, for example from input to frame space. `to` must map lines to lines. Values of masks and maps stay the
-    /// same; the grid of these values is mapped.
+    /// Maps all coordinates with `to`, for example from input to frame space. `to` must map lines to lines. The values of masks and maps
+    /// stay the same, but the corners of their grids are mapped.
     pub fn map(&mut self, to: impl Fn(Point) -> Point) {
         match self {
             Self::Keypoints(keypoints) => keypoints.points.iter_mut().for_each(|of| of.point = to(of.point)),
@@ -148,9 +150,10 @@ mod tests {
         Point { x, y }
     }
 
-    /// Transform of an input of 10x20 that shows a frame of 40x20, rotated clockwise.
+    /// Transform to the frame from an input of 10x20, which shows a frame of 40x20 rotated clockwise.
     const TURNED: Transform = Transform { scale: (2.0, -2.0), offset: (0.0, 20.0), swaps_axes: true };
-    /// Transform of an input that shows a frame of twice the width and four times the height, from (8, -3).
+    /// Transform to the frame from an input that shows a part of the frame with twice the width and four times the height. The
+    /// part begins at (8, -3).
     const STRETCHED: Transform = Transform { scale: (2.0, 4.0), offset: (8.0, -3.0), swaps_axes: false };
 
     fn mapped(mut geometry: Geometry, transform: Transform) -> Geometry {
@@ -181,7 +184,7 @@ mod tests {
 
     #[test]
     fn mask_values_keep_their_position_in_the_image() {
-        // Two rows of four cells of 2x3 pixels, from (1, 2).
+        // The mask has two rows of four cells. Each cell has 2x3 pixels, and the grid begins at (1, 2).
         let values: Vec<u8> = (0..8).collect();
         let mask = Grid { columns: 4, values: values.into(), corners: [at(1.0, 2.0), at(9.0, 2.0), at(1.0, 8.0)] };
         let (in_input, above) = (at(6.0, 7.0), at(6.0, 1.0));

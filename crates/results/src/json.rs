@@ -14,12 +14,12 @@
 //! `timestamp` is the stream time, as in `gvametaconvert`. `pts` is the presentation timestamp of the buffer. Both are in nanoseconds.
 //!
 //! - `id` is the track ID, which is the same in every frame. `id` is null without a tracker and for tentative tracks.
-//! - `track_state` exists if the object is tracked: tentative, confirmed, or held on a frame without inference.
+//! - `track_state` exists if the object is tracked. It is `tentative`, `confirmed`, or on a frame without inference `held`.
 //! - `region_id` numbers the objects of a line from 1. `parent_id` is the `region_id` of the object in whose region this object was
 //!   detected.
 //!
-//! The same stream gives the same lines in every run, except for `time` and `message_id`. Lines for servers have a `message_id`, because a
-//! server may get a line twice.
+//! If a stream is analyzed again, its lines are the same, except for `time` and `message_id`. Lines for servers have a `message_id`,
+//! because a server may get a line twice.
 //!
 //! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are
 //!   fractions of the frame size, not clipped.
@@ -45,10 +45,10 @@ use crate::{
     Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, PixelRect, Point, Rect, ScoredLabel, Size, TrackState,
 };
 
-/// Version of the schema. Incremented when the meaning of a field changes, not when a field is added.
+/// Version of the schema. The version is incremented when the meaning of a field changes, but not when a field is added.
 pub const SCHEMA_VERSION: u32 = 2;
 
-/// Fields of a line in addition to the results.
+/// Values that a line contains in addition to the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// Number of the frame in its stream, from 0.
@@ -61,11 +61,11 @@ pub struct Context<'a> {
     pub timestamp_ns: Option<u64>,
     /// Presentation timestamp in nanoseconds.
     pub pts_ns: Option<u64>,
-    /// Capture time of the frame, or the current time if unknown.
+    /// Capture time of the frame, or the current time if the capture time is unknown.
     pub time: SystemTime,
-    /// Identifies the line in messages that may be delivered more than once.
+    /// ID of the line, by which a receiver recognizes a message that is delivered more than once.
     pub message_id: Option<&'a str>,
-    /// Place of the pixels in memory that the reader of the line shares with this process.
+    /// Place of the frame's pixels in memory that this process shares with the reader of the line.
     pub image: Option<ImagePlace>,
 }
 
@@ -83,7 +83,7 @@ pub struct ImagePlace {
 /// Appends one line of JSON with a line feed to `line`.
 ///
 /// # Errors
-/// The signature comes from `serde_json`. No error occurs in practice, because every value has a JSON representation.
+/// Returns the errors of `serde_json`. No error occurs in practice, because every value has a JSON representation.
 pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
     let begin = line.len();
     let frame = Frame {
@@ -110,7 +110,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether there is an object with a pixel inside the frame, or an attribute of the frame.
+/// Whether the frame has an object of which at least one pixel is inside the frame, or an attribute of the whole frame.
 pub fn has_results(results: &FrameResults) -> bool {
     objects(results).next().is_some() || !results.classifications.is_empty()
 }
@@ -166,7 +166,7 @@ struct BoundingBox {
     y_max: f32,
 }
 
-/// Coordinates as fractions of the frame size.
+/// Points that are serialized as fractions of the frame size.
 struct Points<'a>(&'a [Point], Size);
 
 impl Points<'_> {
@@ -249,11 +249,11 @@ struct Object<'a> {
     pixels: PixelRect,
     size: Size,
     region_id: u32,
-    /// The `region_id` of each object of the line.
+    /// The `region_id` of each object of the line, by the ID of its detection.
     region_ids: &'a HashMap<ObjectId, u32>,
 }
 
-/// Keys of an object that are reserved.
+/// Keys that every object may have, and that no attribute of the object can use.
 const KEYS: [&str; 10] = ["x", "y", "w", "h", "id", "track_state", "region_id", "parent_id", "roi_type", "detection"];
 
 impl Serialize for Object<'_> {

@@ -1,4 +1,4 @@
-//! Results of video analytics: geometry, detections and attributes. Plain values.
+//! Results of video analytics: geometry, detections and attributes. All types are plain values.
 //!
 //! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]. [`json`] writes the results of a frame as one line
 //! of JSON. [`redaction`] hides credentials in text.

@@ -1,7 +1,8 @@
 //! Rectangles and sizes.
 //!
-//! Conventions: coordinates grow right and down from the top left corner of the top left pixel. A rectangle covers `x <= px < x + width`. Areas
-//! and overlaps are computed for real-valued rectangles (no "+ 1").
+//! The origin of coordinates is the top left corner of the top left pixel, and coordinates grow right and down. A rectangle covers the
+//! positions `px` with `x <= px < x + width`, and likewise for y. So its area is width times height, without the "+ 1" of inclusive pixel
+//! ranges.
 
 use std::fmt;
 
@@ -51,7 +52,7 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// Creates a rectangle from its corners; the second corner is exclusive.
+    /// Creates a rectangle from its top left and its bottom right corner. The bottom right corner is exclusive.
     pub const fn from_corners(x_min: f32, y_min: f32, x_max: f32, y_max: f32) -> Self {
         Self { x: x_min, y: y_min, width: x_max - x_min, height: y_max - y_min }
     }
@@ -61,17 +62,17 @@ impl Rect {
         Self { x: x - width / 2.0, y: y - height / 2.0, width, height }
     }
 
-    /// The right edge.
+    /// Returns the x coordinate of the right edge.
     pub fn x_max(&self) -> f32 {
         self.x + self.width
     }
 
-    /// The bottom edge.
+    /// Returns the y coordinate of the bottom edge.
     pub fn y_max(&self) -> f32 {
         self.y + self.height
     }
 
-    /// The area; 0 if width or height is negative.
+    /// Returns the area; 0 if width or height is negative.
     pub fn area(&self) -> f32 {
         self.width.max(0.0) * self.height.max(0.0)
     }
@@ -81,7 +82,7 @@ impl Rect {
         [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite()) && self.width > 0.0 && self.height > 0.0
     }
 
-    /// Intersection over union, 0..=1; 0 if a rectangle is empty.
+    /// Returns the intersection over union of two rectangles, 0..=1. The value is 0 if one of them is empty.
     pub fn iou(&self, other: &Rect) -> f32 {
         let width = self.x_max().min(other.x_max()) - self.x.max(other.x);
         let height = self.y_max().min(other.y_max()) - self.y.max(other.y);
@@ -90,9 +91,9 @@ impl Rect {
         if union > 0.0 { intersection / union } else { 0.0 }
     }
 
-    /// The pixels of the rectangle in a frame. Edges are rounded half up and clipped to the frame.
+    /// Returns the pixels of the rectangle in a frame. Edges are rounded half up and clipped to the frame.
     ///
-    /// `None` if the rectangle is invalid or outside the frame. Otherwise the result has at least 1x1 pixels.
+    /// Returns `None` if the rectangle is invalid or outside the frame. Otherwise, the result has at least 1x1 pixels.
     pub fn to_pixels(&self, frame: Size) -> Option<PixelRect> {
         if frame.width == 0
             || frame.height == 0
@@ -104,7 +105,7 @@ impl Rect {
         {
             return None;
         }
-        // The casts saturate, so coordinates far outside are clipped to the frame.
+        // The casts saturate, so coordinates that are too large for a `u32` are also clipped to the frame.
         let round = |v: f32| (v + 0.5).floor();
         let edge = |min: f32, max: f32, limit: u32| {
             let begin = (round(min).max(0.0) as u32).min(limit - 1);
@@ -116,7 +117,7 @@ impl Rect {
         Some(PixelRect { x, y, width, height })
     }
 
-    /// Scales the rectangle from one frame size to another.
+    /// Returns the rectangle after its frame was scaled from the size `from` to the size `to`.
     pub fn rescaled(&self, from: Size, to: Size) -> Rect {
         let (sx, sy) = (to.width as f32 / from.width as f32, to.height as f32 / from.height as f32);
         Rect { x: self.x * sx, y: self.y * sy, width: self.width * sx, height: self.height * sy }
@@ -141,17 +142,17 @@ pub struct PixelRect {
 }
 
 impl PixelRect {
-    /// The whole frame.
+    /// Returns the rectangle of a whole frame.
     pub const fn whole(size: Size) -> Self {
         Self { x: 0, y: 0, width: size.width, height: size.height }
     }
 
-    /// Width and height.
+    /// Returns the width and height.
     pub const fn size(&self) -> Size {
         Size::new(self.width, self.height)
     }
 
-    /// Converts to real-valued edges.
+    /// Converts to a rectangle with real-valued edges.
     pub fn to_rect(&self) -> Rect {
         Rect { x: self.x as f32, y: self.y as f32, width: self.width as f32, height: self.height as f32 }
     }

@@ -1,11 +1,11 @@
-//! Redaction of credentials in all output: user names and passwords, and tokens in queries and paths.
+//! Hides credentials in all output. Credentials are user names and passwords, and tokens in queries and paths.
 //!
 //! [`redact`] hides credentials in the address of an input, even if the address is not a valid URI. [`Secrets`] stores the credentials of
 //! an input and hides them in other text, such as an error that quotes the address.
 //!
-//! In doubtful cases this module hides more text, because users write passwords with unencoded `/`, `?`, `#` and `@`. A URI parser (the
-//! crate `url`) is not sufficient: it rejects such addresses, or interprets a part of the password as host or path. This module uses no
-//! files and no GStreamer.
+//! If it is not clear what belongs to a password, this module hides more text rather than less, because users write passwords with
+//! unencoded `/`, `?`, `#` and `@`. A URI parser (the crate `url`) is not sufficient: it rejects such addresses, or interprets a part
+//! of the password as host or path. This module uses no files and no GStreamer.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 /// Replacement for hidden text.
 pub const HIDDEN: &str = "***";
 
-/// Network schemes. In these, a host follows the scheme after any number of slashes. Other schemes require `://`.
+/// Network schemes. After these schemes, any number of slashes is accepted before the host. After other schemes, `://` is
+/// required.
 const NETWORK: [&str; 33] = [
     "rtsp", "rtsps", "rtspu", "rtspt", "rtsph", "rtspsu", "rtspst", "rtspsh", "rtsp-sdp", "rtmp", "rtmps", "rtmpt", "rtmpe", "rtmpte",
     "http", "https", "ws", "wss", "srt", "rist", "udp", "tcp", "rtp", "sftp", "ftp", "ftps", "smb", "mms", "mmsh", "icecast", "whep",
@@ -83,15 +84,15 @@ pub fn redact(address: &str) -> Cow<'_, str> {
 /// Credentials that must not appear in output.
 #[derive(Clone, Default)]
 pub struct Secrets {
-    /// Complete addresses and their redacted form.
+    /// Pairs of a complete address and its redacted form.
     addresses: Vec<(String, String)>,
-    /// Credentials as given and percent-decoded; longest first.
+    /// Credentials, both as given and percent-decoded. The longest is first.
     secrets: Vec<Vec<u8>>,
 }
 
-/// Secrets with fewer bytes are hidden only as whole words. Inside words, short secrets would match too often.
+/// Secrets with fewer bytes are hidden only where they are whole words. As parts of words, short secrets would match too often.
 const ANYWHERE_BYTES_MIN: usize = 6;
-/// Secrets with fewer bytes are hidden in addresses only.
+/// Secrets with fewer bytes are not searched in other text. They are hidden only in addresses.
 const ALONE_BYTES_MIN: usize = 3;
 
 impl Secrets {
@@ -111,7 +112,8 @@ impl Secrets {
         secrets
     }
 
-    /// Collects the credentials in a command-line argument, if it contains an address. `NAME=VALUE` alone is not an address.
+    /// Collects the credentials in a command-line argument, if the argument contains an address. A text `NAME=VALUE` is not an
+    /// address by itself.
     pub fn of_argument(argument: &str) -> Self {
         if argument.contains('@') || scheme(argument).is_some() { Self::of(argument) } else { Self::default() }
     }
@@ -134,13 +136,13 @@ impl Secrets {
         self.secrets.dedup();
     }
 
-    /// Whether there are no credentials.
+    /// Whether this value contains no credentials.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.secrets.is_empty()
     }
 
-    /// Hides these credentials in `text`, also in percent-encoded form. If there are credentials, other addresses in `text` are
-    /// also redacted.
+    /// Hides these credentials in `text`, also where they are percent-encoded. Also redacts all addresses in `text`. Has no
+    /// effect if there are no credentials.
     pub fn scrub<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_empty() {
             return Cow::Borrowed(text);
@@ -162,7 +164,7 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Redacts every word that is an address.
+/// Redacts every word of the text that is an address.
 fn redact_words(text: &str) -> String {
     let is_between = |c: char| c.is_whitespace() || "`\"'<>()".contains(c);
     text.split_inclusive(is_between)
@@ -195,8 +197,8 @@ fn without(text: &str, secret: &[u8]) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// Returns the end of `secret` if the text contains `secret` at position `at`, otherwise `None`. Each byte may be percent-encoded or
-/// escaped by a backslash.
+/// If the text contains `secret` at position `at`, returns the position after it, otherwise `None`. Each byte may be percent-encoded
+/// or escaped by a backslash.
 fn match_at(text: &[u8], at: usize, secret: &[u8]) -> Option<usize> {
     let Some((&byte, rest)) = secret.split_first() else { return Some(at) };
     let text_here = text.get(at..)?;
@@ -214,7 +216,8 @@ fn hidden(address: &str) -> Vec<Range<usize>> {
     merged(credentials(address))
 }
 
-/// Ranges that may be credentials. They can overlap: an `@` may end a password or be part of a token.
+/// Returns the ranges of an address that may be credentials. Ranges can overlap, because an `@` may end a password or be part of
+/// a token.
 fn credentials(address: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     match scheme(address) {
@@ -271,7 +274,8 @@ fn scheme(address: &str) -> Option<(&'static str, usize)> {
 fn user_end(scheme: &str, rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())];
     if let Some((user, host)) = authority.rsplit_once('@') {
-        // Text that looks like an IP address is a host, so the text after the host is not part of a password.
+        // If the text after this `@` is an IP address, it is the host. So the `@` ends the password, and text after the host is
+        // not part of it.
         return if is_ip_address(host) || scheme == "file" { Some(user.len()) } else { rest.rfind('@') };
     }
     let may_be_user = match scheme {
@@ -294,7 +298,7 @@ fn is_ip_address(host: &str) -> bool {
     is_port(port) && host.parse::<std::net::Ipv4Addr>().is_ok()
 }
 
-/// Adds the values of credential keys, from `begin`.
+/// Adds the ranges of the values of credential keys, from position `begin` on.
 fn hide_values(address: &str, begin: usize, ranges: &mut Vec<Range<usize>>) {
     let (mut at, mut key_begin) = (begin, begin);
     while let Some(equals) = address[at..].find('=').map(|found| at + found) {
@@ -302,14 +306,14 @@ fn hide_values(address: &str, begin: usize, ranges: &mut Vec<Range<usize>>) {
         if is_secret_key(key_before(&address[..equals], key_begin)) {
             let end = value_end(address, at);
             ranges.extend((at < end).then_some(at..end));
-            // A hidden value is not part of the next key.
+            // The next key begins after the hidden value.
             (at, key_begin) = (end, end);
         }
     }
 }
 
-/// Adds everything after the host if only the percent-decoded text contains credential keys. Example: `%2F%3Fpassword%3D...` for a nested
-/// address.
+/// Adds everything after the host as one range if percent-decoding shows further credential keys. An example is `%2F%3Fpassword%3D...`,
+/// which is part of a nested address.
 fn hide_encoded_values(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let n_secrets = |text: &str| text.match_indices('=').filter(|(equals, _)| is_secret_key(key_before(&text[..*equals], 0))).count();
     let text = &address[tail..];
@@ -335,7 +339,7 @@ fn is_secret_key(key: &str) -> bool {
         || SECRET_WORDS.contains(&&*plain)
 }
 
-/// Returns the end of a value, which is at the next key. The value can contain `/`, `?` and `#`.
+/// Returns the end of a value, which is where the next key begins. The value itself can contain `/`, `?` and `#`.
 fn value_end(address: &str, begin: usize) -> usize {
     let value = &address[begin..];
     let is_end = |(at, c): &(usize, char)| {
@@ -352,7 +356,7 @@ fn value_end(address: &str, begin: usize) -> usize {
     value.char_indices().find(is_end).map_or(address.len(), |(at, _)| begin + at)
 }
 
-/// Adds query values that are neither numbers nor words, for any key, because they may be tokens.
+/// Adds the ranges of query values that are neither numbers nor words, whatever their key is, because they may be tokens.
 fn hide_odd_values(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let Some(mut begin) = address[tail..].find(['?', '#']).map(|found| tail + found + 1) else { return };
     for item in address[begin..].split(['&', ';', '?', '#']) {
@@ -374,7 +378,8 @@ fn is_harmless(value: &str) -> bool {
     }
 }
 
-/// Adds path segments that are tokens: the segment after a segment named like a token, and long segments of mixed letters and digits.
+/// Adds the ranges of path segments that may be credentials. These are the segment after one whose name is a credential key, long
+/// segments of mixed letters and digits, and pairs such as `user:password`.
 fn hide_segments(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let end = tail + address[tail..].find(['?', '#']).unwrap_or(address.len() - tail);
     let (mut begin, mut is_token) = (tail, false);
@@ -405,12 +410,12 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     merged
 }
 
-/// Percent-decodes. A `%` without two hexadecimal digits stays unchanged.
+/// Returns the percent-decoded bytes of a text. A `%` that two hexadecimal digits do not follow stays unchanged.
 pub fn percent_decoded(text: &str) -> Vec<u8> {
     percent_decode_str(text).collect()
 }
 
-/// Percent-encodes all characters except letters, digits and `-_.~`.
+/// Returns the text with all characters percent-encoded, except letters, digits and `-_.~`.
 pub fn percent_encoded(text: &str) -> String {
     const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
     utf8_percent_encode(text, &ENCODED).to_string()
@@ -500,7 +505,7 @@ mod tests {
         assert!(!format!("{secrets:?}").contains("s3cr"));
     }
 
-    /// Tests unencoded random passwords at every possible position of an address.
+    /// Tests random passwords that are not percent-encoded, at every position of an address where a password can be.
     #[test]
     fn random_passwords_are_never_shown() {
         let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x2545_f491_4f6c_dd1d_u64);

@@ -13,10 +13,11 @@ pub struct Similarity {
 }
 
 impl Similarity {
-    /// Estimates the transform from `points` to `targets` with the least sum of squared distances. Both have the same length.
+    /// Returns the transform from `points` to `targets` with the least sum of squared distances between the mapped points and the
+    /// targets.
     ///
-    /// Source: Umeyama, "Least-Squares Estimation of Transformation Parameters Between Two Point Patterns", 1991. `None` for fewer than two
-    /// points, for values that are not finite, and if all points or all targets coincide.
+    /// Source: Umeyama, "Least-Squares Estimation of Transformation Parameters Between Two Point Patterns", 1991. Returns `None` if there
+    /// are fewer than two points, if `targets` has another length, if a value is not finite, or if all points or all targets coincide.
     pub fn estimate(points: &[Point], targets: &[Point]) -> Option<Self> {
         if points.len() != targets.len() || points.len() < 2 {
             return None;
@@ -46,7 +47,7 @@ impl Similarity {
         (self.a * x - self.b * y + self.c, self.b * x + self.a * y + self.d)
     }
 
-    /// The inverse transform.
+    /// Returns the inverse transform.
     #[must_use]
     pub fn invert(&self) -> Self {
         let square = self.a * self.a + self.b * self.b;

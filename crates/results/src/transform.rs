@@ -6,7 +6,8 @@ use super::{Point, Rect};
 /// Maps points and rectangles from a source space to a target space: `target = source * scale + offset`, per axis. If axes are swapped, the
 /// target's x is computed from the source's y, and y from x.
 ///
-/// Name variables after their spaces, so that names cancel: `box_in_frame = frame_from_input.apply(box_in_input)`.
+/// Name variables after their spaces. Then the adjacent names of a correct expression agree:
+/// `box_in_frame = frame_from_input.apply(box_in_input)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transform {
     /// Scale of the target's x and y; negative for a mirrored axis.
@@ -30,7 +31,8 @@ impl Transform {
         let corner = self.apply_to_point(Point { x: rect.x, y: rect.y });
         let (width, height) = if self.swaps_axes { (rect.height, rect.width) } else { (rect.width, rect.height) };
         let (width, height) = (width * self.scale.0, height * self.scale.1);
-        // On a mirrored axis, the mapped first corner is the far corner, and the extent is negative. So begin at the other corner.
+        // On a mirrored axis, the corner with the smaller coordinate is mapped to the larger coordinate, and the extent is
+        // negative. So let the result begin at the other end of the extent.
         let first = |corner: f32, extent: f32, scale: f32| if scale < 0.0 { (corner + extent, -extent) } else { (corner, extent) };
         let ((x, width), (y, height)) = (first(corner.x, width, self.scale.0), first(corner.y, height, self.scale.1));
         Rect { x, y, width, height }
@@ -42,7 +44,7 @@ impl Transform {
         Point { x: x * self.scale.0 + self.offset.0, y: y * self.scale.1 + self.offset.1 }
     }
 
-    /// The inverse transform.
+    /// Returns the inverse transform.
     pub fn invert(&self) -> Transform {
         let scale = (1.0 / self.scale.0, 1.0 / self.scale.1);
         let offset = (-self.offset.0 * scale.0, -self.offset.1 * scale.1);
@@ -52,7 +54,8 @@ impl Transform {
         Transform { scale, offset, swaps_axes: false }
     }
 
-    /// Returns this transform, followed by a translation by `(x, y)` in the target space, for example from a region to its frame.
+    /// Returns the transform that applies this transform, and then a translation by `(x, y)` in the target space. The translation
+    /// can map a region to its frame, for example.
     pub fn then_move(&self, x: f32, y: f32) -> Transform {
         Transform { offset: (self.offset.0 + x, self.offset.1 + y), ..*self }
     }
@@ -74,7 +77,7 @@ mod tests {
 
     #[test]
     fn rotation_swaps_extents_and_is_invertible() {
-        // An input of 10x20 that shows a frame of 40x20, rotated clockwise.
+        // The input of 10x20 shows a frame of 40x20, rotated clockwise.
         let frame_from_input = Transform { scale: (2.0, -2.0), offset: (0.0, 20.0), swaps_axes: true };
         let in_input = Rect { x: 1.0, y: 3.0, width: 2.0, height: 5.0 };
         let in_frame = frame_from_input.apply(in_input);

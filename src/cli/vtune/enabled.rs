@@ -1,7 +1,7 @@
-//! With the feature `ittapi`: a layer that marks each step as an ITT task of its thread.
+//! A `tracing` layer that marks each step as an ITT task of its thread. Compiled only with the feature `ittapi`.
 //!
-//! The layer is active only while a profiler collects data. The profiler sets an environment variable to the path of its library; ITT reads
-//! the same variable. Without a profiler, the layer has no cost.
+//! The layer is active only while a profiler collects data. The profiler sets an environment variable to the path of its library, and the
+//! ITT API reads this variable to load the library. Without a profiler, the layer has no cost.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ use super::super::trace::Trace;
 /// Environment variable that a collecting profiler sets.
 const COLLECTOR: &str = if cfg!(target_pointer_width = "64") { "INTEL_LIBITTNOTIFY64" } else { "INTEL_LIBITTNOTIFY32" };
 
-/// Returns the layer; `None` without a profiler.
+/// Returns the layer; `None` if no profiler collects data.
 pub(in crate::cli) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>() -> Option<impl Layer<S>> {
     std::env::var_os(COLLECTOR).map(|_| Tasks.with_filter(filter_fn(Trace::wants)))
 }
@@ -59,7 +59,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Tasks {
     }
 }
 
-/// Name of a step.
+/// The name of the step, from the field `step` of a span; `None` if the span has no such field.
 struct StepName(Option<String>);
 
 impl Visit for StepName {

@@ -1,4 +1,4 @@
-//! Events of a source as lines of JSON: `assets/events.schema.json`.
+//! Formats events of a source as lines of JSON. `assets/events.schema.json` is the schema.
 
 use std::time::{Duration, SystemTime};
 

@@ -16,7 +16,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use crate::{Geometry, Grid, Keypoint, Point, Size};
 
-/// A geometry in a frame of this size. Its keys are flattened into the object of its attribute.
+/// A geometry in a frame of this size. Its keys become keys of the JSON object of its attribute.
 pub(super) struct Placed<'a> {
     pub(super) of: &'a Geometry,
     pub(super) size: Size,

@@ -1,4 +1,4 @@
-//! Records as lines of JSON: results that do not belong to one frame, such as the image of an object.
+//! Formats records as lines of JSON. A record is a result that does not belong to one frame, such as the image of an object.
 
 use std::time::SystemTime;
 
@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 
 use super::{SCHEMA_VERSION, rfc3339};
 
-/// Fields of a line in addition to the record's own keys.
+/// Values that a line contains in addition to the record's own keys.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordContext<'a> {
     /// Name of the stream.
     pub stream_id: Option<&'a str>,
     /// Source of the stream, without credentials.
     pub source: Option<&'a str>,
-    /// When the record was made.
+    /// The time at which the record was created.
     pub time: SystemTime,
-    /// Identifies the line in messages that may be delivered more than once.
+    /// ID of the line, by which a receiver recognizes a message that is delivered more than once.
     pub message_id: Option<&'a str>,
 }
 
@@ -33,12 +33,13 @@ struct Line<'a> {
     body: &'a Map<String, Value>,
 }
 
-/// One line of JSON without a line feed. `event` is the kind of the record. Keys of `body` that every line has are left out.
+/// Returns a record as one line of JSON without a line feed. `event` is the kind of the record. Keys of `body` that every line
+/// has anyway are left out.
 ///
 /// # Errors
-/// The signature comes from `serde_json`. No error occurs in practice, because every value has a JSON representation.
+/// Returns the errors of `serde_json`. No error occurs in practice, because every value has a JSON representation.
 pub fn record_line(event: &str, mut body: Map<String, Value>, context: &RecordContext) -> serde_json::Result<Vec<u8>> {
-    // A line must not have a key twice.
+    // Remove the keys that every line has, because a line must not have a key twice.
     body.retain(|key, _| !["event", "schema_version", "stream", "time", "message_id", "source"].contains(&&**key));
     let RecordContext { stream_id: stream, source, time, message_id } = *context;
     serde_json::to_vec(&Line { event, schema_version: SCHEMA_VERSION, stream, time: rfc3339(time), message_id, source, body: &body })
