@@ -7,7 +7,7 @@ use roiflow::stages::{Region, RunGuard, Stage, StageOptions};
 
 use crate::support::{Scratch, tiny};
 
-/// The description of a tiny model, with additional keys in `[input]`.
+/// Returns stage options for a tiny model. The options contain a description with these additional keys in `[input]`.
 fn options(scratch: &Scratch, model: &str, keys: &str) -> StageOptions {
     let text = std::fs::read_to_string(tiny(&format!("{model}.toml"))).unwrap();
     let description = Some(scratch.file("described.toml", text.replace("[input]", &format!("[input]\n{keys}"))));
@@ -28,7 +28,7 @@ fn frame() -> Frame {
 
 const BAR: Rect = Rect { x: 30.0, y: 24.0, width: 4.0, height: 16.0 };
 
-/// The label that the classifier reports for a region.
+/// Returns the label that the classifier reports for a region with this rectangle and these keypoints.
 fn label_of(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
     let (sender, receiver) = mpsc::channel();
     let region = Region { id: ObjectId::next(), rect, keypoints };

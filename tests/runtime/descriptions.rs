@@ -23,10 +23,10 @@ fn port(name: &str, shape: &[Option<usize>]) -> Port {
     Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
 }
 
-/// Names and shapes.
+/// A list of ports: the name and the shape of each.
 type Ports<'a> = &'a [(&'a str, &'a [usize])];
 
-/// Ports of a model with these names and shapes. An extent of 0 is dynamic.
+/// Returns the ports of a model with these names and shapes. An extent of 0 stands for a dynamic extent.
 fn ports(inputs: Ports<'_>, outputs: Ports<'_>) -> ModelInfo {
     let all = |list: Ports<'_>| {
         let shape = |shape: &[usize]| shape.iter().map(|&extent| (extent > 0).then_some(extent)).collect::<Vec<_>>();
@@ -39,7 +39,7 @@ fn with_metadata(info: ModelInfo, entries: &[(&str, &str)]) -> ModelInfo {
     ModelInfo { metadata: entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(), ..info }
 }
 
-/// Options for a model file that does not exist.
+/// Returns stage options for a model file that does not exist.
 fn options() -> StageOptions {
     StageOptions { model: "/no/such/model.onnx".into(), ..StageOptions::default() }
 }
@@ -59,7 +59,7 @@ fn decoder(spec: &ModelSpec) -> &str {
     &spec.heads[0].decoder_name
 }
 
-/// The score threshold and the IoU threshold of a model.
+/// Returns the score threshold and the IoU threshold in the specification of a model.
 fn thresholds(spec: &ModelSpec) -> (f32, f32) {
     let decoder = &spec.heads[0].decoder;
     let iou = decoder.summary().strip_prefix("iou-threshold ").map_or(f32::NAN, |iou| iou.parse().unwrap());
@@ -70,7 +70,7 @@ fn labels(spec: &ModelSpec) -> Vec<String> {
     (0..spec.labels.len() as u32).map(|class_id| spec.labels.get(class_id).unwrap().to_string()).collect()
 }
 
-/// The content of a description, without its source.
+/// Returns the content of a description as text, without the source of the description.
 fn content(spec: &ModelSpec) -> String {
     let ModelSpec { name, task, heads, preprocess, crop, input_size, input_shape, labels, .. } = spec;
     format!("{name} {task:?} {heads:?} {preprocess:?} {crop:?} {input_size} {input_shape} {labels:?}")
@@ -182,7 +182,8 @@ fn file_next_to_the_model_precedes_known_models() {
     assert!(error.contains("both `description` and `model-proc`"), "{error}");
 }
 
-/// Metadata that Ultralytics wrote. `tests/golden/descriptions/make.py` contains the versions.
+/// The ports and the metadata in the test cases are from files that Ultralytics wrote. `tests/golden/descriptions/make.py` lists the
+/// versions of Ultralytics.
 #[test]
 fn ultralytics_export_needs_no_description() {
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
@@ -465,13 +466,14 @@ fn given_decoder_adds_the_preprocessing_of_its_family() {
     let outputs: [(&str, &[usize]); 2] = [("boxes", &[1, 16800, 4]), ("scores", &[1, 16800, 2])];
     let paddle = with_metadata(ports(&[("image", &[1, 3, 640, 640])], &outputs), &[("character", "figure\ntable")]);
     assert!(Description::draft(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
-    // Several ways of preprocessing are possible, so this value is missing.
+    // The preprocessing of this model could be one of several kinds, so the draft leaves the value open.
     let (begun, open) =
         Description::draft_with_decoder("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])])).unwrap();
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);
 }
 
-/// No known decoder uses both outputs. `yolov5` would ignore one of them.
+/// Each of these models has two outputs. No known decoder uses both of them. The decoder `yolov5` would ignore one of them, so it must not
+/// be chosen.
 #[test]
 fn decoder_that_ignores_outputs_is_not_chosen() {
     let image: Ports<'_> = &[("input", &[1, 3, 128, 128])];

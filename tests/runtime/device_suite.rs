@@ -52,26 +52,26 @@ struct UnderTest {
 }
 
 impl UnderTest {
-    /// `double` with these options.
+    /// Compiles the model `double` with these options.
     fn with(&self, config: &Config) -> CompiledModel {
         let (core, name, model) = (self.source)();
         core.compile_model(&model, name, config).unwrap()
     }
 
-    /// The model `sum` with its total as a variable, which each request keeps from run to run.
+    /// Compiles the model `sum`. Its total is a variable, whose value each request keeps from run to run.
     fn summing(&self) -> CompiledModel {
         let (core, name, model) = (self.sum)();
         core.compile_model(&model.make_stateful([("total_in", "total_out")]).unwrap(), name, &Config::default()).unwrap()
     }
 
-    /// The model `double` with this input shape and these axes.
+    /// Compiles the model `double` after a reshape to this input shape with these axes.
     fn reshaped(&self, shape: impl Into<PartialShape>, axes: &str) -> Result<CompiledModel> {
         let (core, name, model) = (self.source)();
         let model = model.reshape([("x", shape.into())])?.with_axes("x", axes.parse()?)?;
         core.compile_model(&model, name, &Config::default())
     }
 
-    /// `double` with an unbounded batch size, with a bounded batch size, and with both axes dynamic.
+    /// Compiles the model `double` three times: with an unbounded batch size, with a bounded batch size, and with both axes dynamic.
     fn open_models(&self) -> [CompiledModel; 3] {
         let bounded = self.reshaped([Dim::from(1..=12), 4.into()], "N?").unwrap();
         [(self.double)(), bounded, self.reshaped([Dim::Dynamic; 2], "N?").unwrap()]
@@ -176,7 +176,7 @@ fn on_an_engine(script: Script) -> Script {
     Script { engine: Some(Arc::new(Pool::new("engine", 2).unwrap())), ..script }
 }
 
-/// A model `x` [n_rows, 4] -> `y` [n_rows, 4] on the device NULL. If `n_rows` is 0, the batch size is dynamic.
+/// Compiles a model `x` [n_rows, 4] -> `y` [n_rows, 4] for the device NULL. If `n_rows` is 0, the batch size is dynamic.
 fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledModel> {
     let mut core = Core::new();
     core.register(Arc::new(NullDevice::new(Arc::new(script))));
@@ -184,7 +184,7 @@ fn null_with(script: Script, n_rows: usize, config: &Config) -> Result<CompiledM
     core.compile_model(&Model::from_ports(info), "NULL", config)
 }
 
-/// A batch with `n_rows` items of four different numbers. `first` makes different batches distinguishable.
+/// Returns a batch with `n_rows` items of four different numbers. The numbers depend on `first`, so a test can distinguish two batches.
 fn batch(first: usize, n_rows: usize) -> Tensor {
     Tensor::from_slice([n_rows, 4], &numbers(first, n_rows)).unwrap()
 }
@@ -514,7 +514,7 @@ fn a_model_is_compiled_for_the_shapes_that_the_caller_says(device: &UnderTest) {
     assert_eq!(kind(model.with_axes("y", "N?".parse().unwrap())), Some(ErrorKind::NotFound));
 }
 
-/// A filler for an input with this number of batch items. Writes consecutive numbers.
+/// A filler for an input with this number of batch items. The filler writes consecutive numbers.
 struct Rows(usize);
 
 impl FillInput for Rows {
@@ -528,7 +528,7 @@ impl FillInput for Rows {
     }
 }
 
-/// The filler writes to memory of the device. A region of that memory is then set as another input tensor.
+/// The filler writes to memory of the device. Then the test sets a region of that memory as the input tensor.
 fn part_of_a_filled_input_is_a_tensor_of_its_own(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.set_input((), Rows(3)).unwrap();
@@ -571,8 +571,8 @@ fn one_request_writes_into_the_input_of_the_next(device: &UnderTest) {
     }
 }
 
-/// Iteration: the output is fed back ten times, once with output tensors of the user and once with the request's own tensors. A run never
-/// writes to a tensor that it reads. The tests in `request::cascade` cover tensors that grow.
+/// The output of each run is the input of the next run, ten times: once with output tensors of the user and once with the request's own
+/// tensors. A run never writes to a tensor that it reads. The tests in `request::cascade` cover tensors that grow.
 fn the_output_is_fed_back(device: &UnderTest) {
     for is_own in [false, true] {
         let request = (device.double)().create_infer_request().unwrap();

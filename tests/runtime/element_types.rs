@@ -10,7 +10,7 @@ use crate::support::{is_here, tiny};
 
 const DEVICES: [&str; 4] = ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"];
 
-/// `AUTO` with this order of devices.
+/// Returns a core whose device `AUTO` has this order of devices.
 fn auto(order: &str) -> Core {
     let mut core = devices::core().clone();
     core.register(Arc::new(AutoDevice::with_order(devices::core().clone(), order)));
@@ -39,7 +39,7 @@ fn a_bf16_model_is_read_and_each_device_decides() {
     }
 }
 
-/// OpenVINO computes integers in 32 bits.
+/// OpenVINO computes integers in 32 bits, so a run with larger values must fail.
 #[test]
 fn integers_beyond_32_bits_are_exact_or_refused() {
     let core = devices::core();
@@ -50,7 +50,7 @@ fn integers_beyond_32_bits_are_exact_or_refused() {
         let request = core.compile_model(&model, device, &Config::default()).unwrap().create_infer_request().unwrap();
         let run = |input: &Tensor| request.infer(input).map(|()| request.results().unwrap().view::<i64>(()).unwrap().to_vec());
         assert_eq!(run(&tensor(small)).unwrap(), small.map(|value| value + 1), "{device}");
-        // This tensor is a region with gaps, which is tested in addition.
+        // This test also covers a region of a larger tensor.
         let wide = Tensor::from_slice([1, 8], &[9, 5, 6, 1 << 40, 7, 9, 9, 9_i64]).unwrap().roi(&[0, 1], &[1, 5]).unwrap();
         for input in [tensor(large), wide] {
             match run(&input) {
@@ -84,12 +84,12 @@ fn auto_skips_a_device_that_would_change_results_and_says_why() {
     let error = auto("OPENVINO.CPU,CPPU").compile_model(&model, "AUTO", &Config::default()).map(|compiled| compiled.device().to_owned());
     let error = error.unwrap_err().to_string();
     assert!(error.contains("OPENVINO.CPU") && error.contains(&reason) && error.contains("set it as the device"), "{error}");
-    // A device that the user names explicitly is used.
+    // If the list of devices has only this device, `AUTO` uses it.
     let compiled = auto("OPENVINO.CPU").compile_model(&model, "AUTO", &Config::default()).unwrap();
     assert_eq!(compiled.device(), "OPENVINO.CPU");
 }
 
-/// The result depends only on the element types, so this test uses ports without a model.
+/// Whether OpenVINO computes exactly depends only on the element types, so this test uses ports without a model.
 #[test]
 fn the_types_that_openvino_narrows_are_known() {
     if !is_here("OPENVINO.CPU") {

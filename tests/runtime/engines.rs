@@ -21,7 +21,7 @@ fn resident_kib() -> usize {
     resident_bytes().unwrap_or(0) / 1024
 }
 
-/// A device family with only the library at this path.
+/// Returns a device family that has only the library at this path.
 fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
     match device {
         // SAFETY: the libraries are these engines, files that are not libraries, and libm. The initializers of these libraries have no
@@ -32,14 +32,14 @@ fn family_at(device: &str, path: &Path) -> Arc<dyn DeviceFamily> {
     }
 }
 
-/// The library of a device in the current process.
+/// Returns the path of the device's library in the current process.
 fn library_of(device: &str) -> Option<PathBuf> {
     let devices = is_here(device).then(|| devices::core().devices())?;
     let (_, info) = devices.into_iter().find(|(name, _)| name == device)?;
     info.properties.into_iter().find(|(key, _)| *key == "library").map(|(_, path)| PathBuf::from(path))
 }
 
-/// A core with the built-in engine and these families.
+/// Returns a core with the built-in engine and these families.
 fn core_of(families: impl IntoIterator<Item = Arc<dyn DeviceFamily>>) -> Core {
     let mut core = Core::new();
     core.register(Arc::new(CpuDevice));
@@ -421,7 +421,7 @@ fn reshaped_model_accepts_only_the_new_shapes() {
             assert_eq!(request.infer(row([1.0; 4])).unwrap_err().kind(), ErrorKind::Tensor, "{device}");
         }
     }
-    // The file of this model fixes the extents.
+    // The file of this model has fixed extents, so `reshape` must change them.
     let identity = core.read_model(tiny("identity.onnx")).unwrap().reshape([("x", PartialShape::from([2, 4]))]).unwrap();
     for device in ENGINES.into_iter().filter(|device| is_here(device)) {
         let compiled = core.compile_model(&identity, device, &Config::default()).unwrap();

@@ -11,7 +11,7 @@ fn numbers<const N: usize>(value: &Value) -> [usize; N] {
     std::array::from_fn(|idx| value[idx].as_u64().unwrap() as usize)
 }
 
-/// The input tensor that preprocessing writes for a region of the case's image.
+/// Returns the input tensor that preprocessing writes for a region of the case's image.
 fn filled(case: &Value, data: &[u8], element: ElementType, rounding: Rounding, scratch: &mut Scratch) -> Tensor {
     let format = PixelFormat::from_name(case["format"].as_str().unwrap()).unwrap();
     let [[width, height], [input_width, input_height]] = [numbers(&case["size"]), numbers(&case["input"])];
@@ -40,7 +40,7 @@ fn downscaling_matches_pillow_and_torchvision() {
             let [start, n_bytes] = numbers(&case[name]);
             &data[start..][..n_bytes]
         };
-        // For 8-bit images the results must be equal.
+        // For 8-bit images, the results must equal those of Pillow.
         let whole = filled(case, &data, ElementType::U8, Rounding::U8, &mut scratch).view::<u8>().unwrap().to_vec();
         if whole != expected("pillow_u8") {
             let n_differ = whole.iter().zip(expected("pillow_u8")).filter(|(got, expected)| got != expected).count();

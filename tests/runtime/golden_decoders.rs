@@ -48,7 +48,7 @@ fn suppression_matches_opencv() {
             let mut expected: Vec<(u32, f32)> =
                 array(&case["kept"][name]).iter().map(|kept| (number(&kept[0]) as u32, number(&kept[1]))).collect();
             expected.sort_by(|one, other| other.1.total_cmp(&one.1));
-            // The package applies the score threshold first.
+            // The package applies the score threshold before NMS, so the test does the same.
             let mut found: Vec<RawDetection> = boxes.iter().copied().filter(|found| found.score > score_min).collect();
             let n_kept = nms::suppress(&mut found, &options);
             let found: Vec<(u32, f32)> = found[..n_kept].iter().map(|kept| (kept.row, kept.score)).collect();
@@ -151,7 +151,7 @@ fn cases(path: &Path) -> Vec<Value> {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Name, shape and values of a stored tensor.
+/// Returns the name, the shape and the values of a stored tensor.
 fn tensor(stored: &Value) -> (&str, Vec<usize>, Vec<f32>) {
     let shape: Vec<usize> = array(&stored["shape"]).iter().map(|extent| number(extent) as usize).collect();
     let mut data = vec![number(&stored["fill"]); shape.iter().product()];

@@ -11,7 +11,7 @@ use roiflow::vision::Scratch;
 
 use crate::support::tiny;
 
-/// A gray pattern that contains a red box.
+/// Returns an image of a gray pattern with a red box in it.
 fn pattern(size: Size) -> Frame {
     let pixel = |x: u32, y: u32| {
         let is_red = (20..53).contains(&x) && (10..41).contains(&y);

@@ -12,7 +12,7 @@ use roiflow::vision::{InputLayout, Preprocess};
 use crate::request::{compile_ports, read, write};
 use crate::support::values;
 
-/// A model that returns its input: `image` [?, 3, 4, 4] -> `same` [?, 48].
+/// Compiles a model that returns its input: `image` [?, 3, 4, 4] -> `same` [?, 48].
 fn mirror(batch: Dim) -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (n_rows, same) = (io.input(0).layout().shape()[0], read(io.input(0)));
@@ -24,7 +24,7 @@ fn mirror(batch: Dim) -> CompiledModel {
     compile_ports(Arc::new(script), vec![input], vec![output])
 }
 
-/// A frame in which the pixel at (x, y) is `[10 x, 10 y, 0]`.
+/// Returns a frame in which the pixel at (x, y) is `[10 x, 10 y, 0]`.
 fn ramp(width: u32, height: u32) -> Frame {
     let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [10 * x as u8, 10 * y as u8, 0]));
     Frame::from_packed(PixelFormat::Rgb, Size::new(width, height), &pixels.collect::<Vec<u8>>()).unwrap()
@@ -45,7 +45,7 @@ fn region_is_read_from_frame_memory_when_the_run_starts() {
     assert_eq!(same(&request), planes);
 }
 
-/// The box is a region of the input tensor of another model.
+/// The image is a region of the input tensor of another model.
 #[test]
 fn tensor_region_of_another_model_is_an_image() {
     let request = mirror(1.into()).create_infer_request().unwrap();

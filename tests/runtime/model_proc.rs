@@ -19,7 +19,7 @@ fn info(outputs: &[(&str, &[usize])]) -> ModelInfo {
     ModelInfo { inputs: vec![port("data", &[1, 3, 64, 96])], outputs, metadata: BTreeMap::new() }
 }
 
-/// The spec of a model that has this model-proc file and a labels file in the same folder.
+/// Returns the specification of a model that has this model-proc file and a labels file in the same folder.
 fn read(text: &str, info: &ModelInfo) -> Result<ModelSpec, String> {
     let scratch = Scratch::new("model-proc");
     scratch.file("two.txt", "one\ntwo\n");

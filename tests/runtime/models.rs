@@ -10,7 +10,8 @@ use roiflow::tensor::{Element, ElementType, Tensor};
 use crate::request::drop::check_that_tensors_outlive;
 use crate::support::{compile, real, tiny};
 
-/// The input tensors of the request are in the engine's own memory.
+/// The tensors of the request are in memory of the engine. This memory must stay valid after the request, the model and the core are
+/// dropped.
 #[test]
 fn tensors_of_the_embedded_engine_outlive_request_model_and_core() {
     let compiled = {

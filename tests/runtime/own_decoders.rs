@@ -10,7 +10,7 @@ use roiflow::vision::decode::{BoxDecoder, BoxScheme, Decoder, DecoderRegistry, O
 
 use crate::support::{Scratch, receive, tiny};
 
-/// A black image with a red square in the center.
+/// Returns a black image with a red square in the center.
 fn red_square() -> Frame {
     let pixels: Vec<u8> = (0..64 * 64)
         .flat_map(|n| if (16..48).contains(&(n / 64)) && (16..48).contains(&(n % 64)) { [255, 0, 0] } else { [0; 3] })
@@ -33,7 +33,7 @@ fn refusal(scratch: &Scratch, model: &str, output: &str) -> String {
     error.to_string()
 }
 
-/// The classifications of a red image by the tiny color model.
+/// Returns the classifications of a red image by the tiny color model.
 fn classified(scratch: &Scratch, output: &str) -> Vec<(String, Outcome)> {
     let red = Frame::from_packed(PixelFormat::Rgb, Size::new(8, 8), &[255, 0, 0].repeat(64)).unwrap();
     let classifier = Stage::classifier(&options(scratch, "color.onnx", output)).unwrap();

@@ -162,8 +162,9 @@ fn engines_tell_what_the_nodes_of_a_real_model_did() {
     }
 }
 
-/// The names of the nodes of an ONNX file except constants, read from its bytes. In `ModelProto`, field 7 is the graph. In the graph, field
-/// 1 is a node. In a node, field 3 is its name and field 4 its operator. A node without a name gets a name from its operator and number.
+/// Returns the names of all nodes of an ONNX file except constants. The function parses the bytes of the file: in `ModelProto`, field 7 is
+/// the graph; in the graph, field 1 is a node; in a node, field 3 is its name and field 4 its operator. A node without a name gets a name
+/// from its operator and number.
 fn node_names(proto: &[u8]) -> Vec<String> {
     let text = |node: &[u8], wanted| {
         fields(node).into_iter().find(|(field, _)| *field == wanted).map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned())
@@ -178,7 +179,7 @@ fn node_names(proto: &[u8]) -> Vec<String> {
     named.filter(|(_, operator)| operator != "Constant").map(|(name, _)| name).collect()
 }
 
-/// The length-delimited fields of a protocol buffer message.
+/// Returns the number and the content of each length-delimited field of a protocol buffer message.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let mut value = 0;

@@ -11,7 +11,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// `n_cases` copies of the file. In each copy, bytes are changed, repeated or removed.
+/// Returns `n_cases` copies of the file. In each copy, some bytes are changed, repeated or removed.
 fn mutants(file: &[u8], n_cases: usize) -> impl Iterator<Item = Vec<u8>> {
     let seed = seed().to_le_bytes();
     let mut source = Source::new(&[]);

@@ -26,7 +26,7 @@ fn context() -> RemoteContext {
     devices::core().create_context("CPU", &ContextParams::SharedMemory).unwrap()
 }
 
-/// A tensor in memory that only this process can write.
+/// Returns a tensor in memory that only this process can write.
 fn shared(rows: usize, value: f32) -> Tensor {
     let tensor = context().create_tensor(ElementType::F32, [rows, 4]).unwrap();
     tensor.view_mut::<f32>().unwrap().fill(value);
@@ -39,14 +39,14 @@ fn mapped(shared: SharedTensor) -> Tensor {
     unsafe { shared.map() }.unwrap()
 }
 
-/// A tensor in memory that both processes can write.
+/// Returns a tensor in memory that both processes can write.
 fn common(rows: usize, value: f32) -> Tensor {
     let tensor = mapped(SharedTensor::new(ElementType::F32, [rows, 4]).unwrap());
     tensor.view_mut::<f32>().unwrap().fill(value);
     tensor
 }
 
-/// A request for `y = 2 x` on the device NULL, for any number of rows.
+/// Returns a request on the device NULL for any number of rows. The script must compute `y = 2 x`.
 fn doubling(script: Script) -> InferRequest {
     let model = compile_ports(Arc::new(script), vec![port("x", &[0, 4])], vec![port("y", &[0, 4])]);
     model.create_infer_request().unwrap()
@@ -399,7 +399,7 @@ fn a_peer_that_does_not_seal_its_memory_is_refused() {
     peer.finish();
 }
 
-/// Invalid messages. The process at the other end of the socket may be any program.
+/// The test sends invalid messages, because the process at the other end of the socket may be any program.
 #[test]
 fn messages_that_are_no_tensor_are_refused() {
     let tensor = shared(1, 0.0).export().unwrap();
@@ -436,8 +436,8 @@ fn n_open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Change in the number of open files that `action` causes. Uses the smallest change of 100 calls, because other tests open files
-/// concurrently.
+/// Returns the change in the number of open files that `action` causes. Because other tests open files concurrently, the function calls
+/// `action` 100 times and returns the smallest change.
 fn open_files(action: impl Fn()) -> isize {
     let change = || {
         let before = n_open_files();

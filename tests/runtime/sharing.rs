@@ -44,7 +44,7 @@ fn gray_image(value: u8) -> Frame {
     Frame::from_packed(PixelFormat::Rgb, Size::new(64, 64), &[value; 64 * 64 * 3]).unwrap()
 }
 
-/// A script that reports one box per batch item. The confidence of the box is the mean of the image.
+/// Returns a script that reports one box per batch item. The confidence of the box is the mean of the image.
 fn means() -> Script {
     Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
@@ -56,7 +56,8 @@ fn means() -> Script {
     })
 }
 
-/// A script that waits at the gate. After the gate, the script reports a class for each batch item: the first value of the item.
+/// Returns a script that first waits at the gate, if there is one. It then reports a class for each batch item: the first value of the
+/// item.
 fn echoes(gate: Option<Arc<Gate>>) -> Script {
     let script = Script::computing(|io, _| {
         let (n_rows, values) = (io.input(0).layout().shape()[0], io.input(0).dense::<f32>()?);
@@ -78,7 +79,7 @@ fn label(result: &Classification) -> &str {
     }
 }
 
-/// A frame that consists of four by four images, each of one color, and the positions of these images.
+/// Returns a frame that consists of four by four images, each of one color, and the positions of these images.
 fn mosaic() -> (Frame, Vec<(ObjectId, PixelRect)>) {
     let size = Size::new(64, 64);
     let bytes: Vec<u8> = (0..64 * 64).flat_map(|at| [(at / 64 / 16 * 4 + at % 64 / 16) as u8; 3]).collect();
@@ -339,7 +340,7 @@ fn conflicting_options_of_a_shared_name_are_an_error() {
     Stage::classifier(&named(device.options("color.onnx"))).unwrap();
 }
 
-/// One detector per stream, all on a single request. The request waits at a gate with a frame of the first stream.
+/// Returns one detector per stream. All detectors use the same request, which waits at the returned gate with a frame of the first stream.
 fn held(name: &str, n_streams: usize, change: impl Fn(StageOptions) -> StageOptions) -> (Arc<Gate>, Vec<Stage>, mpsc::Receiver<Found>) {
     let gate = Gate::closed();
     let device = Scripted::register(name, Script { gate: Some(gate.clone()), ..means() });

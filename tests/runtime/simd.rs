@@ -25,7 +25,7 @@ impl Guarded {
         let inner_bytes = n_bytes.next_multiple_of(PAGE_BYTES);
         let mapping_bytes = inner_bytes + 2 * PAGE_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the system chooses the address of the new mapping, so the mapping does not replace another one.
+        // SAFETY: the length is not 0. The system chooses the address of the new mapping, so it does not replace another mapping.
         let mapping = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapping_bytes, protection, MapFlags::PRIVATE) };
         let mapping = NonNull::new(mapping.expect("there is memory").cast::<u8>()).expect("a mapping is not at 0");
         for page in [0, mapping_bytes - PAGE_BYTES] {
@@ -46,14 +46,14 @@ impl Drop for Guarded {
 
 // SAFETY: the memory belongs to this value, and any thread may access and unmap it.
 unsafe impl Send for Guarded {}
-// SAFETY: a shared reference gives no access to the bytes; leases order all accesses.
+// SAFETY: through a shared reference, only the address of the bytes is available. Leases order all accesses to the bytes.
 unsafe impl Sync for Guarded {}
 
 // SAFETY: the bytes are inside the mapping, whose pages the system fills with zeros. The mapping does not move, exists until the drop, and
 // is accessed only through leases.
 unsafe impl ForeignMemory for Guarded {
     fn as_ptr(&self) -> NonNull<u8> {
-        // SAFETY: the offset is inside the mapping.
+        // SAFETY: the offset is less than the length of the mapping, so the address is inside the mapping.
         unsafe { self.mapping.add(self.offset_bytes) }
     }
 
@@ -89,7 +89,7 @@ struct Case {
 
 impl Case {
     fn random(random: &mut Random, case_idx: usize) -> Self {
-        // Wide enough for several column blocks; sometimes with samples far apart.
+        // Some widths are large enough for several column blocks. In some cases, the samples of a row are far apart.
         let widths = [1, 7, 40, 90, 300, 2000];
         let size = Size::new(random.range(1, widths[case_idx % widths.len()]), random.range(1, 12));
         let (x, y) = (random.range(0, size.width / 2), random.range(0, size.height / 2));
@@ -134,7 +134,7 @@ impl Case {
         Frame::from_planes(self.format, self.size, &planes, self.colorimetry).unwrap().region(self.region).unwrap()
     }
 
-    /// The second of three batch items. The item is contiguous or a region of a larger tensor.
+    /// Returns the second of three batch items. The item is contiguous or a region of a larger tensor.
     fn inputs(&self, random: &mut Random) -> Tensor {
         let (channels, height, width) = (self.preprocess.color.n_channels(), self.input.height as usize, self.input.width as usize);
         let shape = match self.preprocess.layout {
@@ -193,7 +193,7 @@ fn extreme_mean_and_scale_give_the_same_bits() {
     }
 }
 
-/// Alignment to keypoints that are inside, at the edge of, and outside the frame.
+/// The test aligns regions to keypoints that are inside, at the edge of, and outside the frame.
 #[test]
 fn alignment_gives_the_same_bits() {
     let (mut random, seed) = Random::seeded();
@@ -218,7 +218,7 @@ fn alignment_gives_the_same_bits() {
     }
 }
 
-/// Image tensors with random strides.
+/// The inputs are image tensors with random strides.
 #[test]
 fn image_tensors_give_the_same_bits() {
     let (mut random, seed) = Random::seeded();

@@ -17,13 +17,13 @@ fn read(path: impl AsRef<Path>) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// A field of a protocol buffer message: a nested message or text.
+/// Encodes a field of a protocol buffer message. Its content is a nested message or text.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let key = u8::try_from(content.len()).unwrap();
     [&[number << 3 | 2, key], content].concat()
 }
 
-/// The model `double.onnx` with an additional tensor whose values are in an external file.
+/// Returns the model `double.onnx` with an additional tensor whose values are in an external file.
 fn with_external_data() -> Vec<u8> {
     let location = [field(1, b"location"), field(2, b"w.bin")].concat();
     // The tensor has type f32 and its data location is an external file.
@@ -31,7 +31,7 @@ fn with_external_data() -> Vec<u8> {
     [read(tiny("double.onnx")), field(7, &field(5, &tensor))].concat()
 }
 
-/// `y = x * weights` for `x` [1, 4], as an OpenVINO IR.
+/// Returns the model `y = x * weights` for `x` [1, 4] as an OpenVINO IR.
 fn ir() -> String {
     let port = |id| format!("<port id='{id}' precision='FP32'><dim>1</dim><dim>4</dim></port>");
     let layer = |id: usize, kind: &str, data: &str, n_inputs: usize, n_outputs: usize| {
@@ -95,7 +95,7 @@ fn bytes_that_refer_to_other_files_are_refused_by_each_engine() {
     }
 }
 
-/// A core that has only this engine.
+/// Returns a core that has only this engine.
 fn family(engine: &str) -> Core {
     let mut core = Core::new();
     match engine {

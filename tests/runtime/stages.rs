@@ -23,7 +23,7 @@ fn detector(model: &str) -> Stage {
     Stage::detector(&options(model)).unwrap()
 }
 
-/// An image with a rectangle of another color. The rows of the image have padding, and all planes are in one block of memory.
+/// Returns an image with a rectangle of another color. The rows of the image have padding, and all planes are in one block of memory.
 fn paint(format: PixelFormat, size: Size, background: [u8; 3], rect: PixelRect, color: [u8; 3]) -> (Arc<Memory>, Frame) {
     let sample_bytes = format.element().size();
     let row_bytes = |plane_idx: usize| (format.plane_shape(plane_idx, size).iter().skip(1).product::<usize>() + 5) * sample_bytes;
@@ -90,7 +90,8 @@ fn yuv([r, g, b]: [u8; 3]) -> (u8, u8, u8) {
     ((16.0 + 219.0 * luma).round() as u8, (128.0 + 224.0 * u).round() as u8, (128.0 + 224.0 * v).round() as u8)
 }
 
-/// The expected box. With subsampled chroma, a color extends to the edges of its chroma samples.
+/// Returns the expected box of a rectangle with its own color. If the chroma planes are subsampled, the color extends to the edges of the
+/// chroma samples.
 fn expected_rect(format: PixelFormat, rect: PixelRect) -> Option<Rect> {
     let (x_end, y_end) = (rect.x + rect.width, rect.y + rect.height);
     match format {

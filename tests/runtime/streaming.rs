@@ -11,7 +11,7 @@ use crate::support::{fetched, is_here};
 const CHUNK: usize = 512;
 const CONTEXT: usize = 64;
 
-/// Speech probability of each chunk. A chunk starts with the last samples of the previous chunk.
+/// Returns the speech probability of each chunk of samples. A chunk starts with the last samples of the previous chunk.
 fn probabilities(request: &InferRequest, samples: &[f32]) -> Vec<f32> {
     let mut chunk = vec![0.0; CONTEXT + CHUNK];
     let probability = |new: &[f32]| {

@@ -15,17 +15,18 @@ use roiflow::tensor::Tensor;
 mod models;
 pub use models::real;
 
-/// Path of a model made for these tests.
+/// Returns the path of a model made for these tests.
 pub fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny").join(name)
 }
 
-/// Path of a description of a known model.
+/// Returns the path of the description of a known model.
 pub fn description(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/models").join(name)
 }
 
-/// The path of an engine that `scripts/fetch-engines` downloads. If the engine is missing, the tests that need it print a message and pass.
+/// Returns the path of an engine that `scripts/fetch-engines` downloads. If the engine is missing, returns `None`; the tests that need the
+/// engine then print a message and pass.
 pub fn fetched(path: &str) -> Option<PathBuf> {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/fetch-engines");
@@ -87,12 +88,12 @@ pub fn is_here(device: &str) -> bool {
     false
 }
 
-/// A tensor of one row with these values.
+/// Returns a tensor of one row with these values.
 pub fn row(values: [f32; 4]) -> Tensor {
     Tensor::from_slice([1, 4], &values).unwrap()
 }
 
-/// The values of a tensor in row-major order.
+/// Returns the values of a tensor in row-major order.
 pub fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.view::<f32>().unwrap().to_vec()
 }
@@ -160,7 +161,7 @@ impl Random {
         self.0
     }
 
-    /// A random number in `low..=high`.
+    /// Returns a random number in `low..=high`.
     pub fn range(&mut self, low: u32, high: u32) -> u32 {
         low + (self.next() >> 16) as u32 % (high - low + 1)
     }
@@ -170,7 +171,7 @@ impl Random {
     }
 }
 
-/// Resident memory of this process; `None` if the system does not report it.
+/// Returns the size of the resident memory of this process, or `None` if the system does not report it.
 pub fn resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;

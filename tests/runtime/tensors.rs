@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use roiflow::tensor::{Element, ElementType, ErrorKind, Layout, Memory, Shape, Tensor, bf16, f16};
 
-/// A tensor over memory of the caller.
+/// Returns a tensor over memory of the caller.
 fn over(memory: &Arc<Memory>, shape: &[usize], stride_bytes: &[usize]) -> Tensor {
     Tensor::part_of(memory.clone(), Layout::strided(ElementType::F32, shape, stride_bytes).unwrap(), 0).unwrap()
 }
 
-/// A tensor with consecutive numbers from 0.
+/// Returns a tensor with consecutive numbers from 0.
 fn counted(shape: &[usize]) -> Tensor {
     let n_elements: usize = shape.iter().product();
     Tensor::from_slice(shape, &(0..n_elements as i32).collect::<Vec<_>>()).unwrap()

@@ -7,7 +7,8 @@ use super::{UnderTest, batch, doubled, numbers};
 use crate::request::{kind, port};
 use crate::support::{row, values};
 
-/// `n` slices of four numbers. The slices are not adjacent in memory: each is a region of a tensor with `n` times 3 rows and 7 columns.
+/// Returns `n` slices of four numbers, and the tensor of which the slices are regions. The slices are not adjacent in memory: the tensor
+/// has `n` times 3 rows and 7 columns.
 fn slices(n: usize) -> (Tensor, Vec<Tensor>) {
     let big = Tensor::from_slice([3 * n, 7], &vec![-1.0_f32; 21 * n]).unwrap();
     let slices = (0..n).map(|idx| big.roi(&[3 * idx + 1, 2], &[3 * idx + 2, 6]).unwrap()).collect();

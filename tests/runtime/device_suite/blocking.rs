@@ -8,7 +8,7 @@ use roiflow::runtime::{AsyncInferQueue, InferRequest};
 
 use super::*;
 
-/// Configurations that run callbacks and steps on one thread, or on the threads of the CPU pool.
+/// Returns configurations that run callbacks and steps on one thread, and configurations that run them on the threads of the CPU pool.
 fn configs() -> [Config; 4] {
     [
         Config::default(),
@@ -18,7 +18,7 @@ fn configs() -> [Config; 4] {
     ]
 }
 
-/// More requests than worker threads.
+/// Returns a number of requests that is larger than the number of worker threads.
 fn n_requests() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from) + 2
 }
@@ -35,7 +35,7 @@ fn run_all(requests: Vec<InferRequest>) {
     });
 }
 
-/// The second request is tested with and without a callback.
+/// The callback of each first request starts a second request and waits for it. The second request has a callback in half of the cases.
 pub fn callbacks_may_wait_for_other_requests(device: &UnderTest) {
     for (config, has_callback) in configs().iter().flat_map(|config| [(config, false), (config, true)]) {
         let model = device.with(config);

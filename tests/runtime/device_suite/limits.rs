@@ -59,7 +59,7 @@ impl Executor for Loses {
     }
 }
 
-/// The step that is dropped is before or after the steps of the device.
+/// The executor drops the step of the user without running it. This step comes before the steps of the device, or after them.
 pub fn a_run_whose_step_is_queued_ends_with_its_cancel(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     for is_before in [true, false] {

@@ -7,7 +7,7 @@ use roiflow::runtime::{CompiledModel, Config, ErrorKind, InferRequest, NodeStatu
 use super::{UnderTest, batch, doubled, numbers};
 use crate::support::values;
 
-/// A model compiled with profiling. Prints a message and returns `None` if this version of ONNX Runtime does not support profiling.
+/// Compiles a model with profiling. If this version of ONNX Runtime does not support profiling, prints a message and returns `None`.
 fn profiled(device: &UnderTest) -> Option<CompiledModel> {
     let model = device.with(&Config { profiling: true, ..Config::default() });
     match model.create_infer_request().unwrap().profiling_info() {

@@ -2,14 +2,15 @@
 
 use super::*;
 
-/// A tensor of two adjacent images with four columns each, and its left and right half.
+/// Returns a tensor of two adjacent images with four columns each, and the left and the right half of this tensor.
 fn halves(n_rows: usize) -> (Tensor, [Tensor; 2]) {
     let whole = Tensor::from_slice([n_rows, 8], &vec![-1.0_f32; 8 * n_rows]).unwrap();
     let half = |column: usize| whole.roi(&[0, column], &[n_rows, column + 4]).unwrap();
     (whole.clone(), [half(0), half(4)])
 }
 
-/// Each request writes its half while the other half is leased. Then two threads do this concurrently; neither waits for the other.
+/// Each request writes its half while the other half is leased. Then two threads run the two requests concurrently, and neither thread
+/// waits for the other.
 pub fn outputs_in_disjoint_regions_are_written_at_the_same_time(device: &UnderTest) {
     let (whole, [left, right]) = halves(3);
     let model = (device.double)();

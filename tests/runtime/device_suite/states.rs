@@ -70,8 +70,8 @@ pub fn a_state_that_is_reset_is_zeros_again(device: &UnderTest) {
     assert_eq!(values(&only_state(&other).state().unwrap()), [2.0; 4]);
 }
 
-/// Equivalent OpenVINO tests: 2infers_set, 2infers. Runs of one request do not change the state of another request. Here many requests run
-/// concurrently.
+/// Equivalent OpenVINO tests: 2infers_set, 2infers. Runs of one request do not change the state of another request. In this test, many
+/// requests run concurrently.
 pub fn requests_never_see_each_others_state_under_load(device: &UnderTest) {
     let model = device.summing();
     let requests: Vec<_> = (0..8).map(|_| model.create_infer_request().unwrap()).collect();

@@ -219,7 +219,7 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str, off_max: f32) {
     worst.report(&format!("{device} dev_C_omz_vehicle_attributes.jsonl {name}"));
 }
 
-/// The stored results whose images are stored as well.
+/// Returns the stored results of those images that are stored as well.
 fn pictures(file: &str) -> Option<Vec<Picture>> {
     let lines = real(&format!("reference/{file}"))?;
     let text = std::fs::read_to_string(&lines).unwrap();

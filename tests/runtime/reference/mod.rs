@@ -87,13 +87,14 @@ impl Picture {
         Self { name, lossless, frame, objects }
     }
 
-    /// The bounds for this image.
+    /// Returns the bounds that apply to this image: these bounds for a lossless image, and `EXACT` otherwise.
     fn bounds<'a>(&self, bounds: &'a Bounds) -> &'a Bounds {
         if self.lossless { bounds } else { &EXACT }
     }
 }
 
-/// Pairs of stored objects and detections. Each object or detection with a score clearly above the threshold must have a counterpart.
+/// Returns pairs of a stored object and a detection. Each object or detection with a score clearly above the threshold must have a
+/// counterpart.
 fn pairs<'a>(
     picture: &'a Picture,
     found: &'a [Detection],
@@ -134,7 +135,7 @@ fn pairs<'a>(
     pairs
 }
 
-/// A stage on a real model. `bounds` may change its description.
+/// Returns the options of a stage on a real model. `bounds` may change the description of the model.
 fn stage(scratch: &Scratch, device: &str, model: &str, toml: &str, bounds: &Bounds) -> Option<StageOptions> {
     let model = real(&format!("models/{model}"))?;
     let mut path = description(toml);

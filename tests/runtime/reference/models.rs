@@ -131,7 +131,7 @@ fn each_device(model: &str, toml: &str, devices: &[&str], golden: &str, check: i
     }
 }
 
-/// The images of a golden file with their results. The boxes have the format that [`pairs`] expects.
+/// Returns the images of a golden file with their results. The boxes have the format that [`pairs`] expects.
 fn pictures(golden: &str, rounding: &str) -> Option<Vec<Picture>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/models/{golden}.jsonl"));
     let text = std::fs::read_to_string(path).unwrap();

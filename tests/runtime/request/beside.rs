@@ -216,7 +216,7 @@ fn batches(batch_size: usize) -> Config {
     Config { batch_size, batch_timeout: Duration::from_secs(100 * 3600), ..Config::default() }
 }
 
-/// The result of a run whose other handles the test has dropped.
+/// Waits for the run and returns its result. The test has dropped all other handles of the request.
 fn ended(request: &InferRequest) -> Result<()> {
     let request = request.clone();
     in_time(move || request.wait())
@@ -338,7 +338,7 @@ fn a_canceled_run_ends_when_the_engine_is_done_with_it() {
     }
 }
 
-/// A device, and a request whose run is submitted to the engine of the device. The request must be dropped before the device.
+/// Returns a device, and a request whose run is submitted to the engine of this device. The caller must drop the request before the device.
 fn submitted(batch_size: usize) -> (Arc<Beside>, InferRequest) {
     let device = Beside::new(double);
     let request = device.compile(x(), &batches(batch_size)).unwrap().create_infer_request().unwrap();

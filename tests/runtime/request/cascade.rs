@@ -7,7 +7,7 @@ use roiflow::tensor::{ElementType, Tensor};
 use super::*;
 use crate::support::{row, values};
 
-/// Equivalent OpenVINO tests: Inference_ROI_Tensor, roi_nchw. A region of an image with two channels.
+/// Equivalent OpenVINO tests: Inference_ROI_Tensor, roi_nchw. The input is a region of an image with two channels.
 #[test]
 fn a_window_of_two_channels_gives_exact_numbers() {
     let big = Tensor::from_slice([1, 2, 5, 5], &(0..50).map(|value| value as f32).collect::<Vec<_>>()).unwrap();
@@ -17,7 +17,7 @@ fn a_window_of_two_channels_gives_exact_numbers() {
     assert_eq!(values(&model.infer(&window).unwrap()[0]), expected);
 }
 
-/// Equivalent OpenVINO tests: Inference_ROI_Tensor, roi_1d. The middle of a row.
+/// Equivalent OpenVINO tests: Inference_ROI_Tensor, roi_1d. The input is the middle of a row.
 #[test]
 fn a_window_of_one_axis_gives_exact_numbers() {
     let big = Tensor::from_slice([5], &[0.0_f32, 1.0, 2.0, 3.0, 4.0]).unwrap();
@@ -25,7 +25,7 @@ fn a_window_of_one_axis_gives_exact_numbers() {
     assert_eq!(values(&model.infer(big.roi(&[1], &[4]).unwrap()).unwrap()[0]), [2.0, 4.0, 6.0]);
 }
 
-/// A model whose output has one more row than its input. The additional row contains the number of rows.
+/// Compiles a model whose output has one more row than its input. The additional row contains the number of rows.
 fn growing() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let mut rows = read(io.input(0));

@@ -52,7 +52,7 @@ fn every_executor_runs_tasks_in_order() {
     }
 }
 
-/// A pool with one worker. The worker stays busy until the returned sender is dropped.
+/// Returns a pool with one worker. The worker stays busy until the returned sender is dropped.
 fn held() -> (Pool, mpsc::Sender<()>) {
     let pool = Pool::new("held", 1).unwrap();
     let (open, gate) = mpsc::channel::<()>();

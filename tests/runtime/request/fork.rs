@@ -24,7 +24,7 @@ fn in_child(running: InferRequest, idle: InferRequest, queue: AsyncInferQueue<()
     wrong |= i32::from(kind(::futures::executor::block_on(running.completed())) != refused) << 2;
     wrong |= i32::from(kind(idle.start_async(())) != refused) << 3;
     wrong |= i32::from(kind(queue.start_async((), ())) != refused) << 4;
-    // A synchronous run computes on this thread.
+    // A synchronous run computes on this thread, so it also works in a forked process, which has no worker threads.
     wrong |= i32::from(idle.infer(row([1.0; 4])).is_err() || values(&idle.output_tensor(()).unwrap()) != [2.0; 4]) << 5;
     drop((running, idle, queue));
     wrong

@@ -125,7 +125,8 @@ fn a_callback_that_takes_long_holds_up_no_batch() {
     check(&requests, 1.0);
 }
 
-/// The node times of a batched run are those of its call. The node times of another run are its own.
+/// If requests are computed together in one call, each of them has the node times of this call. A request that is computed alone has the
+/// node times of its own call.
 #[test]
 fn the_times_of_nodes_are_those_of_the_latest_call() {
     let script = Script::computing(|io, _| {
@@ -185,7 +186,7 @@ fn a_call_keeps_no_tensor_of_its_runs() {
     eventually(move || lent.n_idle() == 2);
 }
 
-/// CPU time in hundredths of a second: of the threads of this process with this name, or of the calling thread.
+/// Returns CPU time in hundredths of a second: that of the threads of this process with this name, or that of the calling thread.
 #[cfg(target_os = "linux")]
 fn processor_time(name: Option<&str>) -> u64 {
     let ticks = |stat: String| {

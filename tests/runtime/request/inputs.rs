@@ -11,7 +11,7 @@ use super::tensors::adding;
 use super::*;
 use crate::support::{row, values};
 
-/// The output `sum` of a run with these inputs.
+/// Runs the request with these inputs and returns the value of its output `sum`.
 #[track_caller]
 fn sum_of(request: &InferRequest, inputs: impl Inputs) -> f32 {
     request.infer(inputs).unwrap();

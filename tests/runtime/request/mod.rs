@@ -41,7 +41,7 @@ use roiflow::runtime::io::DeviceIo;
 use roiflow::runtime::{CompiledModel, Config, Core, Dim, Error, ErrorKind, InferRequest, Model, ModelInfo, PartialShape, Port, Result};
 use roiflow::tensor::{Bytes, ElementType};
 
-/// A port of type `f32`. An extent of 0 is dynamic.
+/// Returns a port of type `f32`. An extent of 0 stands for a dynamic extent.
 pub fn port(name: &str, dims: &[usize]) -> Port {
     let dims = dims.iter().map(|&extent| if extent == 0 { Dim::Dynamic } else { Dim::Fixed(extent) });
     Port::new(name, ElementType::F32, PartialShape::new(dims.collect()).unwrap())
@@ -73,7 +73,7 @@ pub fn compile(script: Script) -> CompiledModel {
     compile_ports(Arc::new(script), vec![port("x", &[1, 4])], vec![port("y", &[1, 4])])
 }
 
-/// A script that computes `y = 2 x` immediately.
+/// Returns a script that computes `y = 2 x` immediately.
 pub fn doubling() -> Script {
     Script::computing(|io, _cancel| double(io))
 }
@@ -85,7 +85,7 @@ pub fn double(io: &mut DeviceIo<'_>) -> Result<()> {
     write(io, 0, &shape, doubled)
 }
 
-/// The values of an input with any strides.
+/// Returns the values of an input with any strides.
 pub fn read(bytes: &Bytes) -> Vec<f32> {
     let mut dense = vec![0; bytes.layout().dense_bytes()];
     bytes.copy_all_to_dense(&mut dense).unwrap();
@@ -98,7 +98,8 @@ pub fn write(io: &mut DeviceIo<'_>, output_idx: usize, shape: &[usize], values: 
     Ok(io.output(output_idx, shape)?.copy_all_from_dense(&bytes)?)
 }
 
-/// A request whose runs compute `y = 2 x` on the thread that starts them. A run ends when the test runs a task of the manual executor.
+/// Returns a request whose runs compute `y = 2 x` on the thread that starts them. A run ends when the test runs a task of the returned
+/// executor.
 pub fn turned_by_hand() -> (InferRequest, Arc<Manual>) {
     let (manual, mut script) = (Arc::new(Manual::default()), doubling());
     by_hand(&mut script, &manual);
@@ -111,19 +112,19 @@ pub fn by_hand(script: &mut Script, manual: &Arc<Manual>) {
     script.more_steps.push(("wait", manual.clone()));
 }
 
-/// A request whose runs wait on a worker at a gate before they compute `y = 2 x`.
+/// Returns a request whose runs wait on a worker at the returned gate before they compute `y = 2 x`.
 pub fn gated() -> (InferRequest, Arc<Gate>) {
     let gate = Gate::closed();
     let request = compile(Script { gate: Some(gate.clone()), ..doubling() }).create_infer_request().unwrap();
     (request, gate)
 }
 
-/// A script that always fails.
+/// Returns a script that always fails.
 pub fn failing() -> Script {
     Script::computing(|_, _| Err(Error::new(ErrorKind::Device, "the device is on fire")))
 }
 
-/// The kind of the error; `None` if there is no error.
+/// Returns the kind of the error, or `None` if there is no error.
 pub fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
     result.err().map(|error| error.kind())
 }

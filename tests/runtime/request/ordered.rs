@@ -12,7 +12,7 @@ use roiflow::tensor::Tensor;
 use super::*;
 use crate::support::{in_time, row, values};
 
-/// A model on which four jobs end in the order 3, 2, 1, 0, because each job waits for the next one.
+/// Compiles a model on which four jobs end in the order 3, 2, 1, 0, because each job waits for the job with the next number.
 fn backwards() -> CompiledModel {
     let n_done = Arc::new((Mutex::new(0), Condvar::new()));
     let script = Script::computing(move |io, _| {
@@ -50,8 +50,8 @@ fn results_come_in_the_order_of_the_inputs_however_the_jobs_end() {
     });
 }
 
-/// A queue and its inputs. Inputs below zero fail in the device, and 7 has the wrong shape. For 8, the closure that reads the results
-/// fails; for 9, it panics.
+/// Returns a queue and its inputs. The device fails for inputs below zero, and input 7 has the wrong shape. For input 8, the closure that
+/// reads the results fails; for input 9, this closure panics.
 fn troubled() -> (AsyncInferQueue, Vec<Tensor>) {
     let script =
         Script::computing(|io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "below zero")) } else { double(io) });

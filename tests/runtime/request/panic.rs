@@ -157,7 +157,7 @@ fn panics_leave_the_workers_alive() {
     }
 }
 
-/// More panics than there are workers, so that a lost worker is detected.
+/// Returns a number of panics that is larger than the number of workers. If each panic ended a worker, no worker would be left.
 fn more_than_workers() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from) + 2
 }

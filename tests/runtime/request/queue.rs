@@ -12,14 +12,14 @@ use roiflow::runtime::{AsyncInferQueue, ErrorKind, Input, Inputs, JobErrors, Por
 use super::*;
 use crate::support::{in_time, receive, row, values};
 
-/// A script that fails for numbers below zero.
+/// Returns a script that fails for numbers below zero.
 fn picky() -> Script {
     Script::computing(
         |io, _| if read(io.input(0))[0] < 0.0 { Err(Error::new(ErrorKind::Device, "a number below zero")) } else { double(io) },
     )
 }
 
-/// A queue whose device blocks its jobs until the gate opens.
+/// Returns a queue whose device blocks its jobs until the returned gate opens.
 fn gated_queue<U: Send + 'static>(n_requests: usize) -> (AsyncInferQueue<U>, Arc<Gate>) {
     let gate = Gate::closed();
     let queue = AsyncInferQueue::new(&compile(Script { gate: Some(gate.clone()), ..picky() }), n_requests).unwrap();

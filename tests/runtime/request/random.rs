@@ -57,7 +57,7 @@ enum Call {
     Await,
 }
 
-/// The outcome of a run with this input value: success, or an error or panic of the device.
+/// Returns the expected outcome of a run with this input value: an error of the device, a panic of the device, or `None` for success.
 fn outcome_of(value: i32) -> Option<ErrorKind> {
     match value {
         -1 => Some(ErrorKind::Device),
@@ -69,7 +69,7 @@ fn outcome_of(value: i32) -> Option<ErrorKind> {
 struct Generator(u64);
 
 impl Generator {
-    /// A random number below `n`.
+    /// Returns a random number below `n`.
     fn next(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// The error that a start must return, with a new input or with the current input.
+    /// Returns the error that a start must return now, with a new input or with the current input.
     fn refuses(&self, is_new_input: bool) -> Option<ErrorKind> {
         if self.expected.running.is_some() {
             return Some(ErrorKind::Busy);

@@ -29,7 +29,7 @@ fn copied(tensor: &Tensor) -> Vec<f32> {
     values(&host)
 }
 
-/// A script for `y = 2 x`. The device reads and writes tensors in its own memory directly.
+/// Returns a script for `y = 2 x`. The device reads and writes tensors in its own memory directly.
 fn doubling_there() -> Script {
     Script::computing(|io, _| {
         let input = match NullMemory::on_device(io.input_tensor(0)) {
@@ -306,7 +306,7 @@ fn a_decoder_that_asks_for_a_remote_output_gets_an_error() {
     assert!(error.to_string().contains("`y`") && error.to_string().contains("the memory of NULL"), "{error}");
 }
 
-/// Without a script, the device NULL writes zeros, also into its own memory.
+/// Without a script, the device NULL writes zeros to its output tensors, also if they are in its own memory.
 #[test]
 fn the_zeros_of_the_null_device_reach_its_own_memory() {
     let request = compile(Script::default()).create_infer_request().unwrap();

@@ -6,7 +6,7 @@ use super::tensors::adding;
 use super::*;
 use crate::support::{row, values};
 
-/// A request that computed 3 + 1 and 3 - 1.
+/// Returns a request that has computed 3 + 1 and 3 - 1.
 fn computed() -> InferRequest {
     let request = adding().create_infer_request().unwrap();
     request.infer([&row([3.0; 4]), &row([1.0; 4])]).unwrap();

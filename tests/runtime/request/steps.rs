@@ -29,7 +29,7 @@ impl FillInput for Ones {
     }
 }
 
-/// A script that logs its call. If `fails` is set, it fails.
+/// Returns a script that adds an entry to the log when it is called. If `fails` is set, the script then fails.
 fn logged(log: &Log, fails: bool) -> Script {
     let log = log.clone();
     Script::computing(move |io, _| {

@@ -8,7 +8,7 @@ use roiflow::tensor::{ElementType, Tensor};
 use super::*;
 use crate::support::{row, values};
 
-/// The model `a`, `b` -> `sum`, `difference`. The first and the last port have a second name.
+/// Compiles the model `a`, `b` -> `sum`, `difference`. The first and the last port have a second name.
 pub(super) fn adding() -> CompiledModel {
     let script = Script::computing(|io, _| {
         let (a, b) = (read(io.input(0)), read(io.input(1)));
