@@ -235,7 +235,7 @@ fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Resu
         if *input.shape() != **shape {
             input.set_shape(&**shape)?;
         }
-        // Inputs of other types stay zero: token IDs, for example, must be in range.
+        // Leave inputs of all other types at zero, because noise could be out of range, for example for token IDs.
         if let Ok(mut values) = input.view_mut::<f32>() {
             values.iter_mut().for_each(|value| *value = f32::from(noise()) / 255.0);
         } else if let Ok(mut values) = input.view_mut::<u8>() {

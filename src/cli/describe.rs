@@ -140,7 +140,7 @@ fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
 /// Adds a line with the path of the JSON schema, which editors use, if the schema is in the folder of `out` or in its parent
 /// folder.
 fn with_schema(text: &str, out: Option<&Path>) -> String {
-    // Remove the schema line of a built-in description, because its path is valid only in this project.
+    // Remove the schema line of a built-in description, because its path is valid only in roiflow's source folder.
     let text = if text.starts_with("#:schema ") { text.split_once('\n').map_or("", |(_, rest)| rest) } else { text };
     let folder = out.map(|out| out.parent().unwrap_or(Path::new("")));
     let places = [SCHEMA_FILE.to_owned(), format!("../{SCHEMA_FILE}")];

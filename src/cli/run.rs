@@ -607,7 +607,7 @@ fn summary(args: &Args, all: &[Stream], stats: &Stats, elapsed: Duration) -> Str
 fn next_command(args: &Args, all: &[Stream]) -> Option<String> {
     let first = all.iter().find(|stream| stream.ended.is_ok())?;
     let of_stream = |path: &Path| path.to_string_lossy().replace("{stream}", &first.name);
-    // A command can name one file, but neither standard output nor a set of image files.
+    // The command can name a file, but neither standard output nor a set of image files.
     let is_file = |path: &&PathBuf| path.as_os_str() != "-" && !path.to_string_lossy().contains("{source}");
     if let Some(video) = args.video.as_ref().filter(is_file) {
         return Some(format!("gst-play-1.0 {}", Quoted(&of_stream(video))));

@@ -35,7 +35,7 @@ use crate::pipeline::{Deadline, IfExists, OutputFile};
 const BUFFER_BYTES: usize = 32 << 10;
 /// Maximum size of the buffer before the file is open. Further events are dropped.
 const START_BYTES: usize = 8 << 20;
-/// Maximum time that events are buffered while new events arrive.
+/// Maximum time that events are buffered. It is checked when a new event arrives.
 const MAX_DELAY: Duration = Duration::from_millis(200);
 /// Text that ends the list of events.
 const TAIL: &[u8] = b"\n]\n";
@@ -233,7 +233,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
         }
     }
 
-    /// The event of a new request contains its model and device.
+    /// Names the lane of a new request. The runtime sends an event with the model and the device of each new request.
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
@@ -283,7 +283,7 @@ struct Fields {
     name: Option<String>,
     /// Name of the element in which a frame is.
     element: Option<String>,
-    /// Outcome of a frame; `None` if it was dropped.
+    /// Outcome of a run or of a frame. If a frame has left without an outcome, it was dropped.
     outcome: Option<String>,
     /// Reason of a skipped or dropped frame.
     reason: Option<String>,

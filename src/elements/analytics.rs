@@ -107,7 +107,7 @@ impl Written {
         self.0.iter().map(plain).collect()
     }
 
-    /// Inverse of [`Written::entries`].
+    /// Converts plain numbers from [`Written::entries`] back to entries.
     pub(super) fn of_entries(entries: Vec<WrittenEntry>) -> Self {
         let entry = |(object, id, label, classes, n_classifications, track)| Entry {
             object: ObjectId(object),

@@ -268,7 +268,8 @@ impl Driver {
                 Action::AwaitPause => {
                     let _paused = srcpad.pause_task();
                 }
-                // Restarting a task that is only paused would leak its previous closure. The task's own thread cannot join itself.
+                // Stop the task completely, because restarting a task that is only paused would leak its previous closure. The
+                // task's own thread skips this action, because a thread cannot join itself.
                 Action::StopTask if !self.is_in_turn() => {
                     let _stopped = srcpad.stop_task();
                 }
@@ -286,7 +287,7 @@ impl Driver {
                     is_started = self.open(element, srcpad);
                 }
                 Action::ReportError => report(element, transition),
-                // These actions are executed under the lock of the stream, or by the caller.
+                // All other actions are executed under the lock of the stream, or by the caller of this function.
                 _ => {}
             }
         }
@@ -299,7 +300,7 @@ impl Driver {
         (!self.is_in_turn()).then(|| self.task_control.lock().unwrap())
     }
 
-    /// Whether this thread is the task's own, during a turn.
+    /// Whether the calling thread is the task's own thread and executes a turn of the task.
     fn is_in_turn(&self) -> bool {
         IN_TURN.get() == std::ptr::from_ref(self).addr()
     }
@@ -342,7 +343,7 @@ impl Driver {
                 ),
             )
         };
-        // `VideoInfo` also accepts encoded video and frames in device memory.
+        // Check the caps too, because `VideoInfo` also accepts encoded video and frames in device memory.
         let info = gst_video::VideoInfo::from_caps(caps).ok().filter(|_| caps::is_raw_in_system_memory(caps)).ok_or_else(refused)?;
         if caps::pixel_format(&info).is_none() {
             return Err(buffer::unsupported(&info).into());
@@ -463,7 +464,7 @@ impl Driver {
         }
     }
 
-    /// Executes one turn of the source pad's task.
+    /// Executes one turn of the source pad's task: takes an item from the queue and pushes it.
     fn src_task(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element) {
         let mut turn = Turn::default();
         let transition = self.stream.handle_and(Trigger::BeginTurn, |state, _| turn = state.flow.turn());

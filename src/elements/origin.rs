@@ -41,7 +41,8 @@ pub fn read(buffer: &gst::BufferRef) -> Option<Origin> {
 
 fn register() {
     static REGISTERED: LazyLock<()> = LazyLock::new(|| {
-        // The plugin and a program that links this library may be in one process, and both register the meta.
+        // The plugin and a program that links this library may be in one process. Each of them has this code, but the meta must
+        // be registered only once.
         if !CustomMeta::is_registered(NAME) {
             CustomMeta::register(NAME, &[]);
         }

@@ -126,7 +126,7 @@ impl Default for Policy {
     }
 }
 
-/// The properties of all inference elements.
+/// The policy properties that all inference elements have.
 pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
     let default = Policy::default();
     let boolean = |name: &'static str, nick: &'static str, blurb: &'static str, default: bool| {
@@ -222,7 +222,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<Policy>> = LazyLock::new(|| {
         )
 });
 
-/// The properties of detectors only.
+/// The policy properties that only detectors have.
 pub(super) static OF_DETECTORS: LazyLock<Properties<Policy>> = LazyLock::new(|| {
     Properties::<Policy>::new()
         .with(

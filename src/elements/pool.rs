@@ -23,11 +23,11 @@ use crate::stages::{Scheduling, Stage};
 /// Numbers of frames that may be in flight.
 #[derive(Clone, Copy)]
 pub(super) struct Slots {
-    /// Frames that can run simultaneously.
+    /// Number of frames that can run simultaneously.
     n_at_once: usize,
-    /// Frames needed in flight so that no request is idle.
+    /// Number of frames that must be in flight so that no request is idle.
     wanted: usize,
-    /// Frames that may be in flight.
+    /// Number of frames that may be in flight.
     pub(super) capacity: usize,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Pool {
     is_copying_reported: bool,
 }
 
-/// The share of a pool that this element may hold.
+/// How many buffers of a pool this element may hold, and how many it holds.
 #[derive(Default, Clone)]
 pub(super) struct Share {
     /// Address of the pool, which identifies it; 0 = no pool.

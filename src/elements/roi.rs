@@ -306,7 +306,7 @@ fn classification_structure(classification: &Classification) -> gst::Structure {
         Outcome::Text { text, confidence } => {
             builder.field("label", &*without_nul(text)).field("confidence", f64::from(*confidence)).build()
         }
-        // Only roiflow's own meta carries this kind of outcome.
+        // No structure field represents outcomes of other kinds. Only roiflow's own meta carries them.
         _ => builder.build(),
     }
 }

@@ -159,7 +159,7 @@ impl Pace {
 
     fn leave(&mut self, now: Instant) {
         if self.ended.take().is_some() {
-            // A new stream starts with an empty ring.
+            // This is the first frame of a new stream, so begin with an empty ring.
             self.times = [None; Self::N_FRAMES];
         }
         self.times[self.next] = Some(now);
@@ -172,7 +172,7 @@ impl Pace {
         let (Some(&oldest), Some(&newest)) = (oldest, newest) else { return 0.0 };
         let n_frames = self.times.iter().flatten().count();
         let (until_newest, until_now) = (newest - oldest, self.ended.unwrap_or(now).saturating_duration_since(oldest));
-        // Mean interval between frames. An overdue frame counts as if it left now.
+        // `frame_time` is the mean interval between frames. If the next frame is overdue, it counts as if it left now.
         let frame_time = until_newest.as_secs_f64() / (n_frames.max(2) - 1) as f64;
         let is_overdue = self.ended.is_none() && (until_now - until_newest).as_secs_f64() > frame_time;
         let (n_spans, span) = if is_overdue { (n_frames, until_now) } else { (n_frames - 1, until_newest) };

@@ -92,7 +92,7 @@ impl Input {
 pub(super) struct FrameCounts {
     /// Number of frames that have arrived. This is also the number that the next frame gets.
     pub(super) n_arrived: u64,
-    /// Number of the frame that should leave next.
+    /// Number of the frame that leaves next if no frame is dropped.
     pub(super) next_to_leave: u64,
     /// Number of frames whose inference failed since the last successful run.
     pub(super) n_failed_in_a_row: u64,

@@ -61,7 +61,7 @@ mod imp {
     /// State of the element from its start until its stop.
     struct State {
         file: OutputFile,
-        /// Bytes held back from the begin of the file, until they are written.
+        /// The first bytes of the file, which are held back. `None` once they were written.
         held: Option<Vec<u8>>,
         /// Position in the file at which the next bytes belong.
         position: u64,

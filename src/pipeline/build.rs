@@ -42,7 +42,7 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     elements::set_engine(&pipeline, &plan.engine);
     upright::keep(&pipeline);
     if let Some(window) = pipeline.by_name(WINDOW) {
-        // A window plays a file at the file's frame rate, so its sink synchronizes to the clock.
+        // Let the sink of the window synchronize to the clock, so that a file is shown at its own frame rate.
         window.set_property("sync", true);
         // If the window is late, its sink sends QoS events upstream. These events would make upstream elements drop frames, which then
         // also lack in the results. Only the window itself may drop frames.

@@ -67,7 +67,7 @@ impl Carried {
         }
     }
 
-    /// Combines these values with the values of a later pipeline.
+    /// Combines these values with those of a later pipeline of the same stream.
     pub(super) fn and(self, later: Self) -> Self {
         Self {
             n_frames: self.n_frames + later.n_frames,

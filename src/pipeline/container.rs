@@ -38,7 +38,7 @@ fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
 fn parts<F: Read + Seek>(mut file: F, length: u64, size: impl Fn(&mut F) -> Option<u64>) -> Option<u64> {
     let mut at = 0_u64;
     for _ in 0..MAX_PARTS {
-        // The remaining bytes are padding, because they are shorter than a header.
+        // Fewer bytes are left than a header has, so they are padding.
         if at.saturating_add(8) > length {
             return Some(at);
         }

@@ -46,7 +46,8 @@ struct Seen {
     declared_end: Option<gst::ClockTime>,
     /// Frames in the file that the decoder did not output.
     n_lost: u64,
-    /// Frames that would fit into gaps of the file. Both variable frame rates and damage cause gaps.
+    /// Number of frames that would fit into gaps between the timestamps. A variable frame rate causes gaps too, so gaps alone are
+    /// no damage.
     n_absent: u64,
     /// Position of damage that was not reported yet.
     news: Option<gst::ClockTime>,
@@ -199,7 +200,8 @@ impl Seen {
             self.n_lost += n_lost;
             self.n_absent += n_room.saturating_sub(n_lost);
         } else if pts + frame_time / 2 < before {
-            // This frame arrives late, because frames were reordered. It was counted as lost, so correct the count.
+            // The decoder outputs this frame later than its timestamp demands, because frames were reordered. It was counted as
+            // lost, so correct the count.
             self.n_lost = self.n_lost.saturating_sub(1);
         }
         self.inside = self.inside.split_off(&(pts + gst::ClockTime::from_nseconds(1)));

@@ -19,7 +19,8 @@ use gst::prelude::*;
 use gstreamer as gst;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
-/// Plugins whose libraries were loaded. The lock is held while libraries are loaded, so that other threads wait until they are loaded.
+/// Files of the plugins whose libraries were loaded. The lock is held while libraries are loaded. So a second thread that needs the
+/// same libraries waits until they are loaded.
 static PREPARED: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
 
 /// Loads the libraries of the most likely decoder for these caps, unless they are loaded already.
@@ -47,7 +48,7 @@ fn open_needs(library: &Path) -> usize {
     ordered.iter().filter(|name| open(name)).count()
 }
 
-/// Appends the dependencies of a library, each after its own dependencies.
+/// Appends the dependencies of a library to `ordered`. Each dependency comes after the libraries on which it depends.
 fn order_needs(library: &Path, folders: &[&Path], seen: &mut HashSet<String>, ordered: &mut Vec<String>) {
     for name in needs(library).unwrap_or_default() {
         if seen.insert(name.clone()) {

@@ -254,7 +254,7 @@ impl Life {
         }
     }
 
-    /// Uses the next plan from now on, if there is one.
+    /// If there is a next plan, makes it the current plan, and reports the reload.
     fn replace_plan(&mut self) {
         if let Some(NextPlan { plan, models }) = self.next_plan.take() {
             self.plan = plan;
@@ -319,7 +319,7 @@ impl Life {
         if !std::mem::replace(&mut self.has_played, true) {
             self.limit_at = self.plan.limits.duration.and_then(|duration| first.checked_add(duration));
         }
-        // The elements of this session have their models now.
+        // The elements of this session have loaded their models, so the models need not be held any longer.
         self.models.clear();
         let Some(Outage { n_attempts, .. }) = self.outage.take() else { return };
         let gap = self.backoff.lost_since().map_or(Duration::ZERO, |since| first.saturating_duration_since(since));

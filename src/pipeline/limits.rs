@@ -24,7 +24,7 @@ pub struct Limits {
     pub frame_timeout: Option<Duration>,
 }
 
-/// Default of both timeouts.
+/// Default of `source_timeout` and `frame_timeout`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Default for Limits {

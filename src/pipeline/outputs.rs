@@ -154,7 +154,7 @@ fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mu
                 let file = target.file().map(|path| File { role: role("url"), path: path.to_owned(), is_json: true });
                 writes.extend(file);
             }
-            // The element reports an unreadable file when it starts.
+            // Ignore an error: the element reports it when the element starts.
             Some(Err(_)) => {}
         }
         return;

@@ -27,7 +27,7 @@ pub struct Outputs {
     pub crops: Option<Crops>,
     /// File of the video with boxes; `-` is standard output, in the format Matroska.
     pub video: Option<PathBuf>,
-    /// One image file per frame.
+    /// Image files, one per frame, with boxes.
     pub images: Option<ImageFiles>,
     /// Whether the video is shown in a window.
     pub show: bool,

@@ -28,15 +28,15 @@ use crate::redaction::Secrets;
 const TICK: Duration = Duration::from_millis(100);
 /// Maximum time that writing results may wait for a reader after the end of the stream was requested.
 const MAX_WRITE_WAIT: Duration = Duration::from_secs(3);
-/// How long a stream may take to drain. Stopping the stream may take a few seconds more. Draining and stopping together take at most ten
+/// Maximum time for a stream to drain. Stopping the stream may take a few seconds more. Draining and stopping together take at most ten
 /// seconds.
 const MAX_DRAIN: Duration = Duration::from_secs(5);
-/// How long a stream may take to drain before its first frame. The limit is short, because no frames are lost: a model is still being
+/// Maximum time for a stream to drain before its first frame. It is short, because no frames can be lost: a model is still being
 /// compiled, or a source is being opened.
 const MAX_DRAIN_WITHOUT_FRAMES: Duration = Duration::from_secs(1);
-/// How long a failed source may deliver nothing before its stream is ended.
+/// Maximum time that a failed source may deliver neither frames nor EOS, before the session itself sends EOS.
 const MAX_SOURCE_STALL: Duration = Duration::from_secs(2);
-/// How long a pipeline may take to stop before it is abandoned. An inference element takes up to five seconds.
+/// Maximum time for a pipeline to stop. After that, it is abandoned. An inference element takes up to five seconds to stop.
 const MAX_STOP: Duration = Duration::from_secs(6);
 /// Additional time for a stop after an error, in which the reason why a server could not be reached is determined.
 const MAX_REASON: Duration = Duration::from_secs(4);
@@ -54,7 +54,7 @@ pub(super) struct Session {
     timer: Instant,
     /// Data collected for the ending.
     ending: Ending,
-    /// Whether the input starts again at its end. False after a request to end the stream.
+    /// Whether the input is played again when it ends. False after a request to end the stream.
     repeats: bool,
     gate: Option<Gate>,
 }
@@ -80,7 +80,7 @@ pub(super) struct Parts {
     meter: Arc<Meter>,
     supervision: Supervision,
     images: images::Feed,
-    /// True once the pipeline is stopped: its state must not change afterwards. The lock is held during state changes.
+    /// Whether the pipeline was stopped. After that, its state must not change. The lock is held during state changes.
     is_stopped: Mutex<bool>,
 }
 
@@ -503,7 +503,7 @@ impl Session {
             let error = format!("cannot play `{name}`: it has no decodable video; expected a file or stream with video");
             return self.finish(Outcome::Failed(Reason::Known(Error::failed(error))));
         }
-        // Warnings about an image already contain its name.
+        // Do not add the name of the input to warnings about an image, because they already contain the name of the image.
         let is_from_source = reasons::is_from_source(&self.parts.plan, warning.src()) && !matches!(self.parts.plan.input, Input::Images(_));
         let text = warning.error().message().to_owned();
         let is_reader_closed = matches!(&self.state, State::Closing(closing) if closing.is_reader_closed());
@@ -559,7 +559,7 @@ impl Session {
             if !parts.play() {
                 tracing::debug!("the pipeline cannot continue without its source");
             }
-            // The pipeline waits for the state change of a source that failed to open, which never completes. This message ends the wait.
+            // If the source failed to open, its state change never completes, and the pipeline waits for it. This message ends the wait.
             if let Some(source) = source {
                 let _posted = source.post_message(gst::message::AsyncDone::builder().src(&source).build());
             }

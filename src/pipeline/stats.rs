@@ -20,9 +20,9 @@ const MAX_INSIDE: usize = 4096;
 /// Measurements of one or more streams.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stats {
-    /// Frames that left the last inference element.
+    /// Number of frames that left the last inference element.
     pub n_frames: u64,
-    /// Objects of the detectors.
+    /// Number of objects that the detectors found.
     pub n_objects: u64,
     /// Wall-clock time from the arrival of the first frame at the first inference element until the last frame leaves the last inference
     /// element.
@@ -32,13 +32,13 @@ pub struct Stats {
     pub latencies: Vec<Duration>,
     /// Step times per inference element.
     pub stages: Vec<StageTimes>,
-    /// Frames on which inference failed.
+    /// Number of frames on which inference failed.
     pub n_failed: u64,
-    /// Frames that were dropped.
+    /// Number of frames that were dropped.
     pub n_dropped: u64,
     /// Numbers of skipped and dropped frames, per element and reason.
     pub not_inferred: Vec<NotInferred>,
-    /// JSON lines that could not be written.
+    /// Number of JSON lines that could not be written.
     pub n_lines_lost: u64,
     /// Number of restarts after the source was lost.
     pub n_restarts: u64,
@@ -46,7 +46,7 @@ pub struct Stats {
     pub time_down: Duration,
 }
 
-/// Step times of one inference element.
+/// Number of runs and mean time per step of one inference element.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StageTimes {
     /// The element's name in the pipeline.

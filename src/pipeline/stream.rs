@@ -128,7 +128,7 @@ impl Stream {
         let entrance = Arc::new(Entrance { source, is_closed: AtomicBool::new(false), wake: wake_stream });
         let (handle, mut events) = PipelineHandle::new()?;
         handle.start(session, &plan);
-        // If an element fails to start, this call returns the error.
+        // Wait until the pipeline has started. If an element fails to start, return its error.
         for started in events.by_ref() {
             match started.event {
                 Event::Started => break,

@@ -18,7 +18,7 @@ use super::{Error, Input, Plan, reasons};
 /// Minimum timeout for HLS and DASH. The data of a segment arrives at once, and the next segment may follow only after ten
 /// seconds or more.
 const LEAST_TIMEOUT_OF_SEGMENTS: Duration = Duration::from_secs(30);
-/// How long an RTSP source tries UDP before it switches to TCP.
+/// Maximum time that an RTSP source tries UDP before it switches to TCP.
 const MAX_UDP_TRY: Duration = Duration::from_secs(5);
 /// Time that may be missing at the end of a recording, because durations are rounded.
 const TOLERANCE: gst::ClockTime = gst::ClockTime::from_mseconds(1000);
@@ -45,7 +45,7 @@ struct Arrivals {
     n_decoded: AtomicU64,
     /// Number of buffers that the source is pushing and that downstream has not accepted yet.
     n_in_push: AtomicUsize,
-    /// End position of the data in bytes, if the source reports it.
+    /// Position in bytes of the end of the data that has arrived, if the buffers have positions.
     end_bytes: AtomicU64,
     /// Whether lateness cannot be detected, because data is pulled or comes from unknown elements.
     is_unknown: AtomicBool,

@@ -23,11 +23,11 @@ pub enum Scheduling {
 pub struct StageStats {
     /// Name of the device that runs the model. If `AUTO` was requested, the name of the device that it selected.
     pub device: String,
-    /// Runs of the model that contained batch items of this stage.
+    /// Number of runs of the model that contained batch items of this stage.
     pub n_runs: u64,
-    /// Failed runs.
+    /// Number of these runs that failed.
     pub n_failed: u64,
-    /// Batch items of this stage in all runs.
+    /// Number of batch items of this stage, in all runs.
     pub n_items: u64,
     /// Total times of the steps of a run, in order.
     pub steps: Vec<StepStats>,

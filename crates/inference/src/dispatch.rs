@@ -85,7 +85,7 @@ pub(super) struct Queue {
 }
 
 struct State {
-    /// The requests with their callbacks; empty after the queue was closed.
+    /// The requests with their callbacks. The list is empty after the queue was closed.
     workers: Vec<Arc<Worker>>,
     /// Number of workers that are added later, each with its own copy of the model.
     n_workers_to_add: usize,
@@ -93,7 +93,7 @@ struct State {
     pending: VecDeque<BatchItem>,
     idle: Vec<usize>,
     n_groups: u64,
-    /// Wake-up time of the watcher; `None` while it runs, or waits without a timeout.
+    /// Time at which the watcher wakes up. `None` while the watcher is not waiting, or waits without a timeout.
     wakes_at: Option<Instant>,
     watcher: Option<JoinHandle<()>>,
     closed: bool,

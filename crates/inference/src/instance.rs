@@ -164,7 +164,7 @@ pub(super) struct Instances(Mutex<HashMap<Key, InstanceSlot>>);
 fn slot(instances: &Instances, key: Key) -> InstanceSlot {
     let mut slots = instances.0.lock().unwrap();
     slots.retain(|_, slot| {
-        // Keep the slot if it has a second reference, because a thread is then creating the instance.
+        // Keep the slot if another reference to it exists, because a thread is then creating the instance.
         Arc::strong_count(slot) > 1 || slot.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
     });
     slots.entry(key).or_default().clone()
@@ -219,7 +219,8 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     let copies = match pinned.as_ref().map(compile) {
         Some(Ok(pinned)) => pinned,
         Some(Err(error)) if matches!(error.kind(), ErrorKind::Config | ErrorKind::Io) => return Err(error),
-        // Compile the original model, so that errors refer to the shapes in the user's file.
+        // If there is no model with a fixed batch axis, or it cannot be compiled, compile the original model. Errors then refer
+        // to the shapes in the user's file.
         Some(Err(_)) | None => compile(&model)?,
     };
     let single = &copies.first;
@@ -259,7 +260,7 @@ fn with_batch_size_one(model: &Model) -> Option<Model> {
     model.reshape([(0, shape)]).ok()
 }
 
-/// Whether the model has one input that accepts any number of batch items up to the maximum.
+/// Whether the model has one input that accepts any number of batch items up to [`MAX_REGIONS_PER_BATCH`].
 fn has_open_batch(model: &CompiledModel) -> bool {
     match model.inputs() {
         [input] => {

@@ -132,7 +132,7 @@ pub(super) enum JobImage {
     Values(Tensor, Transform),
 }
 
-/// The image of a job, and its place in the frame.
+/// The image of a job, and how it is mapped to the frame.
 pub(super) struct JobInput {
     pub(super) image: JobImage,
     /// Top left corner of the image in the frame.

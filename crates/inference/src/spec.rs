@@ -289,7 +289,7 @@ pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Mode
     if port.shape.dims().iter().skip(1).all(|dim| !dim.is_open()) {
         return Ok(model.clone());
     }
-    // Errors in the description are ignored here. They are reported when the description is compared with the compiled model.
+    // Ignore errors in the description. They are reported later, when the description is compared with the compiled model.
     let described = Description::find(options, model.info()).ok().and_then(|found| toml::from_str::<Written>(&found.text).ok());
     match described.and_then(|written| written.input.sized(port)) {
         Some(shape) => model.reshape([(0, shape)]),

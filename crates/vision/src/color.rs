@@ -25,11 +25,11 @@ pub(super) trait WithColors {
 pub(super) enum ColorModel {
     /// Luma and two chroma components.
     Yuv(Yuv),
-    /// Luma only; all three components are equal.
+    /// Luma only. The luma sample is used for all three components.
     Luma(Luma),
     /// Red, green and blue.
     Rgb,
-    /// Gray; all three components are equal.
+    /// Gray. The gray sample is used for all three components.
     Gray,
 }
 

@@ -230,7 +230,7 @@ impl Image {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) image: &'a Image,
-    /// Bytes of each component, from its first sample.
+    /// For each component, the bytes of its plane from the component's first sample on.
     planes: [&'a [u8]; 3],
 }
 
@@ -254,7 +254,7 @@ impl<'a> Rows<'a> {
         y + 1 < self.image.size().height && (1..3).all(|component| self.row_idx(component, y) == self.row_idx(component, y + 1))
     }
 
-    /// Prefetches these columns of a component's row `y`.
+    /// Prefetches the samples of a component in these columns of row `y`.
     pub(super) fn prefetch(&self, component_idx: usize, y: u32, columns: RangeInclusive<u32>, simd: Simd) {
         let (row, spacing) = (self.row(component_idx, y), self.image.spacing(component_idx));
         let end = spacing.position(*columns.end()) + spacing.stride_bytes;

@@ -143,7 +143,7 @@ mod tests {
         RawDetection { rect: Rect { x, y, width, height }, score, class_id, row: 0 }
     }
 
-    /// Sets the row number of each box to its position.
+    /// Returns the boxes with the row number of each set to its position in the list.
     fn numbered(boxes: &[RawDetection]) -> Vec<RawDetection> {
         (0..).zip(boxes).map(|(row, &found)| RawDetection { row, ..found }).collect()
     }

@@ -6,7 +6,7 @@ use super::image::{Group, Image, Rows};
 use super::sample::{Grid, LANES, Picked};
 use super::simd::Simd;
 
-/// Buffer of the samples of one row.
+/// The buffered samples of one source row, and the plan by which they are picked.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     /// Positions of the samples: for each sample pair of a column, one grid per component group.

@@ -29,9 +29,9 @@ const LINES_AHEAD: usize = 2;
 pub(super) struct ScaledRows {
     columns: Columns,
     samples: Samples,
-    /// Used instead of `samples` for packed RGB bytes.
+    /// Interpolates packed RGB bytes. Used instead of `samples` if the image and the SIMD backend are supported.
     pairs: Pairs,
-    /// Used instead of `samples` for 8-bit luma and chroma.
+    /// Interpolates 8-bit luma and chroma. Used instead of `samples` if the image and the SIMD backend are supported.
     yuv: YuvBytes,
     slots: [Slot; N_SLOTS],
     /// Source rows and weights of each visible line.

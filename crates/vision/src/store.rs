@@ -284,7 +284,7 @@ fn scatter<'a, const N: usize>(bytes: &mut [u8], offset_bytes: usize, stride_byt
     let mut at = offset_bytes;
     for cell in cells {
         bytes[at..at + N].copy_from_slice(cell);
-        // After the last cell, the offset may be negative, but it is not used any more.
+        // After the last cell, the offset may wrap around below 0, but it is not used any more.
         at = at.wrapping_add_signed(stride_bytes);
     }
 }

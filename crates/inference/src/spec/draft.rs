@@ -111,7 +111,7 @@ pub(super) struct Draft {
     pub(super) top: Section,
     pub(super) input: Section,
     pub(super) output: Section,
-    /// Heads of a classifier with several outputs, instead of `output`.
+    /// The heads of a classifier with several outputs. If there are heads, they are written instead of the keys in `output`.
     pub(super) heads: Vec<Section>,
 }
 

@@ -201,7 +201,7 @@ impl Context<'_> {
         Ok((output_idxs.into_iter().map(head).collect(), n_classes))
     }
 
-    /// Applies the user's class thresholds, if the decoder supports them.
+    /// Applies the class thresholds that the user has set, if the decoder supports class thresholds.
     fn with_class_thresholds(&self, mut decoder: Box<dyn Decoder>, labels: &Labels, n_classes: u32) -> Result<Arc<dyn Decoder>> {
         if let (Some(text), Some(threshold), Task::Detection) = (&self.options.class_thresholds, decoder.threshold(), self.task) {
             decoder.set_class_thresholds(thresholds::by_class(text, labels, n_classes, threshold)?);
@@ -345,7 +345,7 @@ fn check_open(decoder: &dyn Decoder, outputs: &[(&str, &[usize])], input: Size) 
         let outputs: Vec<(&str, &[usize])> = outputs.iter().zip(&shapes).map(|((name, _), shape)| (*name, &**shape)).collect();
         decoder.check(&outputs, input).is_ok()
     };
-    // The number of classes is unknown, because dynamic shapes do not determine it.
+    // Return 0 classes, which means unknown, because dynamic shapes do not determine the number.
     if COLUMNS.into_iter().any(fits) { Ok(0) } else { as_told }
 }
 

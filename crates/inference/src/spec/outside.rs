@@ -38,7 +38,7 @@ pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bo
             return Err(refused("lies outside"));
         }
     }
-    // If the file is missing, the code that reads it reports the error.
+    // If the file does not exist, return its path, so that the code that reads the file reports the error.
     match (folder.canonicalize(), joined.canonicalize()) {
         (Ok(folder), Ok(real)) if !real.starts_with(&folder) => Err(refused("is a link that leads outside")),
         (Ok(_), Ok(real)) => Ok(real),

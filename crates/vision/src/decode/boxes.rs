@@ -72,13 +72,13 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         self.overlaps()
     }
 
-    /// Unit of the boxes in the outputs, which [`BoxScheme::candidates`] converts to pixels. Default: `None`, for boxes computed from cells
-    /// or priors, which have a fixed unit.
+    /// Returns the unit of the boxes in the outputs, which [`BoxScheme::candidates`] converts to pixels. Default: `None`, for boxes that
+    /// are computed from cells or priors and so have a fixed unit.
     fn coordinates(&self) -> Option<Coordinates> {
         None
     }
 
-    /// The last activation of the model, which some exports omit; see [`BoxScheme::score_ranges`]. Default: none.
+    /// Returns the last activation of the model, which some exports lack; see [`BoxScheme::score_ranges`]. Default: `None`.
     fn missing_activation(&self) -> Option<Activation> {
         None
     }
@@ -91,12 +91,12 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Default thresholds, from the models' authors.
+    /// Returns the default thresholds, which are those of the models' authors.
     fn default_thresholds(&self) -> BoxThresholds {
         BoxThresholds::default()
     }
 
-    /// Same as [`Decoder::roles`].
+    /// Returns the roles of outputs, like [`Decoder::roles`].
     fn roles(&self) -> &'static [&'static str] {
         &[]
     }

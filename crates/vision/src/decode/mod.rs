@@ -78,7 +78,7 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         &[]
     }
 
-    /// Minimum score of results; `None` if results have no scores. Default: `None`.
+    /// Returns the minimum score of results; `None` if results have no scores. Default: `None`.
     fn threshold(&self) -> Option<f32> {
         None
     }
@@ -99,8 +99,8 @@ pub trait Decoder: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The last activation of the model, which some exports omit; see the description key `activation`. `None` if it cannot be set.
-    /// Default: `None`.
+    /// Returns the last activation of the model, which some exports lack; see the description key `activation`. `None` if a
+    /// description cannot set it. Default: `None`.
     fn missing_activation(&self) -> Option<Activation> {
         None
     }
@@ -341,7 +341,7 @@ mod tests {
             assert!(error.kind() == ErrorKind::Shape && error.to_string().contains("`faces`"), "{error}");
             assert!(results.boxes.is_empty());
         }
-        // If the batch axis is optional, its extent must not be 0.
+        // An output whose batch axis has the extent 0 is an error, even for a decoder that accepts outputs without a batch axis.
         let shapes: [[usize; 3]; 6] = [[1, 64, 1], [1, 16, 1], [1, 4, 1], [1, 64, 4], [1, 16, 4], [0, 4, 4]];
         let tensors = shapes.map(|shape| vec![0.9; shape.iter().product()]);
         let outputs: Vec<Output<'_>> = shapes.iter().zip(&tensors).map(|(shape, data)| Output { name: "faces", shape, data }).collect();

@@ -20,7 +20,7 @@ pub enum Subject {
     Anything,
 }
 
-/// Creates a decoder from its section of a description.
+/// A function that creates a decoder from its section of a description.
 type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 
 /// Like [`Make`], but a function pointer, so that [`BUILT_IN`] can be a constant.

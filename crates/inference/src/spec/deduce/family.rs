@@ -160,8 +160,8 @@ static FAMILIES: [Family; 12] = [
     },
 ];
 
-/// [`Family::is_certain`] for decoders whose ports also occur in other families: always false. The user must choose such a
-/// decoder.
+/// Always returns false. It is [`Family::is_certain`] for decoders whose ports also occur in other families. The user must choose
+/// such a decoder.
 fn is_never(_: &ModelInfo, _: Size) -> bool {
     false
 }

@@ -70,7 +70,8 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
     let (defaults, decoder): (_, Option<&'static str>) = match &*kind {
         "ssd" | "detectionoutput" | "boxeslabels" => (PLAIN, fitting(info, &["ssd", "boxes-labels"])),
         "yolox" => (YOLOX, fitting(info, &["yolox"])),
-        // Ultralytics writes one of these names for all of its models.
+        // Ultralytics writes one of these names for each of its models, whatever its version is. So the decoder is chosen by the
+        // ports.
         "yolo" | "yolov5" | "yolov8" | "yolov9" | "yolov10" | "yolo11" | "yolov11" | "yolo12" | "yolov12" | "yolo26" | "yolov26" => {
             (YOLO, yolo_decoder(info, labels.len()))
         }

@@ -34,7 +34,8 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     }
     input.set("layout", layout);
     input.assume("resize", "stretch", why);
-    // Integer inputs have one possible range. Floating-point inputs may be pixels, or values from -1 to 1.
+    // An integer input must be pixels of 0 to 255, so nothing is unknown. A floating-point input may be pixels, or values from -1
+    // to 1.
     if port.element != ElementType::U8 {
         let range = "the model is expected to scale pixels itself; for inputs of -1 to 1, set `mean` and `scale` to 127.5";
         if is_said {

@@ -37,7 +37,8 @@ impl Exported {
         if is_of_yolo || is_of_yolov5 {
             return Self::of_keys(of).map(Some);
         }
-        // An OpenVINO export is in a separate folder, so `metadata.yaml` in this folder belongs to the model.
+        // Ultralytics writes each OpenVINO export into its own folder. So if the folder of the model contains `metadata.yaml`,
+        // that file belongs to the model.
         let yaml_path = model.parent().unwrap_or(Path::new("")).join("metadata.yaml");
         if model.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml"))
             && let Ok(text) = files::read_text(&yaml_path, files::MAX_DESCRIPTION_BYTES, "metadata")
