@@ -77,8 +77,8 @@ pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
     })
 }
 
-/// Whether an engine's library wrote this line directly. Such a line is not shown, because the command's own error message contains the
-/// same text.
+/// Whether the library of an engine wrote this line to standard error itself. Such a line is not shown, because the error message of
+/// the command contains the same text.
 fn is_of_an_engine(line: &str) -> bool {
     let bytes = line.as_bytes();
     // Format of Abseil: `E0000 00:00:1795545623.914190 22196 text_format.cc:417] ...`.

@@ -431,8 +431,8 @@ impl<'a> Relations<'a> {
         stated.or_else(|| self.ids(self.object_type()).into_iter().find(contains))
     }
 
-    /// Returns the classifications of a detection, except the entries in `known`. Each has the most confident class of its entry. Class
-    /// descriptors are skipped.
+    /// Returns the classifications of a detection, except the entries in `known`. Each classification is the most confident class of
+    /// its entry. Entries that are class descriptors are skipped.
     fn classifications_of(&self, id: c_uint, known: &[c_uint]) -> Vec<Classification> {
         let mut ids = self.related(id, CONTAINS | RELATES_TO, self.class_type());
         for class in self.ids(self.class_type()) {

@@ -40,8 +40,8 @@ impl ClassCheck {
             return;
         }
         let names = classes.names();
-        // `object-class` may name more classes than this model has. An unknown label is likely a typo only if it is similar to a known
-        // label.
+        // `object-class` may name classes that no detector upstream has, for example because it serves several models. So if at least
+        // one label is known, warn about an unknown label only if it is similar to a known label, and thus likely a typo.
         let has_known = names.iter().any(|class| given.contains(&class.as_str()));
         let unknown = names.iter().filter(|class| !given.contains(&class.as_str())).filter_map(|class| {
             let meant = stages::nearest(class, given.iter().copied()).filter(|label| !names.iter().any(|class| class == label));

@@ -148,8 +148,8 @@ impl Stream {
         (number, reason)
     }
 
-    /// Returns the number of the last frame selected for inference, if there is no motion since that frame. `None` selects the current
-    /// frame; code that then skips this frame must call [`Stream::reset_motion`].
+    /// Returns the number of the last frame selected for inference, if there is no motion since that frame. `None` means that the
+    /// current frame is selected for inference. Code that then skips this frame must call [`Stream::reset_motion`].
     fn looks_like(&self, number: u64, buffer: &gst::Buffer, info: &gst_video::VideoInfo, policy: &Policy) -> Option<u64> {
         let share = policy.motion_threshold;
         if share <= 0.0 {
@@ -288,8 +288,8 @@ impl Stream {
         };
         let done = move |results| runs.end(results);
         let mapped = buffer::frame(&buffer, info);
-        // From here on, only the mapping and the queue hold the buffer. The mapping ends before the results are attached, so the buffer is
-        // writable then.
+        // Drop this reference, so that only the mapping and the queue hold the buffer. The mapping ends before the results are attached,
+        // so the buffer is writable by then.
         drop(buffer);
         if !span.is_disabled() {
             self.queue.update(ticket, |item| {

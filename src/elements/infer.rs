@@ -197,7 +197,7 @@ impl Driver {
             }
             gst::EventView::Caps(caps) => {
                 // If the stream stops or is flushed while this thread waits for the stage, the caps event does not fail. The next buffer
-                // then gets the flow return, or waits again after a flush.
+                // then returns the flow error to upstream, or after a flush waits for the stage again.
                 let stream = &self.stream;
                 if stream.warm_stage(element, stream.is_live(element)).is_none() && stream.no_stage() != gst::FlowError::Flushing {
                     return false;
@@ -448,8 +448,8 @@ impl Driver {
             }
         } else {
             self.handle(Trigger::Deactivate, element, pad);
-            // Wait until a thread that has just opened the queue has also started the task. Otherwise that thread would start the task
-            // after the stop.
+            // Take this lock before the task is stopped. Another thread that has just opened the queue holds it until it has also
+            // started the task. Without the lock, that thread could start the task after the stop.
             let _control = self.task_control();
             pad.stop_task().map_err(|_| gst::loggable_error!(self.cat, "cannot stop the source pad's task"))?;
         }
@@ -457,8 +457,8 @@ impl Driver {
     }
 
     pub(super) fn sink_activate(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element, active: bool, srcpad: &gst::Pad) {
-        // The source pad is already active, because GStreamer activates it before the sink pad. So the queue can be opened again if a flush
-        // has closed it.
+        // If a flush has closed the queue, open it again. This is possible because the source pad is already active: GStreamer activates it
+        // before the sink pad.
         if active {
             self.handle(Trigger::SinkActivated { sink_is_flushing: is_flushing(pad) }, element, srcpad);
         }

@@ -91,8 +91,8 @@ impl Loading {
         }
     }
 
-    /// Waits until the threads have ended, at most [`MAX_WAIT`]. Returns at once on one of these threads, and on the thread that posts
-    /// the error.
+    /// Waits until the threads that load and warm up the stage have ended, at most [`MAX_WAIT`]. Returns at once if it is called on
+    /// one of these threads, or on the thread that posts the load error.
     pub(super) fn wait_for_threads(&self) {
         let here = thread::current().id();
         let mut state = self.state.lock().unwrap();
@@ -140,8 +140,8 @@ impl Loading {
     /// Waits for the stage. Returns `None` if loading failed, which is already reported, or once `is_canceled` returns true.
     pub(super) fn wait(&self, is_canceled: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
         let here = thread::current().id();
-        // Wait until a load error is on the bus, because it must be there before the errors that it causes. The posting thread itself does
-        // not wait: a handler of the message may call `wait` on that thread.
+        // If loading fails, also wait until the load error is on the bus, because it must be posted before the errors that it causes. The
+        // posting thread itself does not wait: a handler of the message may call `wait` on that thread.
         let waits =
             |state: &mut State| (state.outcome.is_none() || state.reporting.is_some_and(|reporting| reporting != here)) && !is_canceled();
         let state = self.changed.wait_while(self.state.lock().unwrap(), waits).unwrap();

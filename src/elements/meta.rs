@@ -369,9 +369,10 @@ fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
     });
 }
 
-/// Updates the ROI metas that stay. Returns which detections have a ROI meta, and the new snapshots.
+/// Updates the ROI metas of the buffer for which the plan is [`Plan::Update`]. The metas with [`Plan::Remove`] must already be
+/// removed. Returns which detections have a ROI meta, and the new snapshots of these metas.
 ///
-/// `left` are the snapshots of all ROI metas, in order, if all ROI metas are unchanged.
+/// `left` is `Some` if all ROI metas are unchanged: it has their snapshots, in the order of the metas.
 fn update_rois(
     buffer: &mut gst::BufferRef,
     results: &FrameResults,

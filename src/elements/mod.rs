@@ -88,7 +88,7 @@ const ELEMENTS: &[Entry] = &[
     ("roipublish", publish::RoiPublish::static_type),
 ];
 
-/// Registers all elements, as features of `plugin` if it is `Some`.
+/// Registers all elements. If `plugin` is `Some`, they are registered as features of that plugin.
 ///
 /// # Errors
 /// Returns an error if GStreamer refuses an element.

@@ -182,8 +182,8 @@ impl Share {
 }
 
 impl Pool {
-    /// This element's share of the pool at `address`. If the pool is new, also fits the number of slots to the size of the pool, and
-    /// returns the message to post on the bus, if any.
+    /// Returns this element's share of the pool at `address`. If the pool is not that of the previous buffer, also adapts the number
+    /// of slots to the size of the pool, and returns the message to post on the bus, if there is one.
     pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {
         let mut report = None;
         if self.share.address != address {

@@ -27,7 +27,7 @@ pub(super) fn event(kind: &str, body: &impl Serialize) -> gst::Event {
     gst::event::CustomDownstream::new(gst::Structure::builder(NAME).field("event", kind).field("body", body).build())
 }
 
-/// Reads a record. `None` if the event is no record.
+/// Reads the record in an event. Returns `None` if the event is not a record.
 ///
 /// # Errors
 /// Returns a description if the event is a malformed record.

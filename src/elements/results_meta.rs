@@ -225,8 +225,8 @@ impl Drop for Held {
     }
 }
 
-// SAFETY: a payload is immutable while shared, its reference count is atomic, and GStreamer protects the rest by the buffer's
-// writability.
+// SAFETY: a payload is immutable while it is shared, and its reference count is atomic. The meta itself is changed only through a
+// writable buffer, which has a single owner.
 unsafe impl Send for ResultsMeta {}
 // SAFETY: several threads may read a payload at the same time, for the same reasons as in `Send`.
 unsafe impl Sync for ResultsMeta {}

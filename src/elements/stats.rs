@@ -124,8 +124,8 @@ impl Counts {
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.skipped) {
             structure.set(format!("skipped-{}", reason.name()), count(counter));
         }
-        // Frames that are skipped because the user has chosen it (interval, motion) are never dropped. So these reasons have no counter
-        // here.
+        // Frames that are skipped because the user has chosen it (interval, motion) are never dropped. So there are no fields for
+        // dropped frames with these reasons.
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.dropped).skip(Reason::N_OF_CHOICES) {
             structure.set(format!("dropped-{}", reason.name()), count(counter));
         }

@@ -151,8 +151,8 @@ impl Stream {
         self.handle_and(trigger, |_, _| {})
     }
 
-    /// Passes a trigger to the state machine and executes the actions that need the lock. `and` executes the actions that concern events
-    /// and the task. The caller executes the remaining actions.
+    /// Passes a trigger to the state machine and executes the actions that need the lock. The closure `and` also runs under the lock,
+    /// and executes the actions that concern events and the task. The caller executes the remaining actions without the lock.
     pub(super) fn handle_and(
         &self,
         trigger: Trigger<gst::FlowError>,

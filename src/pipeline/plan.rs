@@ -230,8 +230,8 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
 }
 
 fn decode() -> String {
-    // The source decodes to system memory. Streams other than video stay unlinked; without a video stream, the "not linked" error ends the
-    // run.
+    // The source decodes to system memory. Its pads for streams other than video stay unlinked. If the input has no video, all pads are
+    // unlinked, and the resulting "not linked" error ends the run.
     format!("uridecodebin name={SOURCE} caps=video/x-raw ! videoconvert name={ENTRY}")
 }
 

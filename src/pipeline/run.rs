@@ -90,7 +90,7 @@ impl Interrupt {
     }
 }
 
-/// Plays the plan to its end. Calls `report` with the events of the stream on this thread.
+/// Plays the plan to its end. Calls `report` on this thread with each event of the stream.
 ///
 /// # Errors
 /// Returns the error of an element with the element's name, or an error with the number of result lines that could not be written.

@@ -431,8 +431,9 @@ impl Session {
                 Some(limits::REACHED) => self.check_limit(),
                 Some(FIRST_FRAME) => {
                     if let Some(gate) = self.gate.take() {
-                        // Later repetitions use segment seeks without a flush. So running time continues from one repetition to the next,
-                        // and encoders and muxers see one stream. This first seek turns segment mode on.
+                        // Turn segment mode on with this first seek, which flushes. When the input ends, it is repeated by a segment seek
+                        // without a flush. So running time continues from one repetition to the next, and encoders and muxers see one
+                        // stream.
                         self.spawn("roiflow-seek", move |parts, _| {
                             let sought = parts.seek_to_start(gst::SeekFlags::FLUSH | gst::SeekFlags::SEGMENT);
                             gate.open();

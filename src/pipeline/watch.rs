@@ -184,8 +184,8 @@ impl Watch {
         let is_whole = match (n_bytes.map(|bytes| *bytes).filter(|bytes| *bytes > 0), duration) {
             // Durations of endless network streams are estimated from the received data.
             _ if is_live && duration.is_none() && !declares_duration => false,
-            // A container may have bytes after its last frame that the demuxer does not read. So a file is also whole if its declared
-            // duration was played.
+            // A container may have bytes after its last frame that the demuxer does not read. So a file also counts as complete if
+            // its declared duration was played.
             (Some(n_bytes), duration) => {
                 let is_played = duration.zip(reached).is_some_and(|(duration, reached)| reached + TOLERANCE >= duration);
                 self.arrivals.end_bytes.load(Ordering::Relaxed) >= n_bytes || declares_duration && is_played
@@ -262,8 +262,8 @@ fn set_up(source: &gst::Element, timeout: Option<Duration>) {
                 }),
             );
         }
-        // The timeout of the element is one second longer than the timeout of this module, because the error of this module names the
-        // source.
+        // Set the timeout of the element one second longer than the timeout of this module. So this module reports the error first,
+        // and its error names the source.
         "souphttpsrc" | "curlhttpsrc" => {
             let seconds = timeout.map_or(0, |timeout| timeout.as_secs().saturating_add(1).min(3600) as u32);
             set("timeout", seconds.to_value());

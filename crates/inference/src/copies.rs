@@ -33,7 +33,7 @@ impl Copies {
         Self { n_requests: model.optimal_number_of_requests(), first: model, compile_another: None }
     }
 
-    /// Compiles a model, or the first of its copies.
+    /// Compiles a model. If copies are used, compiles only the first copy, for one request.
     ///
     /// # Errors
     /// Returns the errors of [`Core::compile_accepted`].

@@ -245,7 +245,8 @@ pub enum Trigger<E> {
 
 /// An operation that the driver executes.
 ///
-/// Actions up to [`Action::PauseTask`] are executed under the lock under which the state changed, later actions without the lock.
+/// The actions up to [`Action::PauseTask`] in this enumeration are executed under the lock under which the state has changed. The
+/// actions after it are executed without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Close the queue, discard its frames, and keep its sticky events. Wake up all waiting threads.

@@ -198,7 +198,8 @@ impl Stage {
         Ok(self.run(frame)?.detections)
     }
 
-    /// Like [`Stage::run`]. Returns a classification for each head whose confidence reaches its threshold.
+    /// Like [`Stage::run`]. Returns the classification of each head, except those with a confidence below the threshold of the
+    /// head.
     ///
     /// # Errors
     /// Returns the errors of [`Stage::run`].

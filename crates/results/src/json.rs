@@ -336,8 +336,8 @@ fn serialize_classifications<M: SerializeMap>(
     Ok(())
 }
 
-/// Returns the attribute's name as key. Appends a number if the object already has this key, because JSON parsers reject or drop duplicate
-/// keys.
+/// Returns the key of an attribute, which is its name. If the JSON object already has this key, appends a number to the name, because JSON
+/// parsers reject or drop duplicate keys.
 fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], taken: &[&str]) -> Cow<'a, str> {
     let name = &*classification.name;
     let n_taken = usize::from(taken.contains(&name)) + earlier.iter().filter(|other| *other.name == *name).count();

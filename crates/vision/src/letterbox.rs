@@ -63,8 +63,8 @@ impl Placement {
 
     /// Computes the placement of an image that is rotated first.
     ///
-    /// Scaled size and offset refer to the unrotated image, in an input of size `rotation.turned(input)`. The transform refers to the
-    /// rotated input.
+    /// In the returned placement, the scaled size and the offset are those of the unrotated image in an input of size
+    /// `rotation.turned(input)`. The transform maps from the actual input, which shows the rotated image.
     pub(super) fn of_turned(resize: Resize, rotation: Rotation, image: Size, input: Size) -> Self {
         let Self { scaled, offset: (x, y), frame_from_input } = Self::new(resize, rotation.turned(image), input);
         let far = |extent: u32, scaled: u32, offset: i64| i64::from(extent) - i64::from(scaled) - offset;
@@ -91,8 +91,8 @@ impl Placement {
     }
 }
 
-/// Returns the inverse transform of the reference postprocessing, which subtracts the offset and then divides by the ideal ratio. The ratio
-/// of the rounded sizes would differ by less than a pixel at the far edge.
+/// Returns the inverse transform of the reference postprocessing, which subtracts the offset and then divides by the ideal ratio. If the
+/// ratio of the rounded sizes were used instead, results would differ by less than a pixel at the far edge.
 fn undo(ratio: f64, offset: (i64, i64)) -> Transform {
     let scale = 1.0 / ratio;
     let back = |offset: i64| (-(offset as f64) * scale) as f32;

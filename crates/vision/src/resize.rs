@@ -159,8 +159,8 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateExact<'_, S,
     }
 }
 
-/// Like [`InterpolateExact`], for two source rows that differ in the first component only. The contribution of the shared components is
-/// computed once.
+/// Like [`InterpolateExact`], but interpolates two source rows that differ in the first component only, such as two luma rows that
+/// share chroma. The contribution of the shared components is computed once.
 pub(super) struct InterpolateTwo<'a, S, T, const C: usize> {
     pub(super) colors: T,
     pub(super) picked: [Picked<'a, S>; 2],
@@ -231,8 +231,8 @@ impl<S: Sample, T: Colors<C>, const C: usize> Kernel for InterpolateInteger<'_, 
     }
 }
 
-// The kernels compute each block into a local array. The compiler then knows the number of columns, and that source and destination do not
-// overlap.
+// The kernels above compute each block into a local array. The compiler then knows the number of columns, and that source and
+// destination do not overlap.
 
 #[inline(always)]
 pub(super) fn blocks<T>(list: &[T]) -> &[[T; LANES]] {

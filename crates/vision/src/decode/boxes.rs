@@ -83,7 +83,7 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Positions of the scores in the outputs, for exports without the last activation. Default: none.
+    /// Returns the positions of the scores in the outputs, for exports that lack the last activation. Default: none.
     ///
     /// # Errors
     /// Returns the errors of [`BoxScheme::check`].

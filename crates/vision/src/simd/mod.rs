@@ -116,7 +116,8 @@ impl Simd {
             // them.
             SimdBackend::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
+            // SAFETY: the function requires the CPU features of this backend. A `Simd` with this backend exists only if the processor has
+            // them.
             SimdBackend::Avx512 => unsafe { x86::run_avx512(kernel) },
             _ => kernel.run(Separate),
         }
@@ -144,7 +145,8 @@ impl Simd {
             // them.
             SimdBackend::Avx2 => unsafe { x86::pick_avx2(windows, offsets, row, target, block_bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
+            // SAFETY: the function requires the CPU features of this backend. A `Simd` with this backend exists only if the processor has
+            // them.
             SimdBackend::Avx512 => unsafe { x86::pick_avx512(windows, row, target) },
             _ => unreachable!("windows are prepared for x86 backends only"),
         }
