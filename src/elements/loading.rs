@@ -118,7 +118,7 @@ impl Loading {
         is_canceled: impl Fn() -> bool,
     ) -> Option<stages::Result<Option<Duration>>> {
         let mut state = self.state.lock().unwrap();
-        // A failed warm-up is repeated.
+        // Start a warm-up, unless one is running or has succeeded. So a failed warm-up is repeated.
         if !matches!(state.warm_up, WarmUp::Running | WarmUp::Over(Ok(Some(_)))) {
             state.warm_up = WarmUp::Running;
             drop(state);

@@ -5,7 +5,7 @@
 //! [`StreamState`] has one lock. The queue is open exactly while [`Flow::is_open`] returns true, because both change under this lock
 //! ([`Stream::handle`]). The lock is never held while something is pushed, posted or run, nor while a model or a frame is released. Lock
 //! order: loading model, stream state, queue. `Stream::motion` is held during a motion comparison. `Stream::last_results` is held while
-//! results are carried, which takes `Stream::policy`.
+//! results are stored or added to a frame, and `Stream::policy` is locked during that time.
 //!
 //! This module uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. Frames are handled in [`super::frames`], the
 //! model in [`super::model`], pads in [`super::infer`].

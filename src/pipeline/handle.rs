@@ -131,7 +131,8 @@ pub struct StreamEvent {
 pub struct Events(crossbeam_channel::Receiver<StreamEvent>);
 
 impl Events {
-    /// Returns the next event, or `None` after `timeout`.
+    /// Waits for the next event and returns it. Returns `None` if there is no event within `timeout`, or if no further event can
+    /// follow.
     pub fn next_timeout(&self, timeout: Duration) -> Option<StreamEvent> {
         self.0.recv_timeout(timeout).ok()
     }

@@ -1,7 +1,7 @@
 //! Runs a stream as a series of sessions, with pauses while its source is lost. A session is one pipeline of the stream.
 //!
-//! A restart is a new pipeline for the same stream. `restart` decides whether and when, `carry` hands over numbers and outputs. A stream
-//! that waits for its source needs no thread and no pipeline.
+//! A restart is a new pipeline for the same stream. The module `restart` decides whether and when the new pipeline is started. The
+//! module `carry` hands over numbers and outputs to it. A stream that waits for its source needs no thread and no pipeline.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;

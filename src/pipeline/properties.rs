@@ -151,7 +151,8 @@ fn expected(pspec: &glib::ParamSpec) -> String {
 /// Describes a range of numbers. Limits that are those of the type itself are left out.
 fn between(what: &str, least: String, most: String) -> String {
     let digits = |text: &str| text.trim_start_matches('-').len();
-    // A number with so many digits is a limit of the type, and is left out. The limits of floating-point types have hundreds of digits.
+    // A range limit with so many digits is the limit of the number type, and not one of the property, so leave it out. The limits of
+    // floating-point types have hundreds of digits.
     match (digits(&least) > 19, digits(&most) > 20) {
         (true, true) => what.to_owned(),
         (false, true) => format!("{what} of at least {least}"),

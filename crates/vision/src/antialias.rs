@@ -239,7 +239,8 @@ mod tests {
     fn filter_is_a_triangle_cut_at_the_edges() {
         let mut taps = Taps::default();
         taps.set(8, 2, 0..2, 0);
-        // The filter has its centers at 2 and 6, and half the width 4. The samples are at 0.5, 1.5, and so on.
+        // The filters of the two pixels have their centers at 2 and 6, and reach 4 to each side. The samples are at 0.5, 1.5, and
+        // so on.
         let expected: Vec<f32> = [2.5, 3.5, 3.5, 2.5, 1.5, 0.5].map(|weight| weight / 14.0).to_vec();
         assert_eq!((taps.window(0), taps.window(1)), (0..6, 2..8));
         let close = |got: &[f32], expected: &[f32]| got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-7);
