@@ -83,7 +83,9 @@ impl Carried {
     pub(super) fn plan(&self, plan: &Plan) -> Plan {
         let mut next = plan.clone();
         if self.has_results {
-            set(&mut next.assignments, PUBLISH, "if-exists", "append");
+            // The destinations of --publish also have elements, whose names begin with that of --json.
+            let if_exists = next.assignments.iter_mut().filter(|set| set.element.starts_with(PUBLISH) && set.property == "if-exists");
+            if_exists.for_each(|set| set.value = "append".to_owned());
         }
         if let (Some(first), Some(current)) = (&plan.outputs.video, &self.video) {
             let path = if self.has_video { next_part(first, current) } else { current.clone() };

@@ -103,6 +103,26 @@ fn killed_camera_comes_back_with_other_size() {
 }
 
 #[test]
+fn file_of_publish_is_continued_after_a_restart() {
+    let folder = Folder::new("restart-publish-file");
+    let Some(server) = Server::start(&[]) else { return };
+    let (port, uri) = (server.port, server.uri("rtspt", "", "/live"));
+    let (whole, parts) = (folder.file("whole.jsonl"), folder.file("parts.jsonl"));
+    let urls = [format!("file://{whole}"), format!("file://{parts}?max-bytes=100k")];
+    let mut running = Running::start(&folder, &uri, &["--publish", &urls[0], "--publish", &urls[1]]);
+    running.wait_for_lines(10);
+    drop(server);
+    let _server = at_port(port, &["size=640x480"]);
+    let json = running.json.clone();
+    eventually("results of the second server", || lines(&json).iter().filter(|line| line["resolution"]["width"] == 640).count() > 10);
+    signal(&running.child, "INT");
+    let (code, said, _) = running.end();
+    assert_eq!(code, Some(0), "{said}");
+    let frames = |path: &str| check_order(path).iter().map(|line| line["frame"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!((frames(&whole), frames(&parts)), (frames(&json), frames(&json)));
+}
+
+#[test]
 fn stalled_camera_comes_back() {
     let folder = Folder::new("restart-stalled");
     let Some(server) = Server::start(&[]) else { return };
