@@ -4,7 +4,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Device of `make demo`. `DEVICE=CPU make demo` fetches no engine.
 DEVICE ?= AUTO
-# DURATION: seconds of `make soak`, or of each target of `make fuzz`. SEED: the seed of a run that `make soak` repeats.
+# DURATION: seconds of `make soak` and `make chaos`, or of each target of `make fuzz`. SEED: the seed of a run that `make soak` or `make chaos` repeats.
 DURATION ?= 60
 SEED ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -27,7 +27,7 @@ BINARY := $(TARGET)/release/roiflow
 # The plugin has its own folder, because GStreamer loads every library in the folder of a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup python demo test test-all test-analytics soak fuzz bench docs install uninstall clean-demo
+.PHONY: build help setup python demo test test-all test-analytics soak chaos fuzz bench docs install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -53,7 +53,7 @@ demo: build ## Build, fetch models and a clip, and run the pipeline for faces, g
 test: setup ## Check format, lints and documentation, and run all tests: under 6 minutes on two cores, once built
 	@scripts/check
 
-test-all: test ## Run `make test`, then check licenses and minimum Rust version, and run model checks, soak, fuzzing, address sanitizer: 20 minutes
+test-all: test ## Run `make test`, then check licenses and minimum Rust version, and run model checks, soak, chaos test, fuzzing, address sanitizer: 21 minutes
 	@scripts/check --long
 
 test-analytics: build ## Test with the analytics elements of GStreamer 1.26 in a Debian 13 root (needs root and network)
@@ -62,6 +62,9 @@ test-analytics: build ## Test with the analytics elements of GStreamer 1.26 in a
 soak: setup ## Stress 16 streams with flushes, seeks and failures: DURATION=seconds, SEED=number
 	@scripts/fetch-demo || echo "The soak test continues with a generated clip." >&2
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test soak
+
+chaos: setup ## Run 16 cameras, 4 destinations and a model that fail at random: DURATION=seconds, SEED=number
+	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test chaos
 
 fuzz: setup ## Fuzz model outputs, geometry, descriptions and model files: DURATION=seconds per target
 	@scripts/fuzz "$(DURATION)"

@@ -1,0 +1,146 @@
+//! Real brokers that fail, and what arrived there.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::brokers::{Broker, NatsClient, Proxy, subscribe};
+use crate::harness::Folder;
+use crate::received::Received;
+use crate::verdict::Violations;
+
+/// How a broker fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outage {
+    /// SIGKILL; later it starts again.
+    Killed,
+    /// SIGSTOP, later SIGCONT.
+    Paused,
+}
+
+enum Kind {
+    /// The broker keeps nothing, so a client receives all the time. The proxy is closed before the broker is killed: without it, the broker
+    /// could acknowledge a message and be killed before the client has the message.
+    Mqtt {
+        proxy: Proxy,
+        client: Option<JoinHandle<()>>,
+    },
+    Nats,
+    Redis,
+}
+
+/// A broker with what arrived there.
+pub struct Server {
+    pub name: &'static str,
+    pub url: String,
+    broker: Broker,
+    kind: Kind,
+    received: Arc<Mutex<Received>>,
+    violations: Arc<Violations>,
+    outage: Option<Outage>,
+}
+
+impl Server {
+    /// Starts the brokers.
+    pub fn all(folder: &Folder, violations: &Arc<Violations>) -> Vec<Self> {
+        let new = |name, url: String, broker, kind| {
+            let (received, violations) = (Arc::default(), violations.clone());
+            let mut server = Self { name, url, broker, kind, received, violations, outage: None };
+            server.start();
+            server
+        };
+        let mqtt = Broker::mosquitto(folder, "");
+        let proxy = Proxy::new(mqtt.port, true);
+        let nats = Broker::new("nats-server", &["-a", "127.0.0.1", "-p", "{port}", "-js", "-sd", &folder.file("nats")]);
+        let redis = Broker::redis(folder);
+        vec![
+            new("MQTT", format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port), mqtt, Kind::Mqtt { proxy, client: None }),
+            new("NATS", format!("nats://127.0.0.1:{}/roiflow.{{stream}}?create=results", nats.port), nats, Kind::Nats),
+            new("Redis", format!("redis://127.0.0.1:{}", redis.port), redis, Kind::Redis),
+        ]
+    }
+
+    fn start(&mut self) {
+        self.broker.start();
+        let Kind::Mqtt { proxy, client } = &mut self.kind else { return };
+        let messages = subscribe(self.broker.port, "roiflow/#");
+        let (received, violations) = (self.received.clone(), self.violations.clone());
+        *client = Some(std::thread::spawn(move || {
+            while let Ok((_, payload)) = messages.recv() {
+                received.lock().unwrap().add("MQTT", &payload, &violations);
+            }
+        }));
+        proxy.open();
+    }
+
+    fn kill(&mut self) {
+        if let Kind::Mqtt { proxy, .. } = &self.kind {
+            proxy.close();
+            // The broker passes on what it has acknowledged.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        self.broker.kill();
+        if let Kind::Mqtt { client, .. } = &mut self.kind {
+            client.take().into_iter().for_each(|client| client.join().expect("the client of MQTT"));
+        }
+    }
+
+    /// Begins an outage.
+    pub fn fail(&mut self, outage: Outage) {
+        self.outage = Some(outage);
+        match outage {
+            Outage::Killed => self.kill(),
+            Outage::Paused => self.broker.signal("STOP"),
+        }
+    }
+
+    /// Ends the outage.
+    pub fn heal(&mut self) {
+        match self.outage.take() {
+            Some(Outage::Killed) => self.start(),
+            Some(Outage::Paused) => self.broker.signal("CONT"),
+            None => {}
+        }
+    }
+
+    /// Reads what is stored, ends the broker, and returns all that has arrived.
+    pub fn finish(mut self, streams: &[String]) -> Received {
+        match self.kind {
+            Kind::Mqtt { .. } => {}
+            Kind::Nats => self.read_nats(),
+            Kind::Redis => streams.iter().for_each(|stream| self.read_redis(stream)),
+        }
+        self.kill();
+        std::mem::take(&mut self.received.lock().unwrap())
+    }
+
+    fn read_nats(&self) {
+        let mut client = NatsClient::connect(self.broker.port);
+        let info = client.request("$JS.API.STREAM.INFO.results", "");
+        let n_messages = info["state"]["messages"].as_u64().unwrap_or_default();
+        let settings = r#"{"deliver_subject":"out","deliver_policy":"all","ack_policy":"none","replay_policy":"instant"}"#;
+        let created = client.request("$JS.API.CONSUMER.CREATE.results", &format!(r#"{{"stream_name":"results","config":{settings}}}"#));
+        let mut received = self.received.lock().unwrap();
+        // The first message may arrive before the answer.
+        if created["message_id"].is_string() {
+            received.add(self.name, created.to_string().as_bytes(), &self.violations);
+        }
+        while received.n_messages < n_messages {
+            let payload = client.next();
+            if !payload.is_empty() && !payload.starts_with(b"{\"type\"") {
+                received.add(self.name, &payload, &self.violations);
+            }
+        }
+    }
+
+    fn read_redis(&self, stream: &str) {
+        let port = self.broker.port.to_string();
+        let output = Command::new("redis-cli").args(["-p", &port, "--raw", "XRANGE", &format!("roiflow:{stream}"), "-", "+"]).output();
+        let output = output.expect("redis-cli is installed").stdout;
+        let mut received = self.received.lock().unwrap();
+        for line in output.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{")) {
+            received.add(self.name, line, &self.violations);
+        }
+    }
+}
