@@ -23,6 +23,7 @@
 //! | `roiflow-analytics` | object tracking, motion detection, result reuse ([`stages`]) | models, GStreamer |
 //! | `roiflow-inference` | inference stages: frame in, results out ([`stages`]) | GStreamer |
 //! | `roiflow-publish` | messages to files and standard output, through a bounded queue | GStreamer, formats |
+//! | `roiflow-onvif` | ONVIF cameras: discovery, addresses of streams | GStreamer, other crates |
 //! | `roiflow-images` | image files; drawing of results on frames | models, GStreamer |
 //! | `elements` | GStreamer elements: buffers to frames, results to metas | requests |
 //! | `pipeline` | pipeline descriptions and running pipelines | requests, pixels |
@@ -40,6 +41,8 @@ pub mod elements;
 pub mod pipeline;
 #[cfg(feature = "gst")]
 use roiflow_devices::folders;
+#[cfg(feature = "cli")]
+pub use roiflow_onvif as onvif;
 pub use roiflow_results::redaction;
 pub use roiflow_runtime::inputs;
 pub use {

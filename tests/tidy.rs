@@ -12,6 +12,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tensor", &[]),
     ("results", &[]),
     ("publish", &[]),
+    ("onvif", &[]),
     ("vision", &["tensor", "results"]),
     ("images", &["tensor", "vision"]),
     ("runtime", &["tensor"]),

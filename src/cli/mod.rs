@@ -8,6 +8,7 @@ mod apart;
 mod bench;
 mod describe;
 mod devices;
+mod discover;
 mod events;
 mod frame_memory;
 mod inspect;
@@ -62,6 +63,7 @@ Examples:
   roiflow run --model yolo11n.onnx --track --input clip.mp4 --json results.jsonl --video results.mp4
   roiflow run --model yolo11n.onnx --classify color.onnx --input rtsp://camera/stream --json -
   roiflow run --model yolo11n.onnx --classify 'color.onnx@car,truck' --input street.mp4 --json results.jsonl
+  roiflow discover
   roiflow pipelines
   roiflow run faces --input door.mp4 --input gate.mp4 --json 'out/{stream}.jsonl'
   roiflow inspect yolo11n.onnx
@@ -76,6 +78,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Write a model description to start from
     Describe(describe::Args),
+    /// Find ONVIF cameras on the network, and list the addresses of their streams
+    Discover(discover::Args),
     /// List the pipelines that `roiflow run` knows by name
     Pipelines,
     /// List the devices that can run models
@@ -141,6 +145,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         Command::Run(args) => run::run(*args, trace, terminal),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Describe(args) => describe::describe(&args, terminal),
+        Command::Discover(args) => discover::discover(&args, terminal),
         Command::Pipelines => pipelines::list(),
         Command::Devices(args) => devices::list(&args),
         Command::Bench(args) => bench::bench(&args),

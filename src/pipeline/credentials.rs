@@ -95,7 +95,7 @@ impl Credentials {
 
     /// Returns the login for `host`, which may include a port. If `user` is given, only an entry of that user, or without a user,
     /// is used.
-    pub(super) fn of(&self, host: &str, user: Option<&str>) -> Login {
+    pub fn of(&self, host: &str, user: Option<&str>) -> Login {
         let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
             Some((name, _)) => name,
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),

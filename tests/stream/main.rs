@@ -25,6 +25,8 @@ mod classify;
 mod copies;
 mod crops;
 mod detect;
+#[cfg(feature = "cli")]
+mod discover;
 mod dlstreamer;
 mod documentation;
 #[cfg(feature = "cli")]

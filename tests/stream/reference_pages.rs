@@ -88,7 +88,8 @@ fn element_reference_pages_are_current() {
             writeln!(page, "| `{}` | {direction} | {presence} |", pad.name_template()).unwrap();
         }
         let caps = factory.static_pad_templates().iter().next().unwrap().caps();
-        write!(page, "\nCaps of both pads: {}\n", caps_in_words(&caps)).unwrap();
+        let of_pads = if factory.static_pad_templates().len() == 1 { "the pad" } else { "both pads" };
+        write!(page, "\nCaps of {of_pads}: {}\n", caps_in_words(&caps)).unwrap();
         page += "\n## Properties\n\n| property | values | default | set in |\n|---|---|---|---|\n";
         let specs: Vec<_> =
             element.list_properties().iter().filter(|spec| spec.owner_type() != gst::Object::static_type()).cloned().collect();
@@ -370,7 +371,7 @@ fn command_reference_page_is_current() {
     let help = |arguments: &[&str]| String::from_utf8(command().args(arguments).output().unwrap().stdout).unwrap();
     let mut page = "# roiflow\n\nThe help of the command. [Command line](../command-line.md) explains it.\n".to_owned();
     assert!(roiflow(&["--version"]).status.success());
-    for name in ["", "run", "pipelines", "inspect", "describe", "devices", "bench", "completions"] {
+    for name in ["", "run", "discover", "pipelines", "inspect", "describe", "devices", "bench", "completions"] {
         let (title, arguments) =
             if name.is_empty() { ("roiflow".to_owned(), vec!["--help"]) } else { (format!("roiflow {name}"), vec![name, "--help"]) };
         let text: String = help(&arguments).lines().map(|line| format!("{}\n", line.trim_end())).collect();
