@@ -216,7 +216,7 @@ fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<us
         Some(dims) => bail!("input {port} does not accept the shape {dims:?}"),
         None => match port.shape.with_dynamic(|axis| (axis == 0).then_some(1)) {
             Some(shape) => Ok((port.clone(), shape.to_vec())),
-            None => bail!("input {port} has a dynamic shape: set it with --shape"),
+            None => bail!("input {port} has a dynamic shape: set the shape with --shape"),
         },
     };
     inputs.iter().map(shape_of).collect()

@@ -122,7 +122,7 @@ fn how_found(source: &Source) -> &'static str {
         Source::Known { found: KnownBy::Checksum, .. } => ", by the checksum of the model",
         Source::Known { found: KnownBy::FileName, .. } => ", by the name of the model",
         Source::Known { found: KnownBy::User, .. } => ", from --description",
-        Source::Model(_) => "; `roiflow describe` writes it down",
+        Source::Model(_) => "; `roiflow describe` writes this description to a file",
     }
 }
 

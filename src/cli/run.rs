@@ -399,7 +399,9 @@ fn check_events(args: &Args, names: &[String], reads: &[(&str, &Path)]) -> Resul
     for (option, output) in outputs.iter().filter_map(|(option, output)| Some((option, output.as_ref()?))) {
         let is_same = |output: &Path| output == path || publish::is_stdout(output) && publish::is_stdout(path);
         if names.iter().any(|name| is_same(Path::new(&output.to_string_lossy().replace(streams::PLACEHOLDER, name)))) {
-            return Err(pipeline::Error::usage(format!("--events `{shown}`: expected another file than that of {option}, got the same")));
+            return Err(pipeline::Error::usage(format!(
+                "--events `{shown}`: expected another file than that of {option}, got the same file"
+            )));
         }
     }
     let inputs: Vec<PathBuf> = args.input.iter().map(PathBuf::from).filter(|input| input.is_file()).collect();

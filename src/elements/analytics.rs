@@ -628,7 +628,7 @@ fn api() -> Option<&'static Api> {
     static API: LazyLock<Option<Api>> = LazyLock::new(|| {
         let (major, minor, ..) = gst::version();
         if (major, minor) < (1, 24) {
-            gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas; they need 1.24");
+            gst::debug!(CAT, "GStreamer {major}.{minor} has no analytics metas: expected GStreamer 1.24 or newer");
             return None;
         }
         // SAFETY: loading runs the initializers of the library. The library is part of GStreamer, and its initializers have no side

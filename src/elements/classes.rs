@@ -64,7 +64,7 @@ impl ClassCheck {
         gst::element_warning!(
             element,
             gst::ResourceError::Settings,
-            ("object-class: no model upstream has the label {unknown}: {producers}. No object can match it; set object-class to one of these labels. This is reported once")
+            ("object-class: no model upstream has the label {unknown}: {producers}. No object can match it; set object-class to one of these labels. This warning appears only once")
         );
     }
 

@@ -105,7 +105,7 @@ impl Decoded {
     /// Returns a warning about damage that was found since the last call.
     pub(super) fn news(&self) -> Option<String> {
         let at = self.lock().news.take()?;
-        Some(format!("`{}` is damaged at {:.1} s: frames there can't be decoded", reasons::name(&self.plan), seconds(at)))
+        Some(format!("`{}` is damaged at {:.1} s: frames at this time can't be decoded", reasons::name(&self.plan), seconds(at)))
     }
 
     /// Returns the error of a file that reached EOS with missing frames.

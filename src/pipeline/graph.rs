@@ -87,7 +87,7 @@ impl Graph {
             }
         }
         if !graph.places.contains(&"source") {
-            return Err(Error::usage("the graph has no `{source}`: begin it with `{source} ! ...`, which --input replaces"));
+            return Err(Error::usage("the graph has no `{source}`: begin the graph with `{source} ! ...`, which --input replaces"));
         }
         graph.line = words.join(" ");
         Ok(graph)
@@ -186,7 +186,7 @@ fn check_links(tokens: &[&str]) -> Result<()> {
 /// Splits the text into words at spaces. Quoted parts are not split.
 fn tokens(text: &str) -> Result<Vec<&str>> {
     if text.contains('\0') {
-        return Err(Error::usage("the graph has a NUL character; remove it"));
+        return Err(Error::usage("the graph has a NUL character; remove this character"));
     }
     let mut tokens = Vec::new();
     let mut begin = None;

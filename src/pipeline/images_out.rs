@@ -178,9 +178,10 @@ impl ImageFiles {
         }
         let inputs: HashSet<_> = images.iter().filter_map(|image| identity(image)).collect();
         match targets.iter().find(|target| identity(target).is_some_and(|target| inputs.contains(&target))) {
-            Some(target) => {
-                Err(Error::usage(format!("cannot write images to `{}`: it is an input image. Write to another folder", target.display())))
-            }
+            Some(target) => Err(Error::usage(format!(
+                "cannot write images to `{}`: this file is an input image. Write to another folder",
+                target.display()
+            ))),
             None => Ok(()),
         }
     }
@@ -213,7 +214,7 @@ impl ImageFiles {
         let Input::Images(images) = input else { return Ok(()) };
         match self.targets(images).into_iter().find(|target| fs::symlink_metadata(target).is_ok()) {
             Some(target) => Err(Error::usage(format!(
-                "images `{}`: expected a new file, because of --no-overwrite; it exists. Remove it, or write to another folder",
+                "images `{}`: expected a new file, because of --no-overwrite, but the file exists. Remove the file, or write to another folder",
                 target.display()
             ))),
             None => Ok(()),
@@ -250,7 +251,7 @@ impl ImageFiles {
         let own = identity(folder);
         match images.iter().find(|image| own.is_some() && identity(folder_of(image)) == own) {
             Some(image) if self.ending == Ending::OfInput || self.format_is_of(image) => Err(Error::usage(format!(
-                "cannot write images to `{}`: the input `{}` is there. Write to another folder",
+                "cannot write images to `{}`: the input `{}` is in this folder. Write to another folder",
                 folder.display(),
                 image.display()
             ))),

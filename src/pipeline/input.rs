@@ -111,7 +111,7 @@ pub(super) fn file_of_uri(text: &str) -> Result<Option<PathBuf>> {
     match existing(behind) {
         Some(path) => Ok(Some(path)),
         None => Err(Error::usage(format!(
-            "input `{}`: expected a local file, got one of the host `{}`. Write file:///PATH, or the path alone",
+            "input `{}`: expected a local file, got a file of the host `{}`. Write file:///PATH, or the path alone",
             redaction::redact(text),
             redaction::redact(&format!("x://{host}")).trim_start_matches("x://")
         ))),

@@ -60,9 +60,12 @@ impl Models {
             "[parameters.device]\ntype = \"string\"\ndefault = \"AUTO\"\nhelp = \"device that runs the models\"\n".to_owned();
         let (mut graph, mut set) = ("{source}".to_owned(), Vec::new());
         let mut add = |element: &str, name: &str, model: &Path, more: &str| -> Result<()> {
-            let path = model
-                .to_str()
-                .ok_or_else(|| Error::usage(format!("model `{}`: expected a path in UTF-8. Rename it or link to it", model.display())))?;
+            let path = model.to_str().ok_or_else(|| {
+                Error::usage(format!(
+                    "model `{}`: expected a path in UTF-8. Rename the file, or pass the path of a link to the file",
+                    model.display()
+                ))
+            })?;
             set.push((name.to_owned(), path.to_owned()));
             // Writing to a string cannot fail.
             let _written = write!(
@@ -92,7 +95,7 @@ impl Models {
             if self.detector.is_none() {
                 let model = classifier.model.display();
                 return Err(Error::usage(format!(
-                    "--classify {model}@{labels}: expected a detector that gives these labels: add --model FILE"
+                    "--classify {model}@{labels}: expected a detector that gives these labels, got none: add --model FILE"
                 )));
             }
             add("roiclassify", &name, &classifier.model, &format!(" object-class={{{name}-labels}}"))?;
@@ -141,7 +144,7 @@ pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
                 let _written = write!(named, " and {} more, which `roiflow describe {}` lists", known.len() - N_NAMED, Quoted(&model));
             }
             Err(Error::usage(format!(
-                "--classify: expected labels that the detector `{model}` gives, got `{class}`{near}. It gives {named}"
+                "--classify: expected labels that the detector `{model}` gives, got `{class}`{near}. The detector gives {named}"
             )))
         }
     }

@@ -17,7 +17,7 @@ pub fn names(inputs: &[String], given: &[String]) -> Result<Vec<String>> {
     for (place, name) in given.iter().enumerate() {
         check(name)?;
         if given[..place].contains(name) {
-            return Err(Error::usage(format!("--name {name}: expected different names, got this one twice")));
+            return Err(Error::usage(format!("--name {name}: expected different names, got this name twice")));
         }
     }
     let mut names = given.to_vec();
@@ -61,7 +61,7 @@ mod tests {
     fn invalid_file_names_are_refused() {
         for (given, says) in [
             (&["a", "b", "c"][..], "at most 2 names, one per input, got 3"),
-            (&["a", "a"], "this one twice"),
+            (&["a", "a"], "this name twice"),
             (&[""], "expected 1 to"),
             (&["a/b"], "letters"),
             (&[".."], "begin with"),

@@ -109,12 +109,12 @@ pub fn check_destination(option: &str, path: &Path, if_exists: IfExists) -> Resu
     let path = path.display();
     Err(match error.kind() {
         AlreadyExists => Error::usage(format!(
-            "{option} `{path}`: expected a new file, because of --no-overwrite; it exists. Remove it, or name another file"
+            "{option} `{path}`: expected a new file, because of --no-overwrite, but the file exists. Remove the file, or name another file"
         )),
         InvalidInput => Error::usage(format!("{option}: expected the name of a file, got `{path}`")),
-        IsADirectory => Error::failed(format!("cannot write `{path}`: it is a folder; name a file in it")),
+        IsADirectory => Error::failed(format!("cannot write `{path}`: the path is a folder; name a file in this folder")),
         NotFound | NotADirectory => {
-            Error::failed(format!("cannot write `{path}`: the folder `{}` does not exist; create it first", folder.display()))
+            Error::failed(format!("cannot write `{path}`: the folder `{}` does not exist; create the folder first", folder.display()))
         }
         _ => Error::failed(format!("cannot write `{path}`: {error}; name a file that this user may write")),
     })

@@ -28,7 +28,7 @@ pub(super) fn find(factory: &gst::ElementFactory, element: &str, property: &str)
         Error::usage(format!("{} has no property `{property}`{near}; `gst-inspect-1.0 {name}` lists them", title(&name, element)))
     })?;
     if !pspec.flags().contains(glib::ParamFlags::WRITABLE) {
-        return Err(Error::usage(format!("property `{property}` of {} can't be set: it is read-only", title(&name, element))));
+        return Err(Error::usage(format!("property `{property}` of {} can't be set: the property is read-only", title(&name, element))));
     }
     Ok(pspec)
 }

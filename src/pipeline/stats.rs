@@ -271,7 +271,7 @@ impl Seen {
         self.last = Some(now);
         // Frames keep their order between the probes. So earlier entries are frames that were dropped between the probes: discard them.
         let Some(place) = self.inside.iter().position(|(inside, _)| *inside == pts) else { return };
-        let (_, arrived) = self.inside.drain(..=place).next_back().expect("the range has at least one");
+        let (_, arrived) = self.inside.drain(..=place).next_back().expect("the range contains at least one item");
         self.latencies.add(now - arrived);
     }
 }

@@ -106,7 +106,7 @@ impl Watch {
         let seconds = timeout.as_secs_f64();
         let what = match arrivals.n_buffers.load(Ordering::Relaxed) {
             0 => "has delivered nothing",
-            _ => "was lost: it delivered nothing",
+            _ => "was lost: the source delivered nothing",
         };
         Some(Error::failed(format!(
             "the source `{}` {what} for {seconds} s; check the device and the network, or allow more with --source-timeout SECONDS (0: no limit)",
@@ -135,7 +135,7 @@ impl Watch {
             return None;
         }
         Some(Error::failed(format!(
-            "the source `{}` was lost: it delivered data but no frame for {} s; check its format, or allow more with --no-frame-timeout \
+            "the source `{}` was lost: the source delivered data but no frame for {} s; check its format, or allow more with --no-frame-timeout \
              SECONDS (0: no limit)",
             self.name,
             timeout.as_secs_f64()

@@ -212,7 +212,7 @@ fn a_remote_source_is_read_and_run_by_the_device_that_knows_it() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     let said = error.to_string();
     assert!(
-        said.starts_with("cannot read model `far:double`: expected a source that a device knows, got one that is unknown to "),
+        said.starts_with("cannot read model `far:double`: expected a source that a device knows, got a source that is unknown to "),
         "{said}"
     );
     assert!(said.ends_with("; pass a file, or its bytes"), "{said}");

@@ -520,7 +520,10 @@ fn describe_writes_known_fields_and_overwrites_no_file() {
     std::fs::copy(root.join("tests/golden/descriptions/yolo.onnx"), folder.0.join("yolo.onnx")).unwrap();
     let model = folder.file("yolo.onnx");
     let (before, _) = said(&["inspect", &model]);
-    assert!(before.contains("description of the metadata of an Ultralytics export; `roiflow describe` writes it down"), "{before}");
+    assert!(
+        before.contains("description of the metadata of an Ultralytics export; `roiflow describe` writes this description to a file"),
+        "{before}"
+    );
     assert!(before.contains("assumed: [input] `color` is rgb"), "{before}");
     let (printed, error) = said(&["describe", &model]);
     assert!(error.contains("assumed: ") && !Path::new(&folder.file("yolo.toml")).exists(), "{error}");

@@ -86,7 +86,7 @@ pub fn check_unchanged(file: &ModelInfo, read: &ModelInfo) -> EngineResult<()> {
     if got == expected {
         return Ok(());
     }
-    Err(format!("the file changed after it was read: expected {expected} inputs, got {got}; read it again"))
+    Err(format!("the file changed after it was read: expected {expected} inputs, got {got}; read the model again"))
 }
 
 /// A compiled model of an engine. Its requests share it.

@@ -289,7 +289,7 @@ pub fn check_shared_object(path: &Path) -> Result<(), String> {
     let len = metadata.len();
     let cut = || format!("the file is cut off or damaged ({len} bytes)");
     let library = ElfStream::<AnyEndian, _>::open_stream(file).map_err(|error| match error {
-        ParseError::BadMagic(_) => "it is not a shared library".to_owned(),
+        ParseError::BadMagic(_) => "the file is not a shared library".to_owned(),
         _ => cut(),
     })?;
     let own = match std::env::consts::ARCH {
@@ -300,7 +300,7 @@ pub fn check_shared_object(path: &Path) -> Result<(), String> {
     };
     let (machine, class) = (library.ehdr.e_machine, library.ehdr.class);
     if own.is_some_and(|own| own != (machine, class)) {
-        return Err(format!("it is for another processor (machine {machine} of {class:?}): expected {}", std::env::consts::ARCH));
+        return Err(format!("the library is for another processor (machine {machine} of {class:?}): expected {}", std::env::consts::ARCH));
     }
     let is_cut = |segment: &ProgramHeader| segment.p_offset.checked_add(segment.p_filesz).is_none_or(|end| end > len);
     if library.segments().iter().any(|segment| segment.p_type == PT_LOAD && is_cut(segment)) { Err(cut()) } else { Ok(()) }

@@ -260,13 +260,13 @@ impl Limits {
         if let Some(text) = text("ROIFLOW_CACHE_SIZE") {
             match parse_size(&text) {
                 Some(n_bytes) => limits.n_bytes = n_bytes,
-                None => tracing::warn!("ROIFLOW_CACHE_SIZE: expected a size such as 500M or 2G, got `{text}`; 2G is used"),
+                None => tracing::warn!("ROIFLOW_CACHE_SIZE: expected a size such as 500M or 2G, got `{text}`; the default 2G is used"),
             }
         }
         if let Some(text) = text("ROIFLOW_CACHE_DAYS") {
             match text.trim().parse::<u32>() {
                 Ok(days) => limits.age = Duration::from_secs(u64::from(days) * 24 * 3600),
-                Err(_) => tracing::warn!("ROIFLOW_CACHE_DAYS: expected a number of days, got `{text}`; 90 is used"),
+                Err(_) => tracing::warn!("ROIFLOW_CACHE_DAYS: expected a number of days, got `{text}`; the default 90 is used"),
             }
         }
         limits

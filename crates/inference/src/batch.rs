@@ -128,7 +128,9 @@ fn copy_item(values: &Tensor, input: &mut BytesMut, item_idx: usize) -> Result<(
     let n_bytes = values.layout().dense_bytes();
     let are_dense = values.layout().is_dense() && input.layout().is_dense() && values.layout().element() == input.layout().element();
     let item = if are_dense { input.extent_mut().get_mut(item_idx * n_bytes..(item_idx + 1) * n_bytes) } else { None };
-    let item = item.ok_or_else(|| Error::new(ErrorKind::Tensor, "prepared input: expected dense values of one batch item"))?;
+    let item = item.ok_or_else(|| {
+        Error::new(ErrorKind::Tensor, "prepared input: expected dense values of one batch item, got another layout, size or element type")
+    })?;
     item.copy_from_slice(values.extent());
     Ok(())
 }

@@ -299,7 +299,7 @@ impl<T> InFlightQueue<T> {
             let now = Instant::now();
             let is_over = ends_at.is_some_and(|ends_at| now >= ends_at);
             if is_complete || is_over {
-                let item = state.remove(0).expect("there is a front");
+                let item = state.remove(0).expect("the queue has a front item");
                 state.n_taken += 1;
                 self.unlock_and_notify(state);
                 return Ok(if is_complete { Taken::Complete(item) } else { Taken::Late(item) });

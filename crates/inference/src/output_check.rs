@@ -91,7 +91,7 @@ impl OutputCheck {
             state.refused = Some(refused.clone());
             return Err(refused);
         }
-        state.warning = Some(format!("{message}. This is reported once"));
+        state.warning = Some(format!("{message}. This warning appears only once"));
         self.is_over.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -157,7 +157,7 @@ impl fmt::Display for Advice<'_> {
             }
             Finding::Inverted { n, of } => write!(
                 f,
-                "{n} of {of} boxes have their corners in the wrong order. The model probably outputs offsets from priors (anchors): export it with decoded boxes, or set another `decoder` in [output] of {place}"
+                "{n} of {of} boxes have their corners in the wrong order. The model probably outputs offsets from priors (anchors): export the model with decoded boxes, or set another `decoder` in [output] of {place}"
             ),
             Finding::Scores { min, max } => {
                 let scores = if spec.task == Task::Detection { "scores" } else { "probabilities" };
@@ -169,7 +169,7 @@ impl fmt::Display for Advice<'_> {
                     ),
                     None => write!(
                         f,
-                        "The model probably outputs logits: export it with its last sigmoid or softmax, or set another `decoder` in [output] of {place}"
+                        "The model probably outputs logits: export the model with its last sigmoid or softmax, or set another `decoder` in [output] of {place}"
                     ),
                 }
             }

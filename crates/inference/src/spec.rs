@@ -175,13 +175,17 @@ impl ModelSpec {
         let port = match &*info.inputs {
             [port] => port,
             inputs => {
-                return Err(config(format!("expected a model with one image input; `{}` has {}", options.model.display(), inputs.len())));
+                return Err(config(format!(
+                    "expected a model with one image input; `{}` has {} inputs",
+                    options.model.display(),
+                    inputs.len()
+                )));
             }
         };
         let input_shape = written.input.image_shape(port, &preprocess)?;
         if let Some(n_images @ 2..) = input_shape.first() {
             return Err(config(format!(
-                "the model's input {port} has a batch size of {n_images}: export it with batch size 1 or a dynamic one"
+                "the model's input {port} has a batch size of {n_images}: export the model with batch size 1 or a dynamic batch size"
             )));
         }
         let input_size = preprocess
@@ -192,7 +196,9 @@ impl ModelSpec {
             })?;
         let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
         if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
-            return Err(config("`name`: expected at least one letter, got none. Remove it to use the name of the model file".to_owned()));
+            return Err(config(
+                "`name`: expected at least one letter, got none. Remove the key to use the name of the model file".to_owned(),
+            ));
         }
         let name = written.name.as_deref().map_or_else(|| model_name.clone(), Arc::from);
         let source = &description.source;

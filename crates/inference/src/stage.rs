@@ -62,7 +62,7 @@ impl Stage {
         };
         if spec.task != task {
             let message = format!(
-                "`{}` is described as {} by its description {}: a {is} needs `task = \"{task}\"`. Load it as a {other} instead, or correct its description",
+                "`{}` is described as {} by its description {}: a {is} needs `task = \"{task}\"`. Load the model as a {other} instead, or correct its description",
                 options.model.display(),
                 spec.task,
                 spec.source

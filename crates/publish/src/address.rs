@@ -181,7 +181,7 @@ fn value(text: &str) -> Result<String, String> {
     while let Some((before, after)) = rest.split_once("${") {
         let (name, after) = after.split_once('}').ok_or("expected `}` after `${`")?;
         out += &decoded(before)?;
-        out += &std::env::var(name).map_err(|_| format!("environment variable {name}: expected a value, it is not set"))?;
+        out += &std::env::var(name).map_err(|_| format!("environment variable {name}: expected a value, but the variable is not set"))?;
         rest = after;
     }
     out += &decoded(rest)?;
@@ -225,7 +225,7 @@ mod tests {
         let path = std::env::var("PATH").unwrap();
         assert_eq!(Address::parse("nats://u:${PATH}@host").unwrap().password, Some(path));
         let error = Address::parse("nats://u:${ROIFLOW_NO_SUCH}@host").unwrap_err();
-        assert_eq!(error, "environment variable ROIFLOW_NO_SUCH: expected a value, it is not set");
+        assert_eq!(error, "environment variable ROIFLOW_NO_SUCH: expected a value, but the variable is not set");
     }
 
     #[test]

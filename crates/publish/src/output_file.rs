@@ -148,7 +148,7 @@ impl OutputFile {
             };
             self.opened = Some(opened);
         }
-        Ok(self.opened.as_mut().expect("it was opened above"))
+        Ok(self.opened.as_mut().expect("the file was opened above"))
     }
 
     /// The line end of this file. Opens the file if it is not open.

@@ -78,7 +78,10 @@ impl Core {
         Err(match (&source, unsupported) {
             (ModelSource::Remote(_), _) => cannot(
                 ErrorKind::NotFound,
-                &format!("expected a source that a device knows, got one that is unknown to {}; pass a file, or its bytes", self.names()),
+                &format!(
+                    "expected a source that a device knows, got a source that is unknown to {}; pass a file, or its bytes",
+                    self.names()
+                ),
             ),
             (_, Some(error)) => cannot(ErrorKind::Model, &error),
             (_, None) => Error::new(ErrorKind::Model, format!("no device reads models such as `{source}`")),

@@ -67,7 +67,7 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
 pub fn read_text(path: &Path, max_bytes: u64, what: &str) -> Result<String> {
     String::from_utf8(read_limited(path, max_bytes, what)?).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
-        cannot_read(path, what, &format_args!("expected a text in UTF-8, got other bytes at {place}"), "save it as UTF-8")
+        cannot_read(path, what, &format_args!("expected a text in UTF-8, got other bytes at {place}"), "save the file as UTF-8")
     })
 }
 

@@ -555,7 +555,9 @@ impl Places {
         let place = |n_ports: usize, variable_ports: Vec<usize>| {
             let visible = (0..n_ports).filter(|port_idx| !variable_ports.contains(port_idx));
             let order: Vec<usize> = visible.chain(variable_ports.iter().copied()).collect();
-            (0..n_ports).map(|port_idx| order.iter().position(|at| *at == port_idx).expect("all are in it")).collect::<Vec<usize>>()
+            (0..n_ports)
+                .map(|port_idx| order.iter().position(|at| *at == port_idx).expect("the order contains all outputs"))
+                .collect::<Vec<usize>>()
         };
         let inputs = place(n_inputs, variables.iter().map(|variable| variable.input_idx).collect());
         let outputs = place(n_outputs, variables.iter().map(|variable| variable.output_idx).collect());

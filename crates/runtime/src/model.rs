@@ -166,7 +166,7 @@ impl Model {
             let output_idx = output.into().find("output", &self.info.outputs)?;
             let (from, to) = (&self.info.outputs[output_idx], &self.info.inputs[input_idx]);
             if from.element != to.element || from.shape.dims().len() != to.shape.dims().len() {
-                let message = format!("variable of input {to} and output {from}: expected one element type and number of axes");
+                let message = format!("variable of input {to} and output {from}: expected the same element type and number of axes");
                 return Err(Error::new(ErrorKind::Tensor, message));
             }
             if variables.iter().any(|known| known.input_idx == input_idx || known.output_idx == output_idx) {

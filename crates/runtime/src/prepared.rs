@@ -64,7 +64,7 @@ impl EndedRun {
 
     /// Returns the outputs of this run, without a copy.
     pub fn results(&self) -> Results {
-        let body = self.body.as_ref().expect("only the drop takes it");
+        let body = self.body.as_ref().expect("only the drop takes the body");
         let tensors = body.io.visible_outputs().iter().map(|slot| slot.tensor.clone()).enumerate().collect();
         Results::new(self.request.model().outputs.clone(), tensors)
     }

@@ -60,7 +60,7 @@ impl Deref for PooledRequest {
     type Target = InferRequest;
 
     fn deref(&self) -> &InferRequest {
-        self.request.as_ref().expect("only drop takes it")
+        self.request.as_ref().expect("only the drop takes the request")
     }
 }
 

@@ -316,7 +316,7 @@ impl Body {
             Some(task) => task.n_queued = self.n_queued,
             None => self.task = Some(Arc::new(RunTask { shared: shared.clone(), n_queued: self.n_queued })),
         }
-        self.task.clone().expect("it was there, or was just made")
+        self.task.clone().expect("the task existed, or was just created")
     }
 
     /// Returns the executor of the next step. After the last step, returns the executor on which the run ends.

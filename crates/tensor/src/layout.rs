@@ -115,7 +115,7 @@ impl Layout {
         let shape = shape.into();
         let fail = |what: String| Err(Error::new(ErrorKind::Shape, what));
         if stride_bytes.len() != shape.len() {
-            return fail(format!("strides {stride_bytes:?}: expected one per axis of shape {shape}"));
+            return fail(format!("strides {stride_bytes:?}: expected one stride per axis of shape {shape}"));
         }
         let mut inner_bytes = element.size();
         for axis in (0..shape.len()).rev() {

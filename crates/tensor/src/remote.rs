@@ -168,7 +168,10 @@ pub(super) fn copy(source: &Tensor, target: &Tensor) -> Result<()> {
 }
 
 fn remote_of(placed: &Placed) -> Result<&dyn RemoteMemory> {
-    placed.memory.as_remote().ok_or_else(|| Error::new(ErrorKind::Busy, "copy: the tensor moved to other memory meanwhile; copy it again"))
+    placed
+        .memory
+        .as_remote()
+        .ok_or_else(|| Error::new(ErrorKind::Busy, "copy: the tensor moved to other memory during the copy; copy the tensor again"))
 }
 
 /// Checks that the element types and shapes are equal.

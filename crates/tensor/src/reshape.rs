@@ -150,7 +150,7 @@ fn too_small(placed: &Placed, layout: &Layout) -> Error {
     let (shape, needed, held) = (layout.shape(), layout.dense_bytes(), placed.memory.len());
     Error::new(
         ErrorKind::Shape,
-        format!("set_shape {shape} needs {needed} bytes, this tensor's memory holds {held}; create one in its context"),
+        format!("set_shape {shape} needs {needed} bytes, this tensor's memory holds {held}; create a larger tensor in the same context"),
     )
 }
 

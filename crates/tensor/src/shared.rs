@@ -562,7 +562,7 @@ const MAGIC: [u8; 5] = *b"ROIT\x01";
 fn encode(layout: &Layout, offset_bytes: usize) -> [u8; MESSAGE_BYTES] {
     let mut message = [0; MESSAGE_BYTES];
     message[..5].copy_from_slice(&MAGIC);
-    let element = ElementType::ALL.iter().position(|&element| element == layout.element()).expect("ALL has all of them");
+    let element = ElementType::ALL.iter().position(|&element| element == layout.element()).expect("ALL contains all element types");
     (message[5], message[6]) = (element as u8, layout.shape().len() as u8);
     let mut put = |idx: usize, number: usize| message[8 + 8 * idx..][..8].copy_from_slice(&(number as u64).to_ne_bytes());
     put(0, offset_bytes);

@@ -271,13 +271,17 @@ impl Memory {
 
 #[cold]
 fn read_only() -> Error {
-    Error::new(ErrorKind::Access, "the tensor's memory is read-only (a mapped media buffer, or shared for reading); copy it to write")
+    Error::new(
+        ErrorKind::Access,
+        "the tensor's memory is read-only (a mapped media buffer, or shared for reading); copy the tensor to write",
+    )
 }
 
 #[cold]
 pub(super) fn busy(conflict: Conflict) -> Error {
     let access = if conflict == Conflict::Written { "written" } else { "read" };
-    let message = format!("the tensor is being {access} (by a running request, or through a view); wait for it, or use another tensor");
+    let message =
+        format!("the tensor is being {access} (by a running request, or through a view); wait until this ends, or use another tensor");
     Error::new(ErrorKind::Busy, message)
 }
 
@@ -446,7 +450,7 @@ impl AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        let layout = Self::alloc_layout(self.len).expect("it was allocated with this layout");
+        let layout = Self::alloc_layout(self.len).expect("the memory was allocated with this layout");
         // SAFETY: `zeroed` allocated the memory with the same allocator and layout, and this value is its only owner.
         unsafe { alloc::dealloc(self.ptr.as_ptr(), layout) }
     }

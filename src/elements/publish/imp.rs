@@ -388,7 +388,7 @@ impl BaseTransformImpl for RoiPublish {
                 self,
                 gst::StreamError::Format,
                 ("the frame changed from {attached_size} to {size} after detection, and an element dropped its regions of interest \
-                     (videocrop does), so boxes may be off; crop before the detector, or publish before cropping")
+                     (as videocrop does), so boxes may be wrong; crop before the detector, or publish before cropping")
             );
         }
         if is_first {
@@ -516,7 +516,10 @@ impl RoiPublish {
                 }
                 Event::Lost { failure, .. } if name.is_server => {
                     if !std::mem::replace(&mut has_warned, true) {
-                        warn(format!("{shown} does not accept a result ({}); it is counted as lost", failure.error()), outage(false));
+                        warn(
+                            format!("{shown} does not accept a result ({}); the result is counted as lost", failure.error()),
+                            outage(false),
+                        );
                     }
                 }
                 Event::Lost { failure, .. } => {

@@ -142,7 +142,7 @@ pub(super) fn cannot_open(address: &str, error: &io::Error) -> String {
         ErrorKind::NotFound | ErrorKind::NotADirectory => "create the folder, or set `address` to a file in an existing folder",
         ErrorKind::IsADirectory => "set `address` to a file in that folder",
         ErrorKind::PermissionDenied => "set `address` to a file that this user may write",
-        ErrorKind::AlreadyExists => "remove it, set `if-exists`, or set `address` to another file",
+        ErrorKind::AlreadyExists => "remove the file, set `if-exists`, or set `address` to another file",
         _ => "set `address` to a file that can be written, or to - for standard output",
     };
     format!("cannot write results to {address}: {error}; {remedy}")

@@ -272,7 +272,7 @@ impl RoiTrack {
             gst::element_imp_error!(
                 self,
                 gst::StreamError::Format,
-                ("expected video with its width and height in the caps, got data without; put roitrack downstream of a detector")
+                ("expected video with its width and height in the caps, got data without a size; put roitrack downstream of a detector")
             );
             return Err(gst::FlowError::NotNegotiated);
         };

@@ -65,7 +65,7 @@ impl OnnxFile {
     fn of_proto(mut proto: pb::ModelProto, source: &ModelSource) -> Result<Self> {
         let graph = proto.graph.as_ref().ok_or_else(|| not_onnx(source, "the file has no graph"))?;
         if graph.output.is_empty() || graph.node.is_empty() {
-            return Err(not_onnx(source, "its graph has no nodes or no outputs"));
+            return Err(not_onnx(source, "the graph has no nodes or no outputs"));
         }
         let named = |error: Error| error.context(source);
         let weights: std::collections::HashSet<&str> = graph.initializer.iter().map(|weight| &*weight.name).collect();
@@ -250,7 +250,7 @@ impl CpuModel {
         let parsed = file.parse()?;
         if file.info.inputs.len() != read.inputs.len() {
             let message = format!(
-                "`{source}` changed after it was read: expected {} inputs, got {}; read it again",
+                "`{source}` changed after it was read: expected {} inputs, got {}; read the model again",
                 read.inputs.len(),
                 file.info.inputs.len()
             );

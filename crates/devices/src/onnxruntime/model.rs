@@ -46,7 +46,7 @@ fn session(options: &Options<'_>, source: &ModelSource) -> EngineResult<Session>
             onnx::check_whole(bytes.model())?;
             options.session_of(bytes.model(), None)
         }
-        ModelSource::Remote(_) | ModelSource::Ports => Err("it is not a file".to_owned()),
+        ModelSource::Remote(_) | ModelSource::Ports => Err("the model is neither a file nor the bytes of a file".to_owned()),
     }
 }
 

@@ -426,7 +426,7 @@ impl<'a> ReadModel<'a> {
         let mut model = ptr::null_mut();
         match source {
             ModelSource::File(path) => {
-                let path = c_string(path.to_str().ok_or("its path is not UTF-8")?)?;
+                let path = c_string(path.to_str().ok_or("the path of the model is not UTF-8")?)?;
                 // SAFETY: the core is never freed, the path is a C string, and the result pointer is valid. Null for the weights is
                 // allowed: OpenVINO then searches for them next to the file.
                 api.check(unsafe { (api.functions.ov_core_read_model)(api.core(), path.as_ptr(), ptr::null(), &raw mut model) })?;
@@ -447,7 +447,7 @@ impl<'a> ReadModel<'a> {
                     _ => why,
                 })?;
             }
-            ModelSource::Remote(_) | ModelSource::Ports => return Err("it is not a file".to_owned()),
+            ModelSource::Remote(_) | ModelSource::Ports => return Err("the model is neither a file nor the bytes of a file".to_owned()),
         }
         Ok(Self { api, ptr: NonNull::new(model).ok_or("OpenVINO returned no model")? })
     }

@@ -130,7 +130,7 @@ impl Description {
         let (shown, out) = (options.model.to_string_lossy(), path.to_string_lossy());
         let (model, out) = (Quoted(&shown), Quoted(&out));
         let message = format!(
-            "model `{shown}` has no description, and its preprocessing and decoding are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {out}`; without `--decoder` this starts a description to complete by hand (docs/model-descriptions.md). A description elsewhere is set with `description` or `model-proc`",
+            "model `{shown}` has no description, and its preprocessing and decoding are not guessed: {}. If you know its decoder, run `roiflow describe {model} --decoder NAME --out {out}`; without `--decoder`, the command writes a draft to complete by hand (docs/model-descriptions.md). If a description exists in another folder, set `description` or `model-proc` to its path",
             open.join("; ")
         );
         Err(Error::new(ErrorKind::Config, message))

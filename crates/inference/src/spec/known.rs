@@ -119,7 +119,7 @@ fn all() -> &'static [Known] {
             model: WrittenModel,
         }
         let read = |&(name, text): &(&'static str, &'static str)| {
-            let Identity { model } = toml::from_str(text).expect("a test reads them all");
+            let Identity { model } = toml::from_str(text).expect("a test parses all of these texts");
             Known { name, text, model }
         };
         TEXTS.iter().map(read).collect()

@@ -258,7 +258,9 @@ impl Output {
         let is_it = |known: &str| known == name || known.strip_prefix(&**name).is_some_and(|rest| rest.starts_with([':', '/']));
         let found = info.outputs.iter().flat_map(|port| &port.names).find(|known| is_it(known));
         let names = || info.outputs.iter().map(|port| format!("`{}`", port.name())).collect::<Vec<_>>().join(", ");
-        found.map(|name| Some(name.to_string())).ok_or_else(|| config(format!("there is no output `{name}`; the model has {}", names())))
+        found
+            .map(|name| Some(name.to_string()))
+            .ok_or_else(|| config(format!("the model has no output `{name}`: expected one of {}", names())))
     }
 }
 
@@ -316,7 +318,7 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
                     section.assume(
                         "labels",
                         Value::Texts(present),
-                        "for each pair of labels, the first is reported if it applies, otherwise nothing",
+                        "of each pair of labels, the first label is reported if it applies, otherwise none",
                     );
                     labels = None;
                 }

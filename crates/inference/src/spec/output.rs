@@ -237,11 +237,11 @@ impl Context<'_> {
         let ports = self.info.outputs.iter().map(Port::to_string).collect::<Vec<_>>().join(", ");
         let message = match *fitting {
             [name] if evidence::has_rows_of(name, &shapes, self.input_size) => {
-                assumed.push(format!("[output] `decoder` is not given: {name}, the only one that reads these outputs"));
+                assumed.push(format!("[output] `decoder` is not given: {name} is used, the only decoder that reads these outputs"));
                 return Ok(name);
             }
             [name] => format!(
-                "the model's outputs, {ports}, do not have the number of rows of `{name}` models at {}, the only decoder that could read them: set `decoder = \"{name}\"` if it is such a model, or another decoder",
+                "the model's outputs, {ports}, do not have the number of rows of `{name}` models at {}, the only decoder that could read them: set `decoder = \"{name}\"` if the model is of this kind, or set another decoder",
                 self.input_size
             ),
             [] => format!("no decoder matches the model's outputs, {ports}: expected one of {}", names().collect::<Vec<_>>().join(", ")),
@@ -287,11 +287,11 @@ fn labels_of(context: &Context<'_>, options: Option<&StageOptions>, keys: LabelK
     match (keys.labels.as_deref(), keys.labels_file.as_deref()) {
         (Some(_), Some(_)) => Err(config("[output] has both `labels` and `labels-file`: expected one of them".to_owned())),
         (Some([]), None) => {
-            Err(config("[output] `labels`: expected at least one name, got none. Remove it if classes have no names".to_owned()))
+            Err(config("[output] `labels`: expected at least one name, got none. Remove the key if classes have no names".to_owned()))
         }
         (Some(labels), None) => Ok(Labels::new(labels)),
         (None, Some(file)) if file.as_os_str().is_empty() => {
-            Err(config("[output] `labels-file`: expected the name of a file, got none. Remove it if classes have no names".to_owned()))
+            Err(config("[output] `labels-file`: expected the name of a file, got none. Remove the key if classes have no names".to_owned()))
         }
         (None, Some(file)) => context.source.labels(file, &context.options.engine),
         (None, None) => Ok(Labels::default()),

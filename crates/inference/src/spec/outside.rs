@@ -21,7 +21,7 @@ pub(super) fn file_of(description: &Path, key: &str, file: &Path, is_allowed: bo
     }
     let refused = |is: &str| {
         config(format!(
-            "`{key}`: expected a file in the folder of the description, `{}`, got `{}`, which {is}; move it there, or allow such files with --allow-outside-files or ROIFLOW_ALLOW_OUTSIDE_FILES=1 if you trust the description",
+            "`{key}`: expected a file in the folder of the description, `{}`, got `{}`, which {is}; move the file into that folder, or allow such files with --allow-outside-files or ROIFLOW_ALLOW_OUTSIDE_FILES=1 if you trust the description",
             folder.display(),
             file.display()
         ))

@@ -56,7 +56,7 @@ fn pick_of_pieces<const P: usize>(windows: &Windows, offsets: &[usize], row: &[u
         6 => pick_of_windows::<6, P>(windows, offsets, row, target),
         7 => pick_of_windows::<7, P>(windows, offsets, row, target),
         8 => pick_of_windows::<8, P>(windows, offsets, row, target),
-        more => unreachable!("with {more} windows for a register they are not used"),
+        more => unreachable!("windows are not used if a register needs {more} of them"),
     }
 }
 

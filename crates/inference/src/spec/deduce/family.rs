@@ -213,7 +213,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     if let Some(family) = family.filter(|_| n_channels(port, layout) == Some(3)) {
         let why = match decoder {
             Some(_) => format!("{} preprocesses images this way", family.name),
-            None => format!("its ports are those of {}, which is preprocessed this way", family.name),
+            None => format!("the model's ports are those of {}, which is preprocessed this way", family.name),
         };
         draft.top.set("task", "detection");
         let input = &mut draft.input;
@@ -235,7 +235,9 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
         }
         match decoder {
             Some(decoder) => draft.output.set("decoder", decoder),
-            None => draft.output.assume("decoder", family.decoder, "its ports are those of this family; the first outputs are checked"),
+            None => {
+                draft.output.assume("decoder", family.decoder, "the model's ports are those of this family; the first outputs are checked")
+            }
         }
         if !family.labels.is_empty() {
             draft.output.assume(
