@@ -66,8 +66,8 @@ pub(super) fn discover(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     };
     if devices.is_empty() {
         bail!(
-            "no camera answered within {} s; expected one with ONVIF and WS-Discovery in this network. Name a camera with --probe ADDRESS, or wait \
-             longer with --timeout",
+            "no camera answered within {} s; expected a camera with ONVIF and WS-Discovery in this network. Name a camera with --probe ADDRESS, \
+             or wait longer with --timeout",
             args.timeout.as_secs_f64()
         );
     }
@@ -78,7 +78,7 @@ pub(super) fn discover(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     }
     match all.iter().filter(|found| found.streams.is_err()).count() {
         0 => Ok(()),
-        n_failed => bail!("{n_failed} of {} cameras did not tell their streams", all.len()),
+        n_failed => bail!("{n_failed} of {} cameras did not report their streams", all.len()),
     }
 }
 

@@ -74,7 +74,7 @@ pub fn discover(targets: &[SocketAddr], timeout: Duration) -> io::Result<Vec<Dev
 /// Returns a random ID for a message.
 fn message_id() -> io::Result<String> {
     let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the system has no random numbers"))?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("cannot read random numbers from the system"))?;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("urn:uuid:{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }

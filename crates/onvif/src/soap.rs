@@ -200,7 +200,7 @@ fn time_of(answer: &str) -> Option<SystemTime> {
 /// Returns the header with a login: the digest of a random number, the time and the password (WS-Security UsernameToken Profile 1.0).
 fn security(login: &Login, now: SystemTime) -> Result<String, Error> {
     let mut nonce = [0; 16];
-    SystemRandom::new().fill(&mut nonce).map_err(|_| Error::new("the system has no random numbers"))?;
+    SystemRandom::new().fill(&mut nonce).map_err(|_| Error::new("cannot read random numbers from the system"))?;
     let created = humantime::format_rfc3339_seconds(now).to_string();
     let digest = password_digest(&nonce, &created, &login.password);
     const WSSE: &str = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss";

@@ -280,8 +280,9 @@ fn read_only() -> Error {
 #[cold]
 pub(super) fn busy(conflict: Conflict) -> Error {
     let access = if conflict == Conflict::Written { "written" } else { "read" };
-    let message =
-        format!("the tensor is being {access} (by a running request, or through a view); wait until this ends, or use another tensor");
+    let message = format!(
+        "the tensor is being {access} (by a running request, or through a view); wait until this access ends, or use another tensor"
+    );
     Error::new(ErrorKind::Busy, message)
 }
 
