@@ -324,6 +324,23 @@ def check():
         same(found["bbox_8"], np.ones((1, 192, 4)))
     picture = np.zeros((1, 64, 64, 3), np.uint8)
     picture[0, 16:32, 32:48] = 255  # cell (2, 1)
+    picture = np.zeros((1, 3, HEIGHT, WIDTH))
+    picture[0, 0, 20:40, 8:48] = 1
+    found = run("mask", images=picture)
+    same(found["output0"][0, :, 0], [28, 30, 40, 20, 0.9, 1, 1])
+    same(found["output1"][0, 0, 5:10, 2:12], np.full((5, 10), 4.0))
+    found = run("transformer", images=picture, orig_target_sizes=np.array([[960, 320]], np.int64))
+    same(found["boxes"], [[[80, 100, 480, 200]]], 1e-3)
+    same(found["labels"], [[1.0]])
+    picture[0, 2, 50:54, 80:84] = 1
+    same(run("pose", images=picture)["output0"][0, :, 0], [46, 37, 76, 34, 0.9, 28, 30, 1, 0, 0, 0, 82, 52, 1], 1e-4)
+    y, x = np.mgrid[0:HEIGHT, 0:WIDTH] + 0.5
+    along, across = (x - 50) * 0.8 + (y - 30) * 0.6, (y - 30) * 0.8 - (x - 50) * 0.6
+    picture[0] = ((abs(along) < 20) & (abs(across) < 8)) * np.array([1.0, 0, 0]).reshape(3, 1, 1)
+    found = run("rotated", images=picture)["output0"][0, :, 0]
+    same(found, [50, 30, 40, 16, 0.9, np.arctan2(0.6, 0.8)], 0.3)
+    picture = np.zeros((1, 64, 64, 3), np.uint8)
+    picture[0, 16:32, 32:48] = 255  # cell (2, 1)
     found = run("suppressed", image_tensor=picture)
     same(found["detection_boxes"], [[[0.25, 0.5, 0.5, 0.75]]])
     same(found["detection_scores"], [[1.0]])
@@ -368,7 +385,127 @@ def ultralytics():
     onnx.save(model, path)
 
 
-for make in (rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported, ultralytics):
+WIDTH, HEIGHT = 96, 64
+
+
+def difference(g, positive):
+    """Cells [1, 1, 64, 96] that are 1 where the channel `positive`, or the brightest one, exceeds the others, or the darkest one, by 0.4."""
+    if positive is None:
+        most, least = g.op("ReduceMax", "images", axes=[1], keepdims=1), g.op("ReduceMin", "images", axes=[1], keepdims=1)
+    else:
+        others = [channel for channel in range(3) if channel != positive]
+        index = lambda channels: g.constant(f"channels_{positive}_{len(channels)}", channels, np.int64)
+        most = g.op("Gather", "images", index([positive]), axis=1)
+        least = g.op("ReduceMax", g.op("Gather", "images", index(others), axis=1), axes=[1], keepdims=1)
+    return g.op("Cast", g.op("Greater", g.op("Sub", most, least), g.constant(f"least_{positive}", [0.4])), to=FLOAT)
+
+
+def extent(g, mask):
+    """Center and size of the cells of a mask, and whether there are any: five tensors [1, 1, 1, 1]."""
+    half = g.constant("half", [0.5])
+
+    def span(name, size, axis, shape):
+        any_along = g.op("ReduceMax", mask, axes=[5 - axis], keepdims=1)
+        last = g.op("Mul", any_along, g.constant(f"upward_{name}", np.arange(1, size + 1).reshape(shape)))
+        first = g.op("Mul", any_along, g.constant(f"downward_{name}", np.arange(size, 0, -1).reshape(shape)))
+        end = g.op("ReduceMax", last, axes=[2, 3], keepdims=1)
+        begin = g.op("Sub", g.constant(f"size_{name}", [float(size)]), g.op("ReduceMax", first, axes=[2, 3], keepdims=1))
+        return g.op("Mul", g.op("Add", begin, end), half), g.op("Sub", end, begin)
+
+    (x, width), (y, height) = span("x", WIDTH, 3, (1, 1, 1, WIDTH)), span("y", HEIGHT, 2, (1, 1, HEIGHT, 1))
+    score = g.op("Mul", g.op("ReduceMax", mask, axes=[2, 3], keepdims=1), g.constant("score", [0.9]))
+    return [x, y, width, height, score]
+
+
+def centers():
+    """Centers of the pixels along x and y."""
+    x = (np.arange(WIDTH) + 0.5).reshape(1, 1, 1, WIDTH)
+    return x, (np.arange(HEIGHT) + 0.5).reshape(1, 1, HEIGHT, 1)
+
+
+def table(g, stem, values, more={}):
+    """Saves a model whose output has these values in its first column, and boxes of low scores in the other columns."""
+    row = np.arange(125)
+    rest = np.full((1, len(values), 125), 0.01, np.float32)
+    rest[0, :4] = [row * 7 % WIDTH, row * 5 % HEIGHT, 8 + row % 40, 8 + row % 30]
+    column = g.op("Reshape", g.op("Concat", *values, axis=1), g.constant("column", [1, len(values), 1], np.int64))
+    g.op("Concat", column, g.constant("rest", rest), axis=2, out="output0")
+    g.save(stem, {"images": [1, 3, HEIGHT, WIDTH]}, {"output0": [1, len(values), 126], **more})
+
+
+def mask():
+    """The mask of all colored pixels, as YOLOv8-seg writes it: one class, two prototypes. The second prototype is not used."""
+    g = Graph()
+    colored = difference(g, None)
+    cells = g.op("AveragePool", colored, kernel_shape=[4, 4], strides=[4, 4])
+    logits = g.op("Sub", g.op("Mul", cells, g.constant("eight", [8.0])), g.constant("four", [4.0]))
+    g.op("Concat", logits, g.op("Mul", logits, g.constant("zero", [0.0])), axis=1, out="output1")
+    values = [*extent(g, colored), g.constant("first", np.ones((1, 1, 1, 1))), g.constant("second", np.ones((1, 1, 1, 1)))]
+    table(g, "mask", values, {"output1": [1, 2, 16, 24]})
+
+
+def pose():
+    """Three keypoints, as YOLOv8-pose writes them: the centers of the red, the green and the blue pixels."""
+    g = Graph()
+    values = extent(g, difference(g, None))
+    x, y = (g.constant(name, numbers) for name, numbers in zip("xy", centers()))
+    one, sixteenth = g.constant("at_least", [1.0]), g.constant("sixteenth", [1 / 16])
+    for channel in range(3):
+        cells = difference(g, channel)
+        count = g.op("ReduceSum", cells, g.constant(f"axes_{channel}", [2, 3], np.int64), keepdims=1)
+        for place in (x, y):
+            total = g.op("ReduceSum", g.op("Mul", cells, place), g.constant(f"axes_{channel}_{place}", [2, 3], np.int64), keepdims=1)
+            values.append(g.op("Div", total, g.op("Max", count, one)))
+        values.append(g.op("Min", g.op("Mul", count, sixteenth), one))
+    table(g, "pose", values)
+
+
+def rotated():
+    """The rotated box of all colored pixels, as YOLOv8-obb writes it, from their moments."""
+    g = Graph()
+    cells = difference(g, None)
+    x, y = (g.constant(name, numbers) for name, numbers in zip("xy", centers()))
+    axes, two, half, small = (g.constant(name, value, kind) for name, value, kind in [
+        ("axes", [2, 3], np.int64), ("two", [2.0], np.float32), ("one_half", [0.5], np.float32), ("small", [1e-3], np.float32)])
+    count = g.op("Max", g.op("ReduceSum", cells, axes, keepdims=1), g.constant("at_least", [1.0]))
+    mean = lambda values: g.op("Div", g.op("ReduceSum", g.op("Mul", cells, values), axes, keepdims=1), count)
+    center = [mean(x), mean(y)]
+    dx, dy = g.op("Sub", x, center[0]), g.op("Sub", y, center[1])
+    xx, yy, xy = mean(g.op("Mul", dx, dx)), mean(g.op("Mul", dy, dy)), mean(g.op("Mul", dx, dy))
+    less, twice = g.op("Sub", xx, yy), g.op("Mul", xy, two)
+    root = g.op("Sqrt", g.op("Add", g.op("Mul", less, less), g.op("Mul", twice, twice)))
+    angle = g.op("Atan", g.op("Div", twice, g.op("Add", g.op("Add", less, root), small)))
+    total, twelve = g.op("Add", xx, yy), g.constant("twelve", [12.0])
+    side = lambda kind: g.op("Sqrt", g.op("Max", g.op("Mul", g.op("Mul", g.op(kind, total, root), half), twelve), small))
+    score = g.op("Mul", g.op("ReduceMax", cells, axes=[2, 3], keepdims=1), g.constant("score", [0.9]))
+    table(g, "rotated", [*center, side("Add"), side("Sub"), score, angle])
+
+
+def transformer():
+    """The box of all colored pixels, as the deployed D-FINE writes it: fractions of the image, scaled by the second input."""
+    g = Graph()
+    x, y, width, height, score = extent(g, difference(g, None))
+    half = g.constant("one_half", [0.5])
+    low = lambda at, size: g.op("Sub", at, g.op("Mul", size, half))
+    high = lambda at, size: g.op("Add", at, g.op("Mul", size, half))
+    corners = g.op("Concat", low(x, width), low(y, height), high(x, width), high(y, height), axis=1)  # [1, 4, 1, 1]
+    corners = g.op("Reshape", corners, g.constant("one_row", [1, 1, 4], np.int64))
+    fractions = g.op("Div", corners, g.constant("own_size", [WIDTH, HEIGHT, WIDTH, HEIGHT]))
+    sizes = g.op("Cast", "orig_target_sizes", to=FLOAT)
+    sizes = g.op("Reshape", g.op("Concat", sizes, sizes, axis=1), g.constant("one_row_too", [1, 1, 4], np.int64))
+    g.op("Mul", fractions, sizes, out="boxes")
+    g.op("Reshape", score, g.constant("one_score", [1, 1], np.int64), out="scores")
+    # Real models have labels of int64, which the built-in engine does not support.
+    g.op("Floor", g.op("Mul", "scores", g.constant("two", [2.0])), out="labels")
+    info = helper.make_tensor_value_info
+    inputs = [info("images", FLOAT, ["N", 3, HEIGHT, WIDTH]), info("orig_target_sizes", TensorProto.INT64, ["N", 2])]
+    outputs = [info("labels", FLOAT, [1, 1]), info("boxes", FLOAT, [1, 1, 4]), info("scores", FLOAT, [1, 1])]
+    graph = helper.make_graph(g.nodes, "transformer", inputs, outputs, g.constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="roiflow")
+    (FOLDER / "transformer.onnx").write_bytes(model.SerializeToString())
+
+
+for make in (mask, pose, rotated, transformer, rectangle, stripes, fragile, color, brightness, identity, add, double, total, append, center, pick, bf16, int64, suppressed, unsupported, ultralytics):
     make()
 for shape in (("open_size", 1, "H", "W"), ("open_all", "N", "H", "W"), ("open_width", 1, 64, "W")):
     open_faces(*shape)

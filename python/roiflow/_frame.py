@@ -44,6 +44,9 @@ def _attribute(name: str, data: Mapping[str, Any], size: tuple[int, int]) -> Att
         names = tuple(str(point["name"]) for point in points if "name" in point)
         edges = tuple((int(first), int(second)) for first, second in data.get("skeleton", ()))
         return Attribute(name, model, "keypoints", _points(points, size), labels=names, edges=edges, confidences=confidences)
+    if "counts" in data:
+        # The run lengths of COCO: `pycocotools.mask.decode` reads this dictionary.
+        return Attribute(name, model, "coco", {"size": data["size"], "counts": data["counts"]})
     if "polygons" in data:
         return Attribute(name, model, "polygons", [_points(polygon, size) for polygon in data["polygons"]])
     if "corners" in data:

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 _PREPROCESSING: dict[str, Preprocess] = {}
 
 
+# Kinds of attributes that `repr` shows.
+_SHORT = ("label", "labels", "value", "text")
+
+
 @dataclass(frozen=True)
 class Attribute:
     """A result of a classifier about an object or an image.
@@ -92,6 +96,23 @@ def _attribute(name: str, model: str, kind: str, value: Any) -> Attribute:
     if kind == "class-map":
         return Attribute(name, model, kind, value[0], corners=value[1], labels=tuple(value[2]))
     return Attribute(name, model, kind, value)
+
+
+def _paste(image: npt.NDArray[np.bool_], cells: npt.NDArray[np.bool_], corners: npt.NDArray[np.float32]) -> None:
+    """Set the pixels of an image whose centers are in the cells [rows, columns] that are true. `corners` is the place of the cells."""
+    origin, along, across = corners[0], corners[1] - corners[0], corners[2] - corners[0]
+    area = float(along[0] * across[1] - along[1] * across[0])
+    ends = np.array([origin, origin + along, origin + across, origin + along + across])
+    x_min, y_min = np.clip(np.floor(ends.min(axis=0)), 0, (image.shape[1], image.shape[0])).astype(int)
+    x_max, y_max = np.clip(np.ceil(ends.max(axis=0)), 0, (image.shape[1], image.shape[0])).astype(int)
+    if area == 0 or x_min >= x_max or y_min >= y_max:
+        return
+    y, x = np.mgrid[y_min:y_max, x_min:x_max] + 0.5
+    x, y = x - origin[0], y - origin[1]
+    column = np.floor((x * across[1] - y * across[0]) / area * cells.shape[1]).astype(int)
+    row = np.floor((along[0] * y - along[1] * x) / area * cells.shape[0]).astype(int)
+    inside = (column >= 0) & (column < cells.shape[1]) & (row >= 0) & (row < cells.shape[0])
+    image[y_min:y_max, x_min:x_max][inside] = cells[row[inside], column[inside]]
 
 
 class Boxes:
@@ -172,7 +193,7 @@ class Detection:
 
     @property
     def attributes(self) -> dict[str, Attribute]:
-        """Results of classifiers for this object, by the name of the attribute."""
+        """Results of classifiers for this object, by the name of the attribute; also its `mask`, `pose` or `rotated_box`."""
         return {name: _attribute(name, *rest) for name, *rest in self._owner._raw.attributes(self._index)}
 
     @property
@@ -194,7 +215,7 @@ class Detection:
         return array[y_min:y_max, x_min:x_max]
 
     def __repr__(self) -> str:
-        values = {name: attribute.value for name, attribute in self.attributes.items()}
+        values = {name: attribute.value for name, attribute in self.attributes.items() if attribute.kind in _SHORT}
         return f"<Detection: {self.label} {self.confidence:.2f} at {[round(float(value), 1) for value in self.xyxy]}{f' {values}' if values else ''}>"
 
 
@@ -255,18 +276,20 @@ class Results(Sequence[Detection]):
         confidence: bool = True,
         thickness: int = 0,
         font_size: int = 0,
+        mask_opacity: int = 40,
     ) -> npt.NDArray[np.uint8]:
-        """Draw boxes, keypoints, labels and attributes on a copy of the image, like the element `roioverlay`.
+        """Draw boxes, masks, keypoints, labels and attributes on a copy of the image, like the element `roioverlay`.
 
         The copy of an array has the same channels as the array. For Pillow images and paths, the copy is RGB.
 
         - `color`: order of the channels of an array; default: the order in the call that returned these results.
         - `thickness`, `font_size`: in pixels; 0: computed from the size of the image.
+        - `mask_opacity`: opacity of masks and maps in percent, 0 to 100.
 
         Raises ValueError if the size of the image differs from that of the results.
         """
         array, color = _array_of(image, color or self._color)
-        style = (bool(labels), bool(confidence), operator.index(thickness), operator.index(font_size))
+        style = (bool(labels), bool(confidence), operator.index(thickness), operator.index(font_size), operator.index(mask_opacity))
         return _roiflow._plot(array, color, self._raw, style)
 
     def to_json(self, *, frame: int = 0, stream: str | None = None, source: str | None = None) -> str:
@@ -280,23 +303,42 @@ class Results(Sequence[Detection]):
         """The content of `to_json` as a dictionary."""
         return cast("dict[str, Any]", json.loads(self.to_json(frame=frame, stream=stream, source=source)))
 
+    def masks(self) -> npt.NDArray[np.bool_] | None:
+        """The masks of all detections in the size of the image, [N, height, width]; None if no detection has a mask.
+
+        This array is large: a byte for each pixel of the image and each detection. `Detection.attributes` has the masks without the pixels
+        outside the boxes.
+        """
+        found = [(index, attribute) for index, of in enumerate(self) for attribute in of.attributes.values() if attribute.kind == "mask"]
+        if not found:
+            return None
+        width, height = self.size
+        masks = np.zeros((len(self), height, width), bool)
+        for index, attribute in found:
+            assert attribute.corners is not None
+            _paste(masks[index], attribute.value >= 128, attribute.corners)
+        return masks
+
     def to_supervision(self) -> Any:
         """Convert the boxes to `supervision.Detections`, with `class_name` in `data`.
 
-        Raises ImportError if supervision is not installed.
+        Masks become its `mask`, and rotated boxes the corners `xyxyxyxy` in `data`. Raises ImportError if supervision is not installed.
         """
         import supervision  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         boxes = self.boxes
-        names = np.array(boxes.labels, dtype=str)
+        data = {"class_name": np.array(boxes.labels, dtype=str)}
+        rotated = [attribute.value for of in self for attribute in of.attributes.values() if attribute.kind == "rotated-box"]
+        if rotated and len(rotated) == len(self):
+            data["xyxyxyxy"] = np.array(rotated, np.float32)
         return supervision.Detections(
-            xyxy=boxes.xyxy, confidence=boxes.confidence, class_id=boxes.class_id.astype(int), data={"class_name": names}
+            xyxy=boxes.xyxy, mask=self.masks(), confidence=boxes.confidence, class_id=boxes.class_id.astype(int), data=data
         )
 
     def __repr__(self) -> str:
         counts = collections.Counter(self.boxes.labels)
         parts = [f"{count} {label}" for label, count in counts.items()]
-        parts += [f"{name} {attribute.value}" for name, attribute in self.attributes.items() if attribute.kind != "tensor"]
+        parts += [f"{name} {attribute.value}" for name, attribute in self.attributes.items() if attribute.kind in _SHORT]
         return f"<Results: {', '.join(parts) or 'nothing'} in {self.size[0]}x{self.size[1]}>"
 
 

@@ -128,13 +128,13 @@ pub fn _plot<'py>(
     image: &Bound<'py, PyUntypedArray>,
     color: &str,
     results: &PyResults,
-    style: (bool, bool, u32, u32),
+    style: (bool, bool, u32, u32, u32),
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
     let (format, size) = checked(image, color)?;
     results.check_size(size)?;
     let copy = array::cast(image, ElementType::U8)?;
-    let (labels, confidence, thickness, font_size) = style;
-    let style = overlay::Style { labels, confidence, thickness, font_size };
+    let (labels, confidence, thickness, font_size, mask_opacity) = style;
+    let style = overlay::Style { labels, confidence, thickness, font_size, mask_opacity };
     let results = results.results.clone();
     array::with_bytes_mut(&copy, |bytes| {
         let row_stride_bytes = size.width as usize * format.pixel_bytes();

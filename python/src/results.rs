@@ -168,6 +168,7 @@ impl PyResults {
                 time: SystemTime::now(),
                 message_id: None,
                 image: None,
+                masks: json::MaskFormat::default(),
             };
             let mut line = Vec::new();
             json::write_line(&mut line, results, &context).map(|()| line)

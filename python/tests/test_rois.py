@@ -161,3 +161,19 @@ def test_supervision_gets_the_arrays(monkeypatch):
     assert found.xyxy.tolist() == [[16, 8, 40, 24]] and found.confidence.tolist() == [1] and found.class_id.tolist() == [0]
     assert found.data["class_name"].tolist() == ["rectangle"]
     assert load("rectangle")(scene((0, 0, 0, 0))).to_supervision().xyxy.shape == (0, 4)
+
+
+def test_masks_have_the_size_of_the_image(monkeypatch):
+    monkeypatch.setitem(sys.modules, "supervision", types.SimpleNamespace(Detections=lambda **values: types.SimpleNamespace(**values)))
+    found = load("mask")(scene((16, 40, 96, 80), size=(192, 128)))
+    masks = found.masks()
+    assert masks.shape == (1, 128, 192) and masks.dtype == bool
+    assert masks[0, 42:78, 18:94].all() and not masks[0, :38].any() and not masks[0, :, 98:].any()
+    assert found.to_supervision().mask.sum() == masks.sum() and found[0].attributes["mask"].value.shape == (20, 40)
+    assert load("rectangle")(scene()).masks() is None
+
+
+def test_supervision_gets_the_corners_of_rotated_boxes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "supervision", types.SimpleNamespace(Detections=lambda **values: types.SimpleNamespace(**values)))
+    corners = load("rotated")(scene((16, 40, 96, 80), size=(192, 128))).to_supervision().data["xyxyxyxy"]
+    assert corners.shape == (1, 4, 2) and abs(corners[0, 0] - [16, 40]).max() < 1 and abs(corners[0, 2] - [96, 80]).max() < 1

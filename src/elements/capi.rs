@@ -274,6 +274,7 @@ impl RoiflowResults {
                 time: *time,
                 message_id: None,
                 image: None,
+                masks: json::MaskFormat::default(),
             };
             let mut line = Vec::new();
             match json::write_line(&mut line, &self.results, &context) {

@@ -201,9 +201,10 @@ impl Spec {
 }
 
 /// The descriptions that are part of the program.
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 4] = [
     ("detect", include_str!("../../pipelines/detect.toml")),
     ("faces", include_str!("../../pipelines/faces.toml")),
+    ("text", include_str!("../../pipelines/text.toml")),
     ("vehicles", include_str!("../../pipelines/vehicles.toml")),
 ];
 

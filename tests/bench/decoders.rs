@@ -45,6 +45,7 @@ pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
         let pairs = effort.compare(bare, &mut ours);
         report.ratio(&format!("the same against plain loops, {name}"), &pairs, Clock::Cpu, None);
     }
+    masks(&effort, report)?;
     let candidates = candidates(2000);
     let mut boxes = candidates.clone();
     for (name, method) in [("hard", NmsMethod::Hard), ("gaussian", NmsMethod::Gaussian { sigma: 0.5 })] {
@@ -58,6 +59,58 @@ pub fn decoders(effort: &Effort, report: &mut Report) -> Result<()> {
         });
         report.more_us(&format!("suppression of 2,000 boxes of 100 objects, {name}"), &pairs, Clock::Cpu, None);
     }
+    Ok(())
+}
+
+/// Measures the masks of 50 objects of 20 to 120 pixels, with 32 prototypes of 160x160.
+fn masks(effort: &Effort, report: &mut Report) -> Result<()> {
+    const N_OBJECTS: usize = 50;
+    const N_CLASSES: usize = 80;
+    const N_MAPS: usize = 32;
+    const SIDE: usize = 160;
+    let mut random = Random(0x3a5c);
+    let n_cells = 8400;
+    let mut table = vec![0.0; (4 + N_CLASSES + N_MAPS) * n_cells];
+    for object_idx in 0..N_OBJECTS {
+        let cell = object_idx * 131;
+        let place = [
+            60.0 + 520.0 * random.fraction(),
+            60.0 + 520.0 * random.fraction(),
+            20.0 + 100.0 * random.fraction(),
+            20.0 + 100.0 * random.fraction(),
+        ];
+        (0..4).for_each(|row| table[row * n_cells + cell] = place[row]);
+        // Different classes, so that no object is suppressed.
+        table[(4 + object_idx) * n_cells + cell] = 0.9;
+        let coefficients: Vec<f32> = (0..N_MAPS).map(|_| random.fraction() - 0.5).collect();
+        coefficients.iter().enumerate().for_each(|(map, value)| table[(4 + N_CLASSES + map) * n_cells + cell] = *value);
+    }
+    let maps: Vec<f32> = (0..N_MAPS * SIDE * SIDE).map(|_| random.fraction() * 4.0 - 2.0).collect();
+    let outputs = [
+        Output { name: "output0", shape: &[1, 4 + N_CLASSES + N_MAPS, n_cells], data: &table },
+        Output { name: "output1", shape: &[1, N_MAPS, SIDE, SIDE], data: &maps },
+    ];
+    let make = |name: &str| DecoderRegistry::built_in().make_from_text(name, "threshold = 0.25");
+    let (with_masks, boxes_only) = (make("yolov8-seg")?, make("yolov8")?);
+    let only_boxes = [Output { name: "output0", shape: &[1, 4 + N_CLASSES + N_MAPS, n_cells], data: &table }];
+    let mut results = Results::default();
+    with_masks.decode(&outputs, INPUT, &mut results)?;
+    assert_eq!((results.boxes.len(), results.attributes.len()), (N_OBJECTS, N_OBJECTS));
+    let mut ours = |n_runs: usize| {
+        for _ in 0..n_runs {
+            results.clear();
+            black_box(with_masks.decode(black_box(&outputs), INPUT, &mut results).is_ok());
+        }
+    };
+    let mut without = Results::default();
+    let none = |n_runs: usize| {
+        for _ in 0..n_runs {
+            without.clear();
+            black_box(boxes_only.decode(black_box(&only_boxes), INPUT, &mut without).is_ok());
+        }
+    };
+    let pairs = effort.compare(none, &mut ours);
+    report.more_us("masks of 50 objects at 640x640, more than boxes alone", &pairs, Clock::Cpu, None);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, Point, Rect, Size};
+use roiflow::frame::{Frame, ObjectId, Outcome, PixelFormat, Point, Rect, RotatedRect, Size};
 use roiflow::stages::{Region, RunGuard, Stage, StageOptions};
 
 use crate::support::{Scratch, tiny};
@@ -30,8 +30,11 @@ const BAR: Rect = Rect { x: 30.0, y: 24.0, width: 4.0, height: 16.0 };
 
 /// Returns the label that the classifier reports for a region with this rectangle and these keypoints.
 fn label_of(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
+    label_of_region(classifier, Region { id: ObjectId::next(), rect, keypoints, rotated: None })
+}
+
+fn label_of_region(classifier: &Stage, region: Region) -> String {
     let (sender, receiver) = mpsc::channel();
-    let region = Region { id: ObjectId::next(), rect, keypoints };
     classifier.submit_regions(frame(), 0, [region], RunGuard::now(), move |classified| sender.send(classified).unwrap());
     let classified = receiver.recv().unwrap();
     assert!(classified.failed.is_none(), "{:?}", classified.failed);
@@ -39,6 +42,22 @@ fn label_of(classifier: &Stage, rect: Rect, keypoints: Vec<Point>) -> String {
         Outcome::Label { label: Some(label), .. } => label.to_string(),
         other => panic!("no label: {other:?}"),
     }
+}
+
+#[test]
+fn rotated_box_is_classified_upright() {
+    let classifier = Stage::classifier(&options(&Scratch::new("rotated-crops"), "color", "rotated = true")).unwrap();
+    let label = |angle: f32| {
+        let rotated = RotatedRect { center: Point { x: 32.0, y: 32.0 }, width: 16.0, height: 4.0, angle };
+        let region = Region {
+            id: ObjectId::next(),
+            rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 },
+            keypoints: vec![],
+            rotated: Some(rotated),
+        };
+        label_of_region(&classifier, region)
+    };
+    assert_eq!((label(90.0), label(0.0)), ("green".to_owned(), "red".to_owned()), "the bar is upright");
 }
 
 #[test]

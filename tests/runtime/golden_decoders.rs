@@ -1,9 +1,9 @@
-//! Decoders and NMS, compared with stored results of published packages. `tests/golden/decoders/make.py` created the results, so they are
+//! Decoders and NMS, compared with stored results of published packages. `make.py` and `make_shapes.py` in `tests/golden/decoders` created the results, so they are
 //! independent of this implementation.
 
 use std::path::{Path, PathBuf};
 
-use roiflow::frame::{Outcome, Point, Rect, Size};
+use roiflow::frame::{Geometry, Grid, Outcome, Point, Rect, Size};
 use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results};
 use roiflow::vision::nms::{self, NmsMethod, NmsOptions};
 use serde_json::Value;
@@ -103,6 +103,10 @@ fn check_decoder(case: &Value) -> Result<usize, String> {
     if let Some(background) = case["background"].as_u64() {
         keys += &format!("\nbackground = {background}");
     }
+    if let Some(more) = case["keys"].as_str() {
+        keys += &format!("\n{more}");
+    }
+    let off_max = case["off"].as_f64().map_or(PIXELS_OFF_MAX, |off| off as f32);
     let decoder = registry.make_from_text(name, &keys).map_err(|error| error.to_string())?;
     let ports: Vec<(&str, &[usize])> = outputs.iter().map(|output| (output.name, output.shape)).collect();
     decoder.check(&ports, input).map_err(|error| error.to_string())?;
@@ -116,15 +120,26 @@ fn check_decoder(case: &Value) -> Result<usize, String> {
     if !found.is_sorted_by(|one, other| one.score >= other.score) {
         return Err(format!("not in the order of scores: {found:?}"));
     }
-    for stored in expected {
+    for (stored_idx, stored) in expected.iter().enumerate() {
         let rect = rect(stored);
         let is_it = |found: &RawDetection| {
             let edges = |rect: &Rect| [rect.x, rect.y, rect.x_max(), rect.y_max()];
-            let is_there = edges(&found.rect).iter().zip(edges(&rect)).all(|(edge, stored)| (edge - stored).abs() < PIXELS_OFF_MAX);
+            let is_there = edges(&found.rect).iter().zip(edges(&rect)).all(|(edge, stored)| (edge - stored).abs() < off_max);
             let score_off = stored[4].as_f64().map_or(0.0, |score| (found.score - score as f32).abs());
             is_there && found.class_id == number(&stored[5]) as u32 && score_off < SCORE_OFF_MAX
         };
-        let found = found.iter().find(|found| is_it(found)).ok_or_else(|| format!("expected {stored}, got {found:?}"))?;
+        let found_idx = found.iter().position(is_it).ok_or_else(|| format!("expected {stored}, got {found:?}"))?;
+        let shape = results.attributes.iter().find(|attribute| attribute.of == Some(found_idx)).map(|attribute| &attribute.outcome);
+        for (kind, check) in
+            [("masks", check_mask as fn(&Value, &Geometry, f32) -> Result<(), String>), ("poses", check_pose), ("rotated", check_rotated)]
+        {
+            match (case[kind].get(stored_idx), shape) {
+                (Some(stored), Some(Outcome::Geometry(shape))) => check(stored, shape, off_max)?,
+                (Some(stored), other) => return Err(format!("expected {stored}, got {other:?}")),
+                (None, _) => {}
+            }
+        }
+        let found = &found[found_idx];
         let points = results.keypoints(found);
         let stored_points: Vec<f32> = array(&stored[6]).iter().map(number).collect();
         let is_near = |(point, stored): (&Point, &[f32; 2])| {
@@ -136,6 +151,48 @@ fn check_decoder(case: &Value) -> Result<usize, String> {
         }
     }
     Ok(found.len())
+}
+
+/// Compares a mask. The package interpolates probabilities instead of logits, or rounds otherwise, so pixels at the edge may differ.
+fn check_mask(stored: &Value, shape: &Geometry, _off_max: f32) -> Result<(), String> {
+    /// Minimum part of the pixels that are the same.
+    const SAME: f32 = 0.98;
+    let Geometry::Mask(Grid { columns, values, corners }) = shape else { return Err(format!("expected a mask, got {shape:?}")) };
+    let place: Vec<f32> = array(stored)[..4].iter().map(number).collect();
+    let (origin, end) = (corners[0], Point { x: corners[1].x, y: corners[2].y });
+    if (origin, end) != (Point { x: place[0], y: place[1] }, Point { x: place[0] + place[2], y: place[1] + place[3] })
+        || *columns != place[2] as usize
+    {
+        return Err(format!("expected a mask at {place:?}, got {corners:?} with {columns} columns"));
+    }
+    let runs = array(&stored[4]).iter().enumerate();
+    let expected: Vec<bool> = runs.flat_map(|(run_idx, run)| std::iter::repeat_n(run_idx % 2 == 1, number(run) as usize)).collect();
+    let n_same = values.iter().zip(&expected).filter(|(value, is_inside)| (**value >= 128) == **is_inside).count();
+    if values.len() != expected.len() || (n_same as f32) < SAME * expected.len() as f32 {
+        return Err(format!("{n_same} of {} pixels of a mask are the same", expected.len()));
+    }
+    Ok(())
+}
+
+fn check_pose(stored: &Value, shape: &Geometry, off_max: f32) -> Result<(), String> {
+    let Geometry::Keypoints(found) = shape else { return Err(format!("expected keypoints, got {shape:?}")) };
+    let is_near = |(found, stored): (&roiflow::frame::Keypoint, &Value)| {
+        let off = [found.point.x - number(&stored[0]), found.point.y - number(&stored[1])];
+        off.iter().all(|off| off.abs() < off_max) && (found.confidence.unwrap() - number(&stored[2])).abs() < 2e-4
+    };
+    let stored = array(stored);
+    let is_same = found.points.len() == stored.len() && found.points.iter().zip(stored).all(is_near);
+    let has_skeleton = (stored.len() == 17) == (found.skeleton.names.len() == 17);
+    if is_same && has_skeleton { Ok(()) } else { Err(format!("expected {stored:?}, got {found:?}")) }
+}
+
+fn check_rotated(stored: &Value, shape: &Geometry, off_max: f32) -> Result<(), String> {
+    let Geometry::RotatedRect(found) = shape else { return Err(format!("expected a rotated box, got {shape:?}")) };
+    let is_near = |(found, stored): (&Point, &Value)| {
+        (found.x - number(&stored[0])).abs() < off_max && (found.y - number(&stored[1])).abs() < off_max
+    };
+    let corners = found.corners();
+    if corners.iter().zip(array(stored)).all(is_near) { Ok(()) } else { Err(format!("expected {stored}, got {corners:?}")) }
 }
 
 fn folder() -> PathBuf {

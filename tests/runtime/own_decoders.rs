@@ -126,7 +126,7 @@ fn conflicting_keys_are_errors() {
         (
             "rectangle.onnx",
             "decoder = \"ultraface\"\nbackground = 0",
-            ["`background` is not a key of decoder `ultraface`", "(decoders with `background`: boxes-scores)"],
+            ["`background` is not a key of decoder `ultraface`", "(decoders with `background`: boxes-scores, detr)"],
         ),
         ("rectangle.onnx", "decoder = \"ultraface\"\ntensors = { box = \"boxes\" }", ["(none)", "got `box`"]),
         ("rectangle.onnx", "decoder = \"ultraface\"\ntensors = { box = \"rows\" }", ["got `rows`", "`boxes`"]),
@@ -314,7 +314,7 @@ fn geometry_of_registered_decoders_is_mapped_to_the_frame() {
     let text = std::fs::read_to_string(description).unwrap().replace("[input]", "[input]\nalign = [[0.0, 0.0], [1.0, 1.0]]");
     std::fs::write(description, text).unwrap();
     let keypoints = [40.0, 56.0].map(|x| Point { x, y: x + 5.0 }).to_vec();
-    let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints };
+    let region = Region { id: ObjectId(7), rect: Rect { x: 0.0, y: 0.0, width: 64.0, height: 64.0 }, keypoints, rotated: None };
     let (sender, receiver) = mpsc::channel();
     let done = move |classified: StageResults| sender.send(classified.of_regions).unwrap();
     // The stage must exist until the result arrives, because dropping a stage discards waiting frames.

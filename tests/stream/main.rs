@@ -75,6 +75,8 @@ mod run_models;
 mod senders;
 #[cfg(feature = "cli")]
 mod service;
+#[cfg(feature = "cli")]
+mod shapes;
 mod shared;
 mod sharing;
 mod soak;

@@ -1,8 +1,8 @@
 //! A test case for decoders, generated from bytes: any decoder, outputs of valid and invalid shapes, and valid, invalid and huge values.
 //! Asserts that all results are valid. Random tests and fuzz targets include this file, so it uses no other test helpers.
 
-use roiflow::frame::{Outcome, Rect, Size};
-use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results, Subject};
+use roiflow::frame::{Geometry, Outcome, Point, Rect, Size};
+use roiflow::vision::decode::{DecoderRegistry, Output, RawAttribute, RawDetection, Results, Subject};
 
 use super::source::Source;
 
@@ -41,6 +41,16 @@ fn try_box_decoder(source: &mut Source<'_>) -> bool {
     if known.contains(&"coordinates") {
         keys += ["", "coordinates = \"pixels\"\n", "coordinates = \"normalized\"\n"][source.below(3)];
     }
+    if known.contains(&"anchors") {
+        let formula = ["", "formula = \"square\"\n", "softmax = true\n"][source.below(3)];
+        keys += &format!("anchors = [[[10, 13], [16, 30]], [[30, 61], [62, 45]]]\n{formula}");
+    }
+    if known.contains(&"keypoint-values") {
+        keys += ["", "keypoint-values = 2\n", "edges = [[0, 1]]\n"][source.below(3)];
+    }
+    if known.contains(&"mask-area") {
+        keys += ["", "mask-area = \"box\"\n", "mask-values = \"logits\"\n"][source.below(3)];
+    }
     if known.contains(&"activation") {
         keys += ["", "", "activation = \"sigmoid\"\n", "activation = \"softmax\"\n"][source.below(4)];
     }
@@ -64,7 +74,30 @@ fn try_box_decoder(source: &mut Source<'_>) -> bool {
         let points = results.keypoints(found);
         assert!(points.iter().all(|point| point.x.is_finite() && point.y.is_finite()), "{name}: {points:?}");
     }
+    let is_inside = |attribute: &RawAttribute| match &attribute.outcome {
+        Outcome::Geometry(geometry) => is_good_geometry(geometry, input),
+        _ => true,
+    };
+    assert!(results.attributes.iter().all(|attribute| attribute.of.is_none_or(|of| of < boxes.len()) && is_inside(attribute)), "{name}");
     true
+}
+
+/// Asserts finite coordinates, masks inside the input, and confidences from 0 to 1.
+fn is_good_geometry(geometry: &Geometry, input: Size) -> bool {
+    let is_finite = |point: &Point| point.x.is_finite() && point.y.is_finite();
+    match geometry {
+        Geometry::Keypoints(keypoints) => keypoints
+            .points
+            .iter()
+            .all(|of| is_finite(&of.point) && of.confidence.is_none_or(|confidence| (0.0..=1.0).contains(&confidence))),
+        Geometry::RotatedRect(rect) => rect.corners().iter().all(is_finite) && rect.width > 0.0 && rect.height > 0.0,
+        Geometry::Mask(mask) => {
+            let [origin, right, down] = mask.corners;
+            let is_whole = mask.columns * mask.rows() == mask.values.len() && !mask.values.is_empty();
+            is_whole && origin.x >= 0.0 && origin.y >= 0.0 && right.x <= input.width as f32 && down.y <= input.height as f32
+        }
+        _ => true,
+    }
 }
 
 /// Whether a detection has finite numbers, a positive size, a part inside the input, and a score from 0 to 1.
@@ -80,20 +113,36 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
     let threshold = [0.0, 0.5, 1.0][source.below(3)];
     let number = |value: f32| if value.is_finite() { value.clamp(-1e9, 1e9) } else { 1.0 };
     let of_classes = format!("activation = \"{activation}\"\nthreshold = {threshold}");
-    let (name, keys) = match source.below(6) {
+    let (name, keys) = match source.below(12) {
         0 => ("classes", of_classes),
         1 => ("multi-label", of_classes),
         2 => ("expectation", format!("weights = {:?}", (0..n_classes).map(|_| number(source.value())).collect::<Vec<_>>())),
         3 => ("regression", format!("scale = {:?}\noffset = {:?}", number(source.value()).max(1e-3), number(source.value()))),
         4 => ("embedding", format!("normalize = {}", source.below(2) == 0)),
+        5 => ("ctc", ["", "blank = \"last\"\nactivation = \"softmax\""][source.below(2)].to_owned()),
+        6 => ("simcc", String::new()),
+        7 => ("movenet", String::new()),
+        8 => ("class-map", ["", "threshold = 0.5", "classes-axis = \"last\""][source.below(3)].to_owned()),
+        9 => ("anomaly", format!("threshold = {threshold}")),
         _ => ("custom", String::new()),
     };
     let decoder = DecoderRegistry::built_in().make_from_text(name, &keys).unwrap_or_else(|error| panic!("{name}, {keys}: {error}"));
-    let shape = if source.below(3) == 0 { any_shape(source) } else { vec![1, n_classes] };
+    let right = match name {
+        "ctc" => vec![1, 4, n_classes + 1],
+        "simcc" => vec![1, n_classes, 64],
+        "movenet" => vec![1, 1, n_classes, 3],
+        "class-map" => vec![1, n_classes, 4, 5],
+        "anomaly" => vec![1, 1, 4, 5],
+        _ => vec![1, n_classes],
+    };
+    let shape = if source.below(3) == 0 { any_shape(source) } else { right };
     let data = values(&shape, source);
     let is_probability = |score: f32| activation == "none" || (0.0..=1.0).contains(&score);
     let mut results = Results::default();
-    if decoder.decode(&[Output { name: "output", shape: &shape, data: &data }], Size::default(), &mut results).is_err() {
+    let output = Output { name: "output", shape: &shape, data: &data };
+    let outputs = [output, Output { name: "second", ..output }];
+    let input = if name == "simcc" { Size::new(32, 64) } else { Size::default() };
+    if decoder.decode(if name == "simcc" { &outputs } else { &outputs[..1] }, input, &mut results).is_err() {
         return false;
     }
     for said in &results.attributes {
@@ -105,10 +154,12 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
                 assert!(labels.iter().all(|label| is_probability(label.confidence) && label.confidence >= threshold), "{labels:?}");
             }
             Outcome::Value(value) => assert!(value.is_finite(), "{decoder:?}: {value}"),
+            Outcome::Text { confidence, .. } => assert!((0.0..=1.0).contains(confidence), "{decoder:?}: {confidence}"),
+            Outcome::Geometry(geometry) => assert!(is_good_geometry(geometry, input), "{decoder:?}: {geometry:?}"),
             _ => {}
         }
     }
-    assert!(results.boxes.is_empty() && (results.attributes.len() == 1 || name == "classes"), "{results:?}");
+    assert!(results.boxes.is_empty() && (results.attributes.len() <= 2), "{results:?}");
     true
 }
 
@@ -124,10 +175,39 @@ fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec
     };
     let map =
         |name: &str, n_channels: usize| (name.to_owned(), vec![1, n_channels, (input.height / 4) as usize, (input.width / 4) as usize]);
+    let with_map = |name: &str, shape: &[usize], n_channels: usize| vec![(name.to_owned(), shape.to_vec()), map("maps", n_channels)];
     match decoder {
         "yolov5" => one(&[1, 3 * all_cells, 5 + n_classes]),
         "yolov8" => one(&[1, 4 + n_classes, all_cells]),
         "yolov10" => one(&[1, 20, 6]),
+        "yolov5-seg" => with_map("output", &[1, 3 * all_cells, 5 + n_classes + 3], 3),
+        "yolov8-seg" => with_map("output", &[1, 4 + n_classes + 3, all_cells], 3),
+        "yolov10-seg" => with_map("output", &[1, 20, 6 + 3], 3),
+        "yolov8-pose" => one(&[1, 4 + 1 + 3 * n_classes, all_cells]),
+        "yolov10-pose" => one(&[1, 20, 6 + 3 * n_classes]),
+        "yolov8-obb" => one(&[1, 4 + n_classes + 1, all_cells]),
+        "yolov10-obb" => one(&[1, 20, 7]),
+        "boxes-masks" => {
+            let mut ports = with_map("boxes", &[1, 20, 5], 20);
+            ports.push(("labels".to_owned(), vec![1, 20]));
+            ports
+        }
+        "detr" => {
+            let mut ports = with_map("boxes", &[1, 20, 4], 20);
+            ports.push(("logits".to_owned(), vec![1, 20, n_classes]));
+            ports
+        }
+        "detr-final" => {
+            vec![("boxes".to_owned(), vec![1, 20, 4]), ("labels".to_owned(), vec![1, 20]), ("scores".to_owned(), vec![1, 20])]
+        }
+        "yolo-anchors" => [8, 16]
+            .map(|stride| {
+                let (rows, columns) = (input.height.div_ceil(stride) as usize, input.width.div_ceil(stride) as usize);
+                (format!("output{stride}"), vec![1, 2 * (5 + n_classes), rows, columns])
+            })
+            .to_vec(),
+        "db-text" => vec![map("maps", 1)],
+        "rtdetr" => one(&[1, 20, 4 + n_classes]),
         "yolox" => one(&[1, all_cells, 5 + n_classes]),
         "ssd" => one(&[1, 1, 20, 7]),
         "boxes-labels" => vec![("boxes".to_owned(), vec![1, 20, 5]), ("labels".to_owned(), vec![1, 20])],

@@ -268,9 +268,58 @@ impl<'a> Canvas<'a> {
     /// Blends a glyph in. `coverage` has rows of equal length with values 0..=255, and is enlarged by `scale`.
     fn glyph(&mut self, x: i64, y: i64, (coverage, scale): (&[&[u8]], usize), ink: Ink) {
         let (width, height) = (coverage.first().map_or(0, |row| row.len()) * scale, coverage.len() * scale);
-        let Some(inside) = Area::at(x, y, width as i64, height as i64).cut(self.size) else { return };
         // Clipped pixels are never before the corner, so the differences are not negative.
-        let covered = |px: usize, py: usize| enlarged(coverage, scale, (px as i64 - x) as usize, (py as i64 - y) as usize);
+        self.shade(Area::at(x, y, width as i64, height as i64), ink, |px, py| {
+            enlarged(coverage, scale, (px as i64 - x) as usize, (py as i64 - y) as usize)
+        });
+    }
+
+    /// Draws a line whose ends are square. Coordinates are limited to those of [`Area::of`].
+    pub fn line(&mut self, from: (f32, f32), to: (f32, f32), thickness: u32, ink: Ink) {
+        /// Number of columns or rows that are drawn together. It is even, so that a chroma sample belongs to one part.
+        const PART: i64 = 32;
+        const FAR: f32 = 1e9;
+        if [from.0, from.1, to.0, to.1].iter().any(|value| !value.is_finite()) {
+            return;
+        }
+        let limit = |(x, y): (f32, f32)| (x.clamp(-FAR, FAR), y.clamp(-FAR, FAR));
+        let (from, to, radius) = (limit(from), limit(to), thickness.min(1000) as f32 / 2.0);
+        let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+        let length = dx.hypot(dy);
+        let (ux, uy) = if length > 0.0 { (dx / length, dy / length) } else { (1.0, 0.0) };
+        let covered = |px: usize, py: usize| {
+            let (x, y) = (px as f32 + 0.5 - from.0, py as f32 + 0.5 - from.1);
+            let (along, across) = (x * ux + y * uy, (y * ux - x * uy).abs());
+            if (-radius..=length + radius).contains(&along) && across <= radius { 255 } else { 0 }
+        };
+        let is_flat = dx.abs() >= dy.abs();
+        // Along the longer axis, from the first to the last pixel that can be covered and is in the frame.
+        let ((from_along, to_along), extent) = if is_flat { ((from.0, to.0), self.size.width) } else { ((from.1, to.1), self.size.height) };
+        let reach = radius * 2.0 + 1.0;
+        let begin = ((from_along.min(to_along) - reach).floor() as i64).max(0);
+        let end = ((from_along.max(to_along) + reach).ceil() as i64).min(i64::from(extent));
+        let slope = if is_flat { dy / dx } else { dx / dy };
+        let slope = if slope.is_finite() { slope } else { 0.0 };
+        let (start_along, start_across) = if is_flat { (from.0, from.1) } else { (from.1, from.0) };
+        let mut part = begin - begin.rem_euclid(PART);
+        while part < end {
+            let next = part + PART;
+            let across = [part, next].map(|at| start_across + (at as f32 - start_along) * slope);
+            let (low, high) = (across[0].min(across[1]) - reach, across[0].max(across[1]) + reach);
+            let (low, high) = (low.floor().clamp(-FAR, FAR) as i64, high.ceil().clamp(-FAR, FAR) as i64);
+            let area = if is_flat {
+                Area { x_min: part, x_max: next, y_min: low, y_max: high }
+            } else {
+                Area { x_min: low, x_max: high, y_min: part, y_max: next }
+            };
+            self.shade(area, ink, covered);
+            part = next;
+        }
+    }
+
+    /// Blends a color into an area. `covered` returns for each pixel how much of it is covered, 0 to 255.
+    pub fn shade(&mut self, area: Area, ink: Ink, covered: impl Fn(usize, usize) -> u8) {
+        let Some(inside) = area.cut(self.size) else { return };
         let n = self.format.pixel_bytes();
         let n_blended = match self.format {
             PixelFormat::Rgbx | PixelFormat::Bgrx => 3,

@@ -13,5 +13,6 @@ pub mod crop;
 pub mod draw;
 pub mod file;
 pub mod overlay;
+mod shapes;
 
 use roiflow_vision::frame;

@@ -1,11 +1,13 @@
-//! Draws results on a frame: boxes, keypoints, captions.
+//! Draws results on a frame: masks, boxes, keypoints, captions.
 //!
-//! This module selects the captions and their positions. The module `draw` changes pixels.
+//! This module selects the captions and their positions. The module `shapes` draws masks, poses and other geometry, and the module `draw`
+//! changes pixels.
 
 use std::fmt::Write;
 
 use crate::draw::{Area, Canvas, Font, PALETTE, text_color};
-use crate::frame::{Classification, Detection, FrameResults, Outcome, Rect, ScoredLabel, Size};
+use crate::frame::{Classification, Detection, FrameResults, Geometry, Outcome, Rect, ScoredLabel, Size};
+use crate::shapes;
 
 /// Options of drawing: which results are drawn, and in which size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,18 +20,23 @@ pub struct Style {
     pub thickness: u32,
     /// Height of the text in pixels, rounded to an available size; 0: depends on the frame size.
     pub font_size: u32,
+    /// Opacity of masks and maps in percent, 0 to 100; 0: they are not drawn.
+    pub mask_opacity: u32,
 }
 
 impl Default for Style {
     fn default() -> Self {
-        Self { labels: true, confidence: true, thickness: 0, font_size: 0 }
+        Self { labels: true, confidence: true, thickness: 0, font_size: 0, mask_opacity: 40 }
     }
 }
 
 /// Whether [`draw_results`] changes a pixel.
 pub fn has_something_to_draw(results: &FrameResults, style: Style) -> bool {
     !results.detections.is_empty()
-        || (style.labels && results.classifications.iter().any(|classification| is_drawable(&classification.outcome)))
+        || results.classifications.iter().any(|Classification { outcome, .. }| match outcome {
+            Outcome::Geometry(_) => true,
+            outcome => style.labels && is_drawable(outcome),
+        })
 }
 
 /// Draws boxes and keypoints first, then captions, so that no line crosses a text. Results of the whole frame are drawn in its top-left
@@ -47,9 +54,25 @@ pub fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, sty
     };
     let color = |detection: &Detection| PALETTE[detection.label_id as usize % PALETTE.len()];
     let boxes = || results.detections.iter().filter_map(|detection| Some((detection, Area::of(&detection.rect)?)));
+    let opacity = style.mask_opacity.min(100);
+    let geometry = |classifications: &[Classification], draw: &mut dyn FnMut(&Geometry)| {
+        for Classification { outcome, .. } in classifications {
+            if let Outcome::Geometry(geometry) = outcome {
+                draw(geometry);
+            }
+        }
+    };
+    geometry(&results.classifications, &mut |shape| shapes::fill(canvas, shape, PALETTE[0], opacity));
+    for detection in &results.detections {
+        geometry(&detection.classifications, &mut |shape| shapes::fill(canvas, shape, color(detection), opacity));
+    }
     for (detection, area) in boxes() {
         let ink = canvas.ink(color(detection));
-        canvas.outline(area, thickness, ink);
+        let is_rotated = |classification: &Classification| matches!(classification.outcome, Outcome::Geometry(Geometry::RotatedRect(_)));
+        if !detection.classifications.iter().any(is_rotated) {
+            canvas.outline(area, thickness, ink);
+        }
+        geometry(&detection.classifications, &mut |shape| shapes::outline(canvas, shape, color(detection), thickness));
         // Keypoints are twice as wide as lines.
         let radius = thickness as f32;
         for point in &detection.keypoints {
@@ -59,6 +82,7 @@ pub fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, sty
             }
         }
     }
+    geometry(&results.classifications, &mut |shape| shapes::outline(canvas, shape, PALETTE[0], thickness));
     if !style.labels {
         return;
     }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::client::stopped;
 use super::dispatch::Queue;
-use super::job::{Job, JobImage, JobInput};
+use super::job::{Alignment, Job, JobImage, JobInput};
 use crate::frame::Transform;
 use crate::runtime::{Error, ErrorKind, FillInput, Port, Result, RunContext};
 use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape, Tensor};
@@ -100,7 +100,10 @@ impl FillInput for BatchInput {
                 // If the job has an alignment, that alignment maps the results back to the frame, so the transform of this batch item
                 // is the identity.
                 (JobImage::Frame(frame), Some(alignment)) => {
-                    preprocess.fill_along(frame, &alignment, input, item_idx, scratch)?;
+                    match alignment {
+                        Alignment::Keypoints(similarity) => preprocess.fill_along(frame, &similarity, input, item_idx, scratch)?,
+                        Alignment::Rotated(placement) => preprocess.fill_rotated(frame, &placement, input, item_idx, scratch)?,
+                    }
                     Ok(Transform::IDENTITY)
                 }
                 (JobImage::Frame(frame), None) => Ok(preprocess.fill_into(frame, Target::Host(input), item_idx, scratch)?),

@@ -44,6 +44,7 @@ use super::batch::{Batch, BatchInput, BatchItem, decode_batch};
 use super::client::{Client, Scheduling, StepStats, stopped};
 use super::copies::{CompileAnother, Copies};
 use super::job::Job;
+use super::model_inputs::ModelInputs;
 use super::throttle::Throttle;
 use crate::runtime::{CompiledModel, Error, ErrorKind, InferRequest, Result};
 use crate::vision::decode::Results;
@@ -161,7 +162,11 @@ impl Queue {
         let request = model.create_infer_request()?;
         request.set_urgent(self.urgent);
         let batch = Arc::new(Mutex::new(Batch::new(self.batch_limits.max_items)));
-        request.set_input((), BatchInput::new(batch.clone(), Arc::downgrade(self)))?;
+        let inputs = ModelInputs::of(model.inputs()).unwrap_or(ModelInputs { image: 0, size: None });
+        request.set_input(inputs.image, BatchInput::new(batch.clone(), Arc::downgrade(self)))?;
+        if let Some((size_idx, size)) = inputs.size_values(model.inputs())? {
+            request.set_input_tensor(size_idx, &size)?;
+        }
         let (of_step, mut scratch) = (batch.clone(), Results::default());
         request.append_step("decode", move |context| decode_batch(&of_step, context, &mut scratch))?;
         let worker = Arc::new(Worker { request, batch });

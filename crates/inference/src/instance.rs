@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use super::copies::Copies;
 use super::dispatch::{BatchLimits, Queue};
+use super::model_inputs::ModelInputs;
 use super::spec::{DEFAULT_DEVICE, with_described_size};
 use super::{ModelSpec, StageOptions};
 use crate::runtime::{CompiledModel, Core, Dim, Error, ErrorKind, Model, ModelInfo, PartialShape, Result};
@@ -251,13 +252,18 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 
-/// Returns the model with the batch axis of its only input fixed at 1. `None` if the model has several inputs or the axis is static.
+/// Returns the model with the batch axis of its image input fixed at 1, and that of the input for the size. `None` if the model has other
+/// inputs or the axis is static.
 fn with_batch_size_one(model: &Model) -> Option<Model> {
-    let [input] = &*model.info().inputs else { return None };
-    let dims = input.shape.dims();
-    let rest = dims.split_first().filter(|(first, _)| first.is_open() && first.admits(1))?.1;
-    let shape = PartialShape::new([Dim::Fixed(1)].into_iter().chain(rest.iter().copied()).collect()).ok()?;
-    model.reshape([(0, shape)]).ok()
+    let ports = &model.info().inputs;
+    let inputs = ModelInputs::of(ports)?;
+    let pinned = |port_idx: usize| {
+        let rest = ports[port_idx].shape.dims().split_first().filter(|(first, _)| first.is_open() && first.admits(1))?.1;
+        PartialShape::new([Dim::Fixed(1)].into_iter().chain(rest.iter().copied()).collect()).ok()
+    };
+    let image = (inputs.image, pinned(inputs.image)?);
+    let size = inputs.size.and_then(|size| Some((size, pinned(size)?)));
+    model.reshape([image].into_iter().chain(size)).ok()
 }
 
 /// Whether the model has one input that accepts any number of batch items up to [`MAX_REGIONS_PER_BATCH`].

@@ -10,6 +10,7 @@ use super::results::{ResultSpace, add_results};
 use crate::frame::{Classification, Detection, Frame, FrameResults, InferenceStatus, ObjectId, Point, Similarity, Transform};
 use crate::runtime::{Error, Result};
 use crate::tensor::Tensor;
+use crate::vision::crop::RotatedPlacement;
 use crate::vision::decode::{Output, Results};
 
 /// Results of a stage for one frame, or for the regions of one frame, in frame coordinates.
@@ -132,13 +133,22 @@ pub(super) enum JobImage {
     Values(Tensor, Transform),
 }
 
+/// Mapping from input to frame of an image that is not an upright region.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Alignment {
+    /// Aligned by keypoints. In both spaces, integers are pixel centers.
+    Keypoints(Similarity),
+    /// A rotated box that is turned upright.
+    Rotated(RotatedPlacement),
+}
+
 /// The image of a job, and how it is mapped to the frame.
 pub(super) struct JobInput {
     pub(super) image: JobImage,
     /// Top left corner of the image in the frame.
     pub(super) corner: Point,
-    /// Transform from input to frame, for images that are aligned by keypoints.
-    pub(super) alignment: Option<Similarity>,
+    /// Mapping from input to frame, for images that are aligned by keypoints or turned upright.
+    pub(super) alignment: Option<Alignment>,
     /// Index and ID of the region; `None` for the whole frame.
     pub(super) region: Option<(usize, ObjectId)>,
 }

@@ -23,6 +23,7 @@ pub mod in_flight_queue;
 mod instance;
 mod job;
 pub mod labels;
+mod model_inputs;
 mod nearest;
 mod output_check;
 mod results;

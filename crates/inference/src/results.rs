@@ -1,14 +1,15 @@
 //! Converts the results of a decoder (input coordinates, class indexes) to results of a frame.
 
+use super::job::Alignment;
 use super::{Head, ModelSpec, Task};
-use crate::frame::{Classification, Detection, Geometry, ObjectId, Outcome, Point, Similarity, Transform};
+use crate::frame::{Classification, Detection, Geometry, ObjectId, Outcome, Point, Transform};
 use crate::vision::decode::{RawAttribute, Results};
 
 /// How the results of one input are mapped to the frame.
 pub(super) struct ResultSpace {
     pub(super) frame_from_input: Transform,
     /// Transform from input to frame for images that are aligned by keypoints. It replaces `frame_from_input`.
-    pub(super) alignment: Option<Similarity>,
+    pub(super) alignment: Option<Alignment>,
     /// ID of the object whose region is the input; `None` for a whole frame.
     pub(super) parent: Option<ObjectId>,
 }
@@ -19,9 +20,13 @@ impl ResultSpace {
         match self.alignment {
             // In the coordinates of the alignment, pixel centers are integers. In those of results, they are at 0.5. So subtract
             // half a pixel first and add it afterwards.
-            Some(alignment) => {
+            Some(Alignment::Keypoints(alignment)) => {
                 let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
                 Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }
+            }
+            Some(Alignment::Rotated(placement)) => {
+                let (x, y) = placement.apply(f64::from(point.x), f64::from(point.y));
+                Point { x: x as f32, y: y as f32 }
             }
             None => self.frame_from_input.apply_to_point(point),
         }

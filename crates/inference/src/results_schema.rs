@@ -3,9 +3,9 @@
 
 use std::time::UNIX_EPOCH;
 
-use roiflow_results::json::{Context, ImagePlace, SCHEMA_VERSION, write_line};
+use roiflow_results::json::{Context, ImagePlace, MaskFormat, SCHEMA_VERSION, write_line};
 use roiflow_results::{
-    Classification, Detection, FrameResults, Geometry, InferenceStatus, ObjectId, Outcome, Point, Rect, ScoredLabel, Size, TrackState,
+    Classification, Detection, FrameResults, Geometry, Grid, InferenceStatus, ObjectId, Outcome, Point, Rect, ScoredLabel, Size, TrackState,
 };
 use serde_json::Value;
 
@@ -15,6 +15,10 @@ fn validator() -> jsonschema::Validator {
 }
 
 fn line(results: &FrameResults) -> Value {
+    line_as(results, MaskFormat::default())
+}
+
+fn line_as(results: &FrameResults, masks: MaskFormat) -> Value {
     let context = Context {
         frame_number: 7,
         stream_id: Some("door"),
@@ -24,6 +28,7 @@ fn line(results: &FrameResults) -> Value {
         time: UNIX_EPOCH,
         message_id: Some("door/1/7"),
         image: Some(ImagePlace { offset: 65_536, width: 640, height: 480 }),
+        masks,
     };
     let mut line = Vec::new();
     write_line(&mut line, results, &context).unwrap();
@@ -42,6 +47,7 @@ fn all_kinds() -> FrameResults {
         said("identity", Outcome::Tensor { shape: vec![1, 2], data: [0.5, f32::INFINITY].into() }),
         said("number", Outcome::Text { text: "AB 12".into(), confidence: 0.5 }),
         said("outline", Outcome::Geometry(Geometry::Polygons(vec![vec![point]]))),
+        said("mask", Outcome::Geometry(Geometry::Mask(Grid { columns: 2, values: [255, 0].into(), corners: [point; 3] }))),
     ];
     let detection = Detection {
         id: ObjectId(5),
@@ -62,8 +68,9 @@ fn all_kinds() -> FrameResults {
 fn lines_with_all_kinds_of_results_follow_the_schema() {
     let validator = validator();
     for status in [InferenceStatus::Inferred, InferenceStatus::Skipped("qos".into()), InferenceStatus::Failed("broken".into())] {
-        for results in [all_kinds(), FrameResults::default()] {
-            let value = line(&FrameResults { status: status.clone(), ..results });
+        let formats = [MaskFormat::Runs, MaskFormat::Polygons, MaskFormat::Coco];
+        for (results, masks) in [all_kinds(), FrameResults::default()].iter().flat_map(|results| formats.map(|masks| (results, masks))) {
+            let value = line_as(&FrameResults { status: status.clone(), ..results.clone() }, masks);
             let wrong: Vec<String> = validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
             assert_eq!(wrong, [] as [String; 0], "{value}");
         }

@@ -29,9 +29,10 @@ use serde::Deserialize;
 
 use self::input::WrittenInput;
 use super::labels::Labels;
+use super::model_inputs::ModelInputs;
 use super::{Engine, Scheduling, Sharing};
 use crate::frame::Size;
-use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, Result};
+use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, Port, Result};
 use crate::tensor::Shape;
 use crate::vision::decode::Subject;
 use crate::vision::{Crop, Preprocess};
@@ -172,16 +173,15 @@ impl ModelSpec {
         }
         let mut assumed = description.assumed.clone();
         let preprocess = written.input.preprocess(&mut assumed)?;
-        let port = match &*info.inputs {
-            [port] => port,
-            inputs => {
-                return Err(config(format!(
-                    "expected a model with one image input; `{}` has {} inputs",
-                    options.model.display(),
-                    inputs.len()
-                )));
-            }
-        };
+        let inputs = ModelInputs::of(&info.inputs).ok_or_else(|| {
+            let inputs = info.inputs.iter().map(Port::to_string).collect::<Vec<_>>().join(", ");
+            config(format!(
+                "expected a model with one image input, and optionally an input [1, 2] for its size; `{}` has {} inputs: {inputs}",
+                options.model.display(),
+                info.inputs.len()
+            ))
+        })?;
+        let port = &info.inputs[inputs.image];
         let input_shape = written.input.image_shape(port, &preprocess)?;
         if let Some(n_images @ 2..) = input_shape.first() {
             return Err(config(format!(
@@ -291,14 +291,15 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
 /// # Errors
 /// Returns the errors of [`Model::reshape`].
 pub fn with_described_size(model: &Model, options: &StageOptions) -> Result<Model> {
-    let [port] = &*model.info().inputs else { return Ok(model.clone()) };
+    let Some(inputs) = ModelInputs::of(&model.info().inputs) else { return Ok(model.clone()) };
+    let port = &model.info().inputs[inputs.image];
     if port.shape.dims().iter().skip(1).all(|dim| !dim.is_open()) {
         return Ok(model.clone());
     }
     // Ignore errors in the description. They are reported later, when the description is compared with the compiled model.
     let described = Description::find(options, model.info()).ok().and_then(|found| toml::from_str::<Written>(&found.text).ok());
     match described.and_then(|written| written.input.sized(port)) {
-        Some(shape) => model.reshape([(0, shape)]),
+        Some(shape) => model.reshape([(inputs.image, shape)]),
         None => Ok(model.clone()),
     }
 }

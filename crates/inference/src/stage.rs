@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use super::client::{Client, stopped};
 use super::instance::{Instance, Role, instance};
-use super::job::{FrameRuns, Job, JobImage, JobInput};
+use super::job::{Alignment, FrameRuns, Job, JobImage, JobInput};
+use super::model_inputs::ModelInputs;
 use super::spec::describe;
 use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task};
 use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::tensor::Tensor;
 use crate::vision::Region;
+use crate::vision::crop::RotatedPlacement;
 
 /// A detector or a classifier. Infers several frames and regions concurrently, and passes the results of each frame to a closure.
 ///
@@ -106,7 +108,9 @@ impl Stage {
         guard: Arc<RunGuard>,
         done: impl FnOnce(StageResults) + Send + 'static,
     ) -> Result<()> {
-        let (shape, expected) = (values.shape(), &self.model().inputs()[0]);
+        let ports = self.model().inputs();
+        let image = ModelInputs::of(ports).map_or(0, |inputs| inputs.image);
+        let (shape, expected) = (values.shape(), &ports[image]);
         if shape != self.spec().input_shape || values.element() != expected.element || !values.layout().is_dense() {
             let message = format!(
                 "preprocessed input: expected dense values of {} {}, got {shape} {}",
@@ -152,16 +156,17 @@ impl Stage {
     }
 
     /// Returns the input of the job for a region: a part of the frame, or the whole frame with an alignment to the region's
-    /// keypoints.
+    /// keypoints or to its rotated box.
     fn input(&self, frame: &Frame, region_idx: usize, region: &Region) -> Result<JobInput> {
         let (crop, size, id) = (&self.spec().crop, frame.size(), Some((region_idx, region.id)));
-        if let Some(alignment) = crop.alignment(&region.keypoints, self.spec().input_size) {
-            return Ok(JobInput {
-                image: JobImage::Frame(frame.clone()),
-                corner: Point::default(),
-                alignment: Some(alignment),
-                region: id,
-            });
+        let aligned = crop.alignment(&region.keypoints, self.spec().input_size).map(Alignment::Keypoints);
+        let turned = || {
+            let rect = crop.rotated(region.rotated?);
+            RotatedPlacement::new(&rect, self.spec().preprocess.resize, self.spec().input_size).map(Alignment::Rotated)
+        };
+        if let Some(alignment) = aligned.or_else(turned) {
+            let alignment = Some(alignment);
+            return Ok(JobInput { image: JobImage::Frame(frame.clone()), corner: Point::default(), alignment, region: id });
         }
         self.n_unaligned.fetch_add(u64::from(!crop.align.is_empty()), Ordering::Relaxed);
         let Some(rect) = crop.rect(region.rect, size) else {

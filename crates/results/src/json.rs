@@ -48,6 +48,18 @@ use crate::{
 /// Version of the schema. The version is incremented when the meaning of a field changes, but not when a field is added.
 pub const SCHEMA_VERSION: u32 = 2;
 
+/// How masks are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MaskFormat {
+    /// Run lengths of the mask's cells, and the place of the cells in the frame.
+    #[default]
+    Runs,
+    /// Outlines of the object and of its holes.
+    Polygons,
+    /// Run lengths of the frame's pixels in the compressed form of COCO, which `pycocotools` reads.
+    Coco,
+}
+
 /// Values that a line contains in addition to the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
@@ -67,6 +79,8 @@ pub struct Context<'a> {
     pub message_id: Option<&'a str>,
     /// Place of the frame's pixels in memory that this process shares with the reader of the line.
     pub image: Option<ImagePlace>,
+    /// How masks are written.
+    pub masks: MaskFormat,
 }
 
 /// Place of a frame's pixels in shared memory: rows of 8-bit colors, three bytes per pixel, without gaps.
@@ -80,12 +94,20 @@ pub struct ImagePlace {
     pub height: u32,
 }
 
+/// How geometry is written: the size of the frame, and the form of masks.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    size: Size,
+    masks: MaskFormat,
+}
+
 /// Appends one line of JSON with a line feed to `line`.
 ///
 /// # Errors
 /// Returns the errors of `serde_json`. No error occurs in practice, because every value has a JSON representation.
 pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context) -> serde_json::Result<()> {
     let begin = line.len();
+    let form = Form { size: results.size, masks: context.masks };
     let frame = Frame {
         schema_version: SCHEMA_VERSION,
         frame: context.frame_number,
@@ -98,8 +120,8 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         image: context.image,
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
-        classifications: Classifications(&results.classifications, results.size),
-        objects: Objects(results),
+        classifications: Classifications(&results.classifications, form),
+        objects: Objects(results, form),
     };
     let written = serde_json::to_writer(&mut *line, &frame);
     if written.is_err() {
@@ -234,12 +256,12 @@ struct ValueBody<'a> {
     model: Model<'a>,
 }
 
-struct Objects<'a>(&'a FrameResults);
+struct Objects<'a>(&'a FrameResults, Form);
 
 impl Serialize for Objects<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let region_ids: HashMap<ObjectId, u32> = objects(self.0).zip(1..).map(|((detection, _), number)| (detection.id, number)).collect();
-        let object = |((detection, pixels), region_id)| Object { detection, pixels, size: self.0.size, region_id, region_ids: &region_ids };
+        let object = |((detection, pixels), region_id)| Object { detection, pixels, form: self.1, region_id, region_ids: &region_ids };
         serializer.collect_seq(objects(self.0).zip(1..).map(object))
     }
 }
@@ -247,7 +269,7 @@ impl Serialize for Objects<'_> {
 struct Object<'a> {
     detection: &'a Detection,
     pixels: PixelRect,
-    size: Size,
+    form: Form,
     region_id: u32,
     /// The `region_id` of each object of the line, by the ID of its detection.
     region_ids: &'a HashMap<ObjectId, u32>,
@@ -258,7 +280,8 @@ const KEYS: [&str; 10] = ["x", "y", "w", "h", "id", "track_state", "region_id", 
 
 impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { detection, pixels, size, region_id, region_ids } = *self;
+        let Self { detection, pixels, form, region_id, region_ids } = *self;
+        let size = form.size;
         let label = detection.label.as_deref();
         let body = DetectionBody {
             bounding_box: bounding_box(&detection.rect, size),
@@ -280,13 +303,13 @@ impl Serialize for Object<'_> {
         map.serialize_entry("parent_id", &detection.parent.and_then(|parent| region_ids.get(&parent)))?;
         map.serialize_entry("roi_type", label.unwrap_or("object"))?;
         map.serialize_entry("detection", &body)?;
-        serialize_classifications(&mut map, &detection.classifications, size, &KEYS)?;
+        serialize_classifications(&mut map, &detection.classifications, form, &KEYS)?;
         map.end()
     }
 }
 
 /// Attributes of the whole frame, one key per attribute.
-struct Classifications<'a>(&'a [Classification], Size);
+struct Classifications<'a>(&'a [Classification], Form);
 
 impl Classifications<'_> {
     fn is_empty(&self) -> bool {
@@ -306,7 +329,7 @@ impl Serialize for Classifications<'_> {
 fn serialize_classifications<M: SerializeMap>(
     map: &mut M,
     classifications: &[Classification],
-    size: Size,
+    form: Form,
     taken: &[&str],
 ) -> Result<(), M::Error> {
     for (classification_idx, classification) in classifications.iter().enumerate() {
@@ -328,7 +351,7 @@ fn serialize_classifications<M: SerializeMap>(
             Outcome::Value(value) => map.serialize_entry(&key, &ValueBody { value: *value, model })?,
             Outcome::Tensor { shape, data } => map.serialize_entry(&key, &TensorBody { shape, data, model })?,
             Outcome::Text { text, confidence } => map.serialize_entry(&key, &TextBody { text, confidence: *confidence, model })?,
-            Outcome::Geometry(of) => map.serialize_entry(&key, &GeometryBody { geometry: Placed { of, size }, model })?,
+            Outcome::Geometry(of) => map.serialize_entry(&key, &GeometryBody { geometry: Placed { of, form }, model })?,
             #[allow(unreachable_patterns, reason = "the enum may get more kinds, which this format does not have yet")]
             _ => {}
         }
@@ -416,6 +439,7 @@ mod tests {
             time: UNIX_EPOCH,
             message_id: None,
             image: None,
+            masks: MaskFormat::default(),
         };
         let mut line = Vec::new();
         write_line(&mut line, results, &context).unwrap();

@@ -1,12 +1,13 @@
 //! Results of video analytics: geometry, detections and attributes. All types are plain values.
 //!
-//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`detection`]. [`json`] writes the results of a frame as one line
+//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`contour`], [`detection`]. [`json`] writes the results of a frame as one line
 //! of JSON. [`redaction`] hides credentials in text.
 //!
 //! This crate uses no pixels, models, threads or GStreamer.
 
 #![forbid(unsafe_code)]
 
+pub mod contour;
 pub mod detection;
 pub mod geometry;
 pub mod json;

@@ -1,9 +1,11 @@
-//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, or an alignment by keypoints. This module
-//! contains only geometry, no pixels.
+//! The region of a frame that a classifier gets for a detection: a box with a margin, a square, a rotated box, or an alignment by keypoints.
+//! This module contains only geometry, no pixels.
 
 use std::fmt;
 
-use crate::frame::{Detection, ObjectId, PixelRect, Point, Rect, Similarity, Size};
+use crate::frame::{Detection, Geometry, ObjectId, Outcome, PixelRect, Point, Rect, RotatedRect, Similarity, Size};
+use crate::letterbox::Placement;
+use crate::preprocess::Resize;
 
 /// A region of a frame to classify.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,11 +16,13 @@ pub struct Region {
     pub rect: Rect,
     /// The keypoints of the detection, in frame pixels; may be empty.
     pub keypoints: Vec<Point>,
+    /// The rotated box in frame pixels, which replaces `rect` if it is present.
+    pub rotated: Option<RotatedRect>,
 }
 
 impl From<(ObjectId, PixelRect)> for Region {
     fn from((id, rect): (ObjectId, PixelRect)) -> Self {
-        Self { id, rect: rect.to_rect(), keypoints: Vec::new() }
+        Self { id, rect: rect.to_rect(), keypoints: Vec::new(), rotated: None }
     }
 }
 
@@ -31,13 +35,62 @@ pub struct Crop {
     pub square: bool,
     /// Target positions of the keypoints, in fractions of the input's width and height. Empty: no alignment.
     pub align: Vec<Point>,
+    /// Whether the rotated box of a detection is used, if it has one.
+    pub rotated: bool,
+}
+
+/// The place of a rotated box in the input of a model: the box is turned upright, and resized like an image.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RotatedPlacement {
+    /// Top left, top right and bottom left corner of the box in the frame.
+    corners: [Point; 3],
+    /// Position and size of the resized box in the input.
+    offset: (i64, i64),
+    scaled: Size,
+}
+
+impl RotatedPlacement {
+    /// Computes the place of a box in an input of this size. `None` if the box has no area or is not finite.
+    pub fn new(rect: &RotatedRect, resize: Resize, input: Size) -> Option<Self> {
+        let [top_left, top_right, _, bottom_left] = rect.corners();
+        let is_finite = [top_left, top_right, bottom_left].iter().all(|point| point.x.is_finite() && point.y.is_finite());
+        let extent = |extent: f32| (extent.round().clamp(1.0, 65_536.0)) as u32;
+        let is_proper = is_finite && rect.width > 0.0 && rect.height > 0.0 && input.width > 0 && input.height > 0;
+        is_proper.then(|| {
+            let Placement { scaled, offset, .. } = Placement::new(resize, Size::new(extent(rect.width), extent(rect.height)), input);
+            Self { corners: [top_left, top_right, bottom_left], offset, scaled }
+        })
+    }
+
+    /// Maps a point from input to frame coordinates.
+    pub fn apply(&self, x: f64, y: f64) -> (f64, f64) {
+        let [origin, right, down] = self.corners.map(|point| (f64::from(point.x), f64::from(point.y)));
+        let u = (x - self.offset.0 as f64) / f64::from(self.scaled.width);
+        let v = (y - self.offset.1 as f64) / f64::from(self.scaled.height);
+        (origin.0 + (right.0 - origin.0) * u + (down.0 - origin.0) * v, origin.1 + (right.1 - origin.1) * u + (down.1 - origin.1) * v)
+    }
+
+    /// Position in the frame of the pixel in this column and row of the input; integers are pixel centers. Not a number for pixels outside
+    /// the box, which become borders.
+    pub(super) fn sample(&self, column: usize, row: usize) -> (f64, f64) {
+        let is_inside = |at: usize, offset: i64, extent: u32| (offset..offset + i64::from(extent)).contains(&(at as i64));
+        if is_inside(column, self.offset.0, self.scaled.width) && is_inside(row, self.offset.1, self.scaled.height) {
+            let (x, y) = self.apply(column as f64 + 0.5, row as f64 + 0.5);
+            (x - 0.5, y - 0.5)
+        } else {
+            (f64::NAN, f64::NAN)
+        }
+    }
 }
 
 /// Formats the crop as keys of a model description.
 impl fmt::Display for Crop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { margin, square, align } = self;
+        let Self { margin, square, align, rotated } = self;
         write!(f, "margin {margin}, square {square}")?;
+        if *rotated {
+            f.write_str(", rotated boxes")?;
+        }
         if align.is_empty() { Ok(()) } else { write!(f, ", align {} keypoints", align.len()) }
     }
 }
@@ -46,7 +99,13 @@ impl Crop {
     /// Returns the region of a detection. The region has keypoints only if the crop uses alignment.
     pub fn region(&self, detection: &Detection) -> Region {
         let keypoints = if self.align.is_empty() { Vec::new() } else { detection.keypoints.clone() };
-        Region { id: detection.id, rect: detection.rect, keypoints }
+        let rotated_box = || {
+            detection.classifications.iter().find_map(|classification| match &classification.outcome {
+                Outcome::Geometry(Geometry::RotatedRect(rect)) => Some(*rect),
+                _ => None,
+            })
+        };
+        Region { id: detection.id, rect: detection.rect, keypoints, rotated: if self.rotated { rotated_box() } else { None } }
     }
 
     /// Returns the region in pixels. Edges are rounded half up and clipped to the frame. `None` if the region is outside the frame.
@@ -67,6 +126,14 @@ impl Crop {
         if rect.is_proper() { grown.to_pixels(frame) } else { None }
     }
 
+    /// Returns the rotated box with the margin on each side; `square` extends its shorter side.
+    pub fn rotated(&self, rect: RotatedRect) -> RotatedRect {
+        let (width, height) =
+            if self.square { (rect.width.max(rect.height), rect.width.max(rect.height)) } else { (rect.width, rect.height) };
+        let factor = 1.0 + 2.0 * self.margin;
+        RotatedRect { width: width * factor, height: height * factor, ..rect }
+    }
+
     /// Returns the similarity transform from input to frame pixels whose inverse maps the keypoints to their targets. In the
     /// coordinates of both the input and the frame, integers are pixel centers.
     ///
@@ -85,6 +152,7 @@ impl Crop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::preprocess::Anchor;
 
     const FRAME: Size = Size::new(1000, 667);
 
@@ -136,5 +204,23 @@ mod tests {
         assert_eq!(crop.alignment(&keypoints[..2], input), None);
         assert_eq!(crop.alignment(&[], input), None);
         assert_eq!(Crop::default().alignment(&keypoints, input), None);
+    }
+
+    #[test]
+    fn rotated_box_is_turned_upright_and_resized() {
+        // A line of text that runs downward: its left end is at the top.
+        let rect = RotatedRect { center: Point { x: 50.0, y: 40.0 }, width: 40.0, height: 10.0, angle: 90.0 };
+        let placed = |resize| RotatedPlacement::new(&rect, resize, Size::new(20, 10)).unwrap();
+        let near = |(x, y): (f64, f64), expected: (f64, f64)| (x - expected.0).abs() < 1e-4 && (y - expected.1).abs() < 1e-4;
+        let stretched = placed(Resize::Stretch);
+        assert!(near(stretched.apply(0.0, 0.0), (55.0, 20.0)) && near(stretched.apply(20.0, 0.0), (55.0, 60.0)));
+        assert!(near(stretched.apply(0.0, 10.0), (45.0, 20.0)) && near(stretched.sample(0, 0), (54.0, 20.5)));
+        // Scaled by 1/2, the line is 20x5, and the rest of the input is a border.
+        let boxed = placed(Resize::Letterbox { anchor: Anchor::TopLeft });
+        assert!(near(boxed.sample(0, 0), (53.5, 20.5)) && boxed.sample(0, 5).0.is_nan() && boxed.sample(19, 4).0.is_finite());
+        let flat = RotatedRect { height: 0.0, ..rect };
+        assert_eq!(RotatedPlacement::new(&flat, Resize::Stretch, Size::new(20, 10)), None);
+        let grown = Crop { margin: 0.5, square: true, ..Crop::default() }.rotated(rect);
+        assert_eq!((grown.width, grown.height, grown.angle), (80.0, 80.0, 90.0));
     }
 }

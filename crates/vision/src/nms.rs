@@ -51,12 +51,21 @@ const N_SORTED_AT_ONCE: usize = 512;
 /// Boxes with values that are not finite, without area, or with a NaN score are dropped first. The time is at most proportional to the
 /// number of given boxes times the number of remaining boxes. [`NmsMethod::Hard`] is usually much faster.
 pub fn suppress(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
+    suppress_by(boxes, options, |one, other| one.rect.iou(&other.rect))
+}
+
+/// Like [`suppress`], with another overlap of two boxes, from 0 to 1.
+pub fn suppress_by(boxes: &mut [RawDetection], options: &NmsOptions, overlap: impl Fn(&RawDetection, &RawDetection) -> f32) -> usize {
     let n_proper = retain(boxes, is_proper);
     let boxes = &mut boxes[..n_proper];
+    // Boxes of different classes do not suppress each other.
+    let overlap = |one: &RawDetection, other: &RawDetection| {
+        if options.class_aware && one.class_id != other.class_id { 0.0 } else { overlap(one, other) }
+    };
     match options.method {
-        NmsMethod::Hard => suppress_hard(boxes, options),
-        NmsMethod::Linear => suppress_softly(boxes, options, |iou| if iou > options.iou { 1.0 - iou } else { 1.0 }),
-        NmsMethod::Gaussian { sigma } => suppress_softly(boxes, options, |iou| (-iou * iou / sigma).exp()),
+        NmsMethod::Hard => suppress_hard(boxes, options, overlap),
+        NmsMethod::Linear => suppress_softly(boxes, options, overlap, |iou| if iou > options.iou { 1.0 - iou } else { 1.0 }),
+        NmsMethod::Gaussian { sigma } => suppress_softly(boxes, options, overlap, |iou| (-iou * iou / sigma).exp()),
     }
 }
 
@@ -76,7 +85,7 @@ pub fn better_first(one: &RawDetection, other: &RawDetection) -> Ordering {
 
 /// Applies hard suppression. In the loop, `boxes[..n_kept]` are results and `boxes[next..]` are candidates. Each candidate is compared only
 /// with the results before it. So the loop ends when there are enough results, and candidates that are not reached are not sorted.
-fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
+fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions, overlap: impl Fn(&RawDetection, &RawDetection) -> f32) -> usize {
     let (mut n_kept, mut next, mut n_sorted) = (0, 0, N_SORTED_AT_ONCE);
     while next < boxes.len() && n_kept < options.max_boxes {
         let end = boxes.len().min(next + n_sorted);
@@ -86,7 +95,7 @@ fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
         boxes[next..end].sort_unstable_by(better_first);
         for idx in next..end {
             let candidate = boxes[idx];
-            if n_kept < options.max_boxes && !boxes[..n_kept].iter().any(|kept| overlap(kept, &candidate, options) > options.iou) {
+            if n_kept < options.max_boxes && !boxes[..n_kept].iter().any(|kept| overlap(kept, &candidate) > options.iou) {
                 boxes[n_kept] = candidate;
                 n_kept += 1;
             }
@@ -98,7 +107,12 @@ fn suppress_hard(boxes: &mut [RawDetection], options: &NmsOptions) -> usize {
 
 /// Applies Soft-NMS. In the loop, `boxes[..n_kept]` are results, and `boxes[n_kept..end]` are unsorted candidates. The scores of the
 /// candidates change in each round.
-fn suppress_softly(boxes: &mut [RawDetection], options: &NmsOptions, weight: impl Fn(f32) -> f32) -> usize {
+fn suppress_softly(
+    boxes: &mut [RawDetection],
+    options: &NmsOptions,
+    overlap: impl Fn(&RawDetection, &RawDetection) -> f32,
+    weight: impl Fn(f32) -> f32,
+) -> usize {
     let (mut n_kept, mut end) = (0, boxes.len());
     while n_kept < end && n_kept < options.max_boxes {
         let best = (n_kept..end).min_by(|&one, &other| better_first(&boxes[one], &boxes[other]));
@@ -106,16 +120,11 @@ fn suppress_softly(boxes: &mut [RawDetection], options: &NmsOptions, weight: imp
         let best = boxes[n_kept];
         n_kept += 1;
         for candidate in &mut boxes[n_kept..end] {
-            candidate.score *= weight(overlap(&best, candidate, options));
+            candidate.score *= weight(overlap(&best, candidate));
         }
         end = n_kept + retain(&mut boxes[n_kept..end], |candidate| candidate.score > options.score_min);
     }
     n_kept
-}
-
-/// Returns the IoU of two boxes; 0 if the boxes cannot suppress each other, because their classes differ.
-fn overlap(one: &RawDetection, other: &RawDetection, options: &NmsOptions) -> f32 {
-    if options.class_aware && one.class_id != other.class_id { 0.0 } else { one.rect.iou(&other.rect) }
 }
 
 fn is_proper(candidate: &RawDetection) -> bool {

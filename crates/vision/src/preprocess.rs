@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::bands::{Band, Fill, Workspace};
+use super::crop::RotatedPlacement;
 use super::image::Image;
 use super::letterbox::Placement;
 use super::simd::{Simd, SimdBackend};
@@ -304,6 +305,34 @@ impl Preprocess {
         row: usize,
         scratch: &mut Scratch,
     ) -> Result<()> {
+        self.fill_warped(frame, |x, y| frame_from_input.apply(x as f64, y as f64), input, row, scratch)
+    }
+
+    /// Like [`Preprocess::fill_along`], for a rotated box that is turned upright. Pixels of the input outside the box have the value
+    /// [`Preprocess::pad`]. [`RotatedPlacement::new`] has applied `resize`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Preprocess::fill`].
+    pub fn fill_rotated(
+        &self,
+        frame: &Frame,
+        placement: &RotatedPlacement,
+        input: &mut BytesMut,
+        row: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        self.fill_warped(frame, |x, y| placement.sample(x, y), input, row, scratch)
+    }
+
+    /// `position` returns the position in the frame of a pixel of the input.
+    fn fill_warped(
+        &self,
+        frame: &Frame,
+        position: impl Fn(usize, usize) -> (f64, f64),
+        input: &mut BytesMut,
+        row: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let input_size = self.check_row(input.layout(), row)?;
         let image = Image::of_frame(frame)?;
         let (width, source_rows) = (input_size.width as usize, image.rows());
@@ -311,7 +340,7 @@ impl Preprocess {
         warped.begin(self, width, image.sample());
         let mut target = InputRow::new(input, self.layout, Rotation::None, row, *simd, line_buffer)?;
         for y in 0..input_size.height as usize {
-            target.blend(y, 0, width, &warped.line(y, width, frame_from_input, source_rows, *simd));
+            target.blend(y, 0, width, &warped.line(y, width, &position, source_rows, *simd));
         }
         Ok(())
     }

@@ -10,7 +10,6 @@ use super::resize::{InterpolateExact, blocks};
 use super::sample::{GROUP, LANES, Picked, Sample};
 use super::simd::{Arithmetic, Kernel, Simd};
 use super::store::{Blend, Line, Normalizer};
-use crate::frame::Similarity;
 
 /// A line of the input, and the buffers for its computation.
 #[derive(Debug, Default)]
@@ -63,10 +62,18 @@ impl WarpedLine {
     }
 
     /// Computes line `y` of an input of `width` pixels.
-    pub(super) fn line(&mut self, y: usize, width: usize, frame_from_input: &Similarity, source: Rows<'_>, on: Simd) -> Line<'_> {
+    /// `position` returns the place of a pixel of the input, from its column and row; integers are pixel centers.
+    pub(super) fn line(
+        &mut self,
+        y: usize,
+        width: usize,
+        position: impl Fn(usize, usize) -> (f64, f64),
+        source: Rows<'_>,
+        on: Simd,
+    ) -> Line<'_> {
         let size = source.image.size();
         for x in 0..width {
-            let (column, row) = frame_from_input.apply(x as f64, y as f64);
+            let (column, row) = position(x, y);
             let (columns, right, across) = tap(column, size.width);
             let (rows, below, down) = tap(row, size.height);
             self.taps[x] = Corners { columns, rows };

@@ -99,6 +99,13 @@ impl ObjectImpl for RoiOverlay {
                     .default_value(default.style.font_size)
                     .mutable_playing()
                     .build(),
+                glib::ParamSpecUInt::builder("mask-opacity")
+                    .nick("Mask opacity")
+                    .blurb("Opacity of masks and maps in percent; 0: they are not drawn")
+                    .maximum(100)
+                    .default_value(default.style.mask_opacity)
+                    .mutable_playing()
+                    .build(),
             ]
         });
         PROPERTIES.as_ref()
@@ -111,6 +118,7 @@ impl ObjectImpl for RoiOverlay {
             "labels" => settings.style.labels = value.get().expect("GObject checked the type"),
             "confidence" => settings.style.confidence = value.get().expect("GObject checked the type"),
             "thickness" => settings.style.thickness = value.get().expect("GObject checked the type"),
+            "mask-opacity" => settings.style.mask_opacity = value.get().expect("GObject checked the type"),
             "font-size" => settings.style.font_size = value.get().expect("GObject checked the type"),
             name => unreachable!("property {name} is not in the list above"),
         }
@@ -124,6 +132,7 @@ impl ObjectImpl for RoiOverlay {
             "confidence" => settings.style.confidence.to_value(),
             "thickness" => settings.style.thickness.to_value(),
             "font-size" => settings.style.font_size.to_value(),
+            "mask-opacity" => settings.style.mask_opacity.to_value(),
             name => unreachable!("property {name} is not in the list above"),
         }
     }
@@ -137,7 +146,7 @@ impl ElementImpl for RoiOverlay {
             gst::subclass::ElementMetadata::new(
                 "Draw results on the frame",
                 "Filter/Effect/Video",
-                "Draws boxes, labels and attributes on the frame, in the frame's own format",
+                "Draws boxes, masks, poses, labels and attributes on the frame, in the frame's own format",
                 "The roiflow developers",
             )
         });

@@ -20,7 +20,7 @@ use gstreamer_video as gst_video;
 
 use super::frame_memory::FrameMemory;
 use super::route::{Destination, Name, Route, cannot_open};
-use super::{Format, Method, Numbering, WhenFull};
+use super::{Format, Masks, Method, Numbering, WhenFull};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{buffer, caps, meta, origin, records};
 use crate::frame::{FrameResults, InferenceStatus, Size, json};
@@ -43,6 +43,7 @@ struct Settings {
     if_exists: IfExists,
     when_full: WhenFull,
     format: Format,
+    masks: Masks,
     stream_id: Option<Arc<str>>,
     /// Name of the input, without credentials.
     source: Option<String>,
@@ -61,6 +62,7 @@ impl Default for Settings {
             if_exists: IfExists::default(),
             when_full: WhenFull::default(),
             format: Format::default(),
+            masks: Masks::default(),
             stream_id: None,
             source: None,
             add_empty_results: true,
@@ -87,6 +89,7 @@ impl Settings {
 struct State {
     route: Arc<Route>,
     name: Name,
+    masks: Masks,
     /// Start of the run in the IDs of messages: milliseconds since 1970.
     epoch: u64,
     /// Number of the last frame with a message, and the number of records since then.
@@ -174,6 +177,11 @@ impl ObjectImpl for RoiPublish {
                     .blurb("Format of the results")
                     .mutable_ready()
                     .build(),
+                glib::ParamSpecEnum::builder_with_default("masks", default.masks)
+                    .nick("Masks")
+                    .blurb("How masks of objects are written")
+                    .mutable_ready()
+                    .build(),
                 glib::ParamSpecString::builder("stream-id")
                     .nick("Stream id")
                     .blurb("Name of the stream: the field `stream` of each line")
@@ -213,6 +221,7 @@ impl ObjectImpl for RoiPublish {
             "if-exists" => settings.if_exists = value.get().expect("GObject checked the type"),
             "when-full" => settings.when_full = value.get().expect("GObject checked the type"),
             "format" => settings.format = value.get().expect("GObject checked the type"),
+            "masks" => settings.masks = value.get().expect("GObject checked the type"),
             "stream-id" => settings.stream_id = text().map(Into::into),
             "source" => settings.source = text().map(without_credentials),
             "add-empty-results" => settings.add_empty_results = value.get().expect("GObject checked the type"),
@@ -249,6 +258,7 @@ impl ObjectImpl for RoiPublish {
             "if-exists" => settings.if_exists.to_value(),
             "when-full" => settings.when_full.to_value(),
             "format" => settings.format.to_value(),
+            "masks" => settings.masks.to_value(),
             "stream-id" => settings.stream_id.as_deref().to_value(),
             "source" => settings.source.to_value(),
             "add-empty-results" => settings.add_empty_results.to_value(),
@@ -301,7 +311,10 @@ impl BaseTransformImpl for RoiPublish {
     const TRANSFORM_IP_ON_PASSTHROUGH: bool = true;
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
-        let destination = self.settings.lock().unwrap().destination();
+        let (destination, masks) = {
+            let settings = self.settings.lock().unwrap();
+            (settings.destination(), settings.masks)
+        };
         let failed = |error: String| gst::error_msg!(gst::ResourceError::OpenWrite, ("{error}"));
         let (target, name) = destination.check().map_err(failed)?;
         gst::debug!(CAT, imp = self, "publishing results to {}", name.shown);
@@ -310,7 +323,7 @@ impl BaseTransformImpl for RoiPublish {
         self.is_flushing.store(false, Ordering::Release);
         let (epoch, route) = (milliseconds(SystemTime::now()), Arc::new(route));
         *self.state.lock().unwrap() =
-            Some(State { route, name, epoch, last_frame: None, n_records: 0, size: None, info: None, n_frames: 0, lost_rois: None });
+            Some(State { route, name, masks, epoch, last_frame: None, n_records: 0, size: None, info: None, n_frames: 0, lost_rois: None });
         Ok(())
     }
 
@@ -612,6 +625,7 @@ impl State {
             time: capture_time(buffer).unwrap_or_else(SystemTime::now),
             message_id: message_id.as_deref(),
             image,
+            masks: self.masks.into(),
         };
         json::write_line(&mut message.payload, &results, &context).expect("every value has a form in JSON");
         message.payload.pop();

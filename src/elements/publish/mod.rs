@@ -30,6 +30,7 @@ use gstreamer as gst;
 use gstreamer_base as gst_base;
 
 use super::format_type_name as format;
+use crate::frame::json;
 use crate::publish;
 
 glib::wrapper! {
@@ -141,4 +142,30 @@ pub enum Format {
     #[default]
     #[enum_value(name = "One JSON object per frame and line", nick = "json-lines")]
     JsonLines,
+}
+
+/// Forms of masks in the results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "RoiPublishMasks", allow_name_conflict)]
+pub enum Masks {
+    /// Run lengths of the mask's cells.
+    #[default]
+    #[enum_value(name = "Run lengths of the mask's cells, and the corners of the mask", nick = "runs")]
+    Runs,
+    /// Outlines of the object and of its holes.
+    #[enum_value(name = "Outlines of the object and of its holes", nick = "polygons")]
+    Polygons,
+    /// The run lengths of COCO.
+    #[enum_value(name = "Compressed run lengths of the frame's pixels, as in COCO", nick = "coco")]
+    Coco,
+}
+
+impl From<Masks> for json::MaskFormat {
+    fn from(masks: Masks) -> Self {
+        match masks {
+            Masks::Runs => Self::Runs,
+            Masks::Polygons => Self::Polygons,
+            Masks::Coco => Self::Coco,
+        }
+    }
 }

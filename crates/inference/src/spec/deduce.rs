@@ -15,6 +15,7 @@ use std::path::Path;
 use super::draft::{Draft, Value};
 use super::output;
 use crate::frame::Size;
+use crate::model_inputs::ModelInputs;
 use crate::runtime::{Dim, ModelInfo, Port, Result};
 use crate::vision::decode::{DecoderRegistry, Subject};
 
@@ -123,7 +124,7 @@ fn fits(decoder: &str, info: &ModelInfo, size: Size) -> bool {
 
 /// Returns the first of these decoders that accepts the model's outputs.
 pub(super) fn fitting(info: &ModelInfo, decoders: &[&'static str]) -> Option<&'static str> {
-    let port = info.inputs.first()?;
+    let port = &info.inputs[ModelInputs::of(&info.inputs)?.image];
     let size = layout_of(port).and_then(|layout| size_of(port, layout)).unwrap_or(Size::new(640, 640));
     decoders.iter().copied().find(|decoder| fits(decoder, info, size))
 }

@@ -13,6 +13,7 @@ pub(super) enum Value {
     Number(f32),
     Flag(bool),
     Numbers(Vec<f32>),
+    Whole(u64),
     Wholes(Vec<u64>),
     Texts(Vec<String>),
 }
@@ -191,6 +192,7 @@ fn written(value: &Value) -> String {
         Value::Number(number) => number_value(*number).to_string(),
         Value::Flag(flag) => flag.to_string(),
         Value::Numbers(numbers) => list(numbers.iter().map(|number| number_value(*number)).collect()),
+        Value::Whole(number) => number.to_string(),
         Value::Wholes(numbers) => format!("[{}]", numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
         Value::Texts(texts) => format!("[{}]", texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
     }

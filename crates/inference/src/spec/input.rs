@@ -43,6 +43,8 @@ pub(super) struct WrittenInput {
     square: Option<bool>,
     /// Classifiers: target positions of a detection's keypoints, in fractions of the input's width and height.
     align: Option<Vec<[f32; 2]>>,
+    /// Classifiers: whether the rotated box of a detection is turned upright, if it has one. Default: false.
+    rotated: Option<bool>,
     /// Width and height of the input, for models with dynamic size.
     size: Option<[usize; 2]>,
 }
@@ -174,7 +176,12 @@ impl WrittenInput {
 
     /// Returns the options that define how a region is derived from a detection.
     pub(super) fn crop(&self, is_classifier: bool) -> Result<Crop> {
-        let keys = [("margin", self.margin.is_some()), ("square", self.square.is_some()), ("align", self.align.is_some())];
+        let keys = [
+            ("margin", self.margin.is_some()),
+            ("square", self.square.is_some()),
+            ("align", self.align.is_some()),
+            ("rotated", self.rotated.is_some()),
+        ];
         if let Some((key, _)) = keys.iter().find(|(_, is_given)| *is_given && !is_classifier) {
             return Err(config(format!("[input] `{key}`: expected a classifier, got a detector. Remove the key")));
         }
@@ -200,7 +207,19 @@ impl WrittenInput {
                 }
             }
         }
-        Ok(Crop { margin, square: self.square.unwrap_or_default(), align })
+        let rotated = self.rotated.unwrap_or_default();
+        for (key, is_given) in [
+            ("align", !align.is_empty()),
+            ("antialias", self.antialias == Some(true)),
+            ("rotate", self.rotate.is_some_and(|angle| angle != 0)),
+        ] {
+            if rotated && is_given {
+                return Err(config(format!(
+                    "[input] `rotated` and `{key}`: expected one of them, because turning a box upright already samples the image. Remove one"
+                )));
+            }
+        }
+        Ok(Crop { margin, square: self.square.unwrap_or_default(), align, rotated })
     }
 
     /// Returns the input shape with dynamic width, height and channels replaced by the values of `size` and `color`. `None` if nothing

@@ -68,6 +68,8 @@ static TEXTS: &[(&str, &str)] = &files!(".toml":
     "person-vehicle-bike-detection-2004",
     "person-vehicle-bike-detection-crossroad-0078",
     "person-vehicle-bike-detection-crossroad-1016",
+    "pp-ocr-v4-det",
+    "pp-ocr-v4-rec",
     "ultraface-rfb-320",
     "ultraface-rfb-320-nchw",
     "vehicle-attributes",

@@ -152,7 +152,7 @@ impl Context<'_> {
             Some(decoder) => self.known(decoder)?,
             None => self.deduced(&tensors, assumed)?.to_owned(),
         };
-        let decoder = registry.make(&decoder_name, &mut section).map_err(|error| wrong_key(&error))?;
+        let mut decoder = registry.make(&decoder_name, &mut section).map_err(|error| wrong_key(&error))?;
         let reads = decoder.reads();
         let labels = if reads == Reads::Each { LabelKeys::default() } else { section.read().map_err(|error| wrong_key(&error))? };
         registry.check_keys(&decoder_name, &section).map_err(|error| wrong_key(&error))?;
@@ -179,7 +179,12 @@ impl Context<'_> {
                 )));
             }
         };
-        let labels = labels_of(self, options, labels)?;
+        let mut labels = labels_of(self, options, labels)?;
+        if labels.is_empty() && decoder_name == "ctc" {
+            // PaddleOCR's converters write the characters of a recognizer into its metadata, one in each line.
+            labels = info.metadata.get("character").map(|text| Labels::new(text.lines())).unwrap_or_default();
+        }
+        decoder.set_labels(&labels.names());
         let shapes = shapes(info);
         let outputs = outputs(info, &shapes, &roles);
         let mut n_classes = 0;

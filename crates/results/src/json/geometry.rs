@@ -5,8 +5,11 @@
 //! | keypoints | `keypoints`: `x`, `y`, and optionally `name` and `confidence`; `skeleton`: pairs of indexes of connected keypoints |
 //! | rotated box | `corners`: the four corners, clockwise, beginning with the corner that is top left at angle 0; `angle`: degrees, clockwise |
 //! | polygons | `polygons`: lists of `x` and `y` |
-//! | mask | `corners`, `columns`, `rows`; `runs`: run lengths, alternately of cells outside and inside the object |
-//! | map of classes | `corners`, `columns`, `rows`; `class_runs`: run lengths as pairs of class index and number of cells; `labels` |
+//! | mask | `area`: pixels of the frame; and the keys of one of the next three rows |
+//! | mask as runs | `corners`, `columns`, `rows`; `runs`: run lengths, alternately of cells outside and inside the object |
+//! | mask as polygons | `polygons`: lists of `x` and `y`; points inside an odd number of polygons belong to the object |
+//! | mask of COCO | `size`: height and width of the frame; `counts`: compressed run lengths, column by column |
+//! | map of classes | `corners`, `columns`, `rows`; `class_runs`: run lengths as pairs of class index and number of cells; `areas`: pairs of class index and fraction of the cells in the frame; `labels` |
 //! | map of numbers | `corners`, `columns`, `rows`; `values`: one number per cell |
 //!
 //! The `corners` of a mask or map are its top left, top right and bottom left corner. Cells are listed row by row.
@@ -14,23 +17,25 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use crate::{Geometry, Grid, Keypoint, Point, Size};
+use super::{Form, MaskFormat};
+use crate::{Geometry, Grid, Keypoint, Point, Size, contour};
 
-/// A geometry in a frame of this size. Its keys become keys of the JSON object of its attribute.
+/// A geometry in a frame. Its keys become keys of the JSON object of its attribute.
 pub(super) struct Placed<'a> {
     pub(super) of: &'a Geometry,
-    pub(super) size: Size,
+    pub(super) form: Form,
 }
 
 impl Serialize for Placed<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        serialize_keys(&mut map, self.of, self.size)?;
+        serialize_keys(&mut map, self.of, self.form)?;
         map.end()
     }
 }
 
-fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size) -> Result<(), M::Error> {
+fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, form: Form) -> Result<(), M::Error> {
+    let size = form.size;
     match geometry {
         Geometry::Keypoints(keypoints) => {
             let names = keypoints.skeleton.names.iter().map(|name| Some(&**name)).chain(std::iter::repeat(None));
@@ -42,29 +47,26 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
             map.serialize_entry("corners", &rect.corners().map(|corner| RelativePoint::of(corner, size)))?;
             map.serialize_entry("angle", &rect.angle)
         }
-        Geometry::Polygons(polygons) => {
-            let points = |polygon: &Vec<Point>| polygon.iter().map(|point| RelativePoint::of(*point, size)).collect::<Vec<_>>();
-            map.serialize_entry("polygons", &List(polygons.iter().map(points)))
-        }
+        Geometry::Polygons(polygons) => serialize_polygons(map, polygons, size),
         Geometry::Mask(mask) => {
-            serialize_grid(map, mask, size)?;
-            // Runs of cells alternate between outside and inside the object. The first run is outside.
-            let mut runs = Vec::new();
-            let (mut is_inside, mut n_cells) = (false, 0_usize);
-            for value in mask.values.iter() {
-                if (*value >= 128) != is_inside {
-                    runs.push(std::mem::take(&mut n_cells));
-                    is_inside = !is_inside;
+            map.serialize_entry("area", &contour::area(mask))?;
+            match form.masks {
+                MaskFormat::Runs => {
+                    serialize_grid(map, mask, size)?;
+                    map.serialize_entry("runs", &runs(mask))
                 }
-                n_cells += 1;
+                MaskFormat::Polygons => serialize_polygons(map, &contour::polygons(mask), size),
+                MaskFormat::Coco => {
+                    map.serialize_entry("size", &[size.height, size.width])?;
+                    map.serialize_entry("counts", &contour::coco_counts(mask, size))
+                }
             }
-            runs.push(n_cells);
-            map.serialize_entry("runs", &runs)
         }
         Geometry::ClassMap { classes, labels } => {
             serialize_grid(map, classes, size)?;
             let runs = classes.values.chunk_by(|one, other| one == other).map(|run| (run[0], run.len()));
             map.serialize_entry("class_runs", &List(runs))?;
+            map.serialize_entry("areas", &contour::class_areas(classes, size))?;
             map.serialize_entry("labels", &List(labels.iter().map(|label| &**label)))
         }
         Geometry::ValueMap(values) => {
@@ -74,6 +76,26 @@ fn serialize_keys<M: SerializeMap>(map: &mut M, geometry: &Geometry, size: Size)
         #[allow(unreachable_patterns, reason = "the enum may get more kinds, which this format does not have yet")]
         _ => Ok(()),
     }
+}
+
+fn serialize_polygons<M: SerializeMap>(map: &mut M, polygons: &[Vec<Point>], size: Size) -> Result<(), M::Error> {
+    let points = |polygon: &Vec<Point>| polygon.iter().map(|point| RelativePoint::of(*point, size)).collect::<Vec<_>>();
+    map.serialize_entry("polygons", &List(polygons.iter().map(points)))
+}
+
+/// Alternating runs of cells, starting with cells outside.
+fn runs(mask: &Grid<u8>) -> Vec<usize> {
+    let mut runs = Vec::new();
+    let (mut is_inside, mut n_cells) = (false, 0_usize);
+    for value in mask.values.iter() {
+        if contour::is_inside(*value) != is_inside {
+            runs.push(std::mem::take(&mut n_cells));
+            is_inside = !is_inside;
+        }
+        n_cells += 1;
+    }
+    runs.push(n_cells);
+    runs
 }
 
 /// Writes the position of a grid (top left, top right and bottom left corner) and its numbers of columns and rows.
@@ -127,7 +149,11 @@ mod tests {
     const SIZE: Size = Size::new(200, 100);
 
     fn written(geometry: Geometry) -> Value {
-        serde_json::to_value(Placed { of: &geometry, size: SIZE }).unwrap()
+        written_as(&geometry, MaskFormat::Runs)
+    }
+
+    fn written_as(of: &Geometry, masks: MaskFormat) -> Value {
+        serde_json::to_value(Placed { of, form: Form { size: SIZE, masks } }).unwrap()
     }
 
     const fn at(x: f32, y: f32) -> Point {
@@ -169,11 +195,26 @@ mod tests {
             place
         };
         let mask = |values: [u8; 6]| written(Geometry::Mask(grid(3, values)));
-        assert_eq!(mask([0, 127, 128, 255, 255, 0]), with(json!({"runs": [2, 3, 1]})));
-        assert_eq!(mask([255; 6]), with(json!({"runs": [0, 6]})));
+        assert_eq!(mask([0, 127, 128, 255, 255, 0]), with(json!({"runs": [2, 3, 1], "area": 2500.0})));
+        assert_eq!(mask([255; 6]), with(json!({"runs": [0, 6], "area": 5000.0})));
         let classes = Geometry::ClassMap { classes: grid(3, [0, 0, 2, 2, 2, 1]), labels: ["road".into()].into() };
-        assert_eq!(written(classes), with(json!({"class_runs": [[0, 2], [2, 3], [1, 1]], "labels": ["road"]})));
+        assert_eq!(
+            written(classes),
+            with(json!({
+                "class_runs": [[0, 2], [2, 3], [1, 1]], "areas": [[0, 1.0 / 3.0], [1, 1.0 / 6.0], [2, 0.5]], "labels": ["road"],
+            }))
+        );
         let depth = Geometry::ValueMap(grid(3, [0.5, 1.0, 1.5, 2.0, 2.5, f32::NAN]));
         assert_eq!(written(depth), with(json!({"values": [0.5, 1.0, 1.5, 2.0, 2.5, null]})));
+    }
+
+    #[test]
+    fn masks_can_be_polygons_or_runs_of_coco() {
+        let left = Geometry::Mask(grid(2, [255_u8, 0]));
+        let corners = json!([{"x": 0.25, "y": 0.0}, {"x": 0.25, "y": 0.5}, {"x": 0.0, "y": 0.5}, {"x": 0.0, "y": 0.0}]);
+        assert_eq!(written_as(&left, MaskFormat::Polygons), json!({"area": 2500.0, "polygons": [corners]}));
+        let coco = written_as(&left, MaskFormat::Coco);
+        assert_eq!((&coco["size"], &coco["area"]), (&json!([100, 200]), &json!(2500.0)));
+        assert!(coco["counts"].as_str().is_some_and(|counts| !counts.is_empty()) && coco.get("runs").is_none(), "{coco}");
     }
 }

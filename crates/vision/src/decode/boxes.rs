@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::{Activation, Decoder, Output, RawDetection, Results, ScoreRange, Section, activate};
+use super::{Activation, Decoder, Output, Overlap, RawDetection, Results, ScoreRange, Section, activate};
 use crate::frame::{Rect, Size};
 use crate::nms::{self, NmsMethod, NmsOptions};
 use crate::tensor::{Error, ErrorKind, Result};
@@ -101,8 +101,34 @@ pub trait BoxScheme: fmt::Debug + Send + Sync {
         &[]
     }
 
+    /// The activation of scores if a description does not set one. Only for schemes with [`BoxScheme::missing_activation`]. Default: none.
+    fn default_activation(&self) -> Activation {
+        Activation::None
+    }
+
+    /// The overlap of the candidates in `results`, which replaces the IoU of their boxes in NMS. Default: `None`.
+    ///
+    /// # Errors
+    /// Returns the errors of [`BoxScheme::check`].
+    fn overlap(&self, _outputs: &[Output<'_>], _results: &Results) -> Result<Option<Overlap>> {
+        Ok(None)
+    }
+
+    /// Adds attributes to the boxes that remain after NMS, such as masks. [`RawDetection::row`] identifies the row of a box. Default: none.
+    ///
+    /// # Errors
+    /// Returns the errors of [`BoxScheme::check`].
+    fn add_attributes(&self, _outputs: &[Output<'_>], _input: Size, _results: &mut Results) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether outputs may lack the batch axis: `[n, columns]`. Default: false.
     fn takes_unbatched(&self) -> bool {
+        false
+    }
+
+    /// Whether outputs may be maps without a batch axis: `[n, rows, columns]`. Default: false.
+    fn takes_unbatched_maps(&self) -> bool {
         false
     }
 }
@@ -201,7 +227,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
         }
         let UnitKeys { coordinates } = if scheme.coordinates().is_some() { section.keys()? } else { UnitKeys::default() };
         let ActivationKeys { activation } = if scheme.missing_activation().is_some() { section.keys()? } else { ActivationKeys::default() };
-        let activation = activation.unwrap_or_default();
+        let activation = activation.unwrap_or_else(|| scheme.default_activation());
         if activation == Activation::Bytes {
             return Err(bad("`activation`: expected none, sigmoid or softmax for a detector, got bytes".to_owned()));
         }
@@ -220,7 +246,8 @@ impl<S: BoxScheme> BoxDecoder<S> {
     /// list.
     fn score_ranges(&self, outputs: &[Output<'_>], input: Size) -> Result<Vec<ScoreRange>> {
         let check = if self.scheme.takes_unbatched() { Output::check_table } else { Output::check };
-        outputs.iter().try_for_each(check)?;
+        let is_map = |output: &Output<'_>| self.scheme.takes_unbatched_maps() && output.shape.len() == 3 && output.is_complete();
+        outputs.iter().try_for_each(|output| if is_map(output) { Ok(()) } else { check(output) })?;
         if self.activation == Activation::None {
             return Ok(Vec::new());
         }
@@ -245,7 +272,7 @@ impl<S: BoxScheme> BoxDecoder<S> {
     }
 
     /// Drops invalid boxes and boxes below class thresholds, then applies NMS.
-    fn take_candidates(&self, input: Size, score_min: f32, boxes: &mut Vec<RawDetection>) {
+    fn take_candidates(&self, input: Size, score_min: f32, overlap: Option<&Overlap>, boxes: &mut Vec<RawDetection>) {
         let BoxThresholds { score, iou, max_boxes, method, class_agnostic } = self.thresholds;
         let is_wanted = |found: &RawDetection| found.score > self.class_scores.get(found.class_id as usize).copied().unwrap_or(score);
         // Invalid boxes are dropped before NMS and before boxes are counted, so that they displace no valid box.
@@ -255,7 +282,11 @@ impl<S: BoxScheme> BoxDecoder<S> {
             is_good
         });
         let n_kept = if self.scheme.overlaps() {
-            nms::suppress(boxes, &NmsOptions { method, iou, class_aware: !class_agnostic, max_boxes, score_min })
+            let options = NmsOptions { method, iou, class_aware: !class_agnostic, max_boxes, score_min };
+            match overlap {
+                Some(overlap) => nms::suppress_by(boxes, &options, |one, other| overlap.of(one, other)),
+                None => nms::suppress(boxes, &options),
+            }
         } else {
             nms::take_best(boxes, max_boxes)
         };
@@ -288,8 +319,9 @@ impl<S: BoxScheme> Decoder for BoxDecoder<S> {
             }
             survey.add_candidates(&results.boxes, input);
         }
-        self.take_candidates(input, score_min, &mut results.boxes);
-        Ok(())
+        let overlap = self.scheme.overlap(&outputs, results)?;
+        self.take_candidates(input, score_min, overlap.as_ref(), &mut results.boxes);
+        self.scheme.add_attributes(&outputs, input, results)
     }
 
     fn roles(&self) -> &'static [&'static str] {

@@ -1,21 +1,78 @@
-//! Final boxes in two outputs: corners in input pixels with a score, and class indexes. The format of OpenVINO Training Extensions, Geti
-//! and some Open Model Zoo models. The model includes NMS.
+//! Final boxes in two outputs: corners in input pixels with a score, and class indexes. The format of OpenVINO Training Extensions, Geti,
+//! MMDeploy and some Open Model Zoo models. The model includes NMS. Models of instance segmentation also have a map for each box.
 
-use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected};
+use serde::Deserialize;
+
+use super::masks::{Buffers, MapShape, Values};
+use super::{
+    Activation, BoxScheme, Coordinates, Output, Port, RawAttribute, RawDetection, Results, ScoreRange, class_of, detr, only, unexpected,
+};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
 /// Outputs `[N, 5]` and `[N]`, optionally with a batch axis. If the model lacks the second output, there is one class.
 #[derive(Debug)]
-pub(super) struct BoxesLabels;
+pub(super) struct BoxesLabels {
+    /// How the third output, `[N, h, w]`, is read; `None` if it is not read.
+    pub(super) masks: Option<Masks>,
+}
+
+/// Description keys of the maps of masks.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Masks {
+    /// What a map covers: the whole input (RTMDet-Ins), or the box of its object (Mask R-CNN). Default: input.
+    #[serde(default)]
+    mask_area: MaskArea,
+    /// Whether maps have probabilities or logits. Default: probabilities.
+    #[serde(default)]
+    mask_values: MaskValues,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum MaskArea {
+    #[default]
+    Input,
+    Box,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum MaskValues {
+    #[default]
+    Probabilities,
+    Logits,
+}
+
+impl BoxesLabels {
+    fn find<P: Port>(&self, outputs: &[P]) -> Result<(usize, Option<usize>)> {
+        let found = find(outputs, if self.masks.is_some() { "boxes-masks" } else { "boxes-labels" })?;
+        if self.masks.is_some() && find_masks(outputs, found.0).is_none() {
+            let expected = "outputs [N, 5]: corners and score; [N]: classes; and [N, h, w]: masks, all with or without a batch axis";
+            return Err(unexpected("boxes-masks", expected, outputs));
+        }
+        Ok(found)
+    }
+}
+
+/// Index of the output with a map for each of the boxes.
+fn find_masks<P: Port>(outputs: &[P], boxes: usize) -> Option<usize> {
+    let rows = &outputs[boxes].shape()[..outputs[boxes].shape().len() - 1];
+    let fits = |(&extent, &of_rows): (&usize, &usize)| extent == of_rows || extent == usize::MAX || of_rows == usize::MAX;
+    only(outputs, |shape| shape.len() == rows.len() + 2 && shape.iter().zip(rows).all(fits))
+}
 
 impl BoxScheme for BoxesLabels {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
-        find(outputs).map(|_| 0)
+        self.find(outputs).map(|_| 0)
     }
 
     fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, results: &mut Results) -> Result<()> {
-        let (rows, labels) = find(outputs)?;
+        let (rows, labels) = self.find(outputs)?;
         for (row_idx, row) in outputs[rows].data.chunks_exact(5).enumerate() {
             let &[x_min, y_min, x_max, y_max, score] = row else { unreachable!("chunks are of this length") };
             let class = labels.map_or(Some(0.0), |labels| outputs[labels].data.get(row_idx).copied());
@@ -27,12 +84,36 @@ impl BoxScheme for BoxesLabels {
         Ok(())
     }
 
+    fn add_attributes(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        let (boxes, _) = self.find(outputs)?;
+        let Some((keys, masks)) = self.masks.as_ref().zip(find_masks(outputs, boxes)) else { return Ok(()) };
+        let (maps, values) = match keys.mask_values {
+            MaskValues::Probabilities => (&outputs[masks], Values::Probabilities),
+            MaskValues::Logits => (&outputs[masks], Values::Logits),
+        };
+        if keys.mask_area == MaskArea::Input {
+            detr::add_masks(maps, input, values, results);
+            return Ok(());
+        }
+        let Some(map) = MapShape::of(maps.shape) else { return Ok(()) };
+        let mut buffers = Buffers::default();
+        for of in 0..results.boxes.len() {
+            let found = results.boxes[of];
+            let Some(cells) = maps.data.chunks_exact(map.rows * map.columns).nth(found.row as usize) else { continue };
+            let mask = buffers.mask_of_box(&found.rect, input, map, values, |row, column, values| {
+                values.copy_from_slice(&cells[row * map.columns + column..][..values.len()]);
+            });
+            results.attributes.extend(mask.map(|outcome| RawAttribute { of: Some(of), name: Some("mask".into()), outcome }));
+        }
+        Ok(())
+    }
+
     fn missing_activation(&self) -> Option<Activation> {
         Some(Activation::Sigmoid)
     }
 
     fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
-        let (output_idx, _) = find(outputs)?;
+        let (output_idx, _) = self.find(outputs)?;
         Ok(vec![ScoreRange { output_idx, axis: outputs[output_idx].1.len() - 1, begin: 4, end: 5 }])
     }
 
@@ -47,10 +128,14 @@ impl BoxScheme for BoxesLabels {
     fn takes_unbatched(&self) -> bool {
         true
     }
+
+    fn takes_unbatched_maps(&self) -> bool {
+        self.masks.is_some()
+    }
 }
 
 /// Returns the indexes of the outputs with boxes and with classes. Ignores all other outputs, such as saliency maps.
-fn find<P: Port>(outputs: &[P]) -> Result<(usize, Option<usize>)> {
+fn find<P: Port>(outputs: &[P], name: &str) -> Result<(usize, Option<usize>)> {
     let is_boxes = |shape: &[usize]| matches!(shape, [.., _, 5]) && shape.len() <= 3;
     let find = || {
         let boxes = only(outputs, is_boxes)?;
@@ -59,7 +144,7 @@ fn find<P: Port>(outputs: &[P]) -> Result<(usize, Option<usize>)> {
         let is_labels = |list: &[usize]| list.len() == rows.len() && list.iter().zip(rows).all(fits);
         Some((boxes, only(outputs, is_labels)))
     };
-    find().ok_or_else(|| unexpected("boxes-labels", "outputs [N, 5] or [1, N, 5]: corners and score; and [N] or [1, N]: classes", outputs))
+    find().ok_or_else(|| unexpected(name, "outputs [N, 5] or [1, N, 5]: corners and score; and [N] or [1, N]: classes", outputs))
 }
 
 #[cfg(test)]

@@ -10,21 +10,29 @@
 //! `registry::BUILT_IN`, a row in `docs/model-descriptions.md`, and golden data.
 
 mod activate;
+mod anchors;
 pub mod boxes;
 mod boxes_labels;
 mod boxes_scores;
 mod centerface;
 mod classes;
+mod detr;
 mod expectation;
+mod extra;
 mod grid;
+mod maps;
+mod masks;
 mod nanodet;
+mod pose;
 mod registry;
 mod results;
 mod retinaface;
+mod rotated;
 mod scrfd;
 mod section;
 mod ssd;
 pub mod survey;
+mod text;
 mod tf_ssd;
 mod ultraface;
 mod vector;
@@ -35,6 +43,7 @@ mod yolox;
 mod yunet;
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::frame::Size;
 use crate::tensor::{Error, ErrorKind, Result};
@@ -44,6 +53,7 @@ pub use boxes::{BoxDecoder, BoxScheme, BoxThresholds, Coordinates};
 pub use classes::{Activation, top_k};
 pub use registry::{DecoderRegistry, Subject};
 pub use results::{RawAttribute, RawDetection, Results};
+pub use rotated::Overlap;
 pub use section::Section;
 pub use survey::{Finding, Survey};
 
@@ -88,6 +98,10 @@ pub trait Decoder: fmt::Debug + Send + Sync {
     fn set_class_thresholds(&mut self, _thresholds: Vec<f32>) -> bool {
         false
     }
+
+    /// Sets the labels of the classes, before the outputs are checked. Only decoders whose results contain labels need them. Default: no
+    /// effect, because the caller replaces class indexes by labels.
+    fn set_labels(&mut self, _labels: &[Arc<str>]) {}
 
     /// Returns a readable summary of the decoder's options, without the threshold. Default: empty.
     fn summary(&self) -> String {

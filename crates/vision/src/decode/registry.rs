@@ -3,9 +3,14 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use super::boxes_labels::BoxesLabels;
+use super::extra::{Extra, Pose};
+use super::yolov5::YoloV5;
+use super::yolov8::YoloV8;
+use super::yolov10::YoloV10;
 use super::{
-    BoxDecoder, Decoder, Section, boxes_labels, boxes_scores, centerface, classes, expectation, nanodet, retinaface, scrfd, ssd, tf_ssd,
-    ultraface, vector, yolov5, yolov8, yolov10, yolox, yunet,
+    BoxDecoder, Decoder, Section, anchors, boxes_scores, centerface, classes, detr, expectation, maps, nanodet, pose, retinaface, scrfd,
+    ssd, text, tf_ssd, ultraface, vector, yolox, yunet,
 };
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -27,14 +32,26 @@ type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
 /// The built-in decoders, in the order in which messages list them.
-const BUILT_IN: [(&str, Subject, MakeBuiltIn); 22] = [
-    ("yolov5", Subject::Objects, |section| BoxDecoder::boxed(yolov5::YoloV5, section)),
-    ("yolov8", Subject::Objects, |section| BoxDecoder::boxed(yolov8::YoloV8, section)),
-    ("yolov10", Subject::Objects, |section| BoxDecoder::boxed(yolov10::YoloV10, section)),
+const BUILT_IN: [(&str, Subject, MakeBuiltIn); 40] = [
+    ("yolov5", Subject::Objects, |section| BoxDecoder::boxed(YoloV5(Extra::None), section)),
+    ("yolov8", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::None), section)),
+    ("yolov10", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::None), section)),
     ("yolox", Subject::Objects, |section| BoxDecoder::boxed(yolox::Yolox, section)),
     ("ssd", Subject::Objects, |section| BoxDecoder::boxed(ssd::Ssd, section)),
-    ("boxes-labels", Subject::Objects, |section| BoxDecoder::boxed(boxes_labels::BoxesLabels, section)),
+    ("yolov5-seg", Subject::Objects, |section| BoxDecoder::boxed(YoloV5(Extra::Masks), section)),
+    ("yolov8-seg", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::Masks), section)),
+    ("yolov10-seg", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::Masks), section)),
+    ("yolov8-pose", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::Keypoints(Pose::new(section, true)?)), section)),
+    ("yolov10-pose", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::Keypoints(Pose::new(section, false)?)), section)),
+    ("yolov8-obb", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::Angle), section)),
+    ("yolov10-obb", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::Angle), section)),
+    ("yolo-anchors", Subject::Objects, |section| BoxDecoder::boxed(anchors::YoloAnchors::new(section)?, section)),
+    ("boxes-labels", Subject::Objects, |section| BoxDecoder::boxed(BoxesLabels { masks: None }, section)),
+    ("boxes-masks", Subject::Objects, |section| BoxDecoder::boxed(BoxesLabels { masks: Some(section.keys()?) }, section)),
     ("boxes-scores", Subject::Objects, |section| BoxDecoder::boxed(section.keys::<boxes_scores::BoxesScores>()?, section)),
+    ("detr", Subject::Objects, |section| BoxDecoder::boxed(section.keys::<detr::Detr>()?, section)),
+    ("detr-final", Subject::Objects, |section| BoxDecoder::boxed(detr::DetrFinal, section)),
+    ("rtdetr", Subject::Objects, |section| BoxDecoder::boxed(detr::RtDetr, section)),
     ("tf-ssd", Subject::Objects, |section| BoxDecoder::boxed(tf_ssd::TfSsd, section)),
     ("nanodet", Subject::Objects, |section| BoxDecoder::boxed(nanodet::NANODET, section)),
     ("nanodet-plus", Subject::Objects, |section| BoxDecoder::boxed(nanodet::NANODET_PLUS, section)),
@@ -44,11 +61,17 @@ const BUILT_IN: [(&str, Subject, MakeBuiltIn); 22] = [
     ("scrfd", Subject::Objects, |section| BoxDecoder::boxed(scrfd::Scrfd, section)),
     ("retinaface", Subject::Objects, |section| BoxDecoder::boxed(retinaface::RetinaFace, section)),
     ("centerface", Subject::Objects, |section| BoxDecoder::boxed(centerface::CenterFace, section)),
+    ("db-text", Subject::Objects, |section| BoxDecoder::boxed(text::Db::new(section)?, section)),
     ("classes", Subject::Attributes, |section| Ok(Box::new(classes::Classes::best(section)?))),
     ("multi-label", Subject::Attributes, |section| Ok(Box::new(classes::Classes::multi(section)?))),
     ("expectation", Subject::Attributes, |section| Ok(Box::new(expectation::Expectation::new(section)?))),
     ("regression", Subject::Attributes, |section| Ok(Box::new(vector::Regression::new(section)?))),
     ("embedding", Subject::Attributes, |section| Ok(Box::new(section.keys::<vector::Embedding>()?))),
+    ("ctc", Subject::Attributes, |section| Ok(Box::new(text::Ctc::new(section)?))),
+    ("simcc", Subject::Attributes, |section| Ok(Box::new(pose::SimCc::new(section)?))),
+    ("movenet", Subject::Attributes, |section| Ok(Box::new(pose::MoveNet::new(section)?))),
+    ("class-map", Subject::Attributes, |section| Ok(Box::new(maps::ClassMap::new(section)?))),
+    ("anomaly", Subject::Attributes, |section| Ok(Box::new(maps::Anomaly::new(section)?))),
     ("custom", Subject::Anything, |_| Ok(Box::new(vector::Raw))),
 ];
 

@@ -2,7 +2,7 @@
 
 use super::survey::Expected;
 use super::{Output, Survey};
-use crate::frame::{Outcome, Point, Rect};
+use crate::frame::{Outcome, Point, Rect, RotatedRect};
 
 /// A detected box.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,6 +38,8 @@ pub struct Results {
     points: Vec<Point>,
     /// For each row with keypoints: the row, and the range of its keypoints in `points`. Sorted by row.
     points_of_rows: Vec<(u32, u32, u32)>,
+    /// Rotated boxes with their rows.
+    rotated_of_rows: Vec<(u32, RotatedRect)>,
     /// Statistics of the outputs. `None` if statistics are not enabled.
     pub survey: Option<Survey>,
 }
@@ -49,6 +51,17 @@ impl Results {
         self.attributes.clear();
         self.points.clear();
         self.points_of_rows.clear();
+        self.rotated_of_rows.clear();
+    }
+
+    /// Stores the rotated box of a row, in input pixels.
+    pub(super) fn add_rotated(&mut self, row: u32, rect: RotatedRect) {
+        self.rotated_of_rows.push((row, rect));
+    }
+
+    /// The stored rotated box of a row.
+    pub(super) fn rotated(&self, row: u32) -> Option<RotatedRect> {
+        self.rotated_of_rows.iter().find(|(of, _)| *of == row).map(|(_, rect)| *rect)
     }
 
     /// Adds an attribute of the whole image with the name from the description.

@@ -1,28 +1,64 @@
-//! YOLOv10, YOLO26 and similar models with a list of final boxes: corners in input pixels, score, class. The model includes NMS.
+//! YOLOv10, YOLO26 and similar models with a list of final boxes: corners in input pixels, score, class, and mask coefficients, keypoints
+//! or an angle. With an angle, rows have center and size instead of corners. The model includes NMS.
 
+use super::extra::Extra;
 use super::{
     Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected,
 };
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Columns: corners, score, class.
-const N_COLUMNS: usize = 6;
+/// Number of columns before the additional values: corners, score, class.
+const N_LEADING: usize = 6;
 
-/// Output `[1, N, 6]`.
+/// Output `[1, N, 6 + additional values]`, and prototypes for masks.
 #[derive(Debug)]
-pub(super) struct YoloV10;
+pub(super) struct YoloV10(pub(super) Extra);
+
+impl YoloV10 {
+    fn find<P: Port>(&self, outputs: &[P]) -> Result<usize> {
+        let Self(extra) = self;
+        let fits = |shape: &[usize]| {
+            let n_values = |n_columns: usize| if n_columns == usize::MAX { Some(n_columns) } else { n_columns.checked_sub(N_LEADING) };
+            shape.len() == 3 && n_values(shape[2]).is_some_and(|n_values| extra.fits(n_values, outputs))
+        };
+        only(outputs, fits).ok_or_else(|| {
+            let (name, more, further) = (format!("yolov10{}", extra.suffix()), extra.words(), extra.further_outputs());
+            let expected = match extra {
+                Extra::None => "one output [1, N, 6]: corners, score, class".to_owned(),
+                Extra::Angle => "one output [1, N, 7]: center, size, score, class, angle".to_owned(),
+                _ => format!("one output [1, N, 6{more}]: corners, score, class{}{further}", more.replace(" +", ",")),
+            };
+            unexpected(&name, expected, outputs)
+        })
+    }
+}
+
+/// Values of a row in front of the score.
+fn place(output: &Output<'_>, row: u32) -> [f32; 4] {
+    let row = &output.data[row as usize * output.shape[2]..];
+    [row[0], row[1], row[2], row[3]]
+}
+
+/// Additional values of a row.
+fn rest<'a>(output: &Output<'a>, row: u32) -> &'a [f32] {
+    &output.data[row as usize * output.shape[2]..][N_LEADING..output.shape[2]]
+}
 
 impl BoxScheme for YoloV10 {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
-        find(outputs).map(|_| 0)
+        self.find(outputs).map(|_| 0)
     }
 
     fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, results: &mut Results) -> Result<()> {
-        for (row_idx, row) in outputs[find(outputs)?].data.chunks_exact(N_COLUMNS).enumerate() {
-            let &[x_min, y_min, x_max, y_max, score, class] = row else { unreachable!("chunks are of this length") };
+        let output = &outputs[self.find(outputs)?];
+        for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
+            let &[first, second, third, fourth, score, class, ..] = row else { unreachable!("`find` checks the number of columns") };
             if let Some(class_id) = class_of(class).filter(|_| score > score_min) {
-                let rect = Rect::from_corners(x_min, y_min, x_max, y_max);
+                let rect = match self.0 {
+                    Extra::Angle => self.0.rect([first, second, third, fourth], || row[N_LEADING]),
+                    _ => Rect::from_corners(first, second, third, fourth),
+                };
                 results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
         }
@@ -34,11 +70,17 @@ impl BoxScheme for YoloV10 {
     }
 
     fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
-        Ok(vec![ScoreRange { output_idx: find(outputs)?, axis: 2, begin: 4, end: 5 }])
+        Ok(vec![ScoreRange { output_idx: self.find(outputs)?, axis: 2, begin: 4, end: 5 }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
-        Some(Coordinates::Pixels)
+        matches!(self.0, Extra::None).then_some(Coordinates::Pixels)
+    }
+
+    fn add_attributes(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        let output = &outputs[self.find(outputs)?];
+        self.0.add_to(results, outputs, input, |row| place(output, row), |row, values| values.extend(rest(output, row)));
+        Ok(())
     }
 
     fn overlaps(&self) -> bool {
@@ -48,9 +90,4 @@ impl BoxScheme for YoloV10 {
     fn default_thresholds(&self) -> BoxThresholds {
         BoxThresholds { score: 0.25, ..Default::default() }
     }
-}
-
-fn find<P: Port>(outputs: &[P]) -> Result<usize> {
-    only(outputs, |shape| shape.len() == 3 && shape[2] == N_COLUMNS)
-        .ok_or_else(|| unexpected("yolov10", "one output [1, N, 6]: corners, score, class", outputs))
 }

@@ -1,8 +1,11 @@
-//! YOLOv8, YOLOv9, YOLO11 and YOLO12 detectors. The output has one column per cell: decoded center and size in input pixels, and class
-//! scores (after sigmoid). There is no objectness. Masks, poses and rotated boxes are not supported.
+//! YOLOv8, YOLOv9, YOLO11 and YOLO12: detectors, and models with masks, poses and rotated boxes. The output has one column per cell: decoded
+//! center and size in input pixels, class scores (after sigmoid), and mask coefficients, keypoints or an angle. There is no objectness.
 
-use super::{Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, only, unexpected};
-use crate::frame::{Rect, Size};
+use super::extra::Extra;
+use super::{
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Overlap, Port, RawDetection, Results, ScoreRange, only, unexpected,
+};
+use crate::frame::Size;
 use crate::tensor::Result;
 
 /// Number of rows before the class scores: center and size.
@@ -11,20 +14,75 @@ const N_LEADING: usize = 4;
 /// the compiler uses vector instructions.
 const N_TOGETHER: usize = 64;
 
-/// Output `[1, 4 + classes, N]`.
+/// Output `[1, 4 + classes + additional values, N]`, and prototypes for masks.
 #[derive(Debug)]
-pub(super) struct YoloV8;
+pub(super) struct YoloV8(pub(super) Extra);
+
+/// The output with boxes.
+struct Found {
+    output_idx: usize,
+    /// `usize::MAX` if unknown.
+    n_classes: usize,
+}
+
+/// Values of a cell.
+#[derive(Clone, Copy)]
+struct Cells<'a> {
+    data: &'a [f32],
+    n_cells: usize,
+    n_classes: usize,
+}
+
+impl Cells<'_> {
+    fn place(&self, cell_idx: u32) -> [f32; N_LEADING] {
+        [0, 1, 2, 3].map(|row| self.data[row * self.n_cells + cell_idx as usize])
+    }
+
+    /// Values after the class scores.
+    fn rest(&self, cell_idx: u32) -> impl Iterator<Item = f32> {
+        self.data.chunks_exact(self.n_cells).skip(N_LEADING + self.n_classes).map(move |row| row[cell_idx as usize])
+    }
+}
+
+impl YoloV8 {
+    fn cells<'a>(&self, outputs: &[Output<'a>]) -> Result<Cells<'a>> {
+        let Found { output_idx, n_classes } = self.find(outputs)?;
+        Ok(Cells { data: outputs[output_idx].data, n_cells: outputs[output_idx].shape[2], n_classes })
+    }
+
+    fn find<P: Port>(&self, outputs: &[P]) -> Result<Found> {
+        let Self(extra) = self;
+        let name = format!("yolov8{}", extra.suffix());
+        let expected = || format!("one output [1, 4 + classes{}, N]{}", extra.words(), extra.further_outputs());
+        let table = || {
+            let output_idx = only(outputs, |shape| shape.len() == 3 && shape[1] > N_LEADING)?;
+            let n_rows = outputs[output_idx].shape()[1];
+            let n_classes = extra.n_classes(if n_rows == usize::MAX { n_rows } else { n_rows - N_LEADING }, outputs)?;
+            Some(Found { output_idx, n_classes })
+        };
+        let found = table().ok_or_else(|| unexpected(&name, expected(), outputs))?;
+        let shape = outputs[found.output_idx].shape();
+        if shape[1] != usize::MAX && shape[1] > shape[2] {
+            let expected = format!(
+                "{} with one column per cell (this output has the axes of decoder `yolov5`, or was transposed by the export)",
+                expected()
+            );
+            return Err(unexpected(&name, expected, outputs));
+        }
+        Ok(found)
+    }
+}
 
 impl BoxScheme for YoloV8 {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
-        let n_rows = outputs[find(outputs)?].1[1];
-        Ok(if n_rows == usize::MAX { 0 } else { (n_rows - N_LEADING) as u32 })
+        let Found { n_classes, .. } = self.find(outputs)?;
+        Ok(if n_classes == usize::MAX { 0 } else { n_classes as u32 })
     }
 
     fn candidates(&self, outputs: &[Output<'_>], _input: Size, score_min: f32, results: &mut Results) -> Result<()> {
-        let output = &outputs[find(outputs)?];
-        let n_cells = output.shape[2];
-        let (place, class_scores) = output.data.split_at(N_LEADING * n_cells);
+        let cells = self.cells(outputs)?;
+        let n_cells = cells.n_cells;
+        let class_scores = &cells.data[N_LEADING * n_cells..][..cells.n_classes * n_cells];
         for begin in (0..n_cells).step_by(N_TOGETHER) {
             let n_together = N_TOGETHER.min(n_cells - begin);
             let mut best = [f32::NEG_INFINITY; N_TOGETHER];
@@ -35,9 +93,9 @@ impl BoxScheme for YoloV8 {
             for (offset, &score) in best[..n_together].iter().enumerate().filter(|(_, score)| **score > score_min) {
                 let cell_idx = begin + offset;
                 let class_id = class_scores.chunks_exact(n_cells).position(|of_class| of_class[cell_idx] == score).unwrap_or(0);
-                let [x, y, width, height] = [0, 1, 2, 3].map(|row| place[row * n_cells + cell_idx]);
-                let rect = Rect::from_center(x, y, width, height);
-                results.boxes.push(RawDetection { rect, score, class_id: class_id as u32, row: cell_idx as u32 });
+                let row = cell_idx as u32;
+                let rect = self.0.rect(cells.place(row), || cells.rest(row).next().unwrap_or(0.0));
+                results.boxes.push(RawDetection { rect, score, class_id: class_id as u32, row });
             }
         }
         Ok(())
@@ -48,26 +106,26 @@ impl BoxScheme for YoloV8 {
     }
 
     fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
-        let output_idx = find(outputs)?;
-        Ok(vec![ScoreRange { output_idx, axis: 1, begin: N_LEADING, end: outputs[output_idx].1[1] }])
+        let Found { output_idx, n_classes } = self.find(outputs)?;
+        Ok(vec![ScoreRange { output_idx, axis: 1, begin: N_LEADING, end: N_LEADING.saturating_add(n_classes) }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
-        Some(Coordinates::Pixels)
+        matches!(self.0, Extra::None).then_some(Coordinates::Pixels)
+    }
+
+    fn overlap(&self, outputs: &[Output<'_>], results: &Results) -> Result<Option<Overlap>> {
+        let cells = self.cells(outputs)?;
+        Ok(self.0.rotated(results, |row| cells.place(row), |row, values| values.extend(cells.rest(row))))
+    }
+
+    fn add_attributes(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        let cells = self.cells(outputs)?;
+        self.0.add_to(results, outputs, input, |row| cells.place(row), |row, values| values.extend(cells.rest(row)));
+        Ok(())
     }
 
     fn default_thresholds(&self) -> BoxThresholds {
         BoxThresholds { score: 0.25, iou: 0.7, ..Default::default() }
     }
-}
-
-fn find<P: Port>(outputs: &[P]) -> Result<usize> {
-    let port = only(outputs, |shape| shape.len() == 3 && shape[1] > N_LEADING)
-        .ok_or_else(|| unexpected("yolov8", "one output [1, 4 + classes, N]", outputs))?;
-    let (n_rows, n_cells) = (outputs[port].shape()[1], outputs[port].shape()[2]);
-    if n_rows != usize::MAX && n_rows > n_cells {
-        let expected = "one output [1, 4 + classes, N] with one column per cell (this output has the axes of decoder `yolov5`, or was transposed by the export)";
-        return Err(unexpected("yolov8", expected, outputs));
-    }
-    Ok(port)
 }

@@ -6,7 +6,10 @@
 //! | decoder | models with such ports | distinguished by |
 //! |---|---|---|
 //! | `yolov5` | BlazeFace (`[1, 896, 16]` and `[1, 896, 1]`), YOLOX of one row per cell, lists of boxes | one table, of three rows per cell |
-//! | `yolov8` | poses, masks, rotated boxes | nothing; the user decides |
+//! | `yolov8` | poses, rotated boxes | nothing; the user decides |
+//! | `yolov8-pose`, `yolov8-obb`, `yolov10-pose`, `yolov10-obb` | detectors of other numbers of classes | nothing; they are never deduced |
+//! | `detr` | `boxes-scores` | nothing; the user decides |
+//! | `rtdetr` | lists of boxes, `yolov5` | nothing; it is never deduced |
 //! | `yolov10`, `ultraface` | each other, and one-class `yolov5`: all have `[1, N, 6]` | `ultraface`: the number of priors; others: nothing |
 //! | `ultraface` | the same network with undecoded priors | the first outputs, see `output_check` |
 //! | `boxes-scores` | DETR, SSD with undecoded priors, `ultraface`, `retinaface` | nothing; the user decides |
@@ -24,6 +27,14 @@ pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
         // The model may also output the maps of the strides, which the decoder does not need.
         "yolov5" => shapes.iter().filter(|shape| shape.len() != 5).count() == 1,
         "yolov8" | "yolov10" | "yolox" | "ssd" => n == 1,
+        // Detectors have the same outputs, only with another number of classes.
+        "yolov8-pose" | "yolov8-obb" | "yolov10-pose" | "yolov10-obb" | "rtdetr" => false,
+        // Any map of one channel has the output of `db-text`, and `yolo-anchors` needs anchors.
+        "db-text" | "yolo-anchors" => false,
+        "yolov5-seg" => shapes.iter().filter(|shape| shape.len() != 5).count() == 2,
+        "yolov8-seg" | "yolov10-seg" => n == 2,
+        "boxes-masks" | "detr-final" => n == 3,
+        "detr" => n == 2 || n == 3,
         "ultraface" => n <= 2,
         "boxes-scores" => n == 2,
         "retinaface" => n == 2 || n == 3,
@@ -46,7 +57,9 @@ pub(in crate::spec) fn has_rows_of(decoder: &str, shapes: &[Vec<usize>], size: S
         strides.iter().map(|stride| size.width.div_ceil(*stride) as usize * size.height.div_ceil(*stride) as usize).sum()
     };
     match decoder {
-        "yolov5" => [&[8, 16, 32][..], &[16, 32], &[8, 16, 32, 64], &[4, 8, 16, 32]].iter().any(|strides| n_rows == 3 * cells(strides)),
+        "yolov5" | "yolov5-seg" => {
+            [&[8, 16, 32][..], &[16, 32], &[8, 16, 32, 64], &[4, 8, 16, 32]].iter().any(|strides| n_rows == 3 * cells(strides))
+        }
         "ultraface" => n_rows == 3 * cells(&[8]) + 2 * cells(&[16, 32]) + 3 * cells(&[64]),
         _ => true,
     }

@@ -5,6 +5,7 @@ use super::super::description::Source;
 use super::super::draft::{Draft, Value};
 use super::{Found, evidence, fits, layout_of, leaves_size_open, n_channels, output, size_of};
 use crate::frame::Size;
+use crate::model_inputs::ModelInputs;
 use crate::runtime::ModelInfo;
 use crate::vision::decode::{DecoderRegistry, Subject};
 
@@ -25,7 +26,7 @@ struct Family {
 
 const FACE: &[&str] = &["face"];
 
-static FAMILIES: [Family; 12] = [
+static FAMILIES: [Family; 21] = [
     Family {
         decoder: "ultraface",
         name: "Ultra-Light-Fast-Generic-Face-Detector-1MB",
@@ -158,6 +159,105 @@ static FAMILIES: [Family; 12] = [
         labels: &[],
         is_certain: is_never,
     },
+    Family {
+        decoder: "yolov5-seg",
+        name: "YOLOv5",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov8-seg",
+        name: "YOLOv8",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov10-seg",
+        name: "YOLO26",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov8-pose",
+        name: "YOLOv8",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov10-pose",
+        name: "YOLO26",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov8-obb",
+        name: "YOLOv8",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "yolov10-obb",
+        name: "YOLO26",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 114.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "rtdetr",
+        name: "RT-DETR",
+        color: "rgb",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
+        decoder: "detr-final",
+        name: "RT-DETR, D-FINE or DEIM",
+        color: "rgb",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
 ];
 
 /// Always returns false. It is [`Family::is_certain`] for decoders whose ports also occur in other families. The user must choose
@@ -193,7 +293,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     let mut draft = Draft::default();
     let mut open = Vec::new();
     let from = Source::PORTS;
-    let [port] = &*info.inputs else {
+    let Some(port) = ModelInputs::of(&info.inputs).map(|inputs| &info.inputs[inputs.image]) else {
         open.push(format!("the model has {} inputs: expected one image input", info.inputs.len()));
         leave_all(&mut draft, &[]);
         return Found { from, draft, open };

@@ -1,6 +1,6 @@
 //! Reads the metadata that Ultralytics writes into ONNX files (YOLOv5 to YOLO26), and into `metadata.yaml` next to OpenVINO files.
 //!
-//! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, and `nms` in `args`. Exports of the YOLOv5 and YOLOv9
+//! Keys: `task`, `names`, `imgsz` (height, width), `channels`, `end2end`, `head`, `kpt_shape`, and `nms` in `args`. Exports of the YOLOv5 and YOLOv9
 //! repositories have only `stride` and `names`. Values are Python literals; in YAML files they are plain scalars. The metadata do not
 //! contain the preprocessing, which is the same for all models of a task.
 
@@ -23,6 +23,8 @@ pub(super) struct Exported {
     /// Whether boxes are final: the model needs no NMS, or includes it.
     is_final: bool,
     head: Option<String>,
+    /// Number of keypoints, and number of values of each.
+    keypoints: Option<[u64; 2]>,
 }
 
 impl Exported {
@@ -69,9 +71,14 @@ impl Exported {
             Some((_, Some(n_channels))) => Some(n_channels),
             Some((text, None)) => return Err(wrong("channels", "a number", text)),
         };
+        let keypoints = match of("kpt_shape").map(|text| (text, Literal::read(text).and_then(Literal::into_numbers))) {
+            None => None,
+            Some((_, Some(numbers))) if matches!(*numbers, [_, 2 | 3]) => Some([numbers[0], numbers[1]]),
+            Some((text, _)) => return Err(wrong("kpt_shape", "the number of keypoints, and 2 or 3", text)),
+        };
         let args = of("args").unwrap_or_default().replace(['\'', '"'], "");
         let is_final = flag("end2end") || flag("nms") || args.contains("nms: True") || args.contains("nms: true");
-        Ok(Self { task: of("task").map(str::to_owned), names, size, n_channels, is_final, head: of("head").map(str::to_owned) })
+        Ok(Self { task: of("task").map(str::to_owned), names, size, n_channels, is_final, head: of("head").map(str::to_owned), keypoints })
     }
 
     /// Converts the metadata to a draft of the description.
@@ -80,15 +87,14 @@ impl Exported {
     /// Returns `Config` if the task is unsupported, or the ports contradict the metadata.
     pub(super) fn draft(&self, info: &ModelInfo) -> Result<Draft> {
         let task = match self.task.as_deref() {
-            None | Some("detect") => "detection",
+            None | Some("detect" | "segment" | "pose" | "obb") => "detection",
             Some("classify") => "classification",
             Some(task) => {
-                return Err(config(format!("the model is an Ultralytics model for the task `{task}`: expected `detect` or `classify`")));
+                let expected = "expected `detect`, `segment`, `pose`, `obb` or `classify`";
+                return Err(config(format!("the model is an Ultralytics model for the task `{task}`: {expected}")));
             }
         };
-        if self.head.as_deref() == Some("RTDETRDecoder") {
-            return Err(config("the model is an RT-DETR of Ultralytics, for which roiflow has no decoder: expected a YOLO".to_owned()));
-        }
+        let is_transformer = self.head.as_deref() == Some("RTDETRDecoder");
         let mut draft = Draft::default();
         let n_classes = self.names.len();
         draft.about.push(format!("A model for {task} with {n_classes} classes, as Ultralytics exported it."));
@@ -105,6 +111,7 @@ impl Exported {
         input.assume("color", if is_gray { "gray" } else { "rgb" }, why);
         input.set("layout", layout);
         match task {
+            "detection" if is_transformer => input.assume("resize", "stretch", "Ultralytics resizes images for RT-DETR this way"),
             "detection" => {
                 input.assume("resize", "letterbox", why);
                 input.assume("pad", 114.0, why);
@@ -128,7 +135,10 @@ impl Exported {
             output.set("decoder", self.decoder(info)?);
             let why = "Ultralytics uses this value by default";
             output.assume("threshold", 0.25, why);
-            if !output_is(output, "yolov10") {
+            if self.task.as_deref() == Some("pose") {
+                self.describe_keypoints(output);
+            }
+            if !["yolov10", "yolov10-seg", "yolov10-pose", "yolov10-obb", "rtdetr"].iter().any(|decoder| output_is(output, decoder)) {
                 output.assume("iou-threshold", if self.task.is_none() { 0.45 } else { 0.7 }, why);
             }
         }
@@ -136,36 +146,90 @@ impl Exported {
         Ok(draft)
     }
 
-    /// Returns the decoder for the single output of a detector.
+    fn describe_keypoints(&self, output: &mut super::super::draft::Section) {
+        if let Some([_, n_values @ 2]) = self.keypoints {
+            output.set("keypoint-values", Value::Whole(n_values));
+        }
+        if self.names.len() > 1 && output_is(output, "yolov8-pose") {
+            output.set("classes", Value::Whole(self.names.len() as u64));
+        }
+    }
+
+    /// Number of values in a row in addition to the box and the class scores.
+    fn n_additional(&self, info: &ModelInfo) -> Option<usize> {
+        match self.task.as_deref() {
+            Some("segment") => prototypes(info),
+            Some("pose") => self.keypoints.map(|[n_keypoints, n_values]| (n_keypoints * n_values) as usize),
+            Some("obb") => Some(1),
+            None => Some(prototypes(info).unwrap_or(0)),
+            Some(_) => Some(0),
+        }
+    }
+
+    /// Returns the decoder for the table of a detector.
     fn decoder(&self, info: &ModelInfo) -> Result<&'static str> {
         let n_classes = self.names.len();
+        let n_additional = self.n_additional(info);
+        let n_more = n_additional.unwrap_or(0);
         let unexpected = || {
             let outputs = info.outputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let expected = match self.task {
-                None => format!("[1, N, {}] or [1, {}, N]", 5 + n_classes, 4 + n_classes),
-                Some(_) => format!("[1, {}, N], or [1, N, 6] of final boxes", 4 + n_classes),
+            let table = match self.task {
+                None => format!("[1, N, {}] or [1, {}, N]", 5 + n_classes + n_more, 4 + n_classes + n_more),
+                Some(_) => format!("[1, {}, N], or [1, N, {}] of final boxes", 4 + n_classes + n_more, 6 + n_more),
             };
-            config(format!("the metadata describe a YOLO of {n_classes} classes: expected one output {expected}, got {outputs}"))
+            let further = match self.task.as_deref() {
+                Some("segment") => " and prototypes [1, coefficients, h, w]",
+                _ => "",
+            };
+            config(format!("the metadata describe a YOLO of {n_classes} classes: expected one output {table}{further}, got {outputs}"))
         };
+        if n_additional.is_none() {
+            return Err(unexpected());
+        }
         // YOLOv5 models may also output the maps of their strides, which have more than three axes.
         let tables: Vec<_> = info.outputs.iter().map(extents).filter(|extents| extents.len() == 3).collect();
         let [table] = &*tables else { return Err(unexpected()) };
         let fits = |axis: usize, expected: usize| table[axis].is_none_or(|extent| extent == expected);
+        if self.head.as_deref() == Some("RTDETRDecoder") {
+            let got = info.outputs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let message = format!(
+                "the metadata describe an RT-DETR of {n_classes} classes: expected one output [1, N, {}], got {got}",
+                4 + n_classes
+            );
+            return if fits(2, 4 + n_classes) { Ok("rtdetr") } else { Err(config(message)) };
+        }
+        let n_rows = 4 + n_classes + n_more;
+        let is_list = table[2] == Some(6 + n_more) && table[1].is_some_and(|extent| extent != n_rows);
+        let (of_cells, of_list) = match self.task.as_deref() {
+            Some("segment") => ("yolov8-seg", "yolov10-seg"),
+            Some("pose") => ("yolov8-pose", "yolov10-pose"),
+            Some("obb") => ("yolov8-obb", "yolov10-obb"),
+            _ => ("yolov8", "yolov10"),
+        };
         match self.task {
-            None if table[2] == Some(5 + n_classes) => Ok("yolov5"),
+            None if table[2] == Some(5 + n_classes + n_more) => Ok(if n_more > 0 { "yolov5-seg" } else { "yolov5" }),
             // Exports of the YOLOv9 repository also have no `task`, but have the table layout of YOLOv8.
-            None if table[1] == Some(4 + n_classes) => Ok("yolov8"),
+            None if table[1] == Some(n_rows) => Ok(if n_more > 0 { "yolov8-seg" } else { "yolov8" }),
             None => Err(unexpected()),
-            Some(_) if self.is_final || (table[2] == Some(6) && table[1].is_some_and(|extent| extent != 4 + n_classes)) => {
-                if fits(2, 6) {
-                    Ok("yolov10")
+            Some(_) if self.is_final || is_list => {
+                if fits(2, 6 + n_more) {
+                    Ok(of_list)
                 } else {
                     Err(unexpected())
                 }
             }
-            Some(_) if fits(1, 4 + n_classes) => Ok("yolov8"),
+            Some(_) if fits(1, n_rows) => Ok(of_cells),
             Some(_) => Err(unexpected()),
         }
+    }
+}
+
+/// Number of prototypes of a model with masks, from its only output of four axes.
+fn prototypes(info: &ModelInfo) -> Option<usize> {
+    let maps: Vec<_> = info.outputs.iter().map(extents).filter(|extents| extents.len() == 4).collect();
+    match &*maps {
+        [map] => map[1],
+        _ => None,
     }
 }
 

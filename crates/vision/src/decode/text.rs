@@ -1,0 +1,414 @@
+//! Text: the lines of a text detector (DB, Liao et al. 2020), and the characters of a recognizer (CTC, Graves et al. 2006).
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::boxes::{bad, fraction};
+use super::survey::Expected;
+use super::{
+    Activation, BoxScheme, BoxThresholds, Decoder, Output, Port, RawAttribute, RawDetection, Reads, Results, Section, best_class, one,
+    one_port, only, rotated, shape_text, unexpected,
+};
+use crate::frame::{Outcome, Point, RotatedRect, Size};
+use crate::tensor::{Error, ErrorKind, Result};
+
+/// Description keys of recognizers.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct CtcKeys {
+    /// Minimum confidence of the text, 0 to 1. Default: 0.
+    threshold: Option<f32>,
+    /// The activation that turns scores into probabilities. Default: none.
+    activation: Option<Activation>,
+    /// Position of the class for "no character". Default: first.
+    #[serde(default)]
+    blank: Blank,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum Blank {
+    #[default]
+    First,
+    Last,
+}
+
+/// Text recognition. Output `[1, T, classes]`: for each step, a score for each character and for "no character".
+#[derive(Debug)]
+pub(super) struct Ctc {
+    threshold: f32,
+    activation: Activation,
+    blank: Blank,
+    characters: Vec<Arc<str>>,
+}
+
+impl Ctc {
+    pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
+        let CtcKeys { threshold, activation, blank } = section.keys()?;
+        let activation = activation.unwrap_or_default();
+        if !matches!(activation, Activation::None | Activation::Softmax) {
+            return Err(bad(format!("`activation`: expected none or softmax, got {activation}")));
+        }
+        let threshold = fraction("threshold", section.threshold.or(threshold).unwrap_or(0.0))?;
+        Ok(Self { threshold, activation, blank, characters: Vec::new() })
+    }
+
+    fn check_shape(&self, name: &str, shape: &[usize]) -> Result<()> {
+        let n_classes = if shape.len() == 3 { shape[2] } else { 0 };
+        if n_classes < 2 {
+            let message = format!("output `{name}`: expected [1, steps, characters + 1], got {}", shape_text(shape));
+            return Err(Error::new(ErrorKind::Shape, message));
+        }
+        let n_labels = self.characters.len();
+        if n_labels > 0 && n_classes != usize::MAX && n_classes != n_labels + 1 && n_classes != n_labels + 2 {
+            return Err(bad(format!(
+                "labels: expected {} characters, or {} if the last one is the space, got {n_labels}. The class for no character has no label",
+                n_classes - 1,
+                n_classes - 2
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Decoder for Ctc {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        let (name, shape) = one_port(outputs)?;
+        // The number of labels differs from the number of classes, so this decoder checks it.
+        self.check_shape(name, shape).map(|()| 0)
+    }
+
+    /// The best class of each step. Equal classes in succession are one character. The confidence is the mean of the characters'
+    /// probabilities. A text without characters is empty and has the confidence 0; it is reported if the threshold is 0.
+    fn decode(&self, outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        let output = one(outputs)?;
+        self.check_shape(output.name, output.shape)?;
+        let n_classes = output.shape[2];
+        results.look_at(&output, Expected::Numbers);
+        let blank = if self.blank == Blank::First { 0 } else { n_classes as u32 - 1 };
+        let (mut text, mut sum, mut n_characters, mut last) = (String::new(), 0.0, 0_usize, blank);
+        for scores in output.data.chunks_exact(n_classes) {
+            let (class, score) = best_class(scores);
+            if class != blank && class != last {
+                let probability = match self.activation {
+                    Activation::Softmax => 1.0 / scores.iter().map(|other| (other - score).exp()).sum::<f32>(),
+                    _ => score,
+                };
+                if !probability.is_finite() {
+                    let message = format!("output `{}`: expected finite scores, got {score}", output.name);
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+                sum += probability;
+                let label_idx = class as usize - usize::from(self.blank == Blank::First);
+                match self.characters.get(label_idx) {
+                    Some(character) => text.push_str(character),
+                    // Recognizers of PaddleOCR have a class for the space after those of the dictionary.
+                    None if !self.characters.is_empty() => text.push(' '),
+                    None => text += &format!("{}{class}", if n_characters > 0 { " " } else { "" }),
+                }
+                n_characters += 1;
+            }
+            last = class;
+        }
+        let confidence = if n_characters > 0 { (sum / n_characters as f32).clamp(0.0, 1.0) } else { 0.0 };
+        if confidence >= self.threshold {
+            results.say(Outcome::Text { text: text.into(), confidence });
+        }
+        Ok(())
+    }
+
+    fn set_labels(&mut self, labels: &[Arc<str>]) {
+        self.characters = labels.to_vec();
+    }
+
+    fn threshold(&self) -> Option<f32> {
+        Some(self.threshold)
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::One
+    }
+}
+
+/// Description keys of text detectors.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+struct DbKeys {
+    /// Pixels with a larger probability belong to a line of text, 0 to 1. Default: 0.3.
+    pixel_threshold: Option<f32>,
+    /// By how much lines are enlarged: each side moves by `area * unclip-ratio / perimeter`. Default: 1.5.
+    unclip_ratio: Option<f32>,
+}
+
+/// Text detection. Output `[1, 1, h, w]`: the probability that a pixel is inside the shrunk area of a line.
+#[derive(Debug)]
+pub(super) struct Db {
+    pixel_threshold: f32,
+    unclip_ratio: f32,
+}
+
+/// Minimum length of the shorter side of a line, in cells of the map.
+const MIN_SIDE: f32 = 3.0;
+/// Maximum number of lines.
+const MAX_LINES: usize = 1000;
+
+impl Db {
+    pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
+        let DbKeys { pixel_threshold, unclip_ratio } = section.keys()?;
+        let unclip_ratio = unclip_ratio.unwrap_or(1.5);
+        if !(0.0..=10.0).contains(&unclip_ratio) {
+            return Err(bad(format!("`unclip-ratio`: expected 0 to 10, got {unclip_ratio}")));
+        }
+        Ok(Self { pixel_threshold: fraction("pixel-threshold", pixel_threshold.unwrap_or(0.3))?, unclip_ratio })
+    }
+
+    fn find<P: Port>(outputs: &[P]) -> Result<usize> {
+        only(outputs, |shape| shape.len() == 4 && shape[1] == 1 && shape[2] > 0 && shape[3] > 0)
+            .ok_or_else(|| unexpected("db-text", "one output [1, 1, h, w] of probabilities", outputs))
+    }
+}
+
+impl BoxScheme for Db {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        Self::find(outputs).map(|_| 1)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
+        let output = &outputs[Self::find(outputs)?];
+        let (rows, columns) = (output.shape[2], output.shape[3]);
+        let (x_scale, y_scale) = (input.width as f32 / columns as f32, input.height as f32 / rows as f32);
+        for (row, outline) in (0..).zip(components(output.data, columns, self.pixel_threshold).into_iter().take(MAX_LINES)) {
+            let Some(rect) = smallest_rect(&outline).filter(|rect| rect.width.min(rect.height) >= MIN_SIDE) else { continue };
+            let score = mean_inside(output.data, rows, columns, &rect);
+            let distance = rect.width * rect.height * self.unclip_ratio / (2.0 * (rect.width + rect.height));
+            let (width, height) = (rect.width + 2.0 * distance, rect.height + 2.0 * distance);
+            if score <= score_min || width.min(height) < MIN_SIDE + 2.0 {
+                continue;
+            }
+            let in_map = upright(RotatedRect { width, height, ..rect });
+            // The map has the aspect ratio of the input, so its scales are nearly equal.
+            let center = Point { x: in_map.center.x * x_scale, y: in_map.center.y * y_scale };
+            let (sin, cos) = in_map.angle.to_radians().sin_cos();
+            let (along, across) = ((cos * x_scale).hypot(sin * y_scale), (sin * x_scale).hypot(cos * y_scale));
+            let angle = (sin * y_scale).atan2(cos * x_scale).to_degrees();
+            let found = RotatedRect { center, width: in_map.width * along, height: in_map.height * across, angle };
+            results.boxes.push(RawDetection { rect: rotated::enclosing(&found), score, class_id: 0, row });
+            results.add_rotated(row, found);
+        }
+        Ok(())
+    }
+
+    fn add_attributes(&self, _outputs: &[Output<'_>], _input: Size, results: &mut Results) -> Result<()> {
+        for of in 0..results.boxes.len() {
+            let outcome = results.rotated(results.boxes[of].row).and_then(rotated::outcome);
+            results.attributes.extend(outcome.map(|outcome| RawAttribute { of: Some(of), name: Some("rotated_box".into()), outcome }));
+        }
+        Ok(())
+    }
+
+    fn overlaps(&self) -> bool {
+        false
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.6, max_boxes: MAX_LINES, ..Default::default() }
+    }
+}
+
+/// Returns the ends of the runs of cells above a threshold for each connected area (with diagonal neighbors), from top to bottom.
+fn components(data: &[f32], columns: usize, threshold: f32) -> Vec<Vec<(f32, f32)>> {
+    /// A run of cells in a row, and the area to which it belongs.
+    struct Run {
+        begin: usize,
+        end: usize,
+        row: usize,
+        area: usize,
+    }
+    fn root(of: &mut [usize], mut area: usize) -> usize {
+        while of[area] != area {
+            of[area] = of[of[area]];
+            area = of[area];
+        }
+        area
+    }
+    let (mut runs, mut parents): (Vec<Run>, Vec<usize>) = (Vec::new(), Vec::new());
+    let (mut above, mut n_before) = (0..0, 0);
+    for (row, cells) in data.chunks_exact(columns).enumerate() {
+        let (mut column, mut next_above) = (0, above.start);
+        while let Some(begin) = cells[column..].iter().position(|value| *value > threshold).map(|offset| column + offset) {
+            let end = cells[begin..].iter().position(|value| !(*value > threshold)).map_or(columns, |offset| begin + offset);
+            let mut area = None;
+            while next_above < above.end && runs[next_above].end < begin {
+                next_above += 1;
+            }
+            for run in runs[next_above..above.end].iter().take_while(|run| run.begin <= end) {
+                let other = root(&mut parents, run.area);
+                match area {
+                    None => area = Some(other),
+                    Some(area) => parents[other.max(area)] = other.min(area),
+                }
+                area = area.map(|area| root(&mut parents, area));
+            }
+            let area = area.unwrap_or_else(|| {
+                parents.push(parents.len());
+                parents.len() - 1
+            });
+            runs.push(Run { begin, end, row, area });
+            column = end;
+            if column == columns {
+                break;
+            }
+        }
+        (above, n_before) = (n_before..runs.len(), runs.len());
+    }
+    let mut areas: Vec<Vec<(f32, f32)>> = vec![Vec::new(); parents.len()];
+    for run in &runs {
+        let area = root(&mut parents, run.area);
+        areas[area].extend([(run.begin as f32, run.row as f32), ((run.end - 1) as f32, run.row as f32)]);
+    }
+    areas.retain(|area| !area.is_empty());
+    areas
+}
+
+/// Returns the rectangle of the least area around these points; `None` if there are none. One of its sides contains an edge of the hull.
+fn smallest_rect(points: &[(f32, f32)]) -> Option<RotatedRect> {
+    let hull = hull(points);
+    let edges = hull.iter().zip(hull.iter().cycle().skip(1));
+    let rect = |(from, to): (&(f32, f32), &(f32, f32))| {
+        let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+        let length = dx.hypot(dy);
+        let (ux, uy) = if length > 0.0 { (dx / length, dy / length) } else { (1.0, 0.0) };
+        let range = |project: &dyn Fn(&(f32, f32)) -> f32| {
+            hull.iter().map(project).fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)))
+        };
+        let along = range(&|point| point.0 * ux + point.1 * uy);
+        let across = range(&|point| point.1 * ux - point.0 * uy);
+        let (u, v) = ((along.0 + along.1) / 2.0, (across.0 + across.1) / 2.0);
+        RotatedRect {
+            center: Point { x: u * ux - v * uy, y: u * uy + v * ux },
+            width: along.1 - along.0,
+            height: across.1 - across.0,
+            angle: uy.atan2(ux).to_degrees(),
+        }
+    };
+    edges.map(rect).min_by(|one, other| (one.width * one.height).total_cmp(&(other.width * other.height)))
+}
+
+/// Returns the convex hull (Andrew's monotone chain).
+fn hull(points: &[(f32, f32)]) -> Vec<(f32, f32)> {
+    let mut sorted = points.to_vec();
+    sorted.sort_unstable_by(|one, other| one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1)));
+    sorted.dedup();
+    if sorted.len() < 3 {
+        return sorted;
+    }
+    let turns_left = |a: (f32, f32), b: (f32, f32), c: (f32, f32)| (b.0 - a.0) * (c.1 - a.1) - (b.1 - a.1) * (c.0 - a.0) > 0.0;
+    let chain = |points: &mut dyn Iterator<Item = (f32, f32)>| {
+        let mut chain: Vec<(f32, f32)> = Vec::new();
+        for point in points {
+            while chain.len() >= 2 && !turns_left(chain[chain.len() - 2], chain[chain.len() - 1], point) {
+                chain.pop();
+            }
+            chain.push(point);
+        }
+        chain.pop();
+        chain
+    };
+    let mut hull = chain(&mut sorted.iter().copied());
+    hull.extend(chain(&mut sorted.iter().rev().copied()));
+    hull
+}
+
+/// Returns the mean of the cells inside a rectangle.
+fn mean_inside(data: &[f32], rows: usize, columns: usize, rect: &RotatedRect) -> f32 {
+    let (sin, cos) = rect.angle.to_radians().sin_cos();
+    let bounds = rotated::enclosing(rect);
+    let range = |min: f32, max: f32, limit: usize| (min.floor().max(0.0) as usize)..((max.ceil() as usize + 1).min(limit));
+    let (mut sum, mut n_cells) = (0.0_f64, 0_usize);
+    for row in range(bounds.y, bounds.y_max(), rows) {
+        for column in range(bounds.x, bounds.x_max(), columns) {
+            let (x, y) = (column as f32 - rect.center.x, row as f32 - rect.center.y);
+            let (along, across) = ((x * cos + y * sin).abs(), (y * cos - x * sin).abs());
+            if along <= rect.width / 2.0 + 0.5 && across <= rect.height / 2.0 + 0.5 {
+                sum += f64::from(data[row * columns + column]);
+                n_cells += 1;
+            }
+        }
+    }
+    if n_cells > 0 { (sum / n_cells as f64) as f32 } else { 0.0 }
+}
+
+/// Returns the same rectangle with an angle from -45 to 45 degrees, or of 45 to 135 degrees for a line that is read from top to bottom: its
+/// height would be 1.5 times its width.
+fn upright(mut rect: RotatedRect) -> RotatedRect {
+    rect.angle = rect.angle.rem_euclid(180.0);
+    if rect.angle > 135.0 {
+        rect.angle -= 180.0;
+    } else if rect.angle > 45.0 {
+        rect = RotatedRect { angle: rect.angle - 90.0, width: rect.height, height: rect.width, ..rect };
+    }
+    if rect.height >= 1.5 * rect.width {
+        rect = RotatedRect { angle: rect.angle + 90.0, width: rect.height, height: rect.width, ..rect };
+    }
+    rect
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::tests::decoder;
+    use crate::frame::Geometry;
+
+    #[test]
+    fn equal_steps_are_one_character_and_blanks_separate() {
+        let read = |keys: &str, labels: &[&str], steps: &[[f32; 4]]| {
+            let mut decoder = decoder("ctc", keys);
+            decoder.set_labels(&labels.iter().map(|label| Arc::from(*label)).collect::<Vec<_>>());
+            let output = Output { name: "y", shape: &[1, steps.len(), 4], data: steps.as_flattened() };
+            let mut results = Results::default();
+            decoder.decode(&[output], Size::default(), &mut results).map(|()| results.attributes.pop().map(|of| of.outcome))
+        };
+        let (a, b, space, none) = ([0.1, 0.9, 0.0, 0.0], [0.2, 0.0, 0.8, 0.0], [0.3, 0.0, 0.0, 0.7], [1.0, 0.0, 0.0, 0.0]);
+        let text = |text: &str, confidence: f32| Ok(Some(Outcome::Text { text: text.into(), confidence }));
+        assert_eq!(read("", &["a", "b"], &[none, a, a, none, a, b, space, none]), text("aab ", 0.825));
+        assert_eq!(read("blank = \"last\"", &["a", "b", "c"], &[none, space, none, a]), text("aab", (1.0 + 1.0 + 0.9) / 3.0));
+        assert_eq!(read("", &[], &[a, b]), text("1 2", 0.85));
+        assert_eq!((read("", &["a", "b"], &[none]), read("threshold = 0.5", &["a", "b"], &[none])), (text("", 0.0), Ok(None)));
+        assert_eq!(read("activation = \"softmax\"", &["a", "b"], &[[0.0, 9_f32.ln(), -99.0, -99.0]]), text("a", 0.9));
+        let message = read("", &["a"], &[none]).unwrap_err().to_string();
+        assert!(message.contains("expected 3 characters, or 2 if the last one is the space, got 1"), "{message}");
+    }
+
+    #[test]
+    fn lines_of_text_are_rotated_boxes() {
+        let (columns, rows) = (80, 60);
+        let bar = |x: f32, y: f32, center: (f32, f32), half: (f32, f32), degrees: f32| {
+            let (sin, cos) = degrees.to_radians().sin_cos();
+            let (x, y) = (x - center.0, y - center.1);
+            (x * cos + y * sin).abs() <= half.0 && (y * cos - x * sin).abs() <= half.1
+        };
+        let is_text = |x: f32, y: f32| bar(x, y, (25.0, 15.0), (18.0, 4.0), 20.0) || bar(x, y, (65.0, 35.0), (3.0, 16.0), 0.0);
+        let mut data: Vec<f32> =
+            (0..columns * rows).map(|cell| if is_text((cell % columns) as f32, (cell / columns) as f32) { 0.9 } else { 0.05 }).collect();
+        data[59 * columns] = 0.9;
+        let output = Output { name: "maps", shape: &[1, 1, rows, columns], data: &data };
+        let mut results = Results::default();
+        decoder("db-text", "unclip-ratio = 1.5").decode(&[output], Size::new(160, 120), &mut results).unwrap();
+        assert_eq!((results.boxes.len(), results.attributes.len()), (2, 2), "the single cell is no line");
+        let of = |center: (f32, f32)| {
+            let found = results.attributes.iter().filter_map(|attribute| match attribute.outcome {
+                Outcome::Geometry(Geometry::RotatedRect(rect)) => Some(rect),
+                _ => None,
+            });
+            found.min_by_key(|rect| (rect.center.x - center.0).hypot(rect.center.y - center.1) as u32).unwrap()
+        };
+        let (slanted, upward) = (of((50.0, 30.0)), of((130.0, 70.0)));
+        // Sides grow by the area times 1.5, divided by the perimeter.
+        let distance = 36.0 * 8.0 * 1.5 / 88.0;
+        assert!((slanted.angle - 20.0).abs() < 3.0 && (slanted.width - 2.0 * (36.0 + 2.0 * distance)).abs() < 5.0, "{slanted:?}");
+        assert!((upward.angle - 90.0).abs() < 1.0 && upward.width > 2.0 * upward.height, "read from top to bottom: {upward:?}");
+    }
+}
