@@ -92,7 +92,7 @@ def test_the_command_lists_the_devices():
 
 
 def test_snippets_of_the_inference_request_page():
-    # source: reference 000. The snippets are unchanged, except for the definition of `compiled_model` and code for omitted parts.
+    # from OpenVINO's page "Inference Request". The snippets are unchanged, except for the definition of `compiled_model` and code for omitted parts.
     compiled_model = compile(models.region())
     infer_request = compiled_model.create_infer_request()
     infer_request1, infer_request2 = compiled_model.create_infer_request(), compiled_model.create_infer_request()
@@ -109,7 +109,7 @@ def test_snippets_of_the_inference_request_page():
 
 
 def test_snippets_of_the_advanced_inference_page():
-    # source: reference 003. The snippets are unchanged.
+    # from OpenVINO's page "Python API Advanced Inference". The snippets are unchanged.
     path = models.save(
         "two_inputs",
         [models.node("Add", "input_0 input_1", "y")],
@@ -133,7 +133,7 @@ def test_snippets_of_the_advanced_inference_page():
 
 
 def test_every_name_of_the_request_page_is_there():
-    # source: reference 002
+    # from OpenVINO's class reference of InferRequest
     names = """_is_single_input cancel get_compiled_model get_input_tensor get_output_tensor get_profiling_info get_tensor infer query_state
         reset_state set_callback set_input_tensor set_input_tensors set_output_tensor set_output_tensors set_tensor set_tensors start_async wait
         wait_for input_tensors inputs latency model_inputs model_outputs output_tensors outputs profiling_info results userdata"""

@@ -84,7 +84,7 @@ pub struct Plan {
     pub name: String,
     /// The file of the description.
     pub path: PathBuf,
-    /// A gst-launch line without parameter values.
+    /// The pipeline as a gst-launch line. Properties that depend on a parameter are missing in the line; `assignments` sets them.
     pub line: String,
     /// Parameter values to set on elements.
     pub assignments: Vec<Assignment>,

@@ -320,7 +320,7 @@ fn ends_the_process_amid_compiling() {
     let file = core.read_model(tiny("double.onnx")).unwrap();
     for _ in 0..3 {
         let (device, file, sender) = (device.clone(), file.clone(), sender.clone());
-        // Errors during the exit of the process are ignored.
+        // The threads still run when the process exits below. Their models may fail then, and such errors are ignored.
         std::thread::spawn(move || {
             while let Ok(model) = core.compile_model(&file, &device, &Config::default()) {
                 let _ran = model.infer(row([1.0; 4]));

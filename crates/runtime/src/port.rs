@@ -111,10 +111,10 @@ impl PartialShape {
     /// Creates a partial shape with these extents.
     ///
     /// # Errors
-    /// Returns `Tensor` if there are more than [`MAX_RANK`] axes, or if a range is empty.
+    /// Returns [`ErrorKind::Model`] if there are more than [`MAX_RANK`] axes, and [`ErrorKind::Tensor`] if a range is empty.
     pub fn new(dims: Vec<Dim>) -> Result<Self> {
         if dims.len() > MAX_RANK {
-            return Err(Error::new(ErrorKind::Model, format!("expected at most {MAX_RANK} axes, got {}", dims.len())));
+            return Err(Error::new(ErrorKind::Model, format!("shape of a port: expected at most {MAX_RANK} axes, got {}", dims.len())));
         }
         let shape = Self(dims);
         shape.check()?;

@@ -132,7 +132,7 @@ impl OrtRequest {
             let (element, shape) = value.element_and_shape(&model.api).map_err(&failed)?;
             let shape = shape.to_static().ok_or_else(|| failed(format!("ONNX Runtime did not report the shape of output {port}")))?;
             if element != port.element {
-                return Err(failed(format!("output {port}: expected the element type of the port, got {element}")));
+                return Err(failed(format!("output {port}: expected elements of type {}, got {element}", port.element)));
             }
             let target = io.output(output_idx, &shape)?;
             let n_bytes = target.layout().dense_bytes();
