@@ -211,7 +211,7 @@ pub enum Conflict {
 }
 
 impl Leases {
-    /// Creates the value for a block of `len` bytes, without leases.
+    /// Creates the record of leases for a block of `len` bytes. At first, it contains no lease.
     pub fn new(len: usize) -> Self {
         Self { len, state: AtomicUsize::new(0), parts: Mutex::new(Vec::new()) }
     }
