@@ -25,6 +25,7 @@
 //! | `roiflow-publish` | messages to files and standard output, through a bounded queue | GStreamer, formats |
 //! | `roiflow-onvif` | ONVIF cameras: discovery, addresses of streams | GStreamer, other crates |
 //! | `roiflow-images` | image files; drawing of results on frames | models, GStreamer |
+//! | `restart` | when a lost source is opened again | GStreamer |
 //! | `elements` | GStreamer elements: buffers to frames, results to metas | requests |
 //! | `pipeline` | pipeline descriptions and running pipelines | requests, pixels |
 //! | `cli` | the command line | pads, pixels |
@@ -39,6 +40,8 @@ pub mod cli;
 pub mod elements;
 #[cfg(feature = "gst")]
 pub mod pipeline;
+#[cfg(feature = "gst")]
+pub mod restart;
 #[cfg(feature = "gst")]
 use roiflow_devices::folders;
 #[cfg(feature = "cli")]

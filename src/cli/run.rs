@@ -39,7 +39,8 @@ pub(super) struct Args {
     /// Give each detected object a track ID
     #[arg(long, requires = "model")]
     track: bool,
-    /// A video, an image, a folder or glob of images, rtsp://..., v4l2:///dev/video0, or test:; repeat for several streams
+    /// A video, an image, a folder or glob of images, rtsp://..., v4l2:///dev/video0, test:, or - for standard input; repeat for several
+    /// streams
     #[arg(long, short, value_name = "FILE_OR_URI", required = true, value_parser = clap::builder::OsStringValueParser::new().map(input_text))]
     input: Vec<String>,
     /// File with users and passwords of inputs by host, in .netrc format; alternatives: environment variables ROIFLOW_INPUT_USER with
@@ -414,7 +415,7 @@ fn check_events(args: &Args, names: &[String], reads: &[(&str, &Path)]) -> Resul
 /// Checks that `--restart` can have an effect.
 fn check_restart<'a>(args: &Args, plans: impl Iterator<Item = &'a Plan> + Clone) -> Result<(), pipeline::Error> {
     let Some(policy) = args.restart.filter(|policy| *policy != RestartPolicy::Never).map(RestartPolicy::name) else { return Ok(()) };
-    if !plans.clone().any(|plan| matches!(plan.input, Input::Uri(_))) {
+    if !plans.clone().any(|plan| matches!(&plan.input, Input::Uri(uri) if !uri.is_descriptor())) {
         return Err(pipeline::Error::usage(format!(
             "--restart {policy}: expected an input with an address, such as rtsp://, got only files, images or test patterns; use --loop to \
              repeat a file"

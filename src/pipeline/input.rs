@@ -31,7 +31,7 @@ pub enum Input {
 const N_TEST_FRAMES: u32 = 300;
 
 impl Input {
-    /// Parses an input: a file, an image, a folder or pattern of images, a URI, `test:` or `test:FRAMES`.
+    /// Parses an input: a file, an image, a folder or pattern of images, a URI, `test:`, `test:FRAMES`, or `-` for standard input.
     ///
     /// An existing path always means that file or folder. For a single file, its content decides whether it is an image; in folders, the
     /// file extensions decide. Hidden files and subfolders are left out.
@@ -42,6 +42,9 @@ impl Input {
         let path = Path::new(text);
         if path.exists() {
             return of_path(text, path);
+        }
+        if text == "-" {
+            return Ok(Self::Uri(Uri::stdin()));
         }
         if let Some(count) = text.strip_prefix("test:") {
             let n_frames = if count.is_empty() { Ok(N_TEST_FRAMES) } else { count.parse() };

@@ -3,17 +3,16 @@
 //! A restart is a new pipeline for the same stream. The module `restart` decides whether and when the new pipeline is started. The
 //! module `carry` hands over numbers and outputs to it. A stream that waits for its source needs no thread and no pipeline.
 
-use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::carry::Carried;
 use super::handle::{Board, Event, StreamId};
-use super::restart::{Backoff, End};
 use super::session::{Finished, NewSession, Parts, Session};
 use super::supervisor::{self, Inbox, Request};
 use super::{Ending, Error, Input, Plan, Result, check};
+use crate::restart::{Backoff, End, random};
 use crate::stages::Stage;
 
 /// Maximum number of abandoned pipelines of a stream, which hang while they stop. While there are more, the stream does not start
@@ -437,21 +436,5 @@ impl Ending {
         }
         let n_skipped_images = n_skipped_images + later.n_skipped_images;
         Self { stats, interrupted: later.interrupted, forced: later.forced, warnings, n_skipped_images }
-    }
-}
-
-/// Returns a random number from 0 to 1. The delays before attempts use it, so that cameras that were lost together are not opened
-/// at the same time.
-fn random() -> f64 {
-    (RandomState::new().hash_one(Instant::now()) >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn random_numbers_differ_and_are_in_range() {
-        let numbers: Vec<f64> = (0..64).map(|_| super::random()).collect();
-        assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)), "{numbers:?}");
-        assert!(numbers.windows(2).any(|pair| pair[0] != pair[1]));
     }
 }

@@ -4,7 +4,7 @@
 //!   for all parameters. `parse` and `properties` check a line before GStreamer's parser reads it.
 //! - Building: [`build`] creates a `gst::Pipeline` from a plan. [`mod@check`] finds errors without playing it.
 //! - Running: [`handle`] adds and removes streams while other streams run. `supervisor` is the bus loop of all streams. In this loop,
-//!   `life` handles one stream, and `session` one pipeline of a stream. [`mod@restart`] decides when a lost source is opened again. `carry`
+//!   `life` handles one stream, and `session` one pipeline of a stream. [`crate::restart`] decides when a lost source is opened again. `carry`
 //!   has the state that the next pipeline takes over. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
 //!   pipelines.
 //! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames.
@@ -42,7 +42,6 @@ mod parse;
 pub mod plan;
 mod properties;
 mod reasons;
-pub mod restart;
 pub mod run;
 mod session;
 pub mod spec;
@@ -55,6 +54,7 @@ pub mod uri;
 mod watch;
 
 pub use crate::publish::{Deadline, IfExists, OutputFile};
+pub use crate::restart::{Restart, RestartPolicy};
 pub use check::check;
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
@@ -64,7 +64,6 @@ pub use input::Input;
 pub use limits::Limits;
 pub use models::{Classifier, Models};
 pub use plan::{Crops, Outputs, Plan, SpoolFolder};
-pub use restart::{Restart, RestartPolicy};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};

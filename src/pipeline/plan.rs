@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
-use super::restart::Restart;
 use super::spec::{Parameter, ParameterType};
 use super::{Error, ImageFiles, Input, Result, Spec, file_uri, images_out, outputs, properties};
 use crate::elements::publish::FrameMemory;
 use crate::publish::{IfExists, Target};
 use crate::redaction;
+use crate::restart::Restart;
 use crate::stages::{Engine, did_you_mean};
 
 /// Destinations of the results.
@@ -138,10 +138,11 @@ impl Plan {
         Self::of_description(spec, set, input, outputs, (structure, assignments)).map_err(|error| error.context(spec.title()))
     }
 
-    /// Whether another pipeline can continue the outputs. A video that is written to a pipe cannot be continued, and an application
-    /// receives the frames of one pipeline only.
+    /// Whether another pipeline can continue the stream. A video that is written to a pipe cannot be continued, an application receives the
+    /// frames of one pipeline only, and standard input cannot be opened again.
     pub fn can_restart(&self) -> bool {
-        !self.outputs.application && !self.outputs.video.as_deref().is_some_and(Outputs::is_for_all)
+        let is_descriptor = matches!(&self.input, Input::Uri(uri) if uri.is_descriptor());
+        !is_descriptor && !self.outputs.application && !self.outputs.video.as_deref().is_some_and(Outputs::is_for_all)
     }
 
     /// Returns the devices that run the models; `None` is the element's default device.

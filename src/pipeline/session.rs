@@ -15,7 +15,6 @@ use super::decoded::Decoded;
 use super::handle::{Board, Event, Phase, StreamId};
 use super::plan::{ENTRY, SOURCE};
 use super::reasons::Reason;
-use super::restart::{End, Fault};
 use super::stats::{Meter, Stats};
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
@@ -23,6 +22,7 @@ use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, disp
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};
 use crate::redaction::Secrets;
+use crate::restart::{End, Fault};
 
 /// Interval of progress reports and source checks.
 const TICK: Duration = Duration::from_millis(100);

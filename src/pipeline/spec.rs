@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::graph::STRUCTURE;
-use super::restart::{Restart, RestartPolicy};
 use super::{Error, Limits, Result};
+use crate::restart::{Restart, RestartPolicy};
 use crate::stages::{files, hint_of_unknown};
 use crate::{folders, publish};
 

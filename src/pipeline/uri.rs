@@ -13,6 +13,7 @@ use gstreamer as gst;
 use super::credentials::{Credentials, Login};
 use super::{Error, Result};
 use crate::redaction::{self, Secrets, percent_encoded};
+use crate::restart::is_live_scheme;
 
 /// Address of an input. `Debug` and `Display` output contains no credentials.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,9 +54,20 @@ impl Uri {
         Some(Self { typed: text.to_owned(), scheme, location, login, passphrase: None })
     }
 
+    /// The address of standard input, written as `-`.
+    pub fn stdin() -> Self {
+        let (typed, scheme, location) = ("-".to_owned(), "fd".to_owned(), "fd://0".to_owned());
+        Self { typed, scheme, location, login: Login::default(), passphrase: None }
+    }
+
+    /// Whether the data arrives through an open file descriptor, which cannot be opened again.
+    pub fn is_descriptor(&self) -> bool {
+        self.scheme == "fd"
+    }
+
     /// Whether the address is that of a live source. HTTP addresses do not count as live, because they may name a file.
     pub fn is_live(&self) -> bool {
-        !matches!(&*self.scheme, "http" | "https" | "file" | "ftp" | "sftp" | "smb")
+        is_live_scheme(&self.scheme)
     }
 
     /// Adds the credentials for this host. Credentials in the address take precedence.

@@ -32,6 +32,8 @@ pub(super) struct Watch {
     name: String,
     timeout: Option<Duration>,
     frame_timeout: Option<Duration>,
+    /// Whether the input is standard input: its end is regular, because the sender may be any program.
+    is_descriptor: bool,
 }
 
 struct Arrivals {
@@ -58,7 +60,8 @@ impl Watch {
     /// Starts to monitor the source of a pipeline. Call this before the pipeline starts. Returns `None` for sources that cannot be lost:
     /// files, images, and frames of the application.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
-        let Input::Uri(_) = &plan.input else { return None };
+        let Input::Uri(uri) = &plan.input else { return None };
+        let is_descriptor = uri.is_descriptor();
         let source = pipeline.by_name(SOURCE)?;
         let (arrivals, frames) = (Arc::<Arrivals>::default(), Arc::<Arrivals>::default());
         let timeout = plan.limits.source_timeout;
@@ -78,7 +81,7 @@ impl Watch {
         let seen = arrivals.clone();
         pipeline.connect_deep_element_added(move |_, bin, element| watch_element(bin, element, &seen));
         let frame_timeout = plan.limits.frame_timeout;
-        Some(Self { arrivals, frames, source, name: reasons::name(plan), timeout, frame_timeout })
+        Some(Self { arrivals, frames, source, name: reasons::name(plan), timeout, frame_timeout, is_descriptor })
     }
 
     /// Returns an error if the source has delivered nothing for too long. `n_decoded` is the current number of decoded frames.
@@ -177,6 +180,9 @@ impl Watch {
     /// `reached` is the end of the last frame. `declares_duration` is true if the container declares its duration; `decoded` checks such
     /// durations.
     pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>, declares_duration: bool) -> Option<Error> {
+        if self.is_descriptor {
+            return None;
+        }
         let duration = self.duration();
         let origin = self.source.property::<Option<gst::Element>>("source");
         let n_bytes = origin.as_ref().and_then(|origin| origin.query_duration::<gst::format::Bytes>());

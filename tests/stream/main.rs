@@ -38,6 +38,8 @@ mod flow;
 #[cfg(feature = "cli")]
 mod images;
 #[cfg(feature = "cli")]
+mod inputs;
+#[cfg(feature = "cli")]
 mod limits;
 mod link;
 mod live;

@@ -332,6 +332,45 @@ fn restart_compiles_no_model_and_continues_numbers() {
 }
 
 #[test]
+fn plan_that_is_reloaded_during_an_outage_is_used_afterwards() {
+    let Some(server) = Server::start(&[]) else { return };
+    let folder = Folder::new("restart-reload");
+    let (port, uri) = (server.port, server.uri("rtspt", "", "/live"));
+    let to_json = |name: &str| Outputs { json: Some(folder.file(name).into()), ..Outputs::default() };
+    let (handle, events) = PipelineHandle::new().unwrap();
+    let stream = handle.add(&plan(&uri, "CPU", to_json("old.jsonl"), FAST)).unwrap();
+    assert_eq!(next(&events, stream), Event::Started);
+    eventually("frames", || handle.stats(stream).unwrap().n_frames > 5);
+    drop(server);
+    assert!(matches!(next(&events, stream), Event::SourceLost { .. }));
+    // A plan that cannot run has no effect.
+    handle.reload(stream, &plan(&uri, "NULL.absent", to_json("new.jsonl"), FAST));
+    let refused = next(&events, stream);
+    assert!(matches!(&refused, Event::Reloaded(Err(error)) if error.to_string().contains("NULL.absent")), "{refused:?}");
+    handle.reload(stream, &plan(&uri, "CPU", to_json("new.jsonl"), FAST));
+    assert_eq!(next(&events, stream), Event::Reloaded(Ok(())));
+    let _server = at_port(port, &[]);
+    assert!(matches!(next(&events, stream), Event::SourceBack { .. }));
+    let n_before = handle.stats(stream).unwrap().n_frames;
+    eventually("frames", || handle.stats(stream).unwrap().n_frames > n_before + 5);
+    // A plan that is reloaded while frames arrive is used at once, and is no restart.
+    let n_restarts = handle.status(stream).unwrap().n_restarts;
+    handle.reload(stream, &plan(&uri, "CPU", to_json("new.jsonl"), FAST));
+    assert_eq!(next(&events, stream), Event::Reloaded(Ok(())));
+    let n_before = handle.stats(stream).unwrap().n_frames;
+    eventually("frames", || handle.stats(stream).unwrap().n_frames > n_before + 5);
+    assert_eq!(handle.status(stream).unwrap().n_restarts, n_restarts);
+    let ending = handle.remove(stream).unwrap();
+    assert!(ending.interrupted && !ending.forced, "{ending:?}");
+    let frames: Vec<u64> = ["old.jsonl", "new.jsonl"]
+        .iter()
+        .flat_map(|name| check_order(&folder.file(name)))
+        .map(|line| line["frame"].as_u64().unwrap())
+        .collect();
+    assert!(frames.iter().copied().eq(0..ending.stats.n_frames), "numbers go on in the next file: {frames:?}");
+}
+
+#[test]
 fn drain_while_source_is_being_lost_ends_the_stream() {
     for _ in 0..3 {
         let Some(server) = Server::start(&[]) else { return };

@@ -1,8 +1,9 @@
 //! Decides whether and when a stream is restarted. The decision depends on the policy, on the back-off between attempts, and on
 //! the time after which roiflow gives up.
 //!
-//! This module reads no clock and no random numbers: the current time and the random number are arguments.
+//! [`Restart`] and [`Backoff`] read no clock and no random numbers: the current time and the random number are arguments.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -64,7 +65,7 @@ impl Default for Restart {
 
 /// How a pipeline ended, as far as a restart is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// The source reached its regular end.
     Eos,
     /// The source failed or ended unexpectedly.
@@ -75,17 +76,17 @@ pub(super) enum End {
 
 /// A failure of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     /// The server or the system answered that it refuses: a wrong password, an unknown stream, a missing device.
-    pub(super) is_refused: bool,
+    pub(crate) is_refused: bool,
     /// The source has a known duration. After a restart, it would play from its beginning.
-    pub(super) is_recording: bool,
+    pub(crate) is_recording: bool,
 }
 
 impl Restart {
     /// Whether a stream with this end is restarted. `is_live` is true if the address is that of a camera or another live source.
     /// `has_played` is true if the source has delivered a frame before.
-    pub(super) fn follows(&self, end: End, is_live: bool, has_played: bool) -> bool {
+    pub(crate) fn follows(&self, end: End, is_live: bool, has_played: bool) -> bool {
         match (self.policy, end) {
             (Some(RestartPolicy::Never), _) | (_, End::Final) => false,
             (policy, End::Eos) => policy == Some(RestartPolicy::Always),
@@ -97,7 +98,7 @@ impl Restart {
 
 /// The delays between the attempts of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     n_failures: u32,
     /// Time of the last frame before the source was lost. If there was no frame, the start of the stream. `None` while the source
     /// delivers frames.
@@ -110,7 +111,7 @@ impl Backoff {
     ///
     /// The delay is random, between half of a bound and the bound. So cameras that failed together are not opened at the same time. The
     /// bound begins with twice the shortest delay and doubles with each failure.
-    pub(super) fn failed(
+    pub(crate) fn failed(
         &mut self,
         restart: &Restart,
         begin: Instant,
@@ -134,19 +135,31 @@ impl Backoff {
     }
 
     /// Records that the source has delivered a frame again.
-    pub(super) fn is_back(&mut self) {
+    pub(crate) fn is_back(&mut self) {
         self.lost_since = None;
     }
 
     /// Returns the time of the last frame of a lost source; `None` while the source delivers frames.
-    pub(super) fn lost_since(&self) -> Option<Instant> {
+    pub(crate) fn lost_since(&self) -> Option<Instant> {
         self.lost_since
     }
 
     /// Returns the time at which to give up; `None` while frames arrive, and without a limit.
-    pub(super) fn deadline(&self, restart: &Restart) -> Option<Instant> {
+    pub(crate) fn deadline(&self, restart: &Restart) -> Option<Instant> {
         self.lost_since?.checked_add(restart.give_up_after?)
     }
+}
+
+/// Returns a random number from 0 to 1. The delays before attempts use it, so that cameras that were lost together are not opened at the same
+/// time.
+pub(crate) fn random() -> f64 {
+    (RandomState::new().hash_one(Instant::now()) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Whether addresses with this scheme are those of live sources. HTTP addresses do not count as live, because they may name a file. `fd` is
+/// standard input, which may be a file too.
+pub(crate) fn is_live_scheme(scheme: &str) -> bool {
+    !["http", "https", "file", "fd", "ftp", "sftp", "smb"].iter().any(|of_files| scheme.eq_ignore_ascii_case(of_files))
 }
 
 #[cfg(test)]
@@ -220,5 +233,12 @@ mod tests {
         backoff.failed(&restart, after(4), Some((after(5), after(7))), after(9), 0.5);
         assert_eq!(backoff.deadline(&restart), Some(after(12)));
         assert_eq!(backoff.deadline(&Restart::default()), None);
+    }
+
+    #[test]
+    fn random_numbers_differ_and_are_in_range() {
+        let numbers: Vec<f64> = (0..64).map(|_| random()).collect();
+        assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)), "{numbers:?}");
+        assert!(numbers.windows(2).any(|pair| pair[0] != pair[1]));
     }
 }

@@ -1,0 +1,139 @@
+//! Inputs other than files and RTSP: standard input, MJPEG and HLS by HTTP, SRT, images by a pattern.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use gst::prelude::*;
+use gstreamer as gst;
+
+use crate::cli::{Folder, command, lines, roiflow};
+use crate::endings::{Running, answer, check, n_lines, read, serve};
+use crate::harness::{make_clip, pipeline, run};
+use crate::rtsp::signal;
+
+/// Starts a run that writes only JSON.
+fn start(folder: &Folder, input: &str, options: &[&str]) -> Running {
+    let (json, colors) = (folder.file("o.jsonl"), folder.file("colors.toml"));
+    let _was_there = std::fs::remove_file(&json);
+    let arguments = ["run", &colors, "--input", input, "--json", &json];
+    let child = command().args(arguments).args(options).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    Running { child, json, video: String::new(), colors }
+}
+
+#[test]
+fn standard_input_is_played_to_its_end() {
+    let folder = Folder::new("input-stdin");
+    let (clip, json) = (folder.file("clip"), folder.file("o.jsonl"));
+    for muxer in ["mpegtsmux", "matroskamux", "mp4mux faststart=true"] {
+        make_clip(&clip, 50, muxer);
+        let arguments = ["run", &folder.file("colors.toml"), "-q", "--input", "-", "--json", &json];
+        let mut child = command().args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let bytes = std::fs::read(&clip).unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let writing = std::thread::spawn(move || stdin.write_all(&bytes));
+        let (code, said) = read(&child.wait_with_output().unwrap());
+        writing.join().unwrap().unwrap();
+        assert_eq!((code, n_lines(&json), &*said), (Some(0), 50, ""), "{muxer}");
+        assert!(lines(&json).iter().all(|line| line["source"] == "-"), "{muxer}");
+    }
+    let (code, said) = read(&roiflow(&["run", &folder.file("colors.toml"), "--input", "-", "--restart", "on-error"]));
+    assert!(code == Some(2) && said.contains("expected an input with an address"), "{said}");
+}
+
+/// Returns a JPEG image.
+fn jpeg() -> Vec<u8> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    image::RgbImage::new(64, 48).write_to(&mut bytes, image::ImageFormat::Jpeg).unwrap();
+    bytes.into_inner()
+}
+
+#[test]
+fn mjpeg_by_http_comes_back() {
+    let folder = Folder::new("input-mjpeg");
+    let image = jpeg();
+    let mut body = Vec::new();
+    for _ in 0..30 {
+        body.extend_from_slice(format!("--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {}\r\n\r\n", image.len()).as_bytes());
+        body.extend_from_slice(&image);
+        body.extend_from_slice(b"\r\n");
+    }
+    let (port, _sender) = serve(answer("200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=frame", &body), false);
+    let running = start(&folder, &format!("http://127.0.0.1:{port}/video.mjpg"), &["--frames", "50"]);
+    let json = running.json.clone();
+    let (code, said, _) = running.end();
+    assert_eq!((code, n_lines(&json)), (Some(0), 50), "{said}");
+    check(&said, &["ended unexpectedly", "the source is back after"]);
+}
+
+/// Serves the files of a folder by HTTP, and returns the port.
+fn serve_files(folder: String) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut request = [0; 4096];
+            let n_bytes = client.read(&mut request).unwrap_or(0);
+            let request = String::from_utf8_lossy(&request[..n_bytes]).into_owned();
+            let name = request.split_whitespace().nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+            let kind = if name.ends_with("m3u8") { "application/vnd.apple.mpegurl" } else { "video/mp2t" };
+            let file = std::fs::read(format!("{folder}/{name}"));
+            let answer = match &file {
+                Ok(bytes) => answer(&format!("200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}", bytes.len()), bytes),
+                Err(_) => answer("404 Not Found\r\nContent-Length: 0", b""),
+            };
+            let _sent = client.write_all(&answer);
+        }
+    });
+    port
+}
+
+#[test]
+fn hls_playlist_is_played_to_its_end() {
+    let folder = Folder::new("input-hls");
+    let (segments, playlist) = (folder.file("s%05d.ts"), folder.file("list.m3u8"));
+    let made = run(&pipeline(&format!(
+        "videotestsrc num-buffers=100 ! video/x-raw,width=160,height=120,framerate=25/1 ! x264enc key-int-max=25 tune=zerolatency ! h264parse \
+         ! hlssink2 target-duration=1 playlist-length=0 max-files=0 location=\"{segments}\" playlist-location=\"{playlist}\""
+    )));
+    assert_eq!(made.error, None);
+    let port = serve_files(folder.file(""));
+    let running = start(&folder, &format!("http://127.0.0.1:{port}/list.m3u8"), &["-q"]);
+    let json = running.json.clone();
+    let (code, said, _) = running.end();
+    assert_eq!((code, n_lines(&json)), (Some(0), 100), "{said}");
+}
+
+/// Starts a sender of SRT.
+fn srt_sender(uri: &str) -> gst::Pipeline {
+    let sender = pipeline(&format!(
+        "videotestsrc is-live=true ! video/x-raw,width=160,height=120,framerate=25/1 ! x264enc key-int-max=10 tune=zerolatency ! mpegtsmux \
+         ! srtsink uri=\"{uri}\" wait-for-connection=false"
+    ));
+    sender.set_state(gst::State::Playing).unwrap();
+    sender
+}
+
+#[test]
+fn srt_source_comes_back() {
+    let folder = Folder::new("input-srt");
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // The camera listens, or roiflow does.
+    for (of_sender, of_input) in
+        [("127.0.0.1:PORT?mode=listener", "127.0.0.1:PORT"), ("127.0.0.1:PORT?mode=caller", "127.0.0.1:PORT?mode=listener")]
+    {
+        let [of_sender, of_input] = [of_sender, of_input].map(|text| format!("srt://{}", text.replace("PORT", &port.to_string())));
+        let sender = srt_sender(&of_sender);
+        let mut running = start(&folder, &of_input, &["--source-timeout", "2"]);
+        running.wait_for_lines(10);
+        sender.set_state(gst::State::Null).unwrap();
+        let mut said = running.said();
+        said.wait_for("trying again");
+        let n_before = n_lines(&running.json);
+        let sender = srt_sender(&of_sender);
+        running.wait_for_lines(n_before + 10);
+        signal(&running.child, "INT");
+        assert_eq!(running.child.wait().unwrap().code(), Some(0), "{of_input}: {}", said.rest());
+        sender.set_state(gst::State::Null).unwrap();
+    }
+}
