@@ -32,7 +32,7 @@ const ALIGNMENT_BYTES: u64 = 64 << 10;
 /// How often a waiting stream checks whether it is stopping.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Shared memory for frames, used by all streams of a process. Clones use the same memory. See the [module](self).
+/// Shared memory for frames, used by all streams of a process. Clones use the same memory.
 #[derive(Clone)]
 pub struct FrameMemory(Arc<Inner>);
 
