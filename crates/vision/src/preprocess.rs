@@ -30,9 +30,9 @@ use crate::tensor::{BytesMut, ElementType, Error, ErrorKind, Layout, Result, Ten
 /// the error is below 0.01, for values of 0 to 255.
 ///
 /// With [`Preprocess::antialias`], an input pixel is the weighted mean of the source pixels around its center, along each axis. The center
-/// is `c = (x + 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Weights are normalized to a sum of 1, without
-/// pixels beyond the edges. For upscaling this equals bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` use
-/// the same filter.
+/// is `c = (x + 0.5) * s`. Pixel `i` has the weight `max(0, 1 - |i + 0.5 - c| / max(s, 1))`. Pixels beyond
+/// the edges of the source region are left out, and the weights of the other pixels are scaled so that their sum is 1. For upscaling, this
+/// equals bilinear interpolation. Pillow's `BILINEAR` and torchvision's `antialias=True` use the same filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
     /// Colors of the input's channels. Default: [`ChannelOrder::Rgb`].
