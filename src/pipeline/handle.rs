@@ -204,6 +204,19 @@ impl PipelineHandle {
         Some(stats)
     }
 
+    /// Returns the measurements of a stream so far without single latencies, so the time that this takes does not grow with the stream.
+    /// `None` as for [`PipelineHandle::stats`].
+    pub fn counters(&self, stream: StreamId) -> Option<Stats> {
+        let (mut stats, meter) = match &self.0.board.lock().get(&stream)?.outcome {
+            Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.counters()),
+            Outcome::Pending { past, meter } => (past.counters(), meter.clone()),
+        };
+        if let Some(meter) = meter {
+            stats.continue_with(&meter.counters(false));
+        }
+        Some(stats)
+    }
+
     /// Drains a stream: it accepts no more frames, frames in flight complete, and outputs are finished. If this takes more than five
     /// seconds, the stream is stopped. Does not block.
     pub fn drain(&self, stream: StreamId) {

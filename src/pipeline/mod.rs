@@ -11,7 +11,8 @@
 //!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
 //!   loads the libraries of a decoder.
-//! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results.
+//! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results. [`tap`] shows an
+//!   application the frames of a pipeline, without delaying them.
 //!
 //! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `images` reads image files.
 //!
@@ -49,6 +50,7 @@ pub mod stats;
 pub mod stream;
 pub mod streams;
 mod supervisor;
+pub mod tap;
 mod upright;
 pub mod uri;
 mod watch;
@@ -67,4 +69,5 @@ pub use plan::{Crops, Outputs, Plan, SpoolFolder};
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};
+pub use tap::{FrameTap, Tap, TappedFrame};
 pub use uri::{Uri, file_uri};

@@ -156,6 +156,7 @@ impl Outputs {
         for (is_wanted, place, option, where_to) in [
             (!self.publish.is_empty(), "json", "--publish", "add it after the last inference element, as in `... ! {json} ! {video}`"),
             (self.crops.is_some(), "json", "--crops", "add it after the last inference element, as in `... ! {json} ! {video}`"),
+            (self.tap.is_some(), "json", "live results", "add it after the last inference element, as in `... ! {json} ! {video}`"),
             (self.json.is_some(), "json", "--json", "add it after the last inference element, as in `... ! {json} ! {video}`"),
             (self.video.is_some(), "video", "--video", "end the graph with it, as in `... ! roioverlay ! {video}`"),
             (self.show, "video", "--show", "end the graph with it, as in `... ! roioverlay ! {video}`"),

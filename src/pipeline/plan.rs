@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
-use super::{Error, ImageFiles, Input, Result, Spec, file_uri, images_out, outputs, properties};
+use super::{Error, ImageFiles, Input, Result, Spec, Tap, file_uri, images_out, outputs, properties, tap};
 use crate::elements::publish::FrameMemory;
 use crate::publish::{IfExists, Target};
 use crate::redaction;
@@ -44,6 +44,10 @@ pub struct Outputs {
     pub stream_of_servers: Option<String>,
     /// Handling of existing files.
     pub if_exists: IfExists,
+    /// What sees each frame with its results; needs `{json}` in the graph.
+    pub tap: Option<Tap>,
+    /// Whether a file or test pattern is played at its own frame rate, like a camera, instead of as fast as possible.
+    pub real_time: bool,
 }
 
 /// The folder of a spool with its limits.
@@ -131,7 +135,7 @@ impl Plan {
     pub fn resolve(spec: &Spec, set: &[(String, String)], input: Input, outputs: Outputs) -> Result<Self> {
         let mut assignments = Vec::new();
         let structure = Structure {
-            source: source(&input, &mut assignments)?,
+            source: source(&input, outputs.real_time, &mut assignments)?,
             json: json(&outputs, &input, &mut assignments)?,
             video: images_out::with_branch(video(&outputs, &input, &mut assignments)?, &outputs, &input)?,
         };
@@ -214,8 +218,8 @@ fn assign(assignments: &mut Vec<Assignment>, element: &str, property: &str, valu
 }
 
 /// Returns the elements for `{source}`. Their output is raw video in a supported format; `videoconvert` passes such frames unchanged.
-fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
-    Ok(match input {
+fn source(input: &Input, real_time: bool, assignments: &mut Vec<Assignment>) -> Result<String> {
+    let elements = match input {
         Input::File(path) => {
             assign(assignments, SOURCE, "uri", file_uri(path)?);
             decode()
@@ -227,7 +231,10 @@ fn source(input: &Input, assignments: &mut Vec<Assignment>) -> Result<String> {
             format!("videotestsrc name={SOURCE} num-buffers={n_frames} ! video/x-raw,format=NV12,width=640,height=480,framerate=30/1")
         }
         Input::Images(_) | Input::Application => format!("appsrc name={SOURCE} format=time block=true max-buffers=4 max-bytes=0"),
-    })
+    };
+    // Frames wait here and not at the sink, so that the in-flight queues stay short and latencies are those of the inference.
+    let waits = real_time && matches!(input, Input::File(_) | Input::Test(_));
+    Ok(if waits { format!("{elements} ! identity sync=true silent=true") } else { elements })
 }
 
 fn decode() -> String {
@@ -281,6 +288,9 @@ fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> 
         let stream = if target.file().is_some() { &outputs.stream } else { &outputs.stream_of_servers };
         let values: Vec<(&str, &str)> = values.iter().map(|(property, value)| (*property, &**value)).collect();
         add(&format!("{PUBLISH}-{}", idx + 1), stream, &values);
+    }
+    if outputs.tap.is_some() {
+        elements.push(format!("identity name={} silent=true", tap::NAME));
     }
     Ok(if elements.is_empty() { "identity silent=true".to_owned() } else { elements.join(" ! ") })
 }

@@ -18,7 +18,7 @@ use super::reasons::Reason;
 use super::stats::{Meter, Stats};
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
-use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, display, images, images_out, limits, outputs, reasons};
+use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, display, images, images_out, limits, outputs, reasons, tap};
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};
 use crate::redaction::Secrets;
@@ -205,6 +205,7 @@ impl NewSession {
             let meter = Arc::new(Meter::new(&pipeline, plan));
             let supervision = Supervision::new(&pipeline, plan);
             images_out::write_from(&pipeline, plan, first_frame)?;
+            tap::install(&pipeline, plan);
             let images = images::Feed::default();
             let is_stopped = Mutex::new(false);
             let mut parts = Parts { plan: plan.clone(), secrets: secrets.clone(), pipeline, meter, supervision, images, is_stopped };

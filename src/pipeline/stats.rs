@@ -44,7 +44,16 @@ pub struct Stats {
     pub n_restarts: u64,
     /// Time without a source: from the last frame before each loss to the first frame after it.
     pub time_down: Duration,
+    /// Number of all latencies, in the buckets of [`LATENCY_BOUNDS`]; the last bucket is for longer latencies.
+    pub latency_buckets: [u64; LATENCY_BOUNDS.len() + 1],
+    /// Sum of all latencies.
+    pub latency_sum: Duration,
+    /// Frames between the first and the last inference element.
+    pub n_in_flight: u64,
 }
+
+/// Upper bounds of the buckets of latencies, in seconds.
+pub const LATENCY_BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
 
 /// Number of runs and mean time per step of one inference element.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -87,6 +96,9 @@ impl Stats {
             sum.n_lines_lost += stats.n_lines_lost;
             sum.n_restarts += stats.n_restarts;
             sum.time_down += stats.time_down;
+            sum.latency_buckets.iter_mut().zip(stats.latency_buckets).for_each(|(bucket, count)| *bucket += count);
+            sum.latency_sum += stats.latency_sum;
+            sum.n_in_flight += stats.n_in_flight;
             for stage in &stats.stages {
                 match sum.stages.iter_mut().find(|known| known.name == stage.name) {
                     Some(known) => known.add(stage),
@@ -114,6 +126,26 @@ impl Stats {
         // Keep the number of stored latencies bounded, however often the stream restarts.
         while self.latencies.len() > MAX_LATENCIES {
             self.latencies = self.latencies.iter().skip(1).step_by(2).copied().collect();
+        }
+    }
+
+    /// Returns the counters without the stored latencies.
+    pub(super) fn counters(&self) -> Self {
+        Self {
+            latencies: Vec::new(),
+            stages: self.stages.clone(),
+            not_inferred: self.not_inferred.clone(),
+            n_frames: self.n_frames,
+            n_objects: self.n_objects,
+            duration: self.duration,
+            n_failed: self.n_failed,
+            n_dropped: self.n_dropped,
+            n_lines_lost: self.n_lines_lost,
+            n_restarts: self.n_restarts,
+            time_down: self.time_down,
+            latency_buckets: self.latency_buckets,
+            latency_sum: self.latency_sum,
+            n_in_flight: self.n_in_flight,
         }
     }
 
@@ -169,6 +201,8 @@ struct Seen {
     /// Timestamp and arrival time of each frame between the two probes.
     inside: VecDeque<(Option<gst::ClockTime>, Instant)>,
     latencies: Latencies,
+    latency_buckets: [u64; LATENCY_BOUNDS.len() + 1],
+    latency_sum: Duration,
     n_in: u64,
     n_out: u64,
     first: Option<Instant>,
@@ -197,15 +231,23 @@ impl Meter {
 
     /// Returns the measurements. `ended` is true if no frames are in flight any more.
     pub(super) fn stats(&self, ended: bool) -> Stats {
+        let mut stats = self.counters(ended);
+        stats.latencies = self.seen.lock().unwrap().latencies.kept.clone();
+        stats.latencies.sort();
+        stats
+    }
+
+    /// Returns the measurements without the stored latencies, whose number grows with the length of the stream.
+    pub(super) fn counters(&self, ended: bool) -> Stats {
         let mut stats = Stats::default();
         {
             let seen = self.seen.lock().unwrap();
             stats.n_frames = seen.n_out;
             stats.n_dropped = if ended { seen.n_in.saturating_sub(seen.n_out) } else { 0 };
             stats.duration = seen.first.zip(seen.last).map(|(first, last)| last - first).unwrap_or_default();
-            stats.latencies = seen.latencies.kept.clone();
+            (stats.latency_buckets, stats.latency_sum) = (seen.latency_buckets, seen.latency_sum);
+            stats.n_in_flight = if ended { 0 } else { seen.n_in.saturating_sub(seen.n_out) };
         }
-        stats.latencies.sort();
         for element in &self.inference {
             let structure: gst::Structure = element.property("stats");
             let count = |name: &str| structure.get::<u64>(name).unwrap_or(0);
@@ -272,7 +314,10 @@ impl Seen {
         // Frames keep their order between the probes. So earlier entries are frames that were dropped between the probes: discard them.
         let Some(place) = self.inside.iter().position(|(inside, _)| *inside == pts) else { return };
         let (_, arrived) = self.inside.drain(..=place).next_back().expect("the range contains at least one item");
-        self.latencies.add(now - arrived);
+        let latency = now - arrived;
+        self.latencies.add(latency);
+        self.latency_sum += latency;
+        self.latency_buckets[LATENCY_BOUNDS.partition_point(|bound| *bound < latency.as_secs_f64())] += 1;
     }
 }
 

@@ -673,7 +673,7 @@ fn no_results(size: Size) -> FrameResults {
 }
 
 /// Returns the capture time of the frame, if an RTP source reports an NTP timestamp.
-pub(in crate::elements) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
+pub(crate) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
     /// Seconds from 1900, the NTP epoch, to 1970.
     const NTP_TO_UNIX: Duration = Duration::from_secs(2_208_988_800);
     buffer.iter_meta::<gst::ReferenceTimestampMeta>().find_map(|reference| {

@@ -23,7 +23,7 @@ mod imp;
 mod route;
 
 pub use frame_memory::FrameMemory;
-pub(super) use imp::capture_time;
+pub(crate) use imp::capture_time;
 
 use gst::glib;
 use gstreamer as gst;

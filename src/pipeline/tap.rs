@@ -1,0 +1,120 @@
+//! Shows an application each frame of a pipeline with its results, without delaying the pipeline.
+//!
+//! The application is called on a streaming thread, at `{json}` in the graph. It must return quickly. Results are shared, not copied, and
+//! pixels are read only if the application asks for them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use gst::prelude::*;
+use gstreamer as gst;
+use gstreamer_video as gst_video;
+use roiflow_images::picture;
+
+use super::Plan;
+use crate::elements::publish::capture_time;
+use crate::elements::{buffer, caps, meta};
+use crate::frame::{Frame, FrameResults, Size};
+
+/// Name of the element where frames are seen.
+pub(super) const NAME: &str = "roiflow-tap";
+
+/// Sees the frames of a stream.
+pub trait FrameTap: Send + Sync + 'static {
+    /// Called on a streaming thread for each frame.
+    fn frame(&self, frame: &TappedFrame<'_>);
+}
+
+/// A shared [`FrameTap`].
+#[derive(Clone)]
+pub struct Tap(Arc<dyn FrameTap>);
+
+impl Tap {
+    /// Wraps an implementation.
+    pub fn new(tap: impl FrameTap) -> Self {
+        Self(Arc::new(tap))
+    }
+}
+
+impl PartialEq for Tap {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Tap {}
+
+impl fmt::Debug for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tap")
+    }
+}
+
+/// A frame that passes.
+pub struct TappedFrame<'a> {
+    buffer: &'a gst::Buffer,
+    caps: Option<gst::Caps>,
+    /// Results of all elements upstream.
+    pub results: Arc<FrameResults>,
+    /// Stream time in nanoseconds.
+    pub timestamp_ns: Option<u64>,
+    /// Presentation timestamp in nanoseconds.
+    pub pts_ns: Option<u64>,
+    /// Capture time, or the current time.
+    pub time: SystemTime,
+}
+
+impl TappedFrame<'_> {
+    /// Returns the pixels with the results. The pixels stay in the memory of the pipeline until the value is dropped.
+    ///
+    /// # Errors
+    /// Returns an error if the pixel format is not supported, or the memory cannot be mapped.
+    pub fn picture(&self) -> Result<Picture, String> {
+        let caps = self.caps.as_ref().ok_or("the frame has no caps")?;
+        let info = gst_video::VideoInfo::from_caps(caps).map_err(|_| format!("expected raw video, got {caps}"))?;
+        let frame = buffer::frame(self.buffer, &info).map_err(|error| error.to_string())?;
+        Ok(Picture { frame, results: self.results.clone() })
+    }
+}
+
+/// Pixels of a frame with its results.
+pub struct Picture {
+    frame: Frame,
+    results: Arc<FrameResults>,
+}
+
+impl Picture {
+    /// Encodes a JPEG of at most `max_width` pixels per row, with results drawn if `boxes`.
+    ///
+    /// # Errors
+    /// Returns an error if the frame cannot be read.
+    pub fn jpeg(&self, max_width: u32, boxes: bool) -> Result<Vec<u8>, String> {
+        picture::jpeg(&self.frame, boxes.then_some(&*self.results), max_width, picture::QUALITY)
+    }
+}
+
+/// Installs the tap of a plan.
+pub(super) fn install(pipeline: &gst::Pipeline, plan: &Plan) {
+    let Some(Tap(tap)) = plan.outputs.tap.clone() else { return };
+    let Some(pad) = pipeline.by_name(NAME).and_then(|element| element.static_pad("src")) else { return };
+    pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
+        if let Some(buffer) = info.buffer() {
+            let caps = pad.current_caps();
+            let size = caps.as_deref().and_then(caps::size_in_caps).unwrap_or(Size::new(0, 0));
+            let segment = pad.sticky_event::<gst::event::Segment>(0);
+            let stream_time = segment.and_then(|event| {
+                event.segment().downcast_ref::<gst::ClockTime>().and_then(|segment| segment.to_stream_time(buffer.pts()))
+            });
+            tap.frame(&TappedFrame {
+                buffer,
+                results: meta::read_shared(buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() }.into()),
+                caps,
+                timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
+                pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
+                time: capture_time(buffer).unwrap_or_else(SystemTime::now),
+            });
+        }
+        gst::PadProbeReturn::Ok
+    });
+}
