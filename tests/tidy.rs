@@ -13,6 +13,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("results", &[]),
     ("publish", &[]),
     ("onvif", &[]),
+    ("server", &["results"]),
     ("vision", &["tensor", "results"]),
     ("images", &["tensor", "vision"]),
     ("runtime", &["tensor"]),

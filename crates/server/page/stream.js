@@ -1,0 +1,208 @@
+// The page of one stream: live picture with boxes, charts, events, and its settings.
+
+import { h } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import htm from "htm";
+import uPlot from "uplot";
+import { send, streamPath, useEvents, usePolled } from "/page/api.js";
+import { EventTable, Parameters, filled, objectsText } from "/page/app.js";
+
+const html = htm.bind(h);
+
+const COLORS = ["#ffcc00", "#00c2ff", "#ff5d8f", "#7ddc5a", "#ff9140", "#b28dff", "#4de0c0", "#ff5050"];
+/** Points of the charts: two minutes. */
+const MAX_POINTS = 120;
+
+/** Draws the results of a frame over the picture. */
+function draw(canvas, result, layers) {
+  const box = canvas.getBoundingClientRect();
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = box.width * ratio;
+  canvas.height = box.height * ratio;
+  const context = canvas.getContext("2d");
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  if (!result) return;
+  context.lineWidth = 2 * ratio;
+  context.font = `${13 * ratio}px system-ui, sans-serif`;
+  for (const object of result.objects) {
+    const detection = object.detection;
+    const { x_min: left, y_min: top, x_max: right, y_max: bottom } = detection.bounding_box;
+    const [x, y] = [left * canvas.width, top * canvas.height];
+    const [width, height] = [(right - left) * canvas.width, (bottom - top) * canvas.height];
+    const color = COLORS[(detection.label_id ?? 0) % COLORS.length];
+    context.strokeStyle = color;
+    if (layers.boxes) context.strokeRect(x, y, width, height);
+    for (const point of (layers.boxes && detection.keypoints) || []) {
+      context.fillStyle = color;
+      context.fillRect(point.x * canvas.width - 2 * ratio, point.y * canvas.height - 2 * ratio, 4 * ratio, 4 * ratio);
+    }
+    if (layers.labels) {
+      const attributes = Object.values(object).map((value) => value?.label).filter((label) => label && label !== detection.label);
+      const number = object.id === null || object.id === undefined ? "" : ` ${object.id}`;
+      const text = [`${detection.label ?? detection.label_id}${number}`, ...attributes].join(" ");
+      const wide = context.measureText(text).width + 6 * ratio;
+      const above = Math.max(0, y - 18 * ratio);
+      context.fillStyle = color;
+      context.fillRect(x, above, wide, 18 * ratio);
+      context.fillStyle = "#000";
+      context.fillText(text, x + 3 * ratio, above + 13 * ratio);
+    }
+  }
+}
+
+function Live({ name, isRunning }) {
+  const canvas = useRef(null);
+  const newest = useRef(null);
+  const [layers, setLayers] = useState({ boxes: true, labels: true });
+  const current = useRef(layers);
+  current.current = layers;
+  const [nDropped, setDropped] = useState(0);
+  const [isHidden, setHidden] = useState(document.hidden);
+  useEvents(streamPath(name, "/results/live"), {
+    result: (result) => { newest.current = result; },
+    dropped: ({ results }) => setDropped((before) => before + results),
+  });
+  useEffect(() => {
+    let frame = null;
+    let drawn = null;
+    const step = () => {
+      const state = [newest.current, current.current, canvas.current?.clientWidth, canvas.current?.clientHeight];
+      if (canvas.current && (!drawn || state.some((value, idx) => value !== drawn[idx]))) {
+        draw(canvas.current, newest.current, current.current);
+        drawn = state;
+      }
+      frame = requestAnimationFrame(step);
+    };
+    frame = requestAnimationFrame(step);
+    const hide = () => setHidden(document.hidden);
+    document.addEventListener("visibilitychange", hide);
+    return () => {
+      cancelAnimationFrame(frame);
+      document.removeEventListener("visibilitychange", hide);
+    };
+  }, []);
+  const layer = (key, text) => html`<label class="check"><input type="checkbox" name=${key} checked=${layers[key]}
+    onChange=${(event) => setLayers({ ...layers, [key]: event.target.checked })} /><span>${text}</span></label>`;
+  return html`<div class="live">
+      ${isRunning && !isHidden && html`<img src=${streamPath(name, "/mjpeg?boxes=false&width=1280")} alt=${`Live picture of ${name}`} />`}
+      <canvas ref=${canvas} role="img" aria-label=${`Objects in ${name}`}></canvas>
+    </div>
+    <div class="row">${layer("boxes", "Boxes")}${layer("labels", "Labels")}
+      ${nDropped > 0 && html`<span class="facts">${nDropped} results left out, because this browser is too slow</span>`}</div>`;
+}
+
+/** A chart of the last two minutes. */
+function Chart({ title, series, points }) {
+  const place = useRef(null);
+  const chart = useRef(null);
+  useEffect(() => {
+    const style = getComputedStyle(document.documentElement);
+    const axis = { stroke: style.getPropertyValue("color") || "#888", grid: { stroke: "#8884" } };
+    const options = {
+      title,
+      width: place.current.clientWidth || 400,
+      height: 170,
+      axes: [axis, axis],
+      series: [{}, ...series.map((label, idx) => ({ label, stroke: COLORS[(idx + 1) % COLORS.length], width: 2 }))],
+      scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+    };
+    chart.current = new uPlot(options, [[], ...series.map(() => [])], place.current);
+    const resize = () => chart.current.setSize({ width: place.current.clientWidth || 400, height: 170 });
+    window.addEventListener("resize", resize);
+    return () => {
+      window.removeEventListener("resize", resize);
+      chart.current.destroy();
+    };
+  }, [title, series.join("\n")]);
+  useEffect(() => {
+    chart.current.setData([points.map(({ time }) => time), ...series.map((label) => points.map(({ values }) => values[label] ?? 0))]);
+  }, [points, series.join("\n")]);
+  return html`<div ref=${place}></div>`;
+}
+
+function ChangeForm({ stream, onChanged }) {
+  const [pipelines] = usePolled("/api/pipelines", 60000);
+  const [input, setInput] = useState(stream.input);
+  const [values, setValues] = useState(Object.fromEntries(Object.entries(stream.parameters ?? {}).map(([name, value]) => [name, `${value}`])));
+  const [error, setError] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    setError(null);
+    const parameters = { ...Object.fromEntries(Object.keys(stream.parameters ?? {}).map((name) => [name, null])), ...filled(values) };
+    try {
+      await send("PATCH", streamPath(stream.name), { input, parameters });
+      onChanged();
+    } catch (failure) {
+      setError(failure.message);
+    }
+  };
+  return html`<details class="card"><summary>Change</summary><form onSubmit=${submit}>
+    <label><span>Input</span><input name="input" value=${input} onInput=${(event) => setInput(event.target.value)} required spellcheck="false" /></label>
+    <${Parameters} pipeline=${pipelines?.pipelines.find(({ name }) => name === stream.pipeline)} values=${values} setValues=${setValues} />
+    <div class="row"><button class="main" type="submit">Change and restart</button></div>
+    <div class="error" role="alert">${error}</div>
+  </form></details>`;
+}
+
+export function StreamPage({ name, server }) {
+  const [stream, error, poll] = usePolled(streamPath(name), 1000);
+  const [events, , pollEvents] = usePolled(`/api/events?limit=30&stream=${encodeURIComponent(name)}`, 5000);
+  const [points, setPoints] = useState([]);
+  const [failure, setFailure] = useState(null);
+  const dialog = useRef(null);
+  useEffect(() => {
+    if (!stream) return;
+    const values = { ...stream.objects, "frames per second": stream.fps, "latency in ms": stream.latency_ms ?? 0 };
+    setPoints((before) => [...before, { time: Date.now() / 1000, values }].slice(-MAX_POINTS));
+  }, [stream]);
+  const act = (method, rest, done) => async () => {
+    setFailure(null);
+    try {
+      await send(method, streamPath(name, rest));
+      done();
+    } catch (reason) {
+      setFailure(reason.message);
+    }
+  };
+  if (error?.status === 404) return html`<h1>${name}</h1><p>There is no such stream. <a href="#/">All streams</a></p>`;
+  if (!stream) return html`<h1>${name}</h1><p>${error ? error.message : "Loading"}</p>`;
+  const labels = [...new Set(points.flatMap(({ values }) => Object.keys(values)))].filter((label) => label !== "frames per second" && label !== "latency in ms").sort();
+  const fact = (title, value) => html`<tr><th scope="row">${title}</th><td>${value}</td></tr>`;
+  const lost = (all) => (all.length ? all.map(({ element, reason, frames }) => `${frames} by ${element} (${reason})`).join(", ") : "none");
+  return html`
+    <h1>${name} <span class=${`state ${stream.state}`} role="status">${stream.state}</span></h1>
+    ${error && html`<p class="error" role="alert">${error.message}</p>`}
+    ${stream.error && html`<p class="error">${stream.error}</p>`}
+    <div class="columns">
+      <div>
+        <${Live} name=${name} isRunning=${stream.state === "running"} />
+        <div class="card" style="margin-top:1rem">
+          <${Chart} title="Objects" series=${labels.length ? labels : ["objects"]} points=${points} />
+          <${Chart} title="Speed" series=${["frames per second", "latency in ms"]} points=${points} />
+        </div>
+      </div>
+      <div style="display:grid;gap:1rem">
+        <div class="card"><table><tbody>
+          ${fact("Input", stream.input)}${fact("Pipeline", stream.pipeline)}${fact("Objects now", objectsText(stream.objects))}
+          ${fact("Frames", stream.frames)}${fact("Frames per second", stream.fps.toFixed(1))}
+          ${fact("Latency", stream.latency_ms === null ? "unknown" : `${stream.latency_ms.toFixed(1)} ms on average`)}
+          ${fact("Dropped", lost(stream.dropped))}${fact("Skipped", lost(stream.skipped))}${fact("Failed", stream.failed)}${fact("Restarts of the source", stream.restarts)}
+        </tbody></table></div>
+        ${server.role === "operator" && html`
+          <div class="row">
+            <button onClick=${act("POST", "/restart", poll)}>Restart</button>
+            <button class="danger" onClick=${() => dialog.current.showModal()}>Remove</button>
+          </div>
+          <div class="error" role="alert">${failure}</div>
+          <dialog ref=${dialog} aria-label="Remove the stream">
+            <p>Remove the stream ${name}? Its settings are deleted.</p>
+            <form method="dialog" class="row">
+              <button class="danger" id="remove" onClick=${act("DELETE", "", () => { location.hash = "#/"; })}>Remove</button>
+              <button>Keep</button>
+            </form>
+          </dialog>
+          <${ChangeForm} stream=${stream} onChanged=${() => { poll(); pollEvents(); }} />`}
+        <div class="card"><h2>Events</h2><${EventTable} events=${[...(events?.events ?? [])].reverse()} /></div>
+      </div>
+    </div>`;
+}

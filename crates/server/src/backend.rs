@@ -1,0 +1,104 @@
+//! What a program implements that runs the streams of the server.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::feed::Feed;
+use crate::stream::{Counters, State};
+
+/// Runs streams.
+pub trait Backend: Send + Sync + 'static {
+    /// The pipelines that streams may use.
+    fn pipelines(&self) -> Vec<Pipeline>;
+
+    /// Checks whether a stream can start, without starting it.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the description of the stream.
+    fn check(&self, start: &Start) -> Result<(), Failure>;
+
+    /// Starts a stream, and returns without waiting for its first frame. Results go to `feed`.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the description of the stream, or why it cannot start.
+    fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure>;
+}
+
+/// A stream that was started.
+pub trait Running: Send + Sync {
+    /// What the stream is doing.
+    fn status(&self) -> Status;
+
+    /// Completes the frames in flight, stops the stream within seconds, and returns its counters.
+    fn stop(&self) -> Counters;
+}
+
+/// State and counters of a stream that was started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// What the stream is doing.
+    pub state: State,
+    /// Why it failed or waits for its source, without credentials.
+    pub error: Option<String>,
+    /// Its counters since the start.
+    pub counters: Counters,
+}
+
+/// A stream whose description the policy has resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Start {
+    /// Name of the stream.
+    pub name: String,
+    /// Name of the pipeline.
+    pub pipeline: String,
+    /// File of the pipeline; `None` if it is part of the program.
+    pub path: Option<PathBuf>,
+    /// Address, file or `test:`, with credentials.
+    pub input: String,
+    /// Values of parameters; paths are absolute.
+    pub parameters: Vec<(String, String)>,
+    /// Whether a file starts again at its end.
+    pub repeat: bool,
+    /// Servers that also get each line of results.
+    pub publish: Vec<String>,
+}
+
+/// A pipeline that streams may use.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Pipeline {
+    /// Name of the pipeline.
+    pub name: String,
+    /// What it does, in one line.
+    pub description: String,
+    /// Its parameters.
+    pub parameters: Vec<Parameter>,
+    /// File of the pipeline; `None` if it is part of the program.
+    #[serde(skip)]
+    pub path: Option<PathBuf>,
+}
+
+/// A parameter of a pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Parameter {
+    /// Name of the parameter.
+    pub name: String,
+    /// Type of its value: `path`, `string`, `integer`, `number` or `boolean`.
+    pub r#type: String,
+    /// What it is for.
+    pub help: String,
+    /// Whether a stream must give a value.
+    pub required: bool,
+    /// Default value as text.
+    pub default: Option<String>,
+}
+
+/// Why a stream did not start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// Whether the description of the stream is wrong, so that another attempt would not help.
+    pub is_usage: bool,
+    /// The reason, for people.
+    pub message: String,
+}

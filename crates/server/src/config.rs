@@ -1,0 +1,102 @@
+//! The file `server.toml`, and the defaults of what it leaves out.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// Settings of the server.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Config {
+    /// Address on which the server accepts connections.
+    pub listen: SocketAddr,
+    /// Folder of the store and of the tokens; `None`: chosen by the command.
+    pub state: Option<PathBuf>,
+    /// Folder with further pipeline descriptions.
+    pub pipelines: Option<PathBuf>,
+    /// Names of the pipelines that clients may use; `None`: all.
+    pub allow_pipelines: Option<Vec<String>>,
+    /// Folder with the models that clients may name.
+    pub models: Option<PathBuf>,
+    /// Folder with the video files that clients may name.
+    pub media: Option<PathBuf>,
+    /// Schemes of addresses that clients may use as inputs.
+    pub schemes: Vec<String>,
+    /// Host names under which browsers reach the server, in addition to IP addresses and `localhost`.
+    pub hosts: Vec<String>,
+    /// Limits against overload.
+    pub limits: Limits,
+}
+
+/// Limits against overload.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Limits {
+    /// Maximum number of streams.
+    pub streams: usize,
+    /// Maximum number of connections; further ones wait.
+    pub connections: usize,
+    /// Maximum number of clients that receive results or pictures live.
+    pub subscribers: usize,
+    /// Maximum size of the body of a request.
+    pub body_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let schemes = ["rtsp", "rtsps", "rtspt", "http", "https", "rtmp", "srt", "udp", "rtp", "v4l2"];
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            state: None,
+            pipelines: None,
+            allow_pipelines: None,
+            models: None,
+            media: None,
+            schemes: schemes.map(str::to_owned).to_vec(),
+            hosts: Vec::new(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { streams: 64, connections: 512, subscribers: 256, body_bytes: 64 << 10 }
+    }
+}
+
+impl Config {
+    /// Reads a file. Relative paths in it are relative to its folder.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the file, with its path.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read the settings `{shown}`: {error}"))?;
+        let mut config: Self = toml::from_str(&text).map_err(|error| format!("the settings `{shown}` are wrong: {error}"))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for path in [&mut config.state, &mut config.pipelines, &mut config.models, &mut config.media].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_defaults_and_relative_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.toml");
+        std::fs::write(&path, "listen = \"0.0.0.0:80\"\nmodels = \"m\"\n[limits]\nstreams = 3\n").unwrap();
+        let config = Config::read(&path).unwrap();
+        assert_eq!((config.models.as_deref(), config.limits.streams), (Some(&*folder.path().join("m")), 3));
+        assert_eq!(config.limits.connections, Limits::default().connections);
+        std::fs::write(&path, "listn = \"0.0.0.0:80\"\n").unwrap();
+        let error = Config::read(&path).unwrap_err();
+        assert!(error.contains("server.toml") && error.contains("unknown field `listn`"), "{error}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Roles and logins, and protection against other web pages in the user's browser.
+//!
+//! Without tokens the server listens on loopback only, and every local client is an operator. A web page of another site could still make
+//! the user's browser send requests to it. So requests must name this server in `Host` (a name of another site that resolves to 127.0.0.1
+//! does not), and requests of web pages must come from this server's own page.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::{Access, App};
+use crate::error::{Error, Result};
+use crate::token::Role;
+
+/// Name of the cookie with the token of a browser.
+pub(super) const COOKIE: &str = "roiflow_token";
+
+/// Checks a request before its handler runs.
+pub(super) async fn check(State((app, access)): State<(App, Access)>, request: Request, next: Next) -> Response {
+    match allows(&app, access, request.method(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+fn allows(app: &App, access: Access, method: &Method, headers: &HeaderMap) -> Result<()> {
+    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let host = text(header::HOST).unwrap_or_default();
+    if !is_own_host(host, &app.registry.policy().config().hosts) {
+        let shown: String = host.chars().take(100).collect();
+        let advice = "Add the name to the setting `hosts` of the server";
+        return Err(Error::value("unknown_host", "Host", "an IP address or localhost", format!("`{shown}`"), advice).with_status(421));
+    }
+    let is_own_origin = |origin: &str| origin.split_once("://").is_some_and(|(_, own)| own == host);
+    let is_other_site = headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site" || site == "same-site");
+    let is_navigation = method == Method::GET && headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate");
+    if text(header::ORIGIN).is_some_and(|origin| !is_own_origin(origin)) || is_other_site && !is_navigation {
+        return Err(Error::new(403, "other_site", "the request comes from a web page of another site, and was refused"));
+    }
+    let Access::Role(needed) = access else { return Ok(()) };
+    let Some(role) = role(app, headers) else {
+        let advice = "Add the header `Authorization: Bearer TOKEN`, or log in on the page";
+        return Err(Error::value("unauthorized", "token", "a token of this server", "none that is valid", advice).with_status(401));
+    };
+    if role < needed {
+        let advice = format!("Use a token with the role {}", needed.name());
+        return Err(Error::value("forbidden", "role", needed.name(), role.name(), advice).with_status(403));
+    }
+    Ok(())
+}
+
+/// Returns the role of a request; `None` without a valid token.
+pub(super) fn role(app: &App, headers: &HeaderMap) -> Option<Role> {
+    if app.tokens.is_empty() {
+        return Some(Role::Operator);
+    }
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let cookies = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let of_cookies =
+        cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
+    // A request with both uses the header.
+    match bearer {
+        Some(token) => app.tokens.role(token.trim()),
+        None => of_cookies.filter_map(|token| app.tokens.role(token)).max(),
+    }
+}
+
+/// Whether `Host` names this server: an IP address, localhost, or a name of the settings.
+fn is_own_host(host: &str, names: &[String]) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.chars().all(|c| c.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let is_address = name.parse::<std::net::Ipv4Addr>().is_ok()
+        || name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok());
+    is_address || name.eq_ignore_ascii_case("localhost") || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_addresses_or_known_names() {
+        let names = ["cam.example".to_owned()];
+        for host in ["127.0.0.1", "127.0.0.1:8080", "localhost:80", "LOCALHOST", "[::1]:8080", "[::1]", "10.1.2.3:1", "cam.example:443"] {
+            assert!(is_own_host(host, &names), "{host}");
+        }
+        for host in
+            ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "::1", "[::1", "[x]", "a:b"]
+        {
+            assert!(!is_own_host(host, &names), "{host}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The table of all routes. The router and the OpenAPI document are made from it, so the document cannot miss a route.
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, delete, get, patch, post};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use super::{Access, App, api, guard, live};
+use crate::error::Error;
+use crate::page;
+use crate::stream::{Change, StreamSpec, StreamView};
+use crate::token::Role;
+
+/// Returns the schema of a type.
+pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// What an answer contains.
+#[derive(Clone, Copy)]
+pub(super) enum Answer {
+    Json(u16, SchemaOf),
+    /// Another content type.
+    Other(&'static str),
+    Nothing,
+}
+
+/// A route.
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    pub(super) access: Access,
+    pub(super) summary: &'static str,
+    /// Options behind `?`, with explanations.
+    pub(super) options: &'static [(&'static str, &'static str)],
+    pub(super) body: Option<SchemaOf>,
+    pub(super) answer: Answer,
+    handler: MethodRouter<App>,
+}
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+fn json<T: JsonSchema>() -> Answer {
+    Answer::Json(200, schema::<T>)
+}
+
+const VIEWER: Access = Access::Role(Role::Viewer);
+const OPERATOR: Access = Access::Role(Role::Operator);
+const PUBLIC: Access = Access::Public;
+const SSE: Answer = Answer::Other("text/event-stream");
+const PICTURE_OPTIONS: &[(&str, &str)] = &[("width", "Maximum width in pixels [960]"), ("boxes", "Whether results are drawn [true]")];
+const MJPEG_OPTIONS: &[(&str, &str)] = &[PICTURE_OPTIONS[0], PICTURE_OPTIONS[1], ("fps", "Maximum frames per second [10]")];
+
+/// Returns all routes.
+pub(super) fn routes() -> Vec<Route> {
+    let route =
+        |method, path, access, summary, answer, handler| Route { method, path, access, summary, options: &[], body: None, answer, handler };
+    let stream = json::<StreamView>;
+    vec![
+        route("get", "/api/streams", VIEWER, "Lists the streams with their states.", json::<api::StreamList>(), get(api::streams)),
+        Route {
+            body: Some(schema::<StreamSpec>),
+            ..route(
+                "post",
+                "/api/streams",
+                OPERATOR,
+                "Adds a stream and starts it.",
+                Answer::Json(201, schema::<StreamView>),
+                post(api::add),
+            )
+        },
+        route("get", "/api/streams/{name}", VIEWER, "Returns a stream with its state.", stream(), get(api::stream)),
+        Route {
+            body: Some(schema::<Change>),
+            ..route("patch", "/api/streams/{name}", OPERATOR, "Changes a stream, which is restarted.", stream(), patch(api::change))
+        },
+        route("delete", "/api/streams/{name}", OPERATOR, "Removes a stream and returns its last state.", stream(), delete(api::remove)),
+        route("post", "/api/streams/{name}/restart", OPERATOR, "Restarts a stream.", stream(), post(api::restart)),
+        Route {
+            options: &[("limit", "Maximum number of results, 1 to 100 [10]")],
+            ..route(
+                "get",
+                "/api/streams/{name}/results",
+                VIEWER,
+                "Returns the newest results of a stream.",
+                json::<api::ResultList>(),
+                get(api::results),
+            )
+        },
+        route(
+            "get",
+            "/api/streams/{name}/results/live",
+            VIEWER,
+            "Sends the results of a stream as server-sent events.",
+            SSE,
+            get(live::results_of_stream),
+        ),
+        route(
+            "get",
+            "/api/streams/{name}/results/ws",
+            VIEWER,
+            "Sends the results of a stream to a WebSocket.",
+            Answer::Nothing,
+            get(live::socket_of_stream),
+        ),
+        Route {
+            options: PICTURE_OPTIONS,
+            ..route(
+                "get",
+                "/api/streams/{name}/picture",
+                VIEWER,
+                "Returns the next frame of a stream as JPEG.",
+                Answer::Other("image/jpeg"),
+                get(live::picture),
+            )
+        },
+        Route {
+            options: MJPEG_OPTIONS,
+            ..route(
+                "get",
+                "/api/streams/{name}/mjpeg",
+                VIEWER,
+                "Sends the frames of a stream as MJPEG.",
+                Answer::Other("multipart/x-mixed-replace"),
+                get(live::mjpeg),
+            )
+        },
+        route(
+            "get",
+            "/api/results/live",
+            VIEWER,
+            "Sends the results of all streams as server-sent events.",
+            SSE,
+            get(live::results_of_all),
+        ),
+        route(
+            "get",
+            "/api/results/ws",
+            VIEWER,
+            "Sends the results of all streams to a WebSocket.",
+            Answer::Nothing,
+            get(live::socket_of_all),
+        ),
+        Route {
+            options: &[("limit", "Maximum number of events, 1 to 500 [100]"), ("stream", "Name of a stream [all]")],
+            ..route("get", "/api/events", VIEWER, "Lists the newest events.", json::<api::EventList>(), get(api::events))
+        },
+        route("get", "/api/events/live", VIEWER, "Sends events as they occur.", SSE, get(live::events)),
+        route(
+            "get",
+            "/api/pipelines",
+            VIEWER,
+            "Lists the pipelines that streams may use.",
+            json::<api::PipelineList>(),
+            get(api::pipelines),
+        ),
+        route(
+            "get",
+            "/api/server",
+            PUBLIC,
+            "Returns version and limits, and what this client may do.",
+            json::<api::ServerView>(),
+            get(api::server),
+        ),
+        Route {
+            body: Some(schema::<api::Login>),
+            ..route(
+                "post",
+                "/api/login",
+                PUBLIC,
+                "Stores a token in a cookie of the browser.",
+                Answer::Other("application/json"),
+                post(api::login),
+            )
+        },
+        route("post", "/api/logout", PUBLIC, "Removes that cookie.", Answer::Nothing, post(api::logout)),
+        route("get", "/api/openapi.json", PUBLIC, "Returns this description.", Answer::Other("application/json"), get(api::openapi)),
+        route("get", "/metrics", VIEWER, "Returns the metrics for Prometheus.", Answer::Other("text/plain"), get(api::metrics)),
+        route("get", "/healthz", PUBLIC, "Answers while the process runs.", Answer::Other("text/plain"), get(api::healthy)),
+        route(
+            "get",
+            "/readyz",
+            PUBLIC,
+            "Answers 200 when the stored streams were started, 503 before and at the end.",
+            Answer::Other("text/plain"),
+            get(api::ready),
+        ),
+    ]
+}
+
+/// Returns the router.
+pub(super) fn router(app: &App) -> Router {
+    let mut router = Router::new();
+    for route in routes() {
+        let guarded = route.handler.route_layer(middleware::from_fn_with_state((app.clone(), route.access), guard::check));
+        router = router.route(route.path, guarded);
+    }
+    for path in ["/", "/{*file}"] {
+        let guarded = get(page::file).route_layer(middleware::from_fn_with_state((app.clone(), PUBLIC), guard::check));
+        router = router.route(path, guarded);
+    }
+    router
+        .method_not_allowed_fallback(|| async {
+            let advice = "`GET /api/openapi.json` lists the routes and their methods";
+            Error::value("method", "method", "one that this address supports", "another one", advice).with_status(405)
+        })
+        .layer(DefaultBodyLimit::max(app.registry.policy().config().limits.body_bytes))
+        .layer(middleware::from_fn_with_state(app.clone(), finish))
+        .with_state(app.clone())
+}
+
+/// Counts requests, and adds the headers that protect browsers.
+async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await.into_response();
+    app.requests.count(response.status().as_u16());
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CONTENT_SECURITY_POLICY, page::CONTENT_SECURITY_POLICY),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

@@ -1,0 +1,33 @@
+//! The server of `roiflow serve`: adds, changes and removes streams over HTTP while others run, and shows their results.
+//!
+//! This crate knows HTTP, the store, security, metrics and the page. It does not know GStreamer: a [`Backend`] runs the streams.
+//!
+//! - [`stream`]: what a stream is for clients. [`backend`]: what the program that runs streams implements.
+//! - [`registry`]: the streams of the server; it starts them again after failures. [`store`]: keeps them over restarts.
+//! - [`feed`]: results and pictures from a running stream to any number of clients. [`events`]: the list of events.
+//! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
+//! - [`http`]: the server itself, with [`metrics`] and [`page`].
+
+#![deny(unsafe_code)]
+
+pub mod backend;
+pub mod config;
+pub mod error;
+pub mod events;
+pub mod feed;
+pub mod http;
+pub mod metrics;
+pub mod page;
+pub mod policy;
+pub mod registry;
+pub mod store;
+pub mod stream;
+pub mod token;
+
+pub use backend::{Backend, Failure, Running, Start};
+pub use config::Config;
+pub use error::Error;
+pub use feed::{Feed, FrameResult, Pixels};
+pub use http::Server;
+
+pub use registry::Registry;

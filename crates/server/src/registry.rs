@@ -1,0 +1,628 @@
+//! The streams of the server: in the store, in the backend, and between the two.
+//!
+//! Each stream has a lock of its own for starting and stopping, which may take seconds; no other stream waits for it. A stream that fails
+//! is started again, with delays that double up to a minute.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::backend::{Backend, Failure, Pipeline, Running, Start};
+use crate::error::{Error, Result};
+use crate::events::{EventKind, Events};
+use crate::feed::{Feed, Hub};
+use crate::policy::{self, Policy};
+use crate::store::Store;
+use crate::stream::{Change, Counters, State, StreamSpec, StreamView};
+
+/// Interval of checks for failed streams.
+const TICK: Duration = Duration::from_millis(200);
+/// Longest delay before a failed stream is started again.
+const MAX_DELAY: Duration = Duration::from_secs(60);
+/// A stream that has run for this long starts again without a delay after its next failure.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Registry(Arc<Inner>);
+
+struct Inner {
+    backend: Box<dyn Backend>,
+    policy: Policy,
+    store: Store,
+    hub: Arc<Hub>,
+    events: Events,
+    streams: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// Whether the streams of the store have been started.
+    is_ready: AtomicBool,
+    /// Whether the server is ending.
+    is_ending: Mutex<bool>,
+    ending: Condvar,
+}
+
+struct Entry {
+    feed: Feed,
+    /// Held while the stream is started or stopped.
+    work: Mutex<()>,
+    slot: Mutex<Slot>,
+}
+
+struct Slot {
+    spec: StreamSpec,
+    running: Option<Arc<dyn Running>>,
+    /// State while no stream runs.
+    state: State,
+    error: Option<String>,
+    /// Counters of earlier runs.
+    past: Counters,
+    n_failures: u32,
+    started: Instant,
+    retry_at: Option<Instant>,
+}
+
+impl Registry {
+    /// Creates a registry with the streams of the store, which are started by [`Registry::start_stored`].
+    ///
+    /// # Errors
+    /// Returns an error if the store cannot be read.
+    pub fn new(backend: Box<dyn Backend>, policy: Policy, store: Store) -> Result<Self, String> {
+        let (specs, damaged) = store.all()?;
+        damaged.iter().for_each(|reason| tracing::warn!("an entry of the store is skipped: {reason}"));
+        let (hub, events) = (Arc::new(Hub::default()), Events::default());
+        let streams = specs.into_iter().map(|spec| (spec.name.clone(), Arc::new(Entry::new(spec, &hub, &events)))).collect();
+        Ok(Self(Arc::new(Inner {
+            backend,
+            policy,
+            store,
+            hub,
+            events,
+            streams: Mutex::new(streams),
+            is_ready: AtomicBool::new(false),
+            is_ending: Mutex::new(false),
+            ending: Condvar::new(),
+        })))
+    }
+
+    /// Starts the streams of the store, and a thread that starts failed streams again.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot be started.
+    pub fn start_stored(&self) -> std::io::Result<()> {
+        let registry = self.clone();
+        std::thread::Builder::new().name("roiflow-streams".to_owned()).spawn(move || {
+            for entry in registry.entries() {
+                let _working = lock(&entry.work);
+                // A client may have changed the stream meanwhile.
+                if lock(&entry.slot).running.is_none() && !registry.is_ending() {
+                    registry.start(&entry);
+                }
+            }
+            registry.0.is_ready.store(true, Ordering::Release);
+            registry.watch();
+        })?;
+        Ok(())
+    }
+
+    /// Whether each stream of the store was started once.
+    pub fn is_ready(&self) -> bool {
+        self.0.is_ready.load(Ordering::Acquire)
+    }
+
+    /// The pipelines that clients may use.
+    pub fn pipelines(&self) -> Vec<Pipeline> {
+        let pipelines = self.0.backend.pipelines();
+        pipelines.into_iter().filter(|pipeline| self.0.policy.allows_pipeline(&pipeline.name)).collect()
+    }
+
+    /// The events of all streams.
+    pub fn events(&self) -> &Events {
+        &self.0.events
+    }
+
+    /// The results of all streams.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.0.hub
+    }
+
+    /// The rules.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    /// Adds a stream, starts it, and stores it.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the stream; then it is not added.
+    pub fn add(&self, spec: StreamSpec) -> Result<StreamView> {
+        let start = self.resolve(&spec)?;
+        let max_streams = self.0.policy.config().limits.streams;
+        let entry = Arc::new(Entry::new(spec.clone(), &self.0.hub, &self.0.events));
+        let _working = lock(&entry.work);
+        {
+            let mut streams = lock(&self.0.streams);
+            if streams.contains_key(&spec.name) {
+                let message =
+                    format!("stream `{}`: expected a new name, got one that exists. Change or remove that stream first", spec.name);
+                return Err(Error::new(409, "stream_exists", message));
+            }
+            if streams.len() >= max_streams {
+                let message = format!(
+                    "expected at most {max_streams} streams, got one more. Remove a stream, or raise `limits.streams` of the server"
+                );
+                return Err(Error::new(409, "too_many_streams", message));
+            }
+            streams.insert(spec.name.clone(), entry.clone());
+        }
+        let added = self.try_start(&entry, &start).and_then(|()| self.0.store.put(&spec).map_err(Error::internal));
+        if let Err(error) = added {
+            self.stop(&entry);
+            lock(&self.0.streams).remove(&spec.name);
+            return Err(error);
+        }
+        self.0.events.add(&spec.name, EventKind::Added, format!("pipeline {}", spec.pipeline));
+        Ok(entry.view())
+    }
+
+    /// Changes a stream, which is restarted if the change has an effect.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the change; then the stream runs on as it is.
+    pub fn change(&self, name: &str, change: Change) -> Result<StreamView> {
+        let entry = self.entry(name)?;
+        let _working = lock(&entry.work);
+        self.check_present(name, &entry)?;
+        let before = lock(&entry.slot).spec.clone();
+        let after = policy::with_credentials(before.changed(change), &before);
+        if after == before {
+            return Ok(entry.view());
+        }
+        let start = self.resolve(&after)?;
+        self.0.backend.check(&start).map_err(|failure| refused(&failure, &after))?;
+        self.0.store.put(&after).map_err(Error::internal)?;
+        self.stop(&entry);
+        entry.feed.set_source(&policy::shown(&after).input);
+        lock(&entry.slot).spec = after;
+        self.0.events.add(name, EventKind::Changed, "");
+        self.start(&entry);
+        Ok(entry.view())
+    }
+
+    /// Restarts a stream.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such stream.
+    pub fn restart(&self, name: &str) -> Result<StreamView> {
+        let entry = self.entry(name)?;
+        let _working = lock(&entry.work);
+        self.check_present(name, &entry)?;
+        self.stop(&entry);
+        self.start(&entry);
+        Ok(entry.view())
+    }
+
+    /// Removes a stream after its frames in flight have completed.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such stream, or the store cannot be written.
+    pub fn remove(&self, name: &str) -> Result<StreamView> {
+        let entry = self.entry(name)?;
+        let _working = lock(&entry.work);
+        self.check_present(name, &entry)?;
+        // First, so that a server that is killed now does not bring the stream back.
+        self.0.store.remove(name).map_err(Error::internal)?;
+        self.stop(&entry);
+        lock(&self.0.streams).remove(name);
+        self.0.events.add(name, EventKind::Removed, "");
+        Ok(entry.view())
+    }
+
+    /// A stream with its state.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such stream.
+    pub fn view(&self, name: &str) -> Result<StreamView> {
+        self.entry(name).map(|entry| entry.view())
+    }
+
+    /// All streams with their states, sorted by name.
+    pub fn views(&self) -> Vec<StreamView> {
+        self.entries().iter().map(|entry| entry.view()).collect()
+    }
+
+    /// Results of a stream.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such stream.
+    pub fn feed(&self, name: &str) -> Result<Feed> {
+        self.entry(name).map(|entry| entry.feed.clone())
+    }
+
+    /// Name, state, counters and feed of each stream.
+    pub fn counters(&self) -> Vec<(String, State, Counters, Feed)> {
+        let of = |entry: &Arc<Entry>| {
+            let (state, _, counters) = entry.status();
+            (lock(&entry.slot).spec.name.clone(), state, counters, entry.feed.clone())
+        };
+        self.entries().iter().map(of).collect()
+    }
+
+    /// Stops all streams, at most until `deadline`. No stream is started afterwards. Returns whether all have stopped.
+    pub fn end(&self, deadline: Instant) -> bool {
+        *lock(&self.0.is_ending) = true;
+        self.0.ending.notify_all();
+        let (done, n_done) = std::sync::mpsc::channel();
+        let entries = self.entries();
+        for entry in &entries {
+            let (registry, of_thread, done) = (self.clone(), entry.clone(), done.clone());
+            let stop = move || {
+                let _working = lock(&of_thread.work);
+                registry.stop(&of_thread);
+                let _waiting = done.send(());
+            };
+            if let Err(error) = std::thread::Builder::new().name("roiflow-stop".to_owned()).spawn(stop) {
+                tracing::warn!("cannot start a thread that stops a stream: {error}");
+            }
+        }
+        drop(done);
+        entries.iter().all(|_| n_done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok())
+    }
+
+    fn is_ending(&self) -> bool {
+        *lock(&self.0.is_ending)
+    }
+
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        lock(&self.0.streams).values().cloned().collect()
+    }
+
+    fn entry(&self, name: &str) -> Result<Arc<Entry>> {
+        let streams = lock(&self.0.streams);
+        if let Some(entry) = streams.get(name) {
+            return Ok(entry.clone());
+        }
+        let names: Vec<&str> = streams.keys().map(String::as_str).collect();
+        let advice = match policy::nearest(name, &names) {
+            Some(near) => format!("Did you mean `{near}`?"),
+            None => "`GET /api/streams` lists the streams".to_owned(),
+        };
+        let shown: String = name.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
+        Err(Error::value("unknown_stream", "stream", "the name of a stream", format!("`{shown}`"), advice).with_status(404))
+    }
+
+    /// Checks that a stream was not removed while this call waited for it.
+    fn check_present(&self, name: &str, entry: &Arc<Entry>) -> Result<()> {
+        let is_present = lock(&self.0.streams).get(name).is_some_and(|present| Arc::ptr_eq(present, entry));
+        if is_present {
+            Ok(())
+        } else {
+            self.entry(name).and_then(|_| Err(Error::new(409, "stream_changed", "the stream was replaced meanwhile. Try again")))
+        }
+    }
+
+    fn resolve(&self, spec: &StreamSpec) -> Result<Start> {
+        if self.is_ending() {
+            return Err(Error::new(503, "ending", "the server is ending and starts no streams"));
+        }
+        self.0.policy.resolve(spec, &self.0.backend.pipelines())
+    }
+
+    /// Starts a stream. A failure is recorded for a later attempt. The caller holds the lock of the stream.
+    fn start(&self, entry: &Arc<Entry>) {
+        let spec = lock(&entry.slot).spec.clone();
+        let started = self.resolve(&spec).and_then(|start| self.try_start(entry, &start));
+        if let Err(error) = started {
+            entry.fail(policy::secrets(&spec).scrub(&error.message).into_owned());
+        }
+    }
+
+    fn try_start(&self, entry: &Arc<Entry>, start: &Start) -> Result<()> {
+        {
+            let mut slot = lock(&entry.slot);
+            (slot.state, slot.error, slot.retry_at, slot.started) = (State::Starting, None, None, Instant::now());
+        }
+        let spec = lock(&entry.slot).spec.clone();
+        let running = self.0.backend.start(start, entry.feed.clone()).map_err(|failure| refused(&failure, &spec))?;
+        lock(&entry.slot).running = Some(running.into());
+        Ok(())
+    }
+
+    /// Stops a stream. The caller holds the lock of the stream.
+    fn stop(&self, entry: &Entry) {
+        let running = lock(&entry.slot).running.clone();
+        lock(&entry.slot).state = State::Stopping;
+        if let Some(running) = running {
+            let counters = running.stop();
+            let mut slot = lock(&entry.slot);
+            slot.past.add(&counters);
+            slot.running = None;
+        }
+        let mut slot = lock(&entry.slot);
+        (slot.state, slot.retry_at, slot.n_failures) = (State::Ended, None, 0);
+    }
+
+    /// Starts failed streams again until the server ends.
+    fn watch(&self) {
+        loop {
+            let is_ending = lock(&self.0.is_ending);
+            let (is_ending, _) = self.0.ending.wait_timeout(is_ending, TICK).unwrap_or_else(PoisonError::into_inner);
+            if *is_ending {
+                return;
+            }
+            drop(is_ending);
+            for entry in self.entries() {
+                // A stream that is being started or stopped is checked the next time.
+                let Ok(_working) = entry.work.try_lock() else { continue };
+                self.check(&entry);
+            }
+        }
+    }
+
+    fn check(&self, entry: &Arc<Entry>) {
+        let running = lock(&entry.slot).running.clone();
+        if let Some(running) = running {
+            let status = running.status();
+            match status.state {
+                State::Failed => {
+                    let counters = running.stop();
+                    let mut slot = lock(&entry.slot);
+                    slot.past.add(&counters);
+                    slot.running = None;
+                    if slot.started.elapsed() >= HEALTHY_AFTER {
+                        slot.n_failures = 0;
+                    }
+                    let secrets = policy::secrets(&slot.spec);
+                    drop(slot);
+                    let error = status.error.unwrap_or_else(|| "the stream failed without a reason".to_owned());
+                    entry.fail(secrets.scrub(&error).into_owned());
+                }
+                State::Ended => {
+                    let counters = running.stop();
+                    let mut slot = lock(&entry.slot);
+                    slot.past.add(&counters);
+                    (slot.running, slot.state) = (None, State::Ended);
+                }
+                State::Starting | State::Running | State::Reconnecting | State::Stopping => {}
+            }
+        }
+        let is_due = lock(&entry.slot).retry_at.is_some_and(|at| at <= Instant::now());
+        if is_due {
+            self.start(entry);
+        }
+    }
+}
+
+impl Entry {
+    fn new(spec: StreamSpec, hub: &Arc<Hub>, events: &Events) -> Self {
+        let feed = Feed::new(&spec.name, &policy::shown(&spec).input, hub.clone(), events.clone());
+        let slot = Slot {
+            spec,
+            running: None,
+            state: State::Starting,
+            error: None,
+            past: Counters::default(),
+            n_failures: 0,
+            started: Instant::now(),
+            retry_at: None,
+        };
+        Self { feed, work: Mutex::default(), slot: Mutex::new(slot) }
+    }
+
+    /// Records a failure, and when to try again.
+    fn fail(&self, error: String) {
+        let mut slot = lock(&self.slot);
+        let delay = Duration::from_secs(1 << slot.n_failures.min(6)).min(MAX_DELAY);
+        slot.n_failures += 1;
+        let is_new = slot.error.as_ref() != Some(&error);
+        (slot.state, slot.error, slot.retry_at) = (State::Failed, Some(error.clone()), Some(Instant::now() + delay));
+        drop(slot);
+        if is_new {
+            self.feed.event(EventKind::Failed, error);
+        }
+    }
+
+    fn status(&self) -> (State, Option<String>, Counters) {
+        let (running, state, error, mut counters) = {
+            let slot = lock(&self.slot);
+            (slot.running.clone(), slot.state, slot.error.clone(), slot.past.clone())
+        };
+        let Some(running) = running else {
+            counters.in_flight = 0;
+            return (state, error, counters);
+        };
+        let status = running.status();
+        counters.add(&status.counters);
+        (if state == State::Stopping { state } else { status.state }, status.error, counters)
+    }
+
+    fn view(&self) -> StreamView {
+        let (state, error, counters) = self.status();
+        let (spec, retry_at) = {
+            let slot = lock(&self.slot);
+            (slot.spec.clone(), slot.retry_at)
+        };
+        let error = error.map(|error| policy::secrets(&spec).scrub(&error).into_owned());
+        let n_latencies = counters.latency.count();
+        StreamView {
+            spec: policy::shown(&spec),
+            state,
+            error,
+            seconds_to_retry: retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64()),
+            fps: (self.feed.fps() * 10.0).round() / 10.0,
+            frames: counters.frames,
+            dropped: counters.dropped,
+            skipped: counters.skipped,
+            failed: counters.failed,
+            restarts: counters.restarts,
+            in_flight: counters.in_flight,
+            latency_ms: (n_latencies > 0).then(|| counters.latency.sum.as_secs_f64() * 1e3 / n_latencies as f64),
+            objects: self.feed.objects(),
+        }
+    }
+}
+
+/// Converts a failure of the backend, without credentials.
+fn refused(failure: &Failure, spec: &StreamSpec) -> Error {
+    let message = policy::secrets(spec).scrub(&failure.message).into_owned();
+    if failure.is_usage { Error::new(400, "invalid_stream", message) } else { Error::new(422, "cannot_start", message) }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::backend::Status;
+    use crate::config::{Config, Limits};
+
+    /// A backend whose streams do what their input says: `test:1` runs, `test:2` fails at once, `test:3` cannot be built.
+    #[derive(Default, Clone)]
+    pub(crate) struct Fake(Arc<Mutex<FakeState>>);
+
+    #[derive(Default)]
+    pub(crate) struct FakeState {
+        pub(crate) started: Vec<String>,
+        pub(crate) stopped: Vec<String>,
+    }
+
+    struct FakeRunning(String, Arc<Mutex<FakeState>>, bool);
+
+    impl Fake {
+        pub(crate) fn state(&self) -> MutexGuard<'_, FakeState> {
+            lock(&self.0)
+        }
+    }
+
+    impl Backend for Fake {
+        fn pipelines(&self) -> Vec<Pipeline> {
+            let named = |name: &str| Pipeline { name: name.into(), description: "finds".into(), parameters: Vec::new(), path: None };
+            vec![named("detect"), named("faces")]
+        }
+
+        fn check(&self, start: &Start) -> Result<(), Failure> {
+            match &*start.input {
+                "test:3" => Err(Failure { is_usage: true, message: "no such model".into() }),
+                _ => Ok(()),
+            }
+        }
+
+        fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure> {
+            self.check(start)?;
+            self.state().started.push(start.name.clone());
+            feed.event(EventKind::Started, "");
+            feed.publish(crate::FrameResult {
+                results: Arc::default(),
+                timestamp_ns: None,
+                pts_ns: None,
+                time: std::time::SystemTime::now(),
+            });
+            Ok(Box::new(FakeRunning(start.name.clone(), self.0.clone(), start.input == "test:2")))
+        }
+    }
+
+    impl Running for FakeRunning {
+        fn status(&self) -> Status {
+            let counters = Counters { frames: 5, ..Counters::default() };
+            if self.2 {
+                Status { state: State::Failed, error: Some("broken".into()), counters }
+            } else {
+                Status { state: State::Running, error: None, counters }
+            }
+        }
+
+        fn stop(&self) -> Counters {
+            lock(&self.1).stopped.push(self.0.clone());
+            self.status().counters
+        }
+    }
+
+    pub(crate) fn spec(name: &str, input: &str) -> StreamSpec {
+        serde_json::from_value(serde_json::json!({"name": name, "pipeline": "detect", "input": input})).unwrap()
+    }
+
+    pub(crate) fn registry(folder: &std::path::Path, fake: &Fake) -> Registry {
+        let limits = Limits { streams: 3, ..Limits::default() };
+        let policy = Policy::new(Config { limits, ..Config::default() });
+        let registry = Registry::new(Box::new(fake.clone()), policy, Store::open(folder).unwrap()).unwrap();
+        registry.start_stored().unwrap();
+        wait_until(|| registry.is_ready());
+        registry
+    }
+
+    pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "timeout");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn streams_come_back_after_a_restart_of_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        {
+            let registry = registry(folder.path(), &fake);
+            registry.add(spec("a", "test:1")).unwrap();
+            registry.add(spec("b", "test:1")).unwrap();
+            registry.remove("b").unwrap();
+            assert_eq!(registry.view("a").unwrap().frames, 5);
+            assert!(registry.end(Instant::now() + Duration::from_secs(5)));
+            assert_eq!(registry.add(spec("c", "test:1")).unwrap_err().code, "ending");
+        }
+        let fake = Fake::default();
+        // The store is free when the thread of the first registry has ended.
+        wait_until(|| Store::open(folder.path()).is_ok());
+        let registry = registry(folder.path(), &fake);
+        assert_eq!(registry.views().iter().map(|view| &*view.spec.name).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(fake.state().started, ["a"]);
+    }
+
+    #[test]
+    fn refused_stream_leaves_no_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(folder.path(), &Fake::default());
+        let error = registry.add(spec("a", "test:3")).unwrap_err();
+        assert_eq!((error.status, &*error.message), (400, "no such model"));
+        assert!(registry.views().is_empty());
+        registry.add(spec("a", "test:1")).unwrap();
+        assert_eq!(registry.add(spec("a", "test:1")).unwrap_err().code, "stream_exists");
+        ["b", "c"].iter().for_each(|name| drop(registry.add(spec(name, "test:1")).unwrap()));
+        assert_eq!(registry.add(spec("d", "test:1")).unwrap_err().code, "too_many_streams");
+        let error = registry.remove("bb").unwrap_err();
+        assert!(error.status == 404 && error.message.contains("Did you mean `b`?"), "{error}");
+    }
+
+    #[test]
+    fn wrong_change_keeps_the_stream_running() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let registry = registry(folder.path(), &fake);
+        registry.add(spec("a", "test:1")).unwrap();
+        let change = |input: &str| Change { input: Some(input.into()), ..Change::default() };
+        assert_eq!(registry.change("a", change("test:3")).unwrap_err().code, "invalid_stream");
+        assert!(fake.state().stopped.is_empty());
+        let view = registry.change("a", change("test:4")).unwrap();
+        assert_eq!((&*view.spec.input, view.frames), ("test:4", 10), "counters go on");
+        registry.change("a", change("test:4")).unwrap();
+        let state = fake.state();
+        assert_eq!((state.started.len(), state.stopped.len()), (2, 1), "a change without an effect restarts nothing");
+    }
+
+    #[test]
+    fn failed_stream_is_started_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let registry = registry(folder.path(), &fake);
+        registry.add(spec("a", "test:2")).unwrap();
+        wait_until(|| registry.view("a").unwrap().state == State::Failed && registry.view("a").unwrap().seconds_to_retry.is_some());
+        assert_eq!(registry.view("a").unwrap().error.as_deref(), Some("broken"));
+        wait_until(|| fake.state().started.len() >= 2);
+        registry.remove("a").unwrap();
+        let kinds: Vec<EventKind> = registry.events().newest(None, 100).iter().map(|event| event.kind).collect();
+        assert_eq!(kinds.first(), Some(&EventKind::Started));
+        assert!(kinds.contains(&EventKind::Failed) && kinds.last() == Some(&EventKind::Removed), "{kinds:?}");
+    }
+}

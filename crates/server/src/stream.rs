@@ -1,0 +1,310 @@
+//! What a stream is for clients: its description, its state and its counters.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Description of a stream, as a client gives it and the store keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StreamSpec {
+    /// Name: 1 to 100 letters, digits, `-`, `_` or `.`.
+    pub name: String,
+    /// Name of a pipeline; `GET /api/pipelines` lists them.
+    pub pipeline: String,
+    /// Address of a camera such as `rtsp://camera/stream`, a file in the server's media folder, or `test:`.
+    pub input: String,
+    /// Values for parameters of the pipeline. Files are named relative to the server's model folder.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, Value>,
+    /// Whether a file starts again at its end.
+    #[serde(default, rename = "loop")]
+    pub repeat: bool,
+    /// Servers that also get each line of results, such as `mqtt://broker/topic`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub publish: Vec<String>,
+}
+
+/// A change of a stream: fields that are present replace those of the stream.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Name of a pipeline. The parameters of the earlier pipeline are dropped.
+    pub pipeline: Option<String>,
+    /// Address of the input.
+    pub input: Option<String>,
+    /// Values for parameters of the pipeline; `null` returns a parameter to its default.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, Option<Value>>,
+    /// Whether a file starts again at its end.
+    #[serde(rename = "loop")]
+    pub repeat: Option<bool>,
+    /// Servers that also get each line of results.
+    pub publish: Option<Vec<String>>,
+}
+
+/// Value of a parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Value {
+    Boolean(bool),
+    Integer(i64),
+    Number(f64),
+    Text(String),
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Boolean(flag) => flag.fmt(f),
+            Self::Integer(number) => number.fmt(f),
+            Self::Number(number) => number.fmt(f),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl StreamSpec {
+    /// Returns the stream after a change.
+    #[must_use]
+    pub fn changed(&self, change: Change) -> Self {
+        let Change { pipeline, input, parameters, repeat, publish } = change;
+        let mut changed = self.clone();
+        if let Some(pipeline) = pipeline.filter(|pipeline| *pipeline != self.pipeline) {
+            changed.pipeline = pipeline;
+            changed.parameters.clear();
+        }
+        for (name, value) in parameters {
+            match value {
+                Some(value) => changed.parameters.insert(name, value),
+                None => changed.parameters.remove(&name),
+            };
+        }
+        changed.input = input.unwrap_or(changed.input);
+        changed.repeat = repeat.unwrap_or(changed.repeat);
+        changed.publish = publish.unwrap_or(changed.publish);
+        changed
+    }
+}
+
+/// What a stream is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// The stream opens its source and loads its models.
+    Starting,
+    /// The stream processes frames.
+    Running,
+    /// The source is lost; the stream tries until it is back.
+    Reconnecting,
+    /// The stream completes its frames, because it is changed, restarted or removed.
+    Stopping,
+    /// The input has reached its end.
+    Ended,
+    /// The stream failed; the server tries again later.
+    Failed,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [Self; 6] = [Self::Starting, Self::Running, Self::Reconnecting, Self::Stopping, Self::Ended, Self::Failed];
+
+    /// Returns the name of the state in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Reconnecting => "reconnecting",
+            Self::Stopping => "stopping",
+            Self::Ended => "ended",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A stream with its state. Addresses are without credentials.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct StreamView {
+    /// Description of the stream, without credentials.
+    #[serde(flatten)]
+    pub spec: StreamSpec,
+    /// What the stream is doing.
+    pub state: State,
+    /// Why the stream failed or waits for its source.
+    pub error: Option<String>,
+    /// Seconds until the server tries a failed stream again.
+    pub seconds_to_retry: Option<f64>,
+    /// Frames per second over the last seconds.
+    pub fps: f64,
+    /// Frames since the stream was added or the server was started.
+    pub frames: u64,
+    /// Frames that were dropped, by element and reason.
+    pub dropped: Vec<Skipped>,
+    /// Frames that passed without inference, by element and reason.
+    pub skipped: Vec<Skipped>,
+    /// Frames on which inference failed.
+    pub failed: u64,
+    /// How often the source was lost and opened again.
+    pub restarts: u64,
+    /// Frames between the first and the last inference element.
+    pub in_flight: u64,
+    /// Mean time from the first to the last inference element, in milliseconds.
+    pub latency_ms: Option<f64>,
+    /// Objects in the newest frame, by label.
+    pub objects: BTreeMap<String, u64>,
+}
+
+/// Number of frames that were not inferred for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Skipped {
+    /// Name of the element in the pipeline.
+    pub element: String,
+    /// Property of the element that is the reason.
+    pub reason: String,
+    /// Number of frames.
+    pub frames: u64,
+}
+
+/// Counters of a stream, for metrics. All but `in_flight` only grow.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Counters {
+    /// Frames that left the last inference element.
+    pub frames: u64,
+    /// Objects of the detectors.
+    pub objects: u64,
+    /// Frames on which inference failed.
+    pub failed: u64,
+    /// Dropped frames.
+    pub dropped: Vec<Skipped>,
+    /// Skipped frames.
+    pub skipped: Vec<Skipped>,
+    /// Results that could not be written to a destination.
+    pub results_lost: u64,
+    /// How often the source was lost and opened again.
+    pub restarts: u64,
+    /// Time without a source.
+    pub time_down: Duration,
+    /// Frames between the first and the last inference element.
+    pub in_flight: u64,
+    /// Time from the first to the last inference element.
+    pub latency: Histogram,
+    /// Inference elements.
+    pub stages: Vec<Stage>,
+}
+
+/// Counters of one inference element.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Stage {
+    /// Name of the element in the pipeline.
+    pub element: String,
+    /// Device that runs the model.
+    pub device: String,
+    /// Number of inferences.
+    pub runs: u64,
+    /// Total time per step.
+    pub steps: Vec<(String, Duration)>,
+}
+
+/// Durations, counted in buckets.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Histogram {
+    /// Upper bound in seconds and number of durations of each bucket, not cumulative; the last bound is infinite.
+    pub buckets: Vec<(f64, u64)>,
+    /// Sum of all durations.
+    pub sum: Duration,
+}
+
+impl Histogram {
+    /// Number of durations.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+}
+
+impl Counters {
+    /// Adds the counters of a later run of the same stream.
+    pub fn add(&mut self, later: &Self) {
+        self.frames += later.frames;
+        self.objects += later.objects;
+        self.failed += later.failed;
+        self.results_lost += later.results_lost;
+        self.restarts += later.restarts;
+        self.time_down += later.time_down;
+        self.in_flight = later.in_flight;
+        add_skipped(&mut self.dropped, &later.dropped);
+        add_skipped(&mut self.skipped, &later.skipped);
+        for (idx, bucket) in later.latency.buckets.iter().enumerate() {
+            match self.latency.buckets.get_mut(idx) {
+                Some(known) => known.1 += bucket.1,
+                None => self.latency.buckets.push(*bucket),
+            }
+        }
+        self.latency.sum += later.latency.sum;
+        for stage in &later.stages {
+            let known = self.stages.iter_mut().find(|known| (&known.element, &known.device) == (&stage.element, &stage.device));
+            let Some(known) = known else {
+                self.stages.push(stage.clone());
+                continue;
+            };
+            known.runs += stage.runs;
+            for (name, time) in &stage.steps {
+                match known.steps.iter_mut().find(|(known, _)| known == name) {
+                    Some((_, known)) => *known += *time,
+                    None => known.steps.push((name.clone(), *time)),
+                }
+            }
+        }
+    }
+}
+
+fn add_skipped(to: &mut Vec<Skipped>, later: &[Skipped]) {
+    for skipped in later {
+        match to.iter_mut().find(|known| (&known.element, &known.reason) == (&skipped.element, &skipped.reason)) {
+            Some(known) => known.frames += skipped.frames,
+            None => to.push(skipped.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> StreamSpec {
+        serde_json::from_str(r#"{"name":"door","pipeline":"faces","input":"test:","parameters":{"device":"CPU","n":3}}"#).unwrap()
+    }
+
+    #[test]
+    fn change_replaces_only_present_fields() {
+        let change = |text: &str| spec().changed(serde_json::from_str(text).unwrap());
+        assert_eq!(change("{}"), spec());
+        let changed = change(r#"{"input":"rtsp://x","parameters":{"n":null,"t":0.5},"loop":true}"#);
+        assert_eq!((&*changed.input, changed.repeat), ("rtsp://x", true));
+        assert_eq!(changed.parameters.keys().collect::<Vec<_>>(), ["device", "t"]);
+        assert!(change(r#"{"pipeline":"other"}"#).parameters.is_empty(), "parameters belong to a pipeline");
+        assert_eq!(change(r#"{"pipeline":"faces"}"#), spec());
+    }
+
+    #[test]
+    fn values_keep_their_text() {
+        let values: Vec<Value> = serde_json::from_str(r#"[true, 3, 0.25, "a b"]"#).unwrap();
+        assert_eq!(values.iter().map(Value::to_string).collect::<Vec<_>>(), ["true", "3", "0.25", "a b"]);
+    }
+
+    #[test]
+    fn counters_of_runs_add_up() {
+        let run = |frames, bucket| Counters {
+            frames,
+            dropped: vec![Skipped { element: "detect".into(), reason: "qos".into(), frames }],
+            latency: Histogram { buckets: vec![(0.1, bucket), (f64::INFINITY, 0)], sum: Duration::from_secs(1) },
+            ..Counters::default()
+        };
+        let mut sum = Counters::default();
+        sum.add(&run(3, 2));
+        sum.add(&run(4, 5));
+        assert_eq!((sum.frames, sum.dropped[0].frames, sum.latency.buckets[0].1, sum.latency.count()), (7, 7, 7, 7));
+        assert_eq!(sum.latency.sum, Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,133 @@
+//! Tokens: who may do what. A token is 256 random bits; only its SHA-256 is stored.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::store;
+
+/// What a client may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// See streams, results, pictures and metrics.
+    Viewer,
+    /// Also add, change, restart and remove streams.
+    Operator,
+}
+
+impl Role {
+    /// Returns the name of the role.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// The tokens of a server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
+    tokens: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    role: Role,
+    /// SHA-256 of the token, base64.
+    sha256: String,
+}
+
+fn path_in(folder: &Path) -> PathBuf {
+    folder.join("tokens.json")
+}
+
+fn hash(token: &str) -> String {
+    URL_SAFE_NO_PAD.encode(digest(&SHA256, token.as_bytes()))
+}
+
+impl Tokens {
+    /// Reads the tokens of a state folder; a missing file has none.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the file.
+    pub fn read(folder: &Path) -> Result<Self, String> {
+        let path = path_in(folder);
+        let failed = |error: &dyn std::fmt::Display| format!("cannot read the tokens `{}`: {error}", path.display());
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(&error)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// Adds a token to a state folder, and returns it. It is not stored itself.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be written, or the system has no random numbers.
+    pub fn create(folder: &Path, role: Role) -> Result<String, String> {
+        let mut tokens = Self::read(folder)?;
+        let mut bytes = [0; 32];
+        SystemRandom::new().fill(&mut bytes).map_err(|_| "the system has no random numbers".to_owned())?;
+        let token = format!("roiflow_{}", URL_SAFE_NO_PAD.encode(bytes));
+        tokens.tokens.push(Entry { role, sha256: hash(&token) });
+        let path = path_in(folder);
+        let write = || -> std::io::Result<()> {
+            store::create_private(folder)?;
+            // A reader sees the old file or the new one.
+            let new = path.with_extension("json.new");
+            let mut file = fs::File::create(&new)?;
+            store::restrict(&new, 0o600)?;
+            file.write_all(&serde_json::to_vec_pretty(&tokens)?)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| format!("cannot write the tokens `{}`: {error}", path.display()))?;
+        Ok(token)
+    }
+
+    /// Whether there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Returns the role of a token; `None` if it is not one of these.
+    ///
+    /// Hashes are compared, so the time of the comparison tells nothing about a token.
+    pub fn role(&self, token: &str) -> Option<Role> {
+        let hashed = hash(token);
+        self.tokens.iter().filter(|entry| entry.sha256 == hashed).map(|entry| entry.role).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_stored_hashed_and_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Tokens::read(folder.path()).unwrap().is_empty());
+        let operator = Tokens::create(folder.path(), Role::Operator).unwrap();
+        let viewer = Tokens::create(folder.path(), Role::Viewer).unwrap();
+        let tokens = Tokens::read(folder.path()).unwrap();
+        assert_eq!((tokens.role(&operator), tokens.role(&viewer)), (Some(Role::Operator), Some(Role::Viewer)));
+        assert_eq!((tokens.role(""), tokens.role(&operator[1..])), (None, None));
+        let text = fs::read_to_string(path_in(folder.path())).unwrap();
+        assert!(!text.contains(&operator) && !text.contains(operator.trim_start_matches("roiflow_")), "{text}");
+        assert_eq!(fs::metadata(path_in(folder.path())).unwrap().permissions().mode() & 0o077, 0);
+        fs::write(path_in(folder.path()), "{").unwrap();
+        assert!(Tokens::read(folder.path()).unwrap_err().contains("tokens.json"));
+    }
+}
