@@ -26,8 +26,10 @@
 //! | `roiflow-onvif` | ONVIF cameras: discovery, addresses of streams | GStreamer, other crates |
 //! | `roiflow-images` | image files; drawing of results on frames | models, GStreamer |
 //! | `restart` | when a lost source is opened again | GStreamer |
+//! | `roiflow-server` | the server of `roiflow serve`: HTTP, store, security, metrics, page | frames, models, GStreamer |
 //! | `elements` | GStreamer elements: buffers to frames, results to metas | requests |
 //! | `pipeline` | pipeline descriptions and running pipelines | requests, pixels |
+//! | `serve` | streams of the server as pipelines | pads, pixels, HTTP |
 //! | `cli` | the command line | pads, pixels |
 //!
 //! The crates are in the folder `crates`. ARCHITECTURE.md has their dependencies and the recipes.
@@ -40,6 +42,9 @@ pub mod cli;
 pub mod elements;
 #[cfg(feature = "gst")]
 pub mod pipeline;
+#[cfg(feature = "serve")]
+pub mod serve;
+
 #[cfg(feature = "gst")]
 pub mod restart;
 #[cfg(feature = "gst")]

@@ -6,6 +6,8 @@
 
 mod apart;
 mod bench;
+#[cfg(feature = "serve")]
+mod ctl;
 mod describe;
 mod devices;
 mod discover;
@@ -17,6 +19,8 @@ mod panics;
 mod pipelines;
 mod reload;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
 mod service;
 mod signals;
 mod terminal;
@@ -74,6 +78,12 @@ Examples:
 enum Command {
     /// Detect, track and classify objects in videos, images or camera streams
     Run(Box<run::Args>),
+    /// Add, watch and measure streams at run time, over HTTP and in a browser
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::Args>),
+    /// List, add, change, restart and remove the streams of a running `roiflow serve`
+    #[cfg(feature = "serve")]
+    Ctl(ctl::Args),
     /// Show the inputs, outputs and description of a model, or check a pipeline description
     Inspect(inspect::Args),
     /// Write a model description to start from
@@ -143,6 +153,10 @@ fn run_command(terminal: &Terminal) -> ExitCode {
     init_log(cli.log, terminal, trace.clone());
     let done = match cli.command {
         Command::Run(args) => run::run(*args, trace, terminal),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::serve(*args, terminal),
+        #[cfg(feature = "serve")]
+        Command::Ctl(args) => ctl::control(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Describe(args) => describe::describe(&args, terminal),
         Command::Discover(args) => discover::discover(&args, terminal),

@@ -132,6 +132,15 @@ impl Service {
         }
     }
 
+    /// Tells systemd that the command is ready, regardless of its streams.
+    #[cfg(feature = "serve")]
+    pub(super) fn ready(&self) {
+        let Some(shared) = &self.0 else { return };
+        if !std::mem::replace(&mut shared.lock().is_ready, true) {
+            send(&[NotifyState::Ready]);
+        }
+    }
+
     /// Reports to systemd that the run is ending. Only the first call has an effect.
     pub(super) fn stop(&self) {
         let Some(shared) = &self.0 else { return };

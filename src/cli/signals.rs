@@ -68,19 +68,35 @@ pub(super) fn handle(
     reloads: &Reloads,
     terminal: &Terminal,
 ) -> anyhow::Result<()> {
-    let hangup_reloads = !has_terminal();
+    let (interrupt, trace, service, reloads) = (interrupt.clone(), trace.cloned(), service.clone(), reloads.clone());
+    let end = move || {
+        interrupt.interrupt();
+        service.stop();
+        if let Some(trace) = &trace {
+            trace.write_until(Instant::now() + MAX_WRITE_WAIT);
+        }
+    };
+    on_signal(terminal, end, (!has_terminal()).then_some(move || reloads.request()))
+}
+
+/// Calls `end` at the first signal, and `hang_up` at each SIGHUP if it is `Some`. The process ends at once with a second signal, and after
+/// `MAX_RUN`.
+pub(super) fn on_signal(
+    terminal: &Terminal,
+    end: impl Fn() + Send + 'static,
+    hang_up: Option<impl Fn() + Send + 'static>,
+) -> anyhow::Result<()> {
     let mut handled = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {
         handled.push(SIGHUP);
     }
     let mut signals = Signals::new(handled).context("cannot handle signals")?;
-    let (interrupt, trace, service, reloads, terminal) =
-        (interrupt.clone(), trace.cloned(), service.clone(), reloads.clone(), terminal.clone());
+    let terminal = terminal.clone();
     let body = move || {
         let mut first: Option<Instant> = None;
         for signal in signals.forever() {
-            if signal == SIGHUP && hangup_reloads {
-                reloads.request();
+            if let Some(hang_up) = hang_up.as_ref().filter(|_| signal == SIGHUP) {
+                hang_up();
                 continue;
             }
             match first {
@@ -89,11 +105,7 @@ pub(super) fn handle(
                 None => first = Some(Instant::now()),
             }
             SIGNAL.store(signal, Ordering::Release);
-            interrupt.interrupt();
-            service.stop();
-            if let Some(trace) = &trace {
-                trace.write_until(Instant::now() + MAX_WRITE_WAIT);
-            }
+            end();
             end_after(MAX_RUN, signal, &terminal);
             // Writing to standard error may block, so print with a time limit.
             print_in_time(&terminal, "\nending the run (press Ctrl+C again to end at once)");

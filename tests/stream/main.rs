@@ -75,6 +75,10 @@ mod rtsp;
 #[cfg(feature = "cli")]
 mod run_models;
 mod senders;
+#[cfg(feature = "serve")]
+mod serve;
+#[cfg(feature = "serve")]
+mod serve_page;
 #[cfg(feature = "cli")]
 mod service;
 #[cfg(feature = "cli")]

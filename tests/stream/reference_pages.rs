@@ -371,7 +371,7 @@ fn command_reference_page_is_current() {
     let help = |arguments: &[&str]| String::from_utf8(command().args(arguments).output().unwrap().stdout).unwrap();
     let mut page = "# roiflow\n\nThe help of the command. [Command line](../command-line.md) explains it.\n".to_owned();
     assert!(roiflow(&["--version"]).status.success());
-    for name in ["", "run", "discover", "pipelines", "inspect", "describe", "devices", "bench", "completions"] {
+    for name in ["", "run", "discover", "pipelines", "inspect", "describe", "devices", "bench", "serve", "ctl", "completions"] {
         let (title, arguments) =
             if name.is_empty() { ("roiflow".to_owned(), vec!["--help"]) } else { (format!("roiflow {name}"), vec![name, "--help"]) };
         let text: String = help(&arguments).lines().map(|line| format!("{}\n", line.trim_end())).collect();

@@ -1,0 +1,142 @@
+//! The backend: resolves streams of the server to plans, and adds them to a pipeline handle.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use roiflow_server::backend::{Parameter, Pipeline};
+use roiflow_server::{Backend, Failure, Feed, Running, Start};
+
+use super::running::{Observed, RunningStream, tap};
+use crate::pipeline::{
+    Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, StreamId, Tap, spec,
+};
+use crate::redaction::Secrets;
+
+/// Number of frames of an endless test pattern: two years at 30 frames per second.
+const ENDLESS: u32 = i32::MAX as u32;
+
+/// Runs streams of the server as pipelines.
+pub struct Pipelines {
+    handle: PipelineHandle,
+    /// What the thread that receives events knows about each stream.
+    observed: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>>,
+    credentials: Credentials,
+    /// Folder with further descriptions.
+    folder: Option<PathBuf>,
+    /// Receives credentials that must not appear in messages of the process.
+    hide: Box<dyn Fn(Secrets) + Send + Sync>,
+}
+
+impl Pipelines {
+    /// Creates a backend without streams. `folder` has further pipeline descriptions; `hide` receives credentials that must not appear in
+    /// messages of the process.
+    ///
+    /// # Errors
+    /// Returns an error if a thread cannot be started.
+    pub fn new(credentials: Credentials, folder: Option<PathBuf>, hide: impl Fn(Secrets) + Send + Sync + 'static) -> Result<Self, Error> {
+        let (handle, events) = PipelineHandle::new()?;
+        let observed: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>> = Arc::default();
+        let of_thread = observed.clone();
+        let receive = move || {
+            for event in events {
+                let stream = of_thread.lock().unwrap_or_else(PoisonError::into_inner).get(&event.stream).cloned();
+                if let Some(stream) = stream {
+                    stream.record(&event.event);
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("roiflow-events".to_owned())
+            .spawn(receive)
+            .map_err(|error| Error::failed(format!("cannot start the thread that receives events: {error}")))?;
+        Ok(Self { handle, observed, credentials, folder, hide: Box::new(hide) })
+    }
+
+    /// Resolves a stream to a plan.
+    fn plan(&self, start: &Start, tap: Option<Tap>) -> Result<Plan, Error> {
+        let spec = match &start.path {
+            Some(path) => Spec::read(path)?,
+            None => {
+                let named = spec::named().into_iter().find(|named| named.name == start.pipeline);
+                named.ok_or_else(|| Error::usage(format!("expected the name of a pipeline, got `{}`", start.pipeline)))?.read()?
+            }
+        };
+        let input = match Input::parse(&start.input)?.with_credentials(&self.credentials)? {
+            Input::Test(_) if start.repeat => Input::Test(ENDLESS),
+            other => other,
+        };
+        (self.hide)(input.secrets());
+        let policy = match &input {
+            // A camera that says goodbye comes back.
+            Input::Uri(uri) if uri.is_live() || start.repeat => Some(RestartPolicy::Always),
+            Input::Uri(_) => Some(RestartPolicy::OnError),
+            _ => None,
+        };
+        let outputs = Outputs { publish: start.publish.clone(), repeat: start.repeat, tap, real_time: true, ..Outputs::default() };
+        let plan = Plan::resolve(&spec, &start.parameters, input, outputs.of_stream(&start.name, true))?;
+        let restart = Restart { policy: plan.restart.policy.or(policy), ..plan.restart };
+        Ok(Plan { restart, ..plan })
+    }
+
+    /// The descriptions of a folder.
+    fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
+        descriptions.filter_map(|file| Some((file.file_stem()?.to_str()?.to_owned(), file))).collect()
+    }
+}
+
+impl Backend for Pipelines {
+    fn pipelines(&self) -> Vec<Pipeline> {
+        let mut all: Vec<(String, Option<PathBuf>, Result<Spec, Error>)> =
+            spec::named().into_iter().map(|named| (named.name.clone(), named.path.clone(), named.read())).collect();
+        for (name, path) in self.folder.iter().flat_map(|folder| Self::in_folder(folder)) {
+            // A description of the folder replaces one of the program.
+            all.retain(|(known, _, _)| *known != name);
+            let spec = Spec::read(&path);
+            all.push((name, Some(path), spec));
+        }
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.into_iter().map(|(name, path, spec)| described(name, path, spec)).collect()
+    }
+
+    fn check(&self, start: &Start) -> Result<(), Failure> {
+        let plan = self.plan(start, None).map_err(failure)?;
+        crate::pipeline::build::build(&plan).map(drop).map_err(failure)
+    }
+
+    fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure> {
+        let plan = self.plan(start, Some(tap(feed.clone()))).map_err(failure)?;
+        let engine = plan.engine.clone();
+        let devices = plan.devices().iter().map(|device| engine.prepare_device(device.as_deref())).collect();
+        let observed = Arc::new(Observed::new(feed));
+        // The lock delays the events of the stream until it is known.
+        let mut all = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = self.handle.add(&plan).map_err(failure)?;
+        all.insert(stream, observed.clone());
+        drop(all);
+        Ok(Box::new(RunningStream::new(self.handle.clone(), stream, observed, self.observed.clone(), devices)))
+    }
+}
+
+/// Describes a pipeline for clients. One that cannot be read is listed with the reason.
+fn described(name: String, path: Option<PathBuf>, spec: Result<Spec, Error>) -> Pipeline {
+    let spec = match spec {
+        Ok(spec) => spec,
+        Err(error) => return Pipeline { name, description: format!("cannot be read: {error}"), parameters: Vec::new(), path },
+    };
+    let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let parameters = spec.file.parameters.iter().map(|(name, parameter)| Parameter {
+        name: name.clone(),
+        r#type: parameter.r#type.name().to_owned(),
+        help: parameter.help.clone(),
+        required: parameter.default.is_none(),
+        default: parameter.default.as_ref().map(text),
+    });
+    Pipeline { name, description: spec.file.description.clone(), parameters: parameters.collect(), path }
+}
+
+fn failure(error: Error) -> Failure {
+    Failure { is_usage: error.kind() == ErrorKind::Usage, message: error.to_string() }
+}

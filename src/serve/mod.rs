@@ -1,0 +1,6 @@
+//! Runs the streams of `roiflow serve` on pipelines: the backend of the crate `roiflow-server`.
+
+mod backend;
+mod running;
+
+pub use backend::Pipelines;

@@ -1,0 +1,184 @@
+//! A stream that was started: its state, its counters, and the way of its results to the server.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use roiflow_server::backend::Status;
+use roiflow_server::events::EventKind;
+use roiflow_server::stream::{Counters, Histogram, Skipped, Stage, State};
+use roiflow_server::{Feed, FrameResult, Pixels, Running};
+
+use crate::pipeline::stats::{LATENCY_BOUNDS, Stats};
+use crate::pipeline::tap::Picture;
+use crate::pipeline::{Event, FrameTap, Phase, PipelineHandle, StreamId, Tap, TappedFrame};
+
+/// Returns a tap that delivers results to a feed.
+pub(super) fn tap(feed: Feed) -> Tap {
+    Tap::new(ToFeed(feed))
+}
+
+struct ToFeed(Feed);
+
+impl FrameTap for ToFeed {
+    fn frame(&self, frame: &TappedFrame<'_>) {
+        if self.0.wants_picture() {
+            self.0.give_picture(Arc::new(Shot(frame.picture())));
+        }
+        self.0.publish(FrameResult {
+            results: frame.results.clone(),
+            timestamp_ns: frame.timestamp_ns,
+            pts_ns: frame.pts_ns,
+            time: frame.time,
+        });
+    }
+}
+
+/// A picture, or why there is none.
+struct Shot(Result<Picture, String>);
+
+impl Pixels for Shot {
+    fn jpeg(&self, max_width: u32, boxes: bool) -> Result<Vec<u8>, String> {
+        self.0.as_ref().map_err(Clone::clone)?.jpeg(max_width, boxes)
+    }
+}
+
+/// What events have told about a stream.
+pub(super) struct Observed {
+    feed: Feed,
+    state: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Why the source is lost, or the stream has failed.
+    error: Option<String>,
+    has_failed: bool,
+    /// Counters when they could last be read.
+    counters: Counters,
+}
+
+impl Observed {
+    pub(super) fn new(feed: Feed) -> Self {
+        Self { feed, state: Mutex::default() }
+    }
+
+    /// Records an event. Texts of events have no credentials.
+    pub(super) fn record(&self, event: &Event) {
+        match event {
+            Event::Started => self.feed.event(EventKind::Started, ""),
+            Event::Progress(_) | Event::Reloaded(_) => {}
+            Event::Warning(warning) => self.feed.event(EventKind::Warning, warning.as_str()),
+            Event::SourceLost { reason } => {
+                let reason = reason.to_string();
+                self.lock().error = Some(reason.clone());
+                self.feed.event(EventKind::SourceLost, reason);
+            }
+            Event::SourceBack { gap, attempts } => {
+                self.lock().error = None;
+                self.feed.event(EventKind::SourceBack, format!("after {:.1} s, attempts: {attempts}", gap.as_secs_f64()));
+            }
+            Event::Ended(Ok(_)) => self.feed.event(EventKind::Ended, ""),
+            Event::Ended(Err(error)) => {
+                let mut seen = self.lock();
+                (seen.error, seen.has_failed) = (Some(error.to_string()), true);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A stream of a pipeline handle.
+pub(super) struct RunningStream<D> {
+    handle: PipelineHandle,
+    stream: StreamId,
+    observed: Arc<Observed>,
+    all: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>>,
+    /// Keeps the devices open.
+    _devices: Vec<D>,
+}
+
+impl<D> RunningStream<D> {
+    pub(super) fn new(
+        handle: PipelineHandle,
+        stream: StreamId,
+        observed: Arc<Observed>,
+        all: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>>,
+        devices: Vec<D>,
+    ) -> Self {
+        Self { handle, stream, observed, all, _devices: devices }
+    }
+
+    /// Returns the counters; those that were read last if the stream has failed.
+    fn counters(&self) -> Counters {
+        let counters = self.handle.counters(self.stream).map(|stats| converted(&stats));
+        let mut seen = self.observed.lock();
+        if let Some(counters) = counters {
+            seen.counters = counters;
+        }
+        seen.counters.clone()
+    }
+}
+
+impl<D: Send + Sync> Running for RunningStream<D> {
+    fn status(&self) -> Status {
+        let counters = self.counters();
+        let phase = self.handle.status(self.stream).map(|status| status.phase);
+        let ended = match phase {
+            // The result is recorded by another thread a moment later.
+            None | Some(Phase::Ended) => Some(self.handle.wait(self.stream)),
+            Some(_) => None,
+        };
+        let seen = self.observed.lock();
+        let state = match phase {
+            None | Some(Phase::Ended) if seen.has_failed || matches!(ended, Some(Err(_))) => State::Failed,
+            None | Some(Phase::Ended) => State::Ended,
+            Some(Phase::Starting) => State::Starting,
+            Some(Phase::Running) => State::Running,
+            Some(Phase::Reconnecting) => State::Reconnecting,
+            Some(Phase::Draining | Phase::Stopping) => State::Stopping,
+        };
+        let error = ended.and_then(Result::err).map(|error| error.to_string()).or_else(|| seen.error.clone());
+        Status { state, error, counters }
+    }
+
+    fn stop(&self) -> Counters {
+        let before = self.counters();
+        let counters = match self.handle.remove(self.stream) {
+            Ok(ending) => converted(&ending.stats),
+            Err(_) => before,
+        };
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.stream);
+        Counters { in_flight: 0, ..counters }
+    }
+}
+
+fn converted(stats: &Stats) -> Counters {
+    let of = |dropped: bool| {
+        let frames = stats.not_inferred.iter().filter(move |frames| frames.dropped == dropped);
+        frames.map(|frames| Skipped { element: frames.element.clone(), reason: frames.reason.clone(), frames: frames.n_frames }).collect()
+    };
+    let bounds = LATENCY_BOUNDS.into_iter().chain([f64::INFINITY]);
+    let stage = |stage: &crate::pipeline::stats::StageTimes| Stage {
+        element: stage.name.clone(),
+        device: stage.device.clone(),
+        runs: stage.n_runs,
+        // The times are means.
+        steps: stage.steps.iter().map(|(step, mean)| (step.clone(), mean.mul_f64(stage.n_runs as f64))).collect(),
+    };
+    Counters {
+        frames: stats.n_frames,
+        objects: stats.n_objects,
+        failed: stats.n_failed,
+        dropped: of(true),
+        skipped: of(false),
+        results_lost: stats.n_lines_lost,
+        restarts: stats.n_restarts,
+        time_down: stats.time_down,
+        in_flight: stats.n_in_flight,
+        latency: Histogram { buckets: bounds.zip(stats.latency_buckets).collect(), sum: stats.latency_sum },
+        stages: stats.stages.iter().map(stage).collect(),
+    }
+}

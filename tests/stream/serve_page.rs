@@ -1,0 +1,212 @@
+//! The page of `roiflow serve` in a real browser: Chromium without a window, driven through WebDriver.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::cli::Folder;
+use crate::serve::{Served, send};
+
+/// Time limit of a wait; a longer one counts as a hang.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A browser with one page.
+struct Browser {
+    driver: Child,
+    address: String,
+    session: String,
+}
+
+impl Browser {
+    /// Starts the browser; `None` if it is not installed. On a machine for continuous integration, it must be.
+    fn start() -> Option<Self> {
+        let started =
+            Command::new("chromedriver").arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut driver = match started {
+            Ok(driver) => driver,
+            Err(_) => {
+                assert!(std::env::var_os("CI").is_none(), "expected chromedriver; install chromium and chromium-driver");
+                eprintln!("skipped: chromedriver is not installed; install chromium and chromium-driver");
+                return None;
+            }
+        };
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = loop {
+            let line = lines.next().expect("chromedriver prints its port").unwrap();
+            if let Some((_, port)) = line.split_once("on port ").filter(|_| line.contains("successfully")) {
+                break port.trim_end_matches('.').to_owned();
+            }
+        };
+        std::thread::spawn(move || lines.for_each(drop));
+        let mut browser = Self { driver, address: format!("127.0.0.1:{port}"), session: String::new() };
+        let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,900"];
+        let capabilities = json!({"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments}, "goog:loggingPrefs": {"browser": "ALL"}}}});
+        let created = browser.post("/session", capabilities);
+        browser.session = created["sessionId"].as_str().unwrap_or_else(|| panic!("{created}")).to_owned();
+        Some(browser)
+    }
+
+    fn request(&self, method: &str, path: &str, body: Option<Value>) -> Value {
+        let (_, text) = send(&self.address, method, path, body);
+        let answer: Value = serde_json::from_slice(&text).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&text)));
+        answer["value"].clone()
+    }
+
+    fn post(&self, path: &str, body: Value) -> Value {
+        self.request("POST", path, Some(body))
+    }
+
+    fn command(&self, path: &str, body: Value) -> Value {
+        self.post(&format!("/session/{}/{path}", self.session), body)
+    }
+
+    fn open(&self, address: &str) {
+        self.command("url", json!({"url": address}));
+    }
+
+    /// Runs a script, which returns a value.
+    fn run(&self, script: &str) -> Value {
+        let value = self.command("execute/sync", json!({"script": script, "args": []}));
+        assert!(value.get("error").is_none(), "{script}: {value}");
+        value
+    }
+
+    /// Waits until a script returns a true value, and returns it.
+    fn wait_until(&self, script: &str) -> Value {
+        let begin = Instant::now();
+        loop {
+            let value = self.run(script);
+            if !matches!(&value, Value::Null | Value::Bool(false)) && value != "" {
+                return value;
+            }
+            assert!(begin.elapsed() < LIMIT, "{script}: {}\n{}", self.run("return document.body.innerText"), self.messages());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn element(&self, selector: &str) -> String {
+        self.wait_until(&format!("return !!document.querySelector({selector:?})"));
+        let found = self.command("element", json!({"using": "css selector", "value": selector}));
+        found
+            .as_object()
+            .and_then(|found| found.values().next()?.as_str().map(str::to_owned))
+            .unwrap_or_else(|| panic!("{selector}: {found}"))
+    }
+
+    fn type_into(&self, selector: &str, text: &str) {
+        let element = self.element(selector);
+        self.command(&format!("element/{element}/value"), json!({"text": text}));
+    }
+
+    fn click(&self, selector: &str) {
+        let element = self.element(selector);
+        let clicked = self.command(&format!("element/{element}/click"), json!({}));
+        assert!(clicked.is_null(), "{selector}: {clicked}");
+    }
+
+    /// Errors and warnings of the console of the browser.
+    fn messages(&self) -> String {
+        self.command("se/log", json!({"type": "browser"})).to_string()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() {
+            let _ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                self.request("DELETE", &format!("/session/{}", self.session), None)
+            }));
+        }
+        let _killed = self.driver.kill();
+        let _ended = self.driver.wait();
+    }
+}
+
+/// A number that depends on all pixels of the picture that this selector finds.
+fn sum_of_pixels(selector: &str) -> String {
+    format!(
+        "const image = document.querySelector({selector:?});
+         if (!image || !image.complete || !image.naturalWidth) return null;
+         const canvas = document.createElement('canvas');
+         [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+         const context = canvas.getContext('2d');
+         context.drawImage(image, 0, 0);
+         return context.getImageData(0, 0, canvas.width, canvas.height).data.reduce((sum, value, idx) => (sum * 31 + value * (idx % 7)) % 1000003, 1);"
+    )
+}
+
+#[test]
+fn stream_is_added_watched_and_removed_in_a_browser() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = Folder::new("serve-page");
+    let server = Served::start(&folder, &[]);
+    browser.open(&format!("http://{}/", server.address));
+    browser.wait_until("return document.body.innerText.includes('There are no streams yet')");
+
+    // A mistake is explained, and the form keeps what was typed.
+    browser.type_into("#add [name=name]", "door");
+    browser.type_into("#add [name=input]", "/etc/passwd");
+    browser.run("const select = document.querySelector('#add [name=pipeline]'); select.value = 'colors'; select.dispatchEvent(new Event('change', {bubbles: true}));");
+    browser.click("#add button[type=submit]");
+    browser.wait_until("return document.querySelector('#add [role=alert]').innerText.includes('media folder')");
+    browser.run("document.querySelector('#add [name=input]').select()");
+    browser.type_into("#add [name=input]", "test:");
+    browser.click("#add [name=loop]");
+    browser.click("#add button[type=submit]");
+
+    // The tile has the state, objects, and a picture that changes.
+    browser.wait_until("return document.querySelector('[data-stream=door] .state')?.innerText === 'running'");
+    browser.wait_until("return /\\d+ rectangle/.test(document.querySelector('[data-stream=door]').innerText)");
+    let tile = sum_of_pixels("[data-stream=door] img");
+    let first = browser.wait_until(&tile);
+    let begin = Instant::now();
+    while browser.wait_until(&tile) == first {
+        assert!(begin.elapsed() < LIMIT, "the picture does not change");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+
+    // The page of the stream has a live picture, with boxes drawn over it.
+    browser.click("[data-stream=door] a");
+    browser.wait_until("return document.querySelector('.live img')?.naturalWidth === 640");
+    let drawn = "const canvas = document.querySelector('.live canvas');
+        const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        return canvas.width > 0 && data.some((value, idx) => idx % 4 === 3 && value > 0);";
+    browser.wait_until(drawn);
+    browser.click("[name=boxes]");
+    browser.click("[name=labels]");
+    browser.wait_until(&drawn.replace("return canvas.width > 0 && data.some", "return canvas.width > 0 && !data.some"));
+    browser.wait_until("return document.querySelectorAll('.uplot').length === 2");
+    browser.wait_until("return document.querySelector('main').innerText.includes('started')");
+
+    // The other pages.
+    browser.run("location.hash = '#/events'");
+    browser.wait_until("return document.querySelector('tbody')?.innerText.includes('added')");
+    browser.run("location.hash = '#/settings'");
+    browser.run("const select = document.querySelector('[name=theme]'); if (!select) return;");
+    browser.wait_until("return document.querySelector('main').innerText.includes('You are operator')");
+    browser.run("const select = document.querySelector('[name=theme]'); select.value = 'dark'; select.dispatchEvent(new Event('change', {bubbles: true}));");
+    browser.wait_until("return getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 28)'");
+
+    // All controls can be reached with the keyboard, and have names.
+    browser.run("location.hash = '#/'");
+    browser.element("#add");
+    let nameless = "return [...document.querySelectorAll('input, select, button, a')]
+        .filter((control) => control.tabIndex < 0 || !(control.labels?.length || control.innerText.trim() || control.getAttribute('aria-label')))
+        .map((control) => control.outerHTML)";
+    assert_eq!(browser.run(nameless), json!([]));
+
+    browser.click("[data-stream=door] a");
+    browser.click("button.danger");
+    browser.click("dialog #remove");
+    browser.wait_until("return document.body.innerText.includes('There are no streams yet')");
+    assert_eq!(server.json("GET", "/api/streams", None).1, json!({"streams": []}));
+    let messages = browser.messages();
+    let errors: Vec<Value> = serde_json::from_str::<Vec<Value>>(&messages).unwrap_or_default();
+    // Refused requests, and the stream that is gone, are expected.
+    let unexpected: Vec<&Value> =
+        errors.iter().filter(|message| !message["message"].as_str().is_some_and(|text| text.contains("status of 4"))).collect();
+    assert!(unexpected.is_empty(), "{unexpected:?}");
+}
