@@ -72,6 +72,7 @@ impl Published {
                 time: self.frame.time,
                 message_id: None,
                 image: None,
+                masks: json::MaskFormat::default(),
             };
             let mut line = Vec::new();
             // Every value has a form in JSON.
