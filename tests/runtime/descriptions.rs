@@ -511,7 +511,7 @@ fn decoder_that_ignores_outputs_is_not_chosen() {
         let text = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\n[output]\n";
         let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
         let message = ModelSpec::load(&named, &ports(image, outputs)).unwrap_err().to_string();
-        assert!(message.contains("`decoder` is not given, and none matches"), "{message}");
+        assert!(message.contains("`decoder` is not given, and no decoder matches"), "{message}");
         // The model has a single output, but the number of rows of that output does not match YOLOv5.
         let message = ModelSpec::load(&named, &ports(image, &[("both", &[1, 896, 17])])).unwrap_err().to_string();
         assert!(message.contains("do not have the number of rows of `yolov5` models"), "{message}");
