@@ -264,3 +264,88 @@ fn slow_clients_block_nobody() {
     slow.iter_mut().for_each(|stream| stream.write_all(b"GET /api/streams HTTP/1.1\r\nHo").unwrap());
     assert_eq!(rig.json("GET", "/api/streams", None).0, 200);
 }
+
+#[test]
+fn two_hundred_clients_receive_results_and_one_more_is_refused_at_the_limit() {
+    let mut rig = Rig::new(Tokens::default());
+    rig.json("POST", "/api/streams", Some(door()));
+    let request = format!("GET /api/streams/door/results/live HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address);
+    let mut clients: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut client = rig.connect();
+            client.write_all(request.as_bytes()).unwrap();
+            client
+        })
+        .collect();
+    clients.iter_mut().for_each(|client| drop(read_until(client, "text/event-stream")));
+    rig.json("POST", "/api/streams/door/restart", None);
+    clients.iter_mut().for_each(|client| drop(read_until(client, "event: result")));
+    // 256 is the default limit.
+    let connect = || {
+        let mut client = rig.connect();
+        client.write_all(request.as_bytes()).unwrap();
+        client
+    };
+    let mut more: Vec<TcpStream> = (0..56).map(|_| connect()).collect();
+    more.iter_mut().for_each(|client| drop(read_until(client, "text/event-stream")));
+    let refused = read_until(&mut connect(), "too_many_subscribers");
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    // A client that goes makes room.
+    drop(clients);
+    crate::registry::tests::wait_until(|| {
+        rig.json("POST", "/api/streams/door/restart", None);
+        rig.registry.hub().subscribers.load(std::sync::atomic::Ordering::Acquire) == 56
+    });
+    rig.server.take().unwrap().end();
+}
+
+#[test]
+fn ten_thousand_requests_leave_nothing_behind() {
+    let rig = Rig::new(Tokens::default());
+    rig.json("POST", "/api/streams", Some(door()));
+    let mut stream = rig.connect();
+    let request = format!("GET /api/streams/door HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address);
+    let mut part = [0; 65536];
+    for _ in 0..100 {
+        stream.write_all(request.repeat(100).as_bytes()).unwrap();
+        let mut answers = Vec::new();
+        while answers.windows(12).filter(|window| window == b"HTTP/1.1 200").count() < 100 {
+            let n_bytes = stream.read(&mut part).unwrap();
+            assert!(n_bytes > 0);
+            answers.extend_from_slice(&part[..n_bytes]);
+        }
+    }
+    drop(stream);
+    crate::registry::tests::wait_until(|| {
+        let (_, _, body) = rig.send("GET", "/metrics", &[], b"");
+        let text = String::from_utf8(body).unwrap();
+        text.contains("roiflow_http_connections 1\n")
+    });
+}
+
+/// Broken requests get an error, and the server goes on.
+#[test]
+fn random_bodies_never_break_the_server() {
+    let rig = Rig::new(Tokens::default());
+    let valid = door().to_string();
+    let mut state = 12345_u64;
+    let mut random = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    for _ in 0..300 {
+        let mut body = valid.clone().into_bytes();
+        for _ in 0..1 + random(4) {
+            let at = random(body.len());
+            match random(3) {
+                0 => body[at] = random(256) as u8,
+                1 => body.truncate(at + 1),
+                _ => body.insert(at, b"{}[]\",:\\0e-\x00\xff"[random(13)]),
+            }
+        }
+        let (status, _, answer) = rig.send("POST", "/api/streams", &[("Content-Type", "application/json")], &body);
+        assert!((200..500).contains(&status), "{status} for {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice::<Value>(&answer).unwrap();
+    }
+    assert_eq!(rig.json("GET", "/api/streams", None).0, 200);
+}
