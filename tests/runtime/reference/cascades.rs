@@ -16,9 +16,10 @@ const AGE_OFF_P95_MAX: f32 = 10.0;
 const ATTRIBUTE_OFF_MAX: [f32; 2] = [0.1, 0.01];
 /// Tolerance with quantized weights, on a CPU whose integer sums differ from the reference.
 const ATTRIBUTE_QUANTIZED_OFF_MAX: f32 = 0.2;
-/// Largest allowed difference between a probability and the reference, for quantized models, by device. ONNX Runtime computed the reference. OpenVINO uses other integer arithmetic for quantized
-/// models. On the same 24 crops, its Python package (2026.4) returns exactly the bytes of `OPENVINO.CPU`. These bytes differ from ONNX
-/// Runtime by up to 18 of 256 steps, for all hints for precision, mode and threads.
+/// Largest allowed difference between a probability and the reference, for quantized models, by device. ONNX Runtime computed the
+/// reference. OpenVINO uses other integer arithmetic for quantized models. On the same 24 crops, its Python package (2026.4) returns
+/// exactly the bytes of `OPENVINO.CPU`. These bytes differ from ONNX Runtime by up to 18 of 256 steps, for all hints for precision, mode
+/// and threads.
 const QUANTIZED_OFF_MAX: [(&str, f32); 2] = [("ORT.CPU", 0.004), ("OPENVINO.CPU", 0.1)];
 
 /// Generates the comparisons for one device with an engine.
