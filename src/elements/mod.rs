@@ -9,7 +9,7 @@
 //! - `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle`: the driver of the inference elements, with a
 //!   table of its files.
 //! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
-//! - The elements: [`detect`], [`track`], [`classify`], [`crop`], [`overlay`], [`publish`].
+//! - The elements: [`source`], [`detect`], [`track`], [`classify`], [`crop`], [`overlay`], [`publish`].
 //! - `records`: lines of JSON that elements send through [`publish`].
 //! - [`capi`]: the same results for C.
 //!
@@ -61,6 +61,7 @@ mod results_meta;
 mod reuse;
 mod roi;
 mod settings;
+pub mod source;
 mod stats;
 mod stream;
 pub mod track;
@@ -80,6 +81,7 @@ type Entry = (&'static str, fn() -> glib::Type);
 
 /// Every element.
 const ELEMENTS: &[Entry] = &[
+    ("roisource", source::RoiSource::static_type),
     ("roidetect", detect::RoiDetect::static_type),
     ("roitrack", track::RoiTrack::static_type),
     ("roiclassify", classify::RoiClassify::static_type),

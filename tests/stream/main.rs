@@ -86,6 +86,8 @@ mod shapes;
 mod shared;
 mod sharing;
 mod soak;
+#[cfg(feature = "cli")]
+mod source;
 mod stats;
 #[cfg(feature = "cli")]
 mod trace;

@@ -77,7 +77,7 @@ fn when(spec: &glib::ParamSpec) -> &'static str {
 #[test]
 fn element_reference_pages_are_current() {
     crate::harness::init();
-    for name in ["roidetect", "roitrack", "roiclassify", "roioverlay", "roipublish"] {
+    for name in ["roisource", "roidetect", "roitrack", "roiclassify", "roioverlay", "roipublish"] {
         let factory = gst::ElementFactory::find(name).unwrap();
         let element = factory.create().build().unwrap();
         let about = factory.metadata("description").unwrap().trim_end_matches('.').to_owned();
@@ -94,7 +94,7 @@ fn element_reference_pages_are_current() {
         let specs: Vec<_> =
             element.list_properties().iter().filter(|spec| spec.owner_type() != gst::Object::static_type()).cloned().collect();
         let specs: Vec<_> =
-            specs.into_iter().filter(|spec| !["GstBaseTransform", "GstElement"].contains(&spec.owner_type().name())).collect();
+            specs.into_iter().filter(|spec| !["GstBaseTransform", "GstElement", "GstBin"].contains(&spec.owner_type().name())).collect();
         for spec in &specs {
             writeln!(page, "| `{}` | {} | {} | {} |", spec.name(), kind(spec), default(spec), when(spec)).unwrap();
         }
@@ -167,7 +167,9 @@ const STATS: [(&str, &str); 36] = [
 ];
 
 /// Fields of the elements that are not inference elements: element, field, meaning.
-const OTHER_STATS: [(&str, &str, &str); 15] = [
+const OTHER_STATS: [(&str, &str, &str); 17] = [
+    ("roisource", "restarts", "how often the source was lost and delivered frames again"),
+    ("roisource", "time-down-ns", "time without frames of these outages, in nanoseconds"),
     ("roitrack", "frames", "frames"),
     ("roitrack", "objects", "objects that got a track ID"),
     ("roitrack", "tracks", "tracks at the moment"),
@@ -206,7 +208,11 @@ fn stats_page(name: &str, element: &gst::Element) -> String {
 }
 
 /// Messages that elements post on the bus: kind, domain and code as in GStreamer, and the condition.
-const MESSAGES: [(&str, &str, &str); 20] = [
+const MESSAGES: [(&str, &str, &str); 24] = [
+    ("roisource", "element, `source-lost`", "the source is lost: once for each outage; fields `uri` and `reason`"),
+    ("roisource", "element, `source-back`", "the source delivers frames again; fields `uri`, `gap` in nanoseconds and `attempts`"),
+    ("roisource", "error, `RESOURCE_ERROR_READ`", "the source is lost, and `restart` or `give-up-after` permits no further attempt"),
+    ("roisource", "error, `RESOURCE_ERROR_SETTINGS`", "`uri` is not an address"),
     ("infer", "error, `RESOURCE_ERROR_NOT_FOUND`", "a file of the model cannot be read"),
     ("infer", "error, `RESOURCE_ERROR_SETTINGS`", "the model or its description is wrong, or has no device"),
     ("infer", "error, `LIBRARY_ERROR_INIT`", "an engine cannot load the model"),
