@@ -9,7 +9,7 @@
 //! - `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle`: the driver of the inference elements, with a
 //!   table of its files.
 //! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
-//! - The elements: [`source`], [`detect`], [`track`], [`classify`], [`crop`], [`overlay`], [`publish`].
+//! - The elements: [`source`], [`detect`], [`track`], [`classify`], [`crop`], [`record`], [`overlay`], [`publish`].
 //! - `records`: lines of JSON that elements send through [`publish`].
 //! - [`capi`]: the same results for C.
 //!
@@ -54,6 +54,7 @@ mod policy;
 mod pool;
 mod properties;
 pub mod publish;
+pub mod record;
 mod records;
 mod regions;
 #[allow(unsafe_code, reason = "implements a meta of GStreamer")]
@@ -86,6 +87,7 @@ const ELEMENTS: &[Entry] = &[
     ("roitrack", track::RoiTrack::static_type),
     ("roiclassify", classify::RoiClassify::static_type),
     ("roicrop", crop::RoiCrop::static_type),
+    ("roirecord", record::RoiRecord::static_type),
     ("roioverlay", overlay::RoiOverlay::static_type),
     ("roipublish", publish::RoiPublish::static_type),
 ];

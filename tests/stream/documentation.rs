@@ -22,12 +22,13 @@ const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("age", "brightness", None),
     ("scene", "color", None),
 ];
-const TEXTS: [(&str, &str); 7] = [
+const TEXTS: [(&str, &str); 8] = [
     ("README.md", include_str!("../../README.md")),
     ("docs/elements.md", include_str!("../../docs/elements.md")),
     ("roidetect", include_str!("../../src/elements/detect/mod.rs")),
     ("roiclassify", include_str!("../../src/elements/classify/mod.rs")),
     ("roitrack", include_str!("../../src/elements/track/mod.rs")),
+    ("roicrop", include_str!("../../src/elements/crop/mod.rs")),
     ("roioverlay", include_str!("../../src/elements/overlay/mod.rs")),
     ("roipublish", include_str!("../../src/elements/publish/mod.rs")),
 ];
@@ -60,6 +61,7 @@ fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
             None if word == "autovideosink" => "fakesink".to_owned(),
             None if word == "roipublish" => format!("roipublish address=\"{}\"", folder.file("found.jsonl")),
             Some(("address", _)) => continue,
+            Some(("folder", _)) => format!("folder=\"{}\"", folder.file("out")),
             Some(("location", path)) if !root.join(path).exists() => format!("location=\"{clip}\""),
             Some(("model", path)) if !root.join(path).exists() => {
                 is_replaced = true;

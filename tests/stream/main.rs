@@ -23,6 +23,7 @@ mod capi;
 mod cascade;
 mod classify;
 mod copies;
+#[cfg(feature = "cli")]
 mod crops;
 mod detect;
 #[cfg(feature = "cli")]
@@ -35,6 +36,8 @@ mod failures;
 #[cfg(feature = "cli")]
 mod fleet;
 mod flow;
+#[cfg(feature = "cli")]
+mod formats;
 #[cfg(feature = "cli")]
 mod images;
 #[cfg(feature = "cli")]
@@ -60,6 +63,8 @@ mod publish;
 #[cfg(feature = "cli")]
 #[path = "../support/random.rs"]
 mod random;
+#[cfg(feature = "cli")]
+mod record;
 mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;

@@ -77,7 +77,7 @@ fn when(spec: &glib::ParamSpec) -> &'static str {
 #[test]
 fn element_reference_pages_are_current() {
     crate::harness::init();
-    for name in ["roisource", "roidetect", "roitrack", "roiclassify", "roioverlay", "roipublish"] {
+    for name in ["roisource", "roidetect", "roitrack", "roiclassify", "roicrop", "roirecord", "roioverlay", "roipublish"] {
         let factory = gst::ElementFactory::find(name).unwrap();
         let element = factory.create().build().unwrap();
         let about = factory.metadata("description").unwrap().trim_end_matches('.').to_owned();
@@ -87,9 +87,13 @@ fn element_reference_pages_are_current() {
             let (direction, presence) = (format!("{:?}", pad.direction()).to_lowercase(), format!("{:?}", pad.presence()).to_lowercase());
             writeln!(page, "| `{}` | {direction} | {presence} |", pad.name_template()).unwrap();
         }
-        let caps = factory.static_pad_templates().iter().next().unwrap().caps();
-        let of_pads = if factory.static_pad_templates().len() == 1 { "the pad" } else { "both pads" };
-        write!(page, "\nCaps of {of_pads}: {}\n", caps_in_words(&caps)).unwrap();
+        let all: Vec<_> = factory.static_pad_templates().iter().map(|pad| (pad.name_template().to_owned(), pad.caps())).collect();
+        if all.iter().all(|(_, caps)| *caps == all[0].1) {
+            let of_pads = if all.len() == 1 { "the pad" } else { "both pads" };
+            write!(page, "\nCaps of {of_pads}: {}\n", caps_in_words(&all[0].1)).unwrap();
+        } else {
+            all.iter().for_each(|(pad, caps)| write!(page, "\nCaps of `{pad}`: {}\n", caps_in_words(caps)).unwrap());
+        }
         page += "\n## Properties\n\n| property | values | default | set in |\n|---|---|---|---|\n";
         let specs: Vec<_> =
             element.list_properties().iter().filter(|spec| spec.owner_type() != gst::Object::static_type()).cloned().collect();
@@ -167,7 +171,7 @@ const STATS: [(&str, &str); 36] = [
 ];
 
 /// Fields of the elements that are not inference elements: element, field, meaning.
-const OTHER_STATS: [(&str, &str, &str); 17] = [
+const OTHER_STATS: [(&str, &str, &str); 24] = [
     ("roisource", "restarts", "how often the source was lost and delivered frames again"),
     ("roisource", "time-down-ns", "time without frames of these outages, in nanoseconds"),
     ("roitrack", "frames", "frames"),
@@ -176,6 +180,13 @@ const OTHER_STATS: [(&str, &str, &str); 17] = [
     ("roitrack", "tracks-begun", "tracks that began"),
     ("roitrack", "tracks-ended", "tracks that ended"),
     ("roitrack", "objects-refused", "objects without a track because of `max-tracks`"),
+    ("roicrop", "images", "images that were written"),
+    ("roicrop", "bytes", "their bytes"),
+    ("roicrop", "errors", "images that could not be written"),
+    ("roirecord", "clips", "clips that were written"),
+    ("roirecord", "frames", "their frames"),
+    ("roirecord", "bytes", "their bytes"),
+    ("roirecord", "errors", "clips that could not be written"),
     ("roipublish", "frames", "frames"),
     ("roipublish", "lines", "lines that the destination took; with a spool, lines that are stored"),
     ("roipublish", "bytes", "their bytes"),
@@ -208,7 +219,7 @@ fn stats_page(name: &str, element: &gst::Element) -> String {
 }
 
 /// Messages that elements post on the bus: kind, domain and code as in GStreamer, and the condition.
-const MESSAGES: [(&str, &str, &str); 24] = [
+const MESSAGES: [(&str, &str, &str); 32] = [
     ("roisource", "element, `source-lost`", "the source is lost: once for each outage; fields `uri` and `reason`"),
     ("roisource", "element, `source-back`", "the source delivers frames again; fields `uri`, `gap` in nanoseconds and `attempts`"),
     ("roisource", "error, `RESOURCE_ERROR_READ`", "the source is lost, and `restart` or `give-up-after` permits no further attempt"),
@@ -244,6 +255,14 @@ const MESSAGES: [(&str, &str, &str); 24] = [
     ("roitrack", "warning, `RESOURCE_ERROR_SETTINGS`", "no model upstream has a label of `object-class`; once"),
     ("roioverlay", "error, `STREAM_ERROR_FORMAT`, `RESOURCE_ERROR_WRITE`", "a frame is too short, or cannot be written"),
     ("roioverlay", "warning, `STREAM_ERROR_FORMAT`", "the frame was cropped after detection; once"),
+    ("roicrop", "error, `RESOURCE_ERROR_SETTINGS`", "neither `folder` nor `in-message` is set"),
+    ("roicrop", "error, `RESOURCE_ERROR_OPEN_WRITE`", "the folder cannot be created"),
+    ("roicrop", "warning, `RESOURCE_ERROR_WRITE`", "an image cannot be written; once"),
+    ("roirecord", "error, `RESOURCE_ERROR_SETTINGS`", "`folder` is not set"),
+    ("roirecord", "error, `RESOURCE_ERROR_OPEN_WRITE`", "the folder cannot be created"),
+    ("roirecord", "warning, `RESOURCE_ERROR_WRITE`", "a clip cannot be written; once"),
+    ("roirecord", "warning, `STREAM_ERROR_ENCODE`", "the video cannot be recorded: unsupported caps, or no encoder"),
+    ("roirecord", "element, `roirecord-clip`", "a clip is complete"),
     ("roipublish", "error, `RESOURCE_ERROR_OPEN_WRITE`", "the destination cannot be opened"),
     (
         "roipublish",

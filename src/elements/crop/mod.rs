@@ -1,8 +1,8 @@
 //! `roicrop`: writes the best image of each object as JPEG.
 //!
 //! ```text
-//! gst-launch-1.0 filesrc location=street.mp4 ! decodebin ! videoconvert ! roidetect model=yolo11n.onnx ! roitrack
-//!     ! roicrop folder=crops object-class=person,car ! roipublish address=results.jsonl ! fakesink
+//! gst-launch-1.0 filesrc location=street.mp4 ! decodebin ! videoconvert ! roidetect model=person.onnx ! roitrack
+//!     ! roicrop folder=crops object-class=person ! roipublish address=results.jsonl ! fakesink
 //! ```
 //!
 //! Frames pass unchanged. Of each object with a track ID, the element keeps the image with the largest product of confidence and area, and

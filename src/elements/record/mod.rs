@@ -1,0 +1,43 @@
+//! `roirecord`: writes clips around events, with the video before and after them.
+//!
+//! ```text
+//! gst-launch-1.0 rtspsrc location=rtsp://camera/1 ! rtph264depay ! h264parse ! tee name=camera
+//!     roirecord name=record folder=clips object-class=person ! roipublish address=results.jsonl ! fakesink
+//!     camera. ! queue ! record.video
+//!     camera. ! queue ! decodebin ! videoconvert ! roidetect model=yolo11n.onnx ! roitrack ! record.sink
+//! ```
+//!
+//! An event is an object with one of the labels in `object-class`, and with at least `min-confidence`, on a frame that arrives at the pad
+//! `sink`. A clip begins `pre-roll` before its first event, at the key frame before that time, and ends `post-roll` after its last event.
+//! Events whose clips would overlap share one clip. A clip that reaches `max-duration` is continued by another clip.
+//!
+//! Frames at `sink` pass unchanged to `src`. Where the recorded video comes from:
+//!
+//! - With the request pad `video`: H.264 or H.265 of the same source, as above. It is not decoded or encoded, so it costs nearly nothing.
+//!   Frames are matched with results by running time.
+//! - Without it, and with raw video at `sink`: the frames are encoded once, by `x264enc` or `openh264enc`.
+//!
+//! A clip is an MP4 file. The file gets its name when it is complete. With `max-bytes`, the oldest clips in the folder are deleted. For each
+//! clip, the element posts the message `roirecord-clip`, and `roipublish` downstream writes a line `{"event":"clip", ...}` with the path.
+//!
+//! An application can make an event too: with a custom downstream event `roirecord-trigger` at the pad `sink`. Its optional field `label` names
+//! the event.
+//!
+//! A folder that cannot be written never stops the stream: lost clips are counted, and reported once on the bus.
+
+mod clip;
+mod encoder;
+mod imp;
+mod recorder;
+mod worker;
+
+use gst::glib;
+use gstreamer as gst;
+
+glib::wrapper! {
+    /// The element; see the [module](self).
+    pub struct RoiRecord(ObjectSubclass<imp::RoiRecord>) @extends gst::Element, gst::Object;
+}
+
+/// Name of the structure in the element message of a complete clip.
+pub const CLIP: &str = "roirecord-clip";

@@ -1,0 +1,332 @@
+//! `roirecord` writes clips around events; the clips are decoded and their frames compared.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::frame::{Detection, PixelRect, Rect, Size};
+use serde_json::Value;
+
+use crate::cli::{command, lines as lines_of};
+use crate::harness::{
+    Ending, FRAME_TIME, Folder, attach, caps, collect, eventually, face, feed, make_clip, on_buffers, picture, pipeline, results, run, tiny,
+};
+
+const SIZE: Size = Size::new(128, 96);
+
+/// Frame `n`: a white bar whose left edge is at `n`.
+fn frame(n: u64) -> gst::Buffer {
+    picture(SIZE, PixelRect { x: n as u32, y: 0, width: 8, height: SIZE.height }, [255; 3])
+}
+
+fn object() -> Detection {
+    face(1, Rect { x: 10.0, y: 10.0, width: 30.0, height: 30.0 })
+}
+
+/// Plays `n` raw frames of 40 ms with an object in the frames `events`.
+fn play(folder: &Folder, properties: &str, n: u64, events: &[u64]) -> (gst::Pipeline, Ending) {
+    let line = format!(
+        "appsrc name=source ! identity name=attach ! roirecord name=record folder=\"{}\" {properties} \
+         ! roipublish stream-id=door address=\"{}\" ! fakesink name=sink",
+        folder.file("clips"),
+        folder.file("lines.jsonl")
+    );
+    let pipeline = pipeline(&line);
+    let events = events.to_vec();
+    attach(&pipeline, move |n| results(SIZE, n, if events.contains(&n) { vec![object()] } else { vec![] }));
+    feed(&pipeline, &caps("RGB", SIZE), (0..n).map(frame));
+    let ending = run(&pipeline);
+    (pipeline, ending)
+}
+
+/// The complete clips, by name.
+fn clips(folder: &Folder) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder.0.join("clips")).map(|entries| entries.map(|entry| entry.unwrap().path()).collect());
+    let mut files: Vec<PathBuf> = entries.unwrap_or_default();
+    files.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with("clip-"));
+    files.sort();
+    files
+}
+
+/// Decodes a clip. Returns the number of each frame, by its bar, and checks that timestamps begin at 0 without gaps.
+fn decode(path: &Path) -> Vec<u64> {
+    let line = "filesrc name=file ! qtdemux ! h264parse ! avdec_h264 ! videoconvert ! video/x-raw,format=GRAY8 ! fakesink name=sink";
+    let pipeline = pipeline(line);
+    pipeline.by_name("file").unwrap().set_property("location", path.to_str().unwrap());
+    let decoded = Arc::new(Mutex::new(Vec::new()));
+    let found = decoded.clone();
+    on_buffers(&pipeline, "sink", "sink", move |n, buffer| {
+        assert_eq!(buffer.pts(), Some(FRAME_TIME * n));
+        let map = buffer.map_readable().unwrap();
+        let row = &map[SIZE.width as usize * 40..][..SIZE.width as usize];
+        found.lock().unwrap().push(row.iter().position(|value| *value > 128).unwrap() as u64);
+    });
+    assert_eq!(run(&pipeline).error, None, "{}", path.display());
+    decoded.lock().unwrap().clone()
+}
+
+fn records(folder: &Folder) -> Vec<Value> {
+    lines_of(&folder.file("lines.jsonl")).into_iter().filter(|line| line["event"] == "clip").collect()
+}
+
+fn stats(pipeline: &gst::Pipeline) -> [u64; 3] {
+    let stats: gst::Structure = pipeline.by_name("record").unwrap().property("stats");
+    ["clips", "frames", "errors"].map(|field| stats.get(field).unwrap())
+}
+
+#[test]
+fn clip_has_the_frames_around_the_event() {
+    let folder = Folder::new("record event");
+    let (pipeline, ending) = play(&folder, "pre-roll=400 post-roll=400 stream-id=door", 100, &[50, 51, 52]);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let clips = clips(&folder);
+    assert_eq!(clips.len(), 1, "{clips:?}");
+    let frames = decode(&clips[0]);
+    // Ten frames before and after the event; the clip begins at the key frame before, at most one second earlier.
+    let (first, last) = (frames[0], *frames.last().unwrap());
+    assert!((15..=40).contains(&first) && last == 62, "{first} to {last}");
+    assert_eq!(frames, (first..=last).collect::<Vec<_>>());
+    let all = lines_of(&folder.file("lines.jsonl"));
+    let found = records(&folder);
+    assert_eq!((all.len(), found.len()), (101, 1));
+    let record = &found[0];
+    assert_eq!(
+        (&record["stream"], &record["path"], &record["labels"]),
+        (&"door".into(), &clips[0].to_str().unwrap().into(), &serde_json::json!(["face"]))
+    );
+    assert_eq!((record["frames"].as_u64(), record["timestamp"].as_u64()), (Some(frames.len() as u64), Some(first * 40_000_000)));
+    assert_eq!(
+        (record["event_timestamp"].as_u64(), record["duration"].as_u64()),
+        (Some(50 * 40_000_000), Some(frames.len() as u64 * 40_000_000))
+    );
+    assert_eq!(record["bytes"].as_u64(), Some(std::fs::metadata(&clips[0]).unwrap().len()));
+    assert_eq!(stats(&pipeline), [1, frames.len() as u64, 0]);
+}
+
+#[test]
+fn overlapping_events_give_one_clip_and_distant_events_two() {
+    let folder = Folder::new("record overlap");
+    let (_, ending) = play(&folder, "pre-roll=200 post-roll=400", 110, &[30, 42, 90]);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let clips: Vec<Vec<u64>> = clips(&folder).iter().map(|clip| decode(clip)).collect();
+    assert_eq!(clips.len(), 2, "{clips:?}");
+    assert!(clips[0][0] <= 25 && clips[0].last() == Some(&52), "{:?}", clips[0]);
+    assert!(clips[1][0] > 52 && clips[1][0] <= 85 && clips[1].last() == Some(&100), "{:?}", clips[1]);
+}
+
+#[test]
+fn end_of_stream_completes_the_clip_before_eos_leaves() {
+    let folder = Folder::new("record eos");
+    let (pipeline, ending) = play(&folder, "pre-roll=10000 post-roll=10000", 20, &[10]);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    assert_eq!(decode(&clips(&folder)[0]), (0..20).collect::<Vec<_>>());
+    assert_eq!(lines_of(&folder.file("lines.jsonl")).last().unwrap()["event"], "clip");
+    assert_eq!(stats(&pipeline), [1, 20, 0]);
+}
+
+#[test]
+fn event_without_class_or_confidence_gives_no_clip() {
+    for properties in ["object-class=dog", "min-confidence=0.8"] {
+        let folder = Folder::new(&format!("record {properties}"));
+        let (_, ending) = play(&folder, properties, 20, &[10]);
+        assert_eq!((ending.error, ending.warnings, clips(&folder).len()), (None, vec![], 0), "{properties}");
+    }
+}
+
+#[test]
+fn long_event_is_split_into_clips_without_lost_frames() {
+    let folder = Folder::new("record split");
+    let (_, ending) = play(&folder, "pre-roll=0 post-roll=0 max-duration=1500", 110, &(0..110).collect::<Vec<_>>());
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let clips: Vec<Vec<u64>> = clips(&folder).iter().map(|clip| decode(clip)).collect();
+    assert!(clips.len() >= 2, "{clips:?}");
+    assert_eq!(clips.concat(), (0..110).collect::<Vec<_>>());
+}
+
+#[test]
+fn encoded_video_is_not_encoded_again() {
+    let folder = Folder::new("record encoded");
+    let source = folder.file("source.mp4");
+    make_clip(&source, 60, "mp4mux");
+    let units = |path: &str| {
+        let pipeline =
+            pipeline("filesrc name=file ! qtdemux ! h264parse ! video/x-h264,stream-format=avc,alignment=au ! fakesink name=sink");
+        pipeline.by_name("file").unwrap().set_property("location", path);
+        let all = collect(&pipeline, "sink", "sink");
+        assert_eq!(run(&pipeline).error, None);
+        let all = all.lock().unwrap();
+        all.iter().map(|arrived| arrived.buffer.map_readable().unwrap().to_vec()).collect::<Vec<_>>()
+    };
+    let line = format!(
+        "filesrc location=\"{source}\" ! qtdemux ! h264parse ! tee name=camera roirecord name=record pre-roll=200 post-roll=400 folder=\"{}\" \
+         ! roipublish address=\"{}\" ! fakesink camera. ! queue ! record.video camera. ! queue ! avdec_h264 ! identity name=attach ! record.sink",
+        folder.file("clips"),
+        folder.file("lines.jsonl")
+    );
+    let pipeline = pipeline(&line);
+    let size = Size::new(256, 192);
+    attach(&pipeline, move |n| results(size, n, if n == 28 { vec![object()] } else { vec![] }));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let clips = clips(&folder);
+    assert_eq!(clips.len(), 1);
+    // Key frames are at each tenth frame. The pre-roll begins at frame 23.
+    let (original, clip) = (units(&source), units(clips[0].to_str().unwrap()));
+    assert_eq!(original.len(), 60);
+    assert_eq!(clip.len(), 19);
+    assert!(clip == original[20..39], "the clip has the bytes of the source");
+    assert_eq!(records(&folder)[0]["event_timestamp"].as_u64(), Some(28 * 40_000_000));
+}
+
+#[test]
+fn oldest_clips_are_deleted_at_the_limit() {
+    let folder = Folder::new("record quota");
+    let events = [5, 35, 65, 95];
+    let (_, ending) = play(&folder, "pre-roll=0 post-roll=200", 110, &events);
+    assert_eq!(ending.error, None);
+    let all = clips(&folder);
+    let size = |clips: &[PathBuf]| clips.iter().map(|clip| std::fs::metadata(clip).unwrap().len()).sum::<u64>();
+    assert_eq!(all.len(), 4, "{all:?}");
+    let limit = size(&all) * 2 / 3;
+    std::fs::remove_dir_all(folder.0.join("clips")).unwrap();
+    let (pipeline, ending) = play(&folder, &format!("pre-roll=0 post-roll=200 max-bytes={limit}"), 110, &events);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let left = clips(&folder);
+    assert!(size(&left) <= limit && !left.is_empty() && left.len() < 4, "{left:?}");
+    assert_eq!(stats(&pipeline)[0], 4);
+    // The newest clip is there.
+    assert_eq!(Some(left.last().unwrap().to_str().unwrap()), records(&folder).last().unwrap()["path"].as_str());
+}
+
+/// Writes a description that records all rectangles. Returns the arguments of the command.
+fn recording(folder: &Folder, source: &str) -> [String; 5] {
+    let (model, clips) = (tiny("rectangle.onnx"), folder.file("clips"));
+    let graph = format!("{{source}} ! roidetect model={model} ! roirecord folder=\\\"{clips}\\\" pre-roll=0 ! {{json}} ! {{video}}");
+    let text = format!("version = 1\nname = \"record\"\ndescription = \"Records.\"\n[pipeline]\ngraph = \"{graph}\"\n");
+    ["run".to_owned(), folder.write("record.toml", text), "-q".to_owned(), "--input".to_owned(), source.to_owned()]
+}
+
+#[test]
+fn killed_process_leaves_no_clip_with_its_final_name() {
+    let folder = Folder::new("record kill");
+    let (long, short) = (folder.file("long.mp4"), folder.file("short.mp4"));
+    make_clip(&long, 5000, "mp4mux");
+    make_clip(&short, 60, "mp4mux");
+    let mut killed = command().args(recording(&folder, &long)).spawn().unwrap();
+    let parts = || {
+        let entries = std::fs::read_dir(folder.0.join("clips")).into_iter().flatten().map(|entry| entry.unwrap());
+        entries.filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.len() > 10_000)).count()
+    };
+    eventually("a part of a clip is on disk", || parts() > 0);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!((clips(&folder).len(), parts()), (0, 1));
+    // The next run writes a complete clip.
+    let ended = command().args(recording(&folder, &short)).output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(clips(&folder).len(), 1);
+}
+
+#[test]
+fn file_that_begins_again_is_one_clip() {
+    let folder = Folder::new("record loop");
+    let (source, json) = (folder.file("source.mp4"), folder.file("lines.jsonl"));
+    make_clip(&source, 60, "mp4mux");
+    let ended = command().args(recording(&folder, &source)).args(["--loop", "--frames", "150", "--json", &json]).output().unwrap();
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    let frames: Vec<_> = records(&folder).iter().map(|record| record["frames"].as_u64()).collect();
+    assert_eq!(frames, [Some(150)]);
+}
+
+#[test]
+fn flush_completes_the_clip_and_the_next_begins_anew() {
+    let folder = Folder::new("record flush");
+    crate::harness::init();
+    let element =
+        gst::ElementFactory::make("roirecord").property("folder", folder.file("clips")).property("pre-roll", 0_u32).build().unwrap();
+    let mut harness = gstreamer_check::Harness::with_element(&element, Some("sink"), Some("src"));
+    harness.set_src_caps(caps("RGB", SIZE));
+    for _ in 0..2 {
+        for n in 0..30 {
+            let mut buffer = crate::harness::stamp(frame(n), n);
+            roiflow::elements::meta::attach(buffer.make_mut(), results(SIZE, n, if n == 5 { vec![object()] } else { vec![] }));
+            harness.push(buffer).unwrap();
+        }
+        assert!(harness.push_event(gst::event::FlushStart::new()));
+        assert!(harness.push_event(gst::event::FlushStop::new(true)));
+        assert!(harness.push_event(gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new())));
+    }
+    drop(harness);
+    element.set_state(gst::State::Null).unwrap();
+    let clips = clips(&folder);
+    assert_eq!(clips.len(), 2, "{clips:?}");
+    for clip in clips {
+        let frames = decode(&clip);
+        assert!(frames[0] <= 5 && frames.len() > 5 && frames.windows(2).all(|pair| pair[1] == pair[0] + 1), "{frames:?}");
+    }
+}
+
+#[test]
+fn lost_folder_is_one_warning_and_the_stream_goes_on() {
+    let folder = Folder::new("record lost");
+    let clips = folder.0.join("clips");
+    let line = format!(
+        "appsrc name=source ! identity name=attach ! roirecord name=record pre-roll=0 post-roll=0 folder=\"{}\" ! fakesink name=sink",
+        clips.display()
+    );
+    let pipeline = pipeline(&line);
+    attach(&pipeline, move |n| {
+        if n == 0 {
+            std::fs::remove_dir_all(&clips).unwrap();
+        }
+        results(SIZE, n, if n == 30 || n == 60 { vec![object()] } else { vec![] })
+    });
+    let passed = collect(&pipeline, "sink", "sink");
+    feed(&pipeline, &caps("RGB", SIZE), (0..90).map(frame));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings.len(), passed.lock().unwrap().len()), (None, 1, 90), "{:?}", ending.warnings);
+    assert_eq!(stats(&pipeline), [0, 0, 2]);
+}
+
+#[test]
+fn application_can_trigger_a_clip_and_reads_a_message() {
+    let folder = Folder::new("record trigger");
+    let line = format!(
+        "appsrc name=source ! identity name=attach ! roirecord name=record pre-roll=0 post-roll=200 folder=\"{}\" ! fakesink",
+        folder.file("clips")
+    );
+    let pipeline = pipeline(&line);
+    let pad = pipeline.by_name("attach").unwrap().static_pad("src").unwrap();
+    on_buffers(&pipeline, "attach", "sink", move |n, _| {
+        if n == 30 {
+            let trigger = gst::Structure::builder("roirecord-trigger").field("label", "door-bell").build();
+            assert!(pad.push_event(gst::event::CustomDownstream::new(trigger)));
+        }
+    });
+    feed(&pipeline, &caps("RGB", SIZE), (0..60).map(frame));
+    let bus = pipeline.bus().unwrap();
+    pipeline.set_state(gst::State::Playing).unwrap();
+    let types = [gst::MessageType::Eos, gst::MessageType::Error, gst::MessageType::Element];
+    let message = bus.timed_pop_filtered(crate::harness::TIMEOUT, &types).unwrap();
+    let structure = message.structure().unwrap();
+    assert_eq!((structure.name().as_str(), structure.get::<&str>("labels").unwrap()), ("roirecord-clip", "door-bell"));
+    assert!(Path::new(structure.get::<&str>("path").unwrap()).exists());
+    pipeline.set_state(gst::State::Null).unwrap();
+    assert_eq!(clips(&folder).len(), 1);
+}
+
+#[test]
+fn unusable_settings_and_video_are_reported() {
+    let (_, ending) = {
+        let pipeline = pipeline("videotestsrc num-buffers=1 ! roirecord ! fakesink");
+        let ending = run(&pipeline);
+        (pipeline, ending)
+    };
+    assert!(ending.error.is_some_and(|error| error.contains("expected a folder for clips")));
+    let folder = Folder::new("record jpeg");
+    let pipeline = pipeline(&format!("videotestsrc num-buffers=2 ! jpegenc ! roirecord folder=\"{}\" ! fakesink", folder.file("clips")));
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings.len()), (None, 1));
+    assert!(ending.warnings[0].contains("cannot record image/jpeg"), "{:?}", ending.warnings);
+}
