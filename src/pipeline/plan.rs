@@ -271,7 +271,8 @@ fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> 
     };
     if let Some(path) = &outputs.json {
         outputs::check_destination("--json", path, outputs.if_exists)?;
-        add(PUBLISH, &outputs.stream, &[("address", text_of("--json", path)?), ("if-exists", if_exists(outputs))]);
+        let values = [("address", text_of("--json", path)?), ("if-exists", if_exists(outputs)), ("format", "json-lines")];
+        add(PUBLISH, &outputs.stream, &values);
     }
     for (idx, url) in outputs.publish.iter().enumerate() {
         let target = Target::parse(url).map_err(|error| Error::usage(format!("--publish `{}`: {error}", redaction::redact(url))))?;

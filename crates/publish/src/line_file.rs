@@ -1,4 +1,4 @@
-//! Writes messages as lines to a file, FIFO, device or standard output.
+//! Writes messages as lines to a file, FIFO, device or standard output. A [`Framing`] adds a header, or writes a JSON array.
 //!
 //! Lines are buffered and written together. If the destination fails within a line, the next write to the same file completes the line,
 //! even if another writer makes this write. So lines are never torn or mixed.
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use super::output_file::LineEnd;
-use super::{Deadline, Destination, Failure, IfExists, Message, OutputFile};
+use super::{Deadline, Destination, Failure, Framing, IfExists, Message, OutputFile, is_stdout};
 
 /// Buffered lines are written at this size, even without a flush.
 const MAX_PENDING_BYTES: usize = 64 * 1024;
@@ -23,6 +23,9 @@ const TURN_TICK: Duration = Duration::from_millis(2);
 pub struct LineFile {
     path: PathBuf,
     if_exists: IfExists,
+    framing: Framing,
+    /// Whether the file was empty when it was opened. `None` before connecting.
+    is_new: Option<bool>,
     /// ID of this writer, unique in the process.
     id: u64,
     /// `None` before connecting.
@@ -44,6 +47,8 @@ impl LineFile {
         Self {
             path: path.into(),
             if_exists,
+            framing: Framing::LINES,
+            is_new: None,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             file: None,
             deadline: Deadline::default(),
@@ -52,6 +57,18 @@ impl LineFile {
             n_acknowledged: 0,
             n_committed: 0,
         }
+    }
+
+    /// Returns a destination with other text around the messages.
+    #[must_use]
+    pub fn with_framing(mut self, framing: Framing) -> Self {
+        self.framing = framing;
+        self
+    }
+
+    /// Whether the next message is the first of a new file.
+    fn is_at_begin(&self) -> bool {
+        self.is_new == Some(true) && self.n_committed == 0 && self.ends.is_empty()
     }
 
     /// Writes the pending lines. After a failure they are discarded, except for the rest of a started line.
@@ -95,12 +112,16 @@ impl Destination for LineFile {
             // This failure is temporary, because a FIFO may get a reader later.
             ErrorKind::TimedOut => Failure::retryable(error),
             _ => Failure::fatal(error),
-        })
+        })?;
+        self.is_new.get_or_insert_with(|| is_stdout(&self.path) || std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() == 0));
+        Ok(())
     }
 
     fn publish(&mut self, message: &Message) -> Result<(), Failure> {
+        let before = if self.is_at_begin() { self.framing.begin } else { self.framing.between };
+        self.pending.extend_from_slice(before.as_bytes());
         self.pending.extend_from_slice(&message.payload);
-        self.pending.push(b'\n');
+        self.pending.extend_from_slice(self.framing.after.as_bytes());
         self.ends.push_back(self.pending.len());
         if self.pending.len() >= MAX_PENDING_BYTES { self.flush() } else { Ok(()) }
     }
@@ -118,6 +139,16 @@ impl Destination for LineFile {
 
     fn committed(&self) -> u64 {
         self.n_committed
+    }
+
+    fn close(&mut self) -> Result<(), Failure> {
+        let begin = if self.is_at_begin() { self.framing.begin } else { "" };
+        let last = [begin, self.framing.end].concat();
+        // A file that was never opened stays as it is.
+        if let (Some(file), Some(_), false) = (self.file.as_mut(), self.is_new, last.is_empty()) {
+            write(file, last.as_bytes()).1.map_err(Failure::retryable)?;
+        }
+        Ok(())
     }
 }
 

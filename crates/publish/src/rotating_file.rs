@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{Deadline, Destination, Failure, IfExists, LineFile, Message};
+use super::{Deadline, Destination, Failure, Framing, IfExists, LineFile, Message};
 
 /// When a file is rotated, and what happens to its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,6 +32,7 @@ pub(crate) struct Rotation {
 pub(crate) struct RotatingFile {
     path: PathBuf,
     rotation: Rotation,
+    framing: Framing,
     file: LineFile,
     deadline: Deadline,
     /// Acknowledged messages of earlier parts.
@@ -43,10 +44,10 @@ pub(crate) struct RotatingFile {
 }
 
 impl RotatingFile {
-    pub(crate) fn new(path: PathBuf, if_exists: IfExists, rotation: Rotation) -> Self {
-        let file = LineFile::new(&path, if_exists);
+    pub(crate) fn new(path: PathBuf, if_exists: IfExists, rotation: Rotation, framing: Framing) -> Self {
+        let file = LineFile::new(&path, if_exists).with_framing(framing);
         let (deadline, n_before, n_bytes, first_line_at, compressing) = Default::default();
-        Self { path, rotation, file, deadline, n_before, n_bytes, first_line_at, compressing }
+        Self { path, rotation, framing, file, deadline, n_before, n_bytes, first_line_at, compressing }
     }
 
     fn is_due(&self, n_new: u64) -> bool {
@@ -58,6 +59,9 @@ impl RotatingFile {
     /// Writes all pending lines, and then begins a new part.
     fn rotate(&mut self) -> Result<(), Failure> {
         self.file.flush()?;
+        if !self.framing.can_append() {
+            self.file.close()?;
+        }
         if let Err(error) = self.rename() {
             // Do not lose lines: if the file cannot be renamed, continue to append to it.
             tracing::warn!("cannot rename the full file {}, which continues to grow: {error}", self.path.display());
@@ -66,7 +70,7 @@ impl RotatingFile {
             return Ok(());
         }
         self.n_before += self.file.acknowledged();
-        self.file = LineFile::new(&self.path, IfExists::Append);
+        self.file = LineFile::new(&self.path, IfExists::Append).with_framing(self.framing);
         (self.n_bytes, self.first_line_at) = (0, None);
         self.file.connect(&self.deadline)?;
         self.tidy();
@@ -233,7 +237,7 @@ mod tests {
         }
 
         fn write(&self, numbers: std::ops::Range<u64>, rotation: Rotation) {
-            let mut file = RotatingFile::new(self.0.join("a.jsonl"), IfExists::Append, rotation);
+            let mut file = RotatingFile::new(self.0.join("a.jsonl"), IfExists::Append, rotation, Framing::LINES);
             file.connect(&Deadline::default()).unwrap();
             let n = numbers.end - numbers.start;
             for number in numbers {
@@ -287,7 +291,7 @@ mod tests {
         let rotation = Rotation { max_age: Some(Duration::ZERO), ..Rotation::default() };
         folder.write(0..3, rotation);
         assert_eq!(folder.names(), ["a.000001.jsonl", "a.000002.jsonl", "a.jsonl"]);
-        let mut file = RotatingFile::new(folder.0.join("a.jsonl"), IfExists::Append, rotation);
+        let mut file = RotatingFile::new(folder.0.join("a.jsonl"), IfExists::Append, rotation, Framing::LINES);
         file.connect(&Deadline::default()).unwrap();
         file.idle().unwrap();
         file.idle().unwrap();

@@ -367,7 +367,7 @@ fn key_of<'a>(classification: &'a Classification, earlier: &[Classification], ta
     if n_taken == 0 { Cow::Borrowed(name) } else { Cow::Owned(format!("{name}_{}", n_taken + 1)) }
 }
 
-fn track_state(state: TrackState) -> &'static str {
+pub(crate) fn track_state(state: TrackState) -> &'static str {
     match state {
         TrackState::Tentative => "tentative",
         TrackState::Confirmed => "confirmed",
@@ -379,7 +379,7 @@ fn is_empty(size: Size) -> bool {
     size.width == 0 || size.height == 0
 }
 
-fn objects(results: &FrameResults) -> impl Iterator<Item = (&Detection, PixelRect)> {
+pub(crate) fn objects(results: &FrameResults) -> impl Iterator<Item = (&Detection, PixelRect)> {
     let detections = if is_empty(results.size) { &[] } else { results.detections.as_slice() };
     detections.iter().filter_map(|detection| Some((detection, detection.rect.to_pixels(results.size)?)))
 }
@@ -398,7 +398,7 @@ fn inference(status: &InferenceStatus) -> Inference<'_> {
 }
 
 /// Formats a time as UTC in RFC 3339 with milliseconds. Times are clamped to the years 1970 to 9999.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
     humantime::format_rfc3339_millis(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST_SECOND)).to_string()
 }

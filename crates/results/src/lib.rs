@@ -7,7 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod coco;
 pub mod contour;
+pub mod csv;
 pub mod detection;
 pub mod geometry;
 pub mod json;

@@ -23,7 +23,7 @@ use super::route::{Destination, Name, Route, cannot_open};
 use super::{Format, Masks, Method, Numbering, WhenFull};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{buffer, caps, meta, origin, records};
-use crate::frame::{FrameResults, InferenceStatus, Size, json};
+use crate::frame::{FrameResults, InferenceStatus, Size, coco, csv, json};
 use crate::publish::{Counts, Deadline, Event, Limits, Message, Publisher, Refused, SpoolStatus};
 use crate::redaction;
 
@@ -81,6 +81,7 @@ impl Settings {
             when_full: self.when_full,
             spool: self.spool.as_ref().map(Into::into),
             limits: Limits { max_bytes: self.spool_max_bytes, max_age },
+            framing: crate::publish::Framing::LINES,
         }
     }
 }
@@ -90,6 +91,10 @@ struct State {
     route: Arc<Route>,
     name: Name,
     masks: Masks,
+    /// The format, which is never `Auto`.
+    format: Format,
+    /// Objects that the format leaves out because of their labels.
+    n_unknown: u64,
     /// Start of the run in the IDs of messages: milliseconds since 1970.
     epoch: u64,
     /// Number of the last frame with a message, and the number of records since then.
@@ -174,7 +179,7 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 glib::ParamSpecEnum::builder_with_default("format", default.format)
                     .nick("Format")
-                    .blurb("Format of the results")
+                    .blurb("Format of the results; servers get JSON lines")
                     .mutable_ready()
                     .build(),
                 glib::ParamSpecEnum::builder_with_default("masks", default.masks)
@@ -311,19 +316,33 @@ impl BaseTransformImpl for RoiPublish {
     const TRANSFORM_IP_ON_PASSTHROUGH: bool = true;
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
-        let (destination, masks) = {
+        let (mut destination, format, masks) = {
             let settings = self.settings.lock().unwrap();
-            (settings.destination(), settings.masks)
+            (settings.destination(), settings.format, settings.masks)
         };
         let failed = |error: String| gst::error_msg!(gst::ResourceError::OpenWrite, ("{error}"));
         let (target, name) = destination.check().map_err(failed)?;
+        let format = format.of(target.file()).map_err(failed)?;
+        destination.framing = format.framing();
         gst::debug!(CAT, imp = self, "publishing results to {}", name.shown);
         let route = destination.open((target, &name), self.deadline.clone(), self.report(&name)).map_err(failed)?;
         *self.last_stats.lock().unwrap() = Default::default();
         self.is_flushing.store(false, Ordering::Release);
         let (epoch, route) = (milliseconds(SystemTime::now()), Arc::new(route));
-        *self.state.lock().unwrap() =
-            Some(State { route, name, masks, epoch, last_frame: None, n_records: 0, size: None, info: None, n_frames: 0, lost_rois: None });
+        *self.state.lock().unwrap() = Some(State {
+            route,
+            name,
+            masks,
+            format,
+            n_unknown: 0,
+            epoch,
+            last_frame: None,
+            n_records: 0,
+            size: None,
+            info: None,
+            n_frames: 0,
+            lost_rois: None,
+        });
         Ok(())
     }
 
@@ -469,7 +488,8 @@ impl RoiPublish {
         };
         let (route, message) = {
             let mut guard = self.state.lock().unwrap();
-            let Some(state) = guard.as_mut() else { return };
+            // Other formats have no place for records.
+            let Some(state) = guard.as_mut().filter(|state| state.format == Format::JsonLines) else { return };
             let numbering = *self.numbering.lock().unwrap();
             (state.route.clone(), state.record(record, numbering, stream_id, source.as_deref()))
         };
@@ -563,12 +583,18 @@ impl RoiPublish {
     }
 
     fn warn_of_losses(&self) {
-        let Some(destination) = self.state.lock().unwrap().as_ref().map(|state| state.name.shown.clone()) else { return };
+        let state = self.state.lock().unwrap().as_ref().map(|state| (state.name.shown.clone(), state.n_unknown));
+        let Some((destination, n_unknown)) = state else { return };
         let counts = self.stats().1;
         let n_written = counts.acknowledged;
         let warn = |sentence: String| {
             gst::element_imp_warning!(self, gst::ResourceError::Write, ("{}", crate::stages::Printable(&sentence)));
         };
+        if n_unknown > 0 {
+            warn(format!(
+                "{n_unknown} objects are not in {destination}, because their labels are none of COCO's classes; set `format=coco`"
+            ));
+        }
         if counts.lost > 0 {
             let n_lost = counts.lost;
             warn(format!("{n_lost} results could not be written to {destination} and are lost; {n_written} were written"));
@@ -615,6 +641,7 @@ impl State {
         (self.last_frame, self.n_records) = (Some(frame_number), 0);
         let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame: frame_number, part: 0 };
         let message_id = self.name.is_server.then(|| message.id());
+        let image_id = origin.as_ref().and_then(|origin| coco::image_id(&origin.path)).unwrap_or(frame_number);
         let context = json::Context {
             frame_number,
             stream_id: stream_id.as_deref(),
@@ -627,9 +654,19 @@ impl State {
             image,
             masks: self.masks.into(),
         };
-        json::write_line(&mut message.payload, &results, &context).expect("every value has a form in JSON");
-        message.payload.pop();
-        Some(message)
+        let mut write_coco = |categories| self.n_unknown += coco::write_entries(&mut message.payload, &results, image_id, categories);
+        match self.format {
+            Format::Auto | Format::JsonLines => {
+                json::write_line(&mut message.payload, &results, &context).expect("every value has a form in JSON");
+                message.payload.pop();
+                return Some(message);
+            }
+            Format::Csv => csv::write_rows(&mut message.payload, &results, &context),
+            Format::Coco => write_coco(coco::Categories::LabelIds),
+            Format::Coco91 => write_coco(coco::Categories::Coco),
+        }
+        // Files of these formats have nothing for a frame without objects.
+        (!message.payload.is_empty()).then_some(message)
     }
 
     /// Returns the message of a record.

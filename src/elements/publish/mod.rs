@@ -138,10 +138,51 @@ impl WhenFull {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiPublishFormat", allow_name_conflict)]
 pub enum Format {
-    /// One JSON object per frame, each on its own line.
+    /// The format of the file name.
     #[default]
+    #[enum_value(name = "By the file name: .csv, .coco.json; otherwise JSON lines", nick = "auto")]
+    Auto,
+    /// One JSON object per frame, each on its own line.
     #[enum_value(name = "One JSON object per frame and line", nick = "json-lines")]
     JsonLines,
+    /// One row per object, after a header line.
+    #[enum_value(name = "CSV: one row per object", nick = "csv")]
+    Csv,
+    /// The results format of COCO, with the class indexes of the model.
+    #[enum_value(name = "COCO results: a JSON array; category_id is the class index of the model", nick = "coco")]
+    Coco,
+    /// The results format of COCO, with the category IDs of its data set.
+    #[enum_value(name = "COCO results with the category IDs 1 to 90 of COCO's classes, by label", nick = "coco-91")]
+    Coco91,
+}
+
+impl Format {
+    /// Returns the format for this file; `None` is a server.
+    ///
+    /// # Errors
+    /// Returns a description if the destination cannot have the format.
+    fn of(self, file: Option<&std::path::Path>) -> Result<Self, String> {
+        let name = file.map(|file| file.to_string_lossy().to_lowercase()).unwrap_or_default();
+        match self {
+            Self::Auto if name.ends_with(".csv") => Ok(Self::Csv),
+            Self::Auto if name.ends_with(".coco.json") => Ok(Self::Coco),
+            Self::Auto => Ok(Self::JsonLines),
+            Self::Csv | Self::Coco | Self::Coco91 if file.is_none() => {
+                Err("format: expected json-lines for a server, got a format of files; set `format=json-lines`, or publish to a file"
+                    .to_owned())
+            }
+            format => Ok(format),
+        }
+    }
+
+    /// Returns what a file of this format has around its messages.
+    fn framing(self) -> publish::Framing {
+        match self {
+            Self::Auto | Self::JsonLines => publish::Framing::LINES,
+            Self::Csv => publish::Framing::with_header(crate::frame::csv::HEADER),
+            Self::Coco | Self::Coco91 => publish::Framing::JSON_ARRAY,
+        }
+    }
 }
 
 /// Forms of masks in the results.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::WhenFull;
-use crate::publish::{self, Deadline, Event, IfExists, Limits, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target};
+use crate::publish::{self, Deadline, Event, Framing, IfExists, Limits, Options, OutputFile, Publisher, Retry, Spool, SpoolStatus, Target};
 use crate::redaction;
 
 /// How long EOS waits for a server that acknowledges no messages.
@@ -25,6 +25,8 @@ pub(super) struct Destination {
     /// Folder of the spool.
     pub(super) spool: Option<PathBuf>,
     pub(super) limits: Limits,
+    /// What a file has around its messages.
+    pub(super) framing: Framing,
 }
 
 /// An open destination.
@@ -91,9 +93,17 @@ impl Destination {
     ) -> Result<Route, String> {
         let no_thread = |error: io::Error| format!("cannot start the thread that writes results: {error}");
         if let Some(file) = target.file().map(Path::to_owned) {
+            if self.if_exists == IfExists::Append
+                && !self.framing.can_append()
+                && std::fs::metadata(&file).is_ok_and(|metadata| metadata.len() > 0)
+            {
+                let remedy = "remove it, or write to another file";
+                return Err(format!("cannot append results to {}: a JSON array cannot be continued; {remedy}", name.address));
+            }
             OutputFile::new(&file, self.if_exists, deadline.clone()).check().map_err(|error| cannot_open(&name.address, &error))?;
             let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
-            let publisher = Publisher::start(target.into_destination(self.if_exists), options, deadline, on_event).map_err(no_thread)?;
+            let publisher =
+                Publisher::start(target.into_destination(self.if_exists, self.framing), options, deadline, on_event).map_err(no_thread)?;
             return Ok(Route { publisher, spool: None, is_server: false });
         }
         let Some(folder) = &name.spool else {
@@ -105,10 +115,11 @@ impl Destination {
                 retry: Retry::unlimited(),
                 ..Options::default()
             };
-            let publisher = Publisher::start(target.into_destination(self.if_exists), options, deadline, on_event).map_err(no_thread)?;
+            let publisher =
+                Publisher::start(target.into_destination(self.if_exists, self.framing), options, deadline, on_event).map_err(no_thread)?;
             return Ok(Route { publisher, spool: None, is_server: true });
         };
-        let destination = || target.into_destination(self.if_exists);
+        let destination = || target.into_destination(self.if_exists, self.framing);
         let opened = Spool::open(folder, self.limits, Retry::unlimited(), destination, on_event);
         let (spool, writer) = opened.map_err(|error| cannot_open_spool(folder, &error))?;
         let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
