@@ -72,6 +72,7 @@ fuzz: setup ## Fuzz model outputs, geometry, descriptions and model files: DURAT
 bench: build ## Benchmark against the bare engine, OpenCV and plain Python; writes target/bench/summary.json
 	@status=0; cargo bench --quiet --locked --no-default-features --bench requests || status=$$?; \
 	  cargo bench --quiet --locked --bench metadata || status=$$?; \
+	  cargo bench --quiet --locked --bench outage || status=$$?; \
 	  scripts/compare-fill || status=$$?; \
 	  scripts/compare-pipelines || status=$$?; exit $$status
 

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use gstreamer as gst;
 use gstreamer::prelude::*;
 use roiflow::devices::null::{NullDevice, Script};
-use roiflow::pipeline::{Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, StreamId};
+use roiflow::pipeline::{Event, Events, Input, Outputs, Phase, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId};
 use serde_json::Value;
 
+use crate::brokers::{Broker, Proxy, subscribe};
 use crate::cli::{Folder, command, lines, roiflow};
 use crate::endings::{Running, answer, check, n_lines, read, serve};
 use crate::harness::{eventually, init, make_clip, pipeline, tiny};
@@ -368,6 +369,62 @@ fn plan_that_is_reloaded_during_an_outage_is_used_afterwards() {
         .map(|line| line["frame"].as_u64().unwrap())
         .collect();
     assert!(frames.iter().copied().eq(0..ending.stats.n_frames), "numbers go on in the next file: {frames:?}");
+}
+
+#[test]
+fn camera_and_broker_lost_together_deliver_everything_in_order() {
+    let folder = crate::harness::Folder::new("camera and broker");
+    let Some(server) = Server::start(&[]) else { return };
+    let (port, uri) = (server.port, server.uri("rtspt", "", "/live"));
+    let mut broker = Broker::mosquitto(&folder, "");
+    broker.start();
+    let proxy = Proxy::new(broker.port, true);
+    proxy.open();
+    let first = subscribe(broker.port, "roiflow/#");
+    let (json, copy) = (folder.file("o.jsonl"), folder.file("copy.jsonl"));
+    let outputs = Outputs {
+        json: Some(json.clone().into()),
+        publish: vec![format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port), copy.clone()],
+        spool: Some(SpoolFolder { path: folder.0.join("spool"), max_bytes: None, max_age: None }),
+        stream_of_servers: Some("door".to_owned()),
+        ..Outputs::default()
+    };
+    let (handle, events) = PipelineHandle::new().unwrap();
+    let stream = handle.add(&plan(&uri, "CPU", outputs, FAST)).unwrap();
+    assert_eq!(next(&events, stream), Event::Started);
+    let frames_pass = || {
+        let before = handle.stats(stream).unwrap().n_frames;
+        eventually("frames", || handle.stats(stream).unwrap().n_frames > before + 10);
+    };
+    frames_pass();
+    let mut messages = vec![first.recv_timeout(LIMIT).unwrap()];
+    // The broker goes first, then the camera. The camera is back first, and delivers frames while the broker is away.
+    proxy.close();
+    broker.kill();
+    frames_pass();
+    drop(server);
+    assert!(matches!(next(&events, stream), Event::SourceLost { .. }));
+    let _server = at_port(port, &[]);
+    assert!(matches!(next(&events, stream), Event::SourceBack { .. }));
+    frames_pass();
+    messages.extend(first.iter());
+    broker.start();
+    let second = subscribe(broker.port, "roiflow/#");
+    proxy.open();
+    frames_pass();
+    let ending = handle.remove(stream).unwrap();
+    assert!(ending.interrupted && ending.stats.n_restarts >= 1, "{ending:?}");
+    broker.kill();
+    messages.extend(second.iter());
+    let mut ids = std::collections::HashSet::new();
+    let mut delivered: Vec<Value> = messages.iter().map(|(_, payload)| serde_json::from_slice(payload).unwrap()).collect();
+    delivered.retain(|line| ids.insert(line["message_id"].as_str().unwrap().to_owned()));
+    let numbers = |lines: &[Value]| lines.iter().map(|line| line["frame"].as_u64().unwrap()).collect::<Vec<_>>();
+    let written = check_order(&json);
+    assert_eq!(numbers(&delivered), numbers(&written));
+    assert!(delivered.iter().all(|line| line["stream"] == "door"));
+    // A file of `--publish` is continued, too.
+    assert_eq!(numbers(&check_order(&copy)), numbers(&written));
 }
 
 #[test]
