@@ -13,7 +13,7 @@ pub(crate) struct Address {
     pub(crate) scheme: String,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-    /// The host. An IPv6 address has no brackets.
+    /// The host. An IPv6 address has no brackets. Several hosts have commas between, and ports except for the last.
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
     /// The path without the first slash, percent-decoded.
@@ -34,7 +34,7 @@ impl Address {
         let (login, place) = authority.rsplit_once('@').map_or((None, authority), |(login, place)| (Some(login), place));
         let (host, port) = match place.strip_prefix('[').and_then(|place| place.split_once(']')) {
             Some((host, port)) => (host, port.strip_prefix(':')),
-            None => place.rsplit_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
+            None => place.rsplit_once(':').filter(|(_, port)| !port.contains(',')).map_or((place, None), |(host, port)| (host, Some(port))),
         };
         if host.is_empty() {
             return Err(format!("expected a host after {scheme}://, got none"));
@@ -99,6 +99,13 @@ impl Address {
         Some(self.options.remove(idx).1)
     }
 
+    /// Removes the options whose names begin with `prefix`. Returns them without the prefix.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn take_prefixed(&mut self, prefix: &str) -> Vec<(String, String)> {
+        let taken = self.options.extract_if(.., |(name, _)| name.starts_with(prefix));
+        taken.map(|(name, value)| (name[prefix.len()..].to_owned(), value)).collect()
+    }
+
     /// Removes an option that is a switch.
     pub(crate) fn take_switch(&mut self, name: &str) -> Result<bool, String> {
         match self.take(name).as_deref() {
@@ -135,7 +142,7 @@ impl Address {
 
     /// The address without credentials and options.
     pub(crate) fn shown(&self) -> String {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let host = if self.host.contains(':') && !self.host.contains(',') { format!("[{}]", self.host) } else { self.host.clone() };
         let port = self.port.map_or(String::new(), |port| format!(":{port}"));
         format!("{}://{host}{port}{}", self.scheme, self.raw_path)
     }

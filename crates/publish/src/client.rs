@@ -57,6 +57,21 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
+    /// Number of messages that were acknowledged so far.
+    pub(crate) fn n_acknowledged(&self) -> u64 {
+        self.n_acknowledged
+    }
+
+    /// Adds the last message.
+    pub(crate) fn add(&mut self, number: u64) {
+        self.messages.push_back((number, false));
+    }
+
+    /// Discards the messages without an acknowledgment.
+    pub(crate) fn clear(&mut self) {
+        self.messages.clear();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.messages.len()
     }
@@ -111,7 +126,7 @@ impl<P: Protocol> Client<P> {
 
     fn reset(&mut self) {
         self.connection = None;
-        self.in_flight.messages.clear();
+        self.in_flight.clear();
     }
 }
 
@@ -147,7 +162,7 @@ impl<P: Protocol> Destination for Client<P> {
                     return Err(Failure::rejected(io::Error::new(ErrorKind::InvalidInput, text)));
                 }
             };
-            in_flight.messages.push_back((*next, false));
+            in_flight.add(*next);
             *next += 1;
             connection.write(&bytes).map_err(Failure::retryable)
         })
@@ -158,7 +173,7 @@ impl<P: Protocol> Destination for Client<P> {
     }
 
     fn acknowledged(&self) -> u64 {
-        self.in_flight.n_acknowledged
+        self.in_flight.n_acknowledged()
     }
 
     fn idle(&mut self) -> Result<(), Failure> {

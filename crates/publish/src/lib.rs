@@ -25,8 +25,11 @@ mod client;
 mod connection;
 mod deadline;
 mod file_store;
+mod framing;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod line_file;
 mod mqtt;
 mod nats;
@@ -46,6 +49,7 @@ use std::sync::Arc;
 pub use address::{bytes as parse_bytes, duration as parse_duration};
 pub use deadline::Deadline;
 pub use file_store::{FileStore, absolute, file_name_part};
+pub use framing::Framing;
 pub use line_file::LineFile;
 pub use output_file::{IfExists, OutputFile, is_stdout, new_file};
 pub use publisher::{Counts, Event, Options, Publisher, Refused, WhenFull};

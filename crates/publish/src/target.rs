@@ -7,11 +7,13 @@ use super::address::Address;
 use super::client::Client;
 #[cfg(feature = "http")]
 use super::http::Http;
+#[cfg(feature = "kafka")]
+use super::kafka::Kafka;
 use super::mqtt::Mqtt;
 use super::nats::Nats;
 use super::redis::Redis;
 use super::rotating_file::{RotatingFile, Rotation};
-use super::{Destination, IfExists, LineFile};
+use super::{Destination, Framing, IfExists, LineFile};
 
 /// A destination that is not connected yet.
 pub struct Target {
@@ -26,8 +28,7 @@ enum Kind {
 }
 
 /// The supported forms, for errors.
-const FORMS: &str =
-    "a file, file:///PATH, mqtt://HOST/TOPIC, nats://HOST/SUBJECT, redis://HOST or http://HOST/PATH (with TLS: mqtts, tls, rediss, https)";
+const FORMS: &str = "a file, file:///PATH, mqtt://HOST/TOPIC, nats://HOST/SUBJECT, redis://HOST, kafka://HOST/TOPIC or http://HOST/PATH (with TLS: mqtts, tls, rediss, kafkas, https)";
 
 impl Target {
     /// Parses the URL of a server, or the path of a file; `-` is standard output. Connects to nothing.
@@ -62,6 +63,8 @@ impl Target {
             "mqtt" | "mqtts" => Box::new(Client::new(Mqtt::new(address)?)),
             #[cfg(feature = "http")]
             "http" | "https" => Box::new(Http::new(address)?),
+            #[cfg(feature = "kafka")]
+            "kafka" | "kafkas" => Box::new(Kafka::new(address)?),
             "nats" | "tls" => Box::new(Client::new(Nats::new(address)?)),
             "redis" | "rediss" => Box::new(Client::new(Redis::new(address)?)),
             scheme => return Err(format!("unknown scheme `{scheme}`: expected {FORMS}")),
@@ -87,11 +90,13 @@ impl Target {
         &self.spool_name
     }
 
-    /// Creates the destination. [`Destination::connect`] opens it. `if_exists` applies to files only.
-    pub fn into_destination(self, if_exists: IfExists) -> Box<dyn Destination> {
+    /// Creates the destination. [`Destination::connect`] opens it. `if_exists` and `framing` apply to files only.
+    pub fn into_destination(self, if_exists: IfExists, framing: Framing) -> Box<dyn Destination> {
         match self.kind {
-            Kind::File(path, rotation) if rotation != Rotation::default() => Box::new(RotatingFile::new(path, if_exists, rotation)),
-            Kind::File(path, _) => Box::new(LineFile::new(path, if_exists)),
+            Kind::File(path, rotation) if rotation != Rotation::default() => {
+                Box::new(RotatingFile::new(path, if_exists, rotation, framing))
+            }
+            Kind::File(path, _) => Box::new(LineFile::new(path, if_exists).with_framing(framing)),
             Kind::Server(server) => server,
         }
     }
