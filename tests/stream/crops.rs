@@ -48,7 +48,9 @@ fn files(folder: &Folder) -> Vec<PathBuf> {
 
 /// The lines of records.
 fn records(path: &str) -> Vec<Value> {
-    lines_of(path).into_iter().filter(|line| line["event"] == "crop").collect()
+    let records: Vec<Value> = lines_of(path).into_iter().filter(|line| line["event"] == "crop").collect();
+    crate::results_schema::check_records(&records);
+    records
 }
 
 /// Checks that all pixels of an image have this color, apart from losses of the encoder.

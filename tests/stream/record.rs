@@ -67,7 +67,9 @@ fn decode(path: &Path) -> Vec<u64> {
 }
 
 fn records(folder: &Folder) -> Vec<Value> {
-    lines_of(&folder.file("lines.jsonl")).into_iter().filter(|line| line["event"] == "clip").collect()
+    let records: Vec<Value> = lines_of(&folder.file("lines.jsonl")).into_iter().filter(|line| line["event"] == "clip").collect();
+    crate::results_schema::check_records(&records);
+    records
 }
 
 fn stats(pipeline: &gst::Pipeline) -> [u64; 3] {

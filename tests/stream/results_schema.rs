@@ -186,6 +186,14 @@ fn the_schema_refuses_what_is_no_line_of_results() {
     }
 }
 
+/// Asserts that each of these lines, which are no frames, conforms to its schema.
+pub fn check_records(lines: &[Value]) {
+    let validator = Validator::of(include_str!("../../assets/records.schema.json"));
+    for line in lines {
+        validator.check(&validator.root, line, "line").unwrap_or_else(|error| panic!("{error}\n{line}"));
+    }
+}
+
 /// Asserts that each line of a file of `--events` conforms to its schema.
 pub fn check_events(path: &str) -> Vec<Value> {
     let validator = Validator::of(include_str!("../../assets/events.schema.json"));
