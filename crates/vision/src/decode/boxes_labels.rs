@@ -149,9 +149,9 @@ fn find<P: Port>(outputs: &[P], name: &str) -> Result<(usize, Option<usize>)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::decode::Output;
     use crate::decode::tests::{boxes, decoder};
-    use crate::frame::{Rect, Size};
+    use crate::decode::{Output, RawAttribute, Results};
+    use crate::frame::{Geometry, Outcome, Rect, Size};
 
     const ROWS: [f32; 15] = [1.0, 2.0, 11.0, 22.0, 0.9, 5.0, 5.0, 9.0, 6.0, 0.6, 0.0, 0.0, 8.0, 8.0, 0.4];
 
@@ -172,5 +172,36 @@ mod tests {
         for outputs in [&[("a", &[3, 6][..])][..], &[("a", &[5])], &[("a", &[3, 5]), ("b", &[3, 5])], &[("a", &[1, 1, 3, 5])]] {
             check(outputs).unwrap_err();
         }
+    }
+
+    #[test]
+    fn each_box_has_its_own_map_as_mask() {
+        let rows = [1.0, 1.0, 5.0, 3.0, 0.9, 0.0, 0.0, 2.0, 2.0, 0.1, 2.0, 0.0, 8.0, 4.0, 0.8];
+        let (boxes, labels) =
+            (Output { name: "boxes", shape: &[3, 5], data: &rows }, Output { name: "labels", shape: &[3], data: &[2.0, 0.0, 1.0] });
+        let decode = |keys: &str, maps: Output<'_>| {
+            let mut results = Results::default();
+            decoder("boxes-masks", keys).decode(&[boxes, labels, maps], Size::new(8, 4), &mut results).unwrap();
+            assert_eq!(results.boxes.iter().map(|found| (found.class_id, found.row)).collect::<Vec<_>>(), [(2, 0), (1, 2)]);
+            let grid = |attribute: &RawAttribute| match &attribute.outcome {
+                Outcome::Geometry(Geometry::Mask(mask)) => {
+                    (attribute.of, mask.columns, mask.values.iter().map(|value| *value >= 128).collect::<Vec<_>>())
+                }
+                other => panic!("{other:?}"),
+            };
+            results.attributes.iter().map(grid).collect::<Vec<_>>()
+        };
+        // The maps have the size of the input. In the first map, columns 0 to 2 are inside; in the last map, row 0.
+        let mut maps = [0.0; 3 * 32];
+        (0..32).filter(|cell| cell % 8 < 3).for_each(|cell| maps[cell] = 1.0);
+        maps[64..72].fill(1.0);
+        let found = decode("", Output { name: "masks", shape: &[3, 4, 8], data: &maps });
+        assert_eq!(found[0], (Some(0), 4, [true, true, false, false].repeat(2)));
+        assert_eq!(found[1], (Some(1), 6, (0..24).map(|cell| cell < 6).collect()));
+        // Maps of one cell cover their box.
+        let found =
+            decode("mask-area = \"box\"\nmask-values = \"logits\"", Output { name: "masks", shape: &[3, 1, 1], data: &[4.0, 4.0, -4.0] });
+        assert_eq!(found[0], (Some(0), 4, vec![true; 8]));
+        assert!(found.get(1).is_none_or(|(_, _, inside)| !inside.contains(&true)), "{found:?}");
     }
 }

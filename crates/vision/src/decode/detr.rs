@@ -235,3 +235,28 @@ impl BoxScheme for RtDetr {
         BoxThresholds { score: 0.25, ..Default::default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::decode::Output;
+    use crate::decode::tests::{boxes, decoder};
+    use crate::frame::{Rect, Size};
+
+    #[test]
+    fn rows_of_rtdetr_are_center_size_and_class_scores() {
+        let rows = [0.5, 0.5, 0.2, 0.4, 0.1, 0.8, 0.25, 0.5, 0.5, 1.0, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.2, f32::NAN];
+        let found = boxes(&*decoder("rtdetr", ""), &[Output { name: "output0", shape: &[1, 3, 6], data: &rows }], Size::new(100, 50));
+        let found: Vec<_> = found.iter().map(|found| (found.class_id, found.score, found.rect)).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!((found[0].0, found[0].1, found[1].0, found[1].1), (1, 0.8, 0, 0.3));
+        for (rect, expected) in
+            [(found[0].2, Rect::from_corners(40.0, 15.0, 60.0, 35.0)), (found[1].2, Rect::from_corners(0.0, 0.0, 50.0, 50.0))]
+        {
+            let edges = |rect: Rect| [rect.x, rect.y, rect.width, rect.height];
+            assert!(edges(rect).iter().zip(edges(expected)).all(|(edge, expected)| (edge - expected).abs() < 1e-4), "{rect:?}");
+        }
+        let check = |shape: &[usize]| decoder("rtdetr", "").check(&[("output0", shape)], Size::new(100, 50));
+        assert_eq!(check(&[1, 300, 84]).unwrap(), 80);
+        assert!(check(&[1, 300, 4]).is_err() && check(&[300, 84]).is_err());
+    }
+}
