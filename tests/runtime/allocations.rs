@@ -7,7 +7,7 @@ use std::sync::Arc;
 use roiflow::devices::null::{NullDevice, Script};
 use roiflow::frame::{Colorimetry, Detection, Frame, FrameResults, ObjectId, PixelFormat, PixelRect, PlanePlace, Rect, Size};
 use roiflow::runtime::{Config, Core, Dim, Model, ModelInfo, Port};
-use roiflow::stages::{TrackOptions, Tracker, image_input};
+use roiflow::stages::{TrackMethod, TrackOptions, Tracker, image_input};
 use roiflow::tensor::{ElementType, Memory, Shape, Tensor};
 use roiflow::vision::decode::{DecoderRegistry, Output, Results};
 use roiflow::vision::{Preprocess, Rounding};
@@ -86,6 +86,12 @@ fn decoding_allocates_nothing_once_there_were_as_many_boxes() {
 
 #[test]
 fn naming_the_objects_of_a_frame_allocates_nothing_once_there_were_as_many() {
+    for method in [TrackMethod::Hybrid, TrackMethod::ByteTrack, TrackMethod::Sort, TrackMethod::Iou] {
+        track_without_allocations(&TrackOptions { method, ..TrackOptions::default() });
+    }
+}
+
+fn track_without_allocations(options: &TrackOptions) {
     let mut tracker = Tracker::default();
     let detection = |n: i32| Detection {
         id: ObjectId(n + 1),
@@ -109,11 +115,11 @@ fn naming_the_objects_of_a_frame_allocates_nothing_once_there_were_as_many() {
             n_names += 1;
             ObjectId(n_names)
         };
-        tracker.update(&mut results, &TrackOptions::default(), |_| true, new_name);
+        tracker.update(&mut results, options, |_| true, new_name);
     };
     (0..6).for_each(&mut update);
-    assert_eq!(allocations(|| (6..60).for_each(&mut update)), (0, 0));
-    assert_eq!(n_names, 30);
+    assert_eq!(allocations(|| (6..60).for_each(&mut update)), (0, 0), "{options:?}");
+    assert_eq!(n_names, 30, "{options:?}");
 }
 
 /// The request reuses the list of slices for each batch.

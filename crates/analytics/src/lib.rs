@@ -16,4 +16,4 @@ pub use motion::MotionGate;
 pub use reuse::{ResultCache, ReuseOptions};
 use roiflow_tensor as tensor;
 use roiflow_vision::frame;
-pub use track::{TrackCounts, TrackOptions, Tracker};
+pub use track::{Method as TrackMethod, TrackCounts, TrackOptions, Tracker};

@@ -15,7 +15,7 @@ use crate::elements::classes::ClassCheck;
 use crate::elements::regions::ObjectClasses;
 use crate::elements::{caps, meta};
 use crate::frame::{FrameResults, ObjectId, Size};
-use crate::stages::{TrackOptions, Tracker};
+use crate::stages::{TrackMethod, TrackOptions, Tracker};
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roitrack", gst::DebugColorFlags::empty(), Some("Object tracking")));
@@ -137,10 +137,18 @@ impl ObjectImpl for RoiTrack {
                 ObjectClasses::property("Labels of the objects to track, separated by commas; default: all"),
                 glib::ParamSpecFloat::builder("iou-threshold")
                     .nick("Overlap threshold")
-                    .blurb("Smallest overlap (intersection over union) of a box with the predicted box of its track, 0 to 1")
+                    .blurb("Smallest overlap (intersection over union) of a box with the predicted box of its track, 0 to 1; not used by hybrid")
                     .minimum(0.0)
                     .maximum(1.0)
                     .default_value(options.iou_threshold)
+                    .mutable_playing()
+                    .build(),
+                glib::ParamSpecFloat::builder("high-confidence")
+                    .nick("High confidence")
+                    .blurb("hybrid and bytetrack: objects with a lower confidence, 0 to 1, continue tracks but start none")
+                    .minimum(0.0)
+                    .maximum(1.0)
+                    .default_value(options.high_confidence)
                     .mutable_playing()
                     .build(),
                 number(
@@ -169,7 +177,7 @@ impl ObjectImpl for RoiTrack {
                 ),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Counters since the element was created: frames, objects with track ID, current, started and ended tracks, objects refused because all tracks are in use")
+                    .blurb("Counters since the element was created: frames, objects with track ID, current, lost, recovered, started and ended tracks, objects refused because all tracks are in use")
                     .read_only()
                     .build(),
             ]
@@ -187,6 +195,7 @@ impl ObjectImpl for RoiTrack {
                 self.class_check.reset();
             }
             "iou-threshold" => settings.options.iou_threshold = value.get().expect("a float property"),
+            "high-confidence" => settings.options.high_confidence = value.get().expect("a float property"),
             "max-age" => settings.options.max_age = number(),
             "min-hits" => settings.options.min_hits = number(),
             "max-tracks" => settings.options.max_tracks = number() as usize,
@@ -202,6 +211,8 @@ impl ObjectImpl for RoiTrack {
                 .field("frames", state.n_frames)
                 .field("objects", counts.n_tracked)
                 .field("tracks", counts.n_tracks)
+                .field("tracks-lost", counts.n_lost)
+                .field("tracks-recovered", counts.n_recovered)
                 .field("tracks-begun", counts.n_started)
                 .field("tracks-ended", counts.n_ended)
                 .field("objects-refused", counts.n_refused)
@@ -213,6 +224,7 @@ impl ObjectImpl for RoiTrack {
             "tracking-type" => tracking_type.to_value(),
             "object-class" => object_classes.to_value(),
             "iou-threshold" => options.iou_threshold.to_value(),
+            "high-confidence" => options.high_confidence.to_value(),
             "max-age" => options.max_age.to_value(),
             "min-hits" => options.min_hits.to_value(),
             "max-tracks" => (options.max_tracks as u32).to_value(),
@@ -292,10 +304,16 @@ impl RoiTrack {
                 state.tracker.reset();
             }
             state.pts = buffer.pts();
-            let TrackingType::Iou = settings.tracking_type;
+            let method = match settings.tracking_type {
+                TrackingType::Iou => TrackMethod::Iou,
+                TrackingType::Sort => TrackMethod::Sort,
+                TrackingType::ByteTrack => TrackMethod::ByteTrack,
+                TrackingType::Hybrid => TrackMethod::Hybrid,
+            };
+            let options = TrackOptions { method, ..settings.options };
             let State { tracker, names, .. } = &mut *state;
             results.detections.iter().filter_map(|detection| detection.track).for_each(|foreign| names.skip(foreign));
-            tracker.update(&mut results, &settings.options, |detection| settings.object_classes.has(detection), || names.next());
+            tracker.update(&mut results, &options, |detection| settings.object_classes.has(detection), || names.next());
         }
         if !is_empty {
             // Keep the analytics meta only if the detector wrote one.

@@ -14,8 +14,14 @@
 //! every run; a second tracker in the same stream counts from 2^24 + 1. `track_state` in the JSON is `tentative` (no ID yet), `confirmed`,
 //! or `held` (carried over to a frame without inference).
 //!
-//! - `tracking-type=iou`: an object continues the track whose predicted box overlaps the object by at least `iou-threshold`. Without such a
-//!   track, the last boxes of the tracks are compared. Objects of different classes never match.
+//! - `tracking-type`: how objects are associated with tracks.
+//!   - `hybrid` (default): by overlap, height, position of the feet, and confidence. Compensates the motion of the camera if the frame has
+//!     several objects. An object whose class flickers keeps its ID.
+//!   - `bytetrack` and `sort`: by overlap with Kalman filters, as these methods were published.
+//!   - `iou`: by overlap with the predicted, then with the last boxes: the fastest.
+//! - `high-confidence`: objects below it continue tracks, but start none (`hybrid`, `bytetrack`). A detector with a lower threshold reports
+//!   hidden objects for longer, so tracks break less often: `roidetect threshold=0.2`.
+//! - `iou-threshold`: smallest overlap of a box with the box of its track. `hybrid` does not use it.
 //! - `object-class`: tracks only objects with one of these labels.
 //! - `max-age`: inferred frames in a row without the object until its track ends. `min-hits`: frames in a row with the object until it gets
 //!   an ID. Frames without inference do not age tracks.
@@ -23,8 +29,8 @@
 //! - A flush, a new stream, and a time jump end all tracks. A time jump is a timestamp more than two seconds back. On a frame with the
 //!   DISCONT flag it is any step back, or more than two seconds ahead. A change of the frame size scales the tracks.
 //!
-//! `stats` counts `frames`, `objects` (with a track ID, summed over frames), `tracks` (current), `tracks-begun`, `tracks-ended` and
-//! `objects-refused` (because all tracks are in use).
+//! `stats` counts `frames`, `objects` (with a track ID, summed over frames), `tracks` (current), `tracks-lost` (current tracks whose object is
+//! not detected), `tracks-begun`, `tracks-ended`, `tracks-recovered` (objects found again) and `objects-refused` (because all tracks are in use).
 
 mod imp;
 
@@ -57,7 +63,16 @@ impl RoiTrack {
 #[enum_type(name = "RoiTrackingType", allow_name_conflict)]
 pub enum TrackingType {
     /// Overlap of boxes.
-    #[default]
     #[enum_value(name = "By the overlap of boxes", nick = "iou")]
     Iou,
+    /// SORT.
+    #[enum_value(name = "SORT: overlap with Kalman filters", nick = "sort")]
+    Sort,
+    /// ByteTrack.
+    #[enum_value(name = "ByteTrack: overlap in two stages by confidence", nick = "bytetrack")]
+    ByteTrack,
+    /// Overlap, size, position and confidence.
+    #[default]
+    #[enum_value(name = "By overlap, size, position, confidence and camera motion", nick = "hybrid")]
+    Hybrid,
 }

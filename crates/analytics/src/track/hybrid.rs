@@ -1,0 +1,130 @@
+//! The most accurate method: overlap, height, position of the feet, confidence, and camera motion.
+//!
+//! 1. The Kalman filter of each track predicts its box. Noise is proportional to the size of the box (BoT-SORT: Aharon et al., 2022), and
+//!    larger for detections with a low confidence (NSA Kalman: Du et al., "GIAOTracker", ICCV workshops 2021).
+//! 2. The tracks are moved with the camera, see `camera`.
+//! 3. Tracks with an ID, also lost ones, are assigned to detections with a high confidence.
+//! 4. Tracks that were seen in the last frame are assigned to the remaining detections (ByteTrack: Zhang et al., ECCV 2022). A hidden object
+//!    is often still detected, with a low confidence.
+//! 5. Lost tracks are compared at their last box, for objects that stopped (observation-centric recovery of OC-SORT: Cao et al., CVPR 2023).
+//! 6. Tentative tracks are assigned to the remaining detections with a high confidence.
+//! 7. A remaining detection of another class that covers the box of a track continues the track: detectors confuse similar classes.
+//!
+//! A remaining detection that mostly covers the box of a matched track starts no track, because it is a duplicate (TrackTrack: Shim et al.,
+//! CVPR 2025, calls this track-aware initialization).
+//!
+//! # Cost of a pair
+//!
+//! The cost is 1 minus the product of IoU and height IoU (intersection over union of the vertical intervals, from Hybrid-SORT: Yang et al.,
+//! AAAI 2024), plus these terms:
+//!
+//! | term | why | source |
+//! |---|---|---|
+//! | distance of the bottom edges, relative to the height | the ground gives the order in depth | the idea of SparseTrack: Liu et al., 2023 |
+//! | difference of the logarithms of width and height | objects do not change their size from frame to frame | |
+//! | difference from the extrapolated confidence | an object that becomes hidden loses confidence step by step | Hybrid-SORT |
+//!
+//! The weights were chosen with the public benchmarks MOT17 and DanceTrack, forwards and backwards in time, and with noise added to the boxes.
+
+use super::assign::Candidate;
+use super::kalman::BoxNoise;
+use super::{Track, TrackOptions, Tracker};
+use crate::frame::{Detection, Rect};
+
+/// Noise of the filters.
+pub(super) const NOISE: BoxNoise = BoxNoise { value: 0.04, velocity: 0.006, measurement: 0.07, unsure: 1.5 };
+/// An object with at least this confidence gets its ID after `min_hits` frames, another one needs a frame more.
+pub(super) const CERTAIN: f32 = 0.75;
+/// Detections with a lower confidence are ignored.
+const MIN_CONFIDENCE: f32 = 0.2;
+/// Largest costs of the stages.
+const HIGH_LIMIT: f32 = 0.95;
+const LOW_LIMIT: f32 = 0.6;
+const LAST_LIMIT: f32 = 0.7;
+const TENTATIVE_LIMIT: f32 = 0.7;
+/// Smallest IoU of a track with a detection of another class.
+const OTHER_CLASS_IOU: f32 = 0.7;
+/// A detection that overlaps a matched track by more is a duplicate.
+const DUPLICATE_IOU: f32 = 0.6;
+/// Weights of the cost terms.
+const BOTTOM_WEIGHT: f32 = 0.6;
+const SIZE_WEIGHT: f32 = 0.1;
+const CONFIDENCE_WEIGHT: f32 = 0.3;
+
+impl Tracker {
+    /// Matches the detections of a frame; see the module.
+    pub(super) fn match_hybrid(&mut self, detections: &[Detection], options: &TrackOptions) {
+        let high = options.high_confidence;
+        self.camera.compensate(&mut self.tracks, detections, &self.is_unmatched, high);
+        let is_high = |detection: &Detection| detection.confidence >= high;
+        let is_known = |track: &Track| track.track_id.is_some();
+        let predicted = |track: &Track| track.predicted;
+        self.match_stage(detections, HIGH_LIMIT, is_known, is_high, predicted);
+        self.match_stage(detections, LOW_LIMIT, |track| is_known(track) && track.was_seen(), |_| true, predicted);
+        self.match_stage(detections, LAST_LIMIT, |track| is_known(track) && !track.was_seen(), is_high, |track| track.rect);
+        self.match_stage(detections, TENTATIVE_LIMIT, |track| !is_known(track), is_high, predicted);
+        self.match_other_classes(detections);
+    }
+
+    /// Assigns the remaining tracks and detections that are candidates.
+    fn match_stage(
+        &mut self,
+        detections: &[Detection],
+        limit: f32,
+        is_candidate: impl Fn(&Track) -> bool,
+        is_eligible: impl Fn(&Detection) -> bool,
+        reference: impl Fn(&Track) -> Rect,
+    ) {
+        self.candidates.clear();
+        for (track_idx, track) in self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen() && is_candidate(track)) {
+            let rect = reference(track);
+            for (detection_idx, detection) in detections.iter().enumerate() {
+                let iou = rect.iou(&detection.rect);
+                let is_open = iou > 0.0 && self.is_unmatched[detection_idx] && detection.confidence >= MIN_CONFIDENCE;
+                if is_open && is_eligible(detection) && track.class.is_of(detection) {
+                    let cost = cost(track, &rect, detection, iou);
+                    if cost < limit {
+                        self.candidates.push(Candidate { track_idx: track_idx as u32, detection_idx: detection_idx as u32, cost });
+                    }
+                }
+            }
+        }
+        self.assign(detections, limit);
+    }
+
+    /// Continues tracks with detections of another class in the same place.
+    fn match_other_classes(&mut self, detections: &[Detection]) {
+        self.candidates.clear();
+        for (track_idx, track) in self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen() && track.was_seen()) {
+            for (detection_idx, detection) in detections.iter().enumerate().filter(|(idx, _)| self.is_unmatched[*idx]) {
+                let cost = 1.0 - track.predicted.iou(&detection.rect);
+                if cost < 1.0 - OTHER_CLASS_IOU && detection.confidence >= MIN_CONFIDENCE && !track.class.is_of(detection) {
+                    self.candidates.push(Candidate { track_idx: track_idx as u32, detection_idx: detection_idx as u32, cost });
+                }
+            }
+        }
+        self.assign(detections, 1.0 - OTHER_CLASS_IOU);
+    }
+
+    /// Whether a matched track of the same class covers most of the detection.
+    pub(super) fn is_duplicate(&self, detection: &Detection) -> bool {
+        let mut matched = self.tracks.iter().filter(|track| track.is_seen());
+        matched.any(|track| track.rect.iou(&detection.rect) > DUPLICATE_IOU && track.class.is_of(detection))
+    }
+}
+
+/// The cost of a detection that overlaps the box `was` of a track by this IoU; see the module.
+fn cost(track: &Track, was: &Rect, detection: &Detection, iou: f32) -> f32 {
+    let is = &detection.rect;
+    let [last, earlier] = track.confidences;
+    let expected = if track.was_seen() { (2.0 * last - earlier).clamp(0.1, 1.0) } else { last };
+    let bottom = (is.y_max() - was.y_max()).abs() / was.height;
+    let size = (is.height / was.height).ln().abs() + (is.width / was.width).ln().abs();
+    let confidence = (expected - detection.confidence).abs();
+    1.0 - iou * height_iou(was, is) + BOTTOM_WEIGHT * bottom + SIZE_WEIGHT * size + CONFIDENCE_WEIGHT * confidence
+}
+
+/// Intersection over union of the vertical intervals of two overlapping boxes.
+fn height_iou(a: &Rect, b: &Rect) -> f32 {
+    (a.y_max().min(b.y_max()) - a.y.max(b.y)) / (a.y_max().max(b.y_max()) - a.y.min(b.y))
+}

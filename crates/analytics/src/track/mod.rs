@@ -1,0 +1,454 @@
+//! Object tracking: gives each object a track ID that stays the same from frame to frame.
+//!
+//! | method | prediction | association | source |
+//! |---|---|---|---|
+//! | [`Method::Hybrid`] | Kalman filter of center and size, camera motion | optimal, in two stages by confidence, see [`hybrid`] | below |
+//! | [`Method::ByteTrack`] | Kalman filter of the corners | optimal by IoU, in two stages by confidence | Zhang et al., ECCV 2022 |
+//! | [`Method::Sort`] | Kalman filter of the corners | optimal by IoU | Bewley et al., ICIP 2016 |
+//! | [`Method::Iou`] | constant velocity | greedy by IoU, with the predicted and with the last box | Bochinski et al., AVSS 2017 |
+//!
+//! IoU is the intersection of two boxes over their union. Reading order: this file has the life of a track; `hybrid`, `classic` and `overlap`
+//! have the associations; `camera` estimates the motion of the camera; `kalman` and `assign` have the mathematics.
+//!
+//! # Life of a track
+//!
+//! - An object that matches no track starts a tentative track. The track gets its ID after [`TrackOptions::min_hits`] frames with the
+//!   object. An uncertain object needs one frame more (`Hybrid` only).
+//! - A track whose object is not detected is lost. It predicts where the object is, and continues with the same ID when the object is found
+//!   again. It ends after [`TrackOptions::max_age`] inferred frames. A tentative track ends at once.
+//! - A track matches detections of its own class. With `Hybrid`, it also matches a detection of another class that covers its predicted box
+//!   and matches no other track, because detectors confuse similar classes.
+//!
+//! A frame without inference does not age the tracks. Detections that are carried over into such a frame keep their track IDs.
+//!
+//! The number of tracks is bounded. Buffers are reused, so nothing is allocated in steady state. Reads no pixels and no clocks: the output
+//! depends on the input only.
+
+mod assign;
+mod camera;
+mod classic;
+pub mod hybrid;
+mod kalman;
+mod overlap;
+
+use std::sync::Arc;
+
+use assign::{Assignment, Candidate};
+use kalman::{BoxFilter, Coordinate};
+
+use crate::frame::{Detection, FrameResults, InferenceStatus, ObjectId, Rect, Size, TrackState};
+
+/// How detections are associated with tracks; see the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Method {
+    /// Overlap, size, position and confidence, with camera motion: the most accurate method.
+    #[default]
+    Hybrid,
+    /// Two stages by confidence.
+    ByteTrack,
+    /// Kalman filter and overlap.
+    Sort,
+    /// Overlap only: the fastest method.
+    Iou,
+}
+
+/// Options of a tracker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrackOptions {
+    /// The method of association. Default: `Hybrid`.
+    pub method: Method,
+    /// Minimum IoU of a detection with the box of its track, 0 to 1. `Hybrid` does not use it. Default: 0.3.
+    pub iou_threshold: f32,
+    /// `Hybrid` and `ByteTrack`: detections with at least this confidence are associated first, and only these start tracks (`ByteTrack`
+    /// starts tracks from 0.1 more). Other detections continue tracks. Default: 0.5.
+    pub high_confidence: f32,
+    /// Number of consecutive inferred frames without a matching detection after which a track ends. Default: 30.
+    pub max_age: u32,
+    /// Number of consecutive frames with a matching detection until a track gets its ID. Default: 1.
+    pub min_hits: u32,
+    /// Maximum number of tracks, including lost tracks. Default: 1000.
+    pub max_tracks: usize,
+}
+
+impl Default for TrackOptions {
+    fn default() -> Self {
+        Self { method: Method::Hybrid, iou_threshold: 0.3, high_confidence: 0.5, max_age: 30, min_hits: 1, max_tracks: 1000 }
+    }
+}
+
+/// The tracker; see the module.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    /// Oldest first.
+    tracks: Vec<Track>,
+    /// Size of the frame that the boxes of the tracks refer to.
+    size: Size,
+    counts: TrackCounts,
+    /// Buffers, reused from frame to frame.
+    is_unmatched: Vec<bool>,
+    candidates: Vec<Candidate>,
+    pairs: Vec<(usize, usize)>,
+    assignment: Assignment,
+    camera: camera::Camera,
+}
+
+/// Counters of a [`Tracker`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrackCounts {
+    /// Current tracks, including tentative and lost tracks.
+    pub n_tracks: u64,
+    /// Current tracks with an ID whose object was not detected in the last inferred frame.
+    pub n_lost: u64,
+    /// Track IDs assigned.
+    pub n_started: u64,
+    /// Tracks with an ID that ended. [`Tracker::reset`] does not count.
+    pub n_ended: u64,
+    /// Lost tracks whose object was found again.
+    pub n_recovered: u64,
+    /// Objects with a track ID, summed over all frames.
+    pub n_tracked: u64,
+    /// Objects that got no track because [`TrackOptions::max_tracks`] was reached.
+    pub n_refused: u64,
+}
+
+#[derive(Debug)]
+struct Track {
+    /// The track ID; `None` while the track is tentative.
+    track_id: Option<ObjectId>,
+    class: Class,
+    /// Last detected box.
+    rect: Rect,
+    /// Predicted box in the current frame.
+    predicted: Rect,
+    motion: Motion,
+    /// Confidences of the last two detections, the last one first.
+    confidences: [f32; 2],
+    /// ID of the last detection.
+    last_detection: ObjectId,
+    n_hits: u32,
+    /// Frames since the last detection.
+    n_frames: u32,
+    /// Inferred frames since the last detection.
+    n_missed: u32,
+    /// The detection that matches in the current frame.
+    detection_idx: Option<usize>,
+}
+
+/// The class of a track: the label that most of its detections had.
+#[derive(Debug, Clone)]
+struct Class {
+    label_id: u32,
+    label: Option<Arc<str>>,
+    /// Detections with this label minus detections with other labels.
+    n_votes: u32,
+}
+
+/// What a track knows about the motion of its object. Coordinates are in pixels, velocities in pixels per frame.
+#[derive(Debug)]
+enum Motion {
+    /// Velocity of the center.
+    Velocity(f32, f32),
+    /// Filters of left, top, right and bottom edge.
+    Corners([Coordinate; 4]),
+    /// Filter of center and size.
+    Box(BoxFilter),
+}
+
+impl Tracker {
+    /// Processes the next frame and sets the track IDs of the frame's detections.
+    ///
+    /// Only detections for which `is_tracked` returns true are tracked. `new_track_id` creates IDs. Detections that already have a track ID
+    /// keep it. A changed method ends all tracks.
+    pub fn update(
+        &mut self,
+        results: &mut FrameResults,
+        options: &TrackOptions,
+        is_tracked: impl Fn(&Detection) -> bool,
+        mut new_track_id: impl FnMut() -> ObjectId,
+    ) {
+        if self.tracks.iter().any(|track| !track.motion.is_of(options.method)) {
+            self.reset();
+        }
+        self.rescale_tracks(results.size);
+        let is_inferred = results.status == InferenceStatus::Inferred;
+        let detections = &mut *results.detections;
+        self.is_unmatched.clear();
+        self.is_unmatched.extend(detections.iter().map(|found| found.track.is_none() && found.rect.is_proper() && is_tracked(found)));
+        self.tracks.iter_mut().for_each(Track::predict);
+        if !is_inferred {
+            self.match_carried_over(detections);
+        }
+        match options.method {
+            Method::Hybrid => self.match_hybrid(detections, options),
+            Method::ByteTrack => self.match_byte_track(detections, options),
+            Method::Sort => self.match_sort(detections, options),
+            Method::Iou => self.match_overlap(detections, options),
+        }
+        for track in &mut self.tracks {
+            self.counts.assign_track_id(track, detections, options, &mut new_track_id);
+        }
+        if is_inferred {
+            self.age_tracks(options);
+        }
+        for (detection_idx, detection) in detections.iter_mut().enumerate() {
+            if self.is_unmatched[detection_idx] && self.may_start(detection, options) {
+                self.start_track(detection_idx, detection, options, &mut new_track_id);
+            }
+        }
+        self.counts.n_tracks = self.tracks.len() as u64;
+        self.counts.n_lost = self.tracks.iter().filter(|track| track.n_missed > 0).count() as u64;
+    }
+
+    /// Removes all tracks. Call this for a new stream or after a seek.
+    pub fn reset(&mut self) {
+        self.tracks.clear();
+        self.size = Size::default();
+        (self.counts.n_tracks, self.counts.n_lost) = (0, 0);
+    }
+
+    /// Counters since the tracker was created.
+    pub fn counts(&self) -> TrackCounts {
+        self.counts
+    }
+
+    /// Scales the tracks when the frame size changes. The velocities start again from 0.
+    fn rescale_tracks(&mut self, size: Size) {
+        if self.size != size && self.size.width > 0 && self.size.height > 0 {
+            for track in &mut self.tracks {
+                track.rect = track.rect.rescaled(self.size, size);
+                track.motion.restart(&track.rect);
+            }
+        }
+        self.size = size;
+    }
+
+    /// Matches carried-over detections by detection ID. Their tracks are not updated, because the boxes are not new.
+    fn match_carried_over(&mut self, detections: &mut [Detection]) {
+        for (detection_idx, detection) in detections.iter_mut().enumerate() {
+            let is_unmatched = &mut self.is_unmatched[detection_idx];
+            let is_it = |track: &&mut Track| *is_unmatched && !track.is_seen() && track.last_detection == detection.id;
+            if let Some(track) = self.tracks.iter_mut().find(is_it) {
+                track.detection_idx = Some(detection_idx);
+                *is_unmatched = false;
+                detection.track = track.track_id;
+                detection.track_state = Some(if track.track_id.is_some() { TrackState::Held } else { TrackState::Tentative });
+                self.counts.n_tracked += u64::from(track.track_id.is_some());
+            }
+        }
+    }
+
+    /// Solves the assignment of `self.candidates`, and updates the tracks of all pairs.
+    fn assign(&mut self, detections: &[Detection], limit: f32) {
+        let Self { tracks, assignment, candidates, is_unmatched, .. } = self;
+        assignment.solve(tracks.len(), detections.len(), candidates, limit, |track_idx, detection_idx| {
+            is_unmatched[detection_idx] = false;
+            tracks[track_idx].update(detection_idx, &detections[detection_idx]);
+        });
+    }
+
+    /// Whether a detection that matches no track may start one.
+    fn may_start(&self, detection: &Detection, options: &TrackOptions) -> bool {
+        match options.method {
+            Method::Hybrid => detection.confidence >= options.high_confidence && !self.is_duplicate(detection),
+            Method::ByteTrack => detection.confidence >= options.high_confidence + classic::START_ABOVE_HIGH,
+            Method::Sort | Method::Iou => true,
+        }
+    }
+
+    /// Ends tracks that are lost for more than `max_age` frames, and unmatched tentative tracks.
+    fn age_tracks(&mut self, options: &TrackOptions) {
+        let n_ended = &mut self.counts.n_ended;
+        self.tracks.retain_mut(|track| {
+            if track.is_seen() {
+                track.n_missed = 0;
+                return true;
+            }
+            track.n_missed = track.n_missed.saturating_add(1);
+            let stays = track.track_id.is_some() && track.n_missed <= options.max_age;
+            *n_ended += u64::from(track.track_id.is_some() && !stays);
+            stays
+        });
+    }
+
+    /// Starts a track for a new object.
+    fn start_track(
+        &mut self,
+        detection_idx: usize,
+        detection: &mut Detection,
+        options: &TrackOptions,
+        new_track_id: &mut impl FnMut() -> ObjectId,
+    ) {
+        if self.tracks.len() >= options.max_tracks && !self.evict() {
+            self.counts.n_refused += 1;
+            return;
+        }
+        let mut track = Track::new(detection_idx, detection, options.method);
+        self.counts.name_track(&mut track, detection, options, new_track_id);
+        self.tracks.push(track);
+    }
+
+    /// Evicts the track that has been lost longest; of tracks lost equally long, the oldest. Returns false if no track is lost.
+    fn evict(&mut self) -> bool {
+        let lost = self.tracks.iter().enumerate().filter(|(_, track)| !track.is_seen());
+        // `max_by_key` returns the last of equal elements.
+        let Some((track_idx, _)) = lost.rev().max_by_key(|(_, track)| track.n_frames) else { return false };
+        let track = self.tracks.remove(track_idx);
+        self.counts.n_ended += u64::from(track.track_id.is_some());
+        true
+    }
+}
+
+impl Track {
+    fn new(detection_idx: usize, detection: &Detection, method: Method) -> Self {
+        Self {
+            track_id: None,
+            class: Class { label_id: detection.label_id, label: detection.label.clone(), n_votes: 1 },
+            rect: detection.rect,
+            predicted: detection.rect,
+            motion: Motion::new(&detection.rect, method),
+            confidences: [detection.confidence; 2],
+            last_detection: detection.id,
+            n_hits: 1,
+            n_frames: 0,
+            n_missed: 0,
+            detection_idx: Some(detection_idx),
+        }
+    }
+
+    /// Whether the track has a detection in the current frame.
+    fn is_seen(&self) -> bool {
+        self.detection_idx.is_some()
+    }
+
+    /// Whether the track had a detection in the last inferred frame before the current one.
+    fn was_seen(&self) -> bool {
+        self.n_missed == 0
+    }
+
+    /// Advances the track to the next frame.
+    fn predict(&mut self) {
+        self.n_frames = self.n_frames.saturating_add(1);
+        self.detection_idx = None;
+        let was_seen = self.was_seen();
+        self.predicted = self.motion.predict(&self.rect, self.n_frames, was_seen);
+    }
+
+    /// Updates the track with a detection.
+    fn update(&mut self, detection_idx: usize, detection: &Detection) {
+        self.motion.update(&self.rect, detection, self.n_frames.max(1), self.n_hits < 2);
+        let earlier = if self.n_missed > 0 { detection.confidence } else { self.confidences[0] };
+        self.confidences = [detection.confidence, earlier];
+        self.class.vote(detection);
+        self.rect = detection.rect;
+        self.last_detection = detection.id;
+        self.n_hits = self.n_hits.saturating_add(1);
+        self.n_frames = 0;
+        self.detection_idx = Some(detection_idx);
+    }
+}
+
+impl Class {
+    fn is_of(&self, detection: &Detection) -> bool {
+        self.label_id == detection.label_id && self.label == detection.label
+    }
+
+    /// Counts a detection (majority vote of Boyer and Moore, 1991).
+    fn vote(&mut self, detection: &Detection) {
+        if self.is_of(detection) {
+            self.n_votes = self.n_votes.saturating_add(1);
+        } else if self.n_votes > 1 {
+            self.n_votes -= 1;
+        } else {
+            (self.label_id, self.label) = (detection.label_id, detection.label.clone());
+        }
+    }
+}
+
+impl Motion {
+    fn new(rect: &Rect, method: Method) -> Self {
+        match method {
+            Method::Hybrid => Self::Box(BoxFilter::new(rect, &hybrid::NOISE)),
+            Method::ByteTrack | Method::Sort => Self::Corners(classic::filters(rect)),
+            Method::Iou => Self::Velocity(0.0, 0.0),
+        }
+    }
+
+    fn is_of(&self, method: Method) -> bool {
+        match self {
+            Self::Box(_) => method == Method::Hybrid,
+            Self::Corners(_) => matches!(method, Method::ByteTrack | Method::Sort),
+            Self::Velocity(..) => method == Method::Iou,
+        }
+    }
+
+    fn restart(&mut self, rect: &Rect) {
+        *self = match self {
+            Self::Box(_) => Self::Box(BoxFilter::new(rect, &hybrid::NOISE)),
+            Self::Corners(_) => Self::Corners(classic::filters(rect)),
+            Self::Velocity(..) => Self::Velocity(0.0, 0.0),
+        };
+    }
+
+    /// Advances by one frame and returns the predicted box. `last` is the last detected box, `n_frames` ago.
+    fn predict(&mut self, last: &Rect, n_frames: u32, was_seen: bool) -> Rect {
+        match self {
+            Self::Box(filter) => {
+                filter.predict(&hybrid::NOISE, was_seen);
+                filter.rect()
+            }
+            Self::Corners(filters) => classic::predict(filters),
+            Self::Velocity(x, y) => Rect { x: last.x + *x * n_frames as f32, y: last.y + *y * n_frames as f32, ..*last },
+        }
+    }
+
+    fn update(&mut self, last: &Rect, detection: &Detection, n_frames: u32, is_first: bool) {
+        match self {
+            Self::Box(filter) => filter.update(&detection.rect, detection.confidence, &hybrid::NOISE),
+            Self::Corners(filters) => classic::update(filters, &detection.rect),
+            Self::Velocity(x, y) => {
+                let moved = overlap::velocity(last, &detection.rect, n_frames);
+                // The mean with the previous velocity reduces the noise of the boxes.
+                (*x, *y) = if is_first { moved } else { ((*x + moved.0) / 2.0, (*y + moved.1) / 2.0) };
+            }
+        }
+    }
+}
+
+impl TrackCounts {
+    /// Sets the track ID and state of the detection that a track matches.
+    fn assign_track_id(
+        &mut self,
+        track: &mut Track,
+        detections: &mut [Detection],
+        options: &TrackOptions,
+        new_track_id: &mut impl FnMut() -> ObjectId,
+    ) {
+        let Some(detection_idx) = track.detection_idx else { return };
+        let detection = &mut detections[detection_idx];
+        if detection.track_state != Some(TrackState::Held) && track.n_frames == 0 {
+            self.n_recovered += u64::from(track.n_missed > 0 && track.track_id.is_some());
+            self.name_track(track, detection, options, new_track_id);
+        }
+    }
+
+    /// Gives a track its ID when it is due, and sets the ID and state of its detection.
+    fn name_track(
+        &mut self,
+        track: &mut Track,
+        detection: &mut Detection,
+        options: &TrackOptions,
+        new_track_id: &mut impl FnMut() -> ObjectId,
+    ) {
+        let is_uncertain = options.method == Method::Hybrid && detection.confidence < hybrid::CERTAIN;
+        if track.track_id.is_none() && track.n_hits >= options.min_hits.saturating_add(u32::from(is_uncertain)) {
+            track.track_id = Some(new_track_id());
+            self.n_started += 1;
+        }
+        detection.track = track.track_id;
+        detection.track_state = Some(if track.track_id.is_some() { TrackState::Confirmed } else { TrackState::Tentative });
+        self.n_tracked += u64::from(track.track_id.is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests;
