@@ -19,6 +19,7 @@ mod golden_align;
 mod golden_antialias;
 mod golden_decoders;
 mod golden_fill;
+mod golden_scene;
 mod golden_tracks;
 mod image_results;
 mod images;

@@ -1,7 +1,8 @@
-//! Analytics over time, without models: object tracking, result reuse, motion detection.
+//! Analytics over time, without models: object tracking, lines and zones, result reuse, motion detection.
 //!
 //! - [`Tracker`] assigns each object a track ID that stays the same from frame to frame.
 //! - [`ResultCache`] caches the classifications of tracked objects for later frames.
+//! - [`SceneCounter`] counts tracked objects at lines and in zones, and measures their speed.
 //! - [`MotionGate`] reports whether a frame differs from a reference frame.
 //!
 //! Uses results and frames, but no models, clocks or GStreamer.
@@ -10,10 +11,12 @@
 
 pub mod motion;
 pub mod reuse;
+pub mod scene;
 pub mod track;
 
 pub use motion::MotionGate;
 pub use reuse::{ResultCache, ReuseOptions};
 use roiflow_tensor as tensor;
 use roiflow_vision::frame;
+pub use scene::{SceneCounter, SceneCounts};
 pub use track::{Method as TrackMethod, TrackCounts, TrackOptions, Tracker};

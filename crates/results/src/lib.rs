@@ -1,7 +1,7 @@
 //! Results of video analytics: geometry, detections and attributes. All types are plain values.
 //!
-//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`contour`], [`detection`]. [`json`] writes the results of a frame as one line
-//! of JSON. [`redaction`] hides credentials in text.
+//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`contour`], [`detection`], [`scene`]. [`json`] writes the results of a
+//! frame as one line of JSON. [`redaction`] hides credentials in text.
 //!
 //! This crate uses no pixels, models, threads or GStreamer.
 
@@ -15,11 +15,13 @@ pub mod geometry;
 pub mod json;
 pub mod rect;
 pub mod redaction;
+pub mod scene;
 pub mod similarity;
 pub mod transform;
 
 pub use detection::{Classification, Detection, FrameResults, InferenceStatus, ObjectId, Outcome, ScoredLabel, TrackState};
 pub use geometry::{Geometry, Grid, Keypoint, Keypoints, RotatedRect, Skeleton};
 pub use rect::{PixelRect, Point, Rect, Size};
+pub use scene::{Direction, SceneEvent, SceneEventKind};
 pub use similarity::Similarity;
 pub use transform::Transform;

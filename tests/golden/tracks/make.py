@@ -16,14 +16,17 @@ def frames(rng):
     position = rng.uniform((0, 0), (560, 360), (N_OBJECTS, 2))
     speed = rng.uniform(-7, 7, (N_OBJECTS, 2))
     size = rng.uniform((30, 50), (60, 110), (N_OBJECTS, 2))
-    for _ in range(N_FRAMES):
+    gone_until = np.zeros(N_OBJECTS, int)
+    for frame in range(N_FRAMES):
         speed += rng.normal(0, 0.6, speed.shape)
         position += speed
         corner = position + rng.normal(0, 1.5, position.shape)
         boxes = np.c_[corner, corner + size * rng.normal(1, 0.03, size.shape)]
         confidence = np.clip(rng.normal(0.75, 0.2, N_OBJECTS), 0.15, 0.99)
-        boxes, confidence = boxes[rng.random(N_OBJECTS) > 0.1], confidence
-        confidence = confidence[: len(boxes)]
+        # Hidden for a few frames; some objects for longer than a track lives.
+        begins = (rng.random(N_OBJECTS) < 0.05) & (gone_until <= frame)
+        gone_until = np.where(begins, frame + rng.integers(1, 10, N_OBJECTS), gone_until)
+        boxes, confidence = boxes[gone_until <= frame], confidence[gone_until <= frame]
         if rng.random() < 0.3:
             false = rng.uniform((0, 0), (560, 360))
             boxes, confidence = np.r_[boxes, [[*false, *(false + (40, 80))]]], np.r_[confidence, rng.uniform(0.2, 0.8)]
