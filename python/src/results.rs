@@ -141,7 +141,7 @@ impl PyResults {
         let detections = indices.into_iter().map(|idx| self.detection(idx).cloned()).collect::<PyResult<_>>()?;
         let FrameResults { size, frame_number, status, classifications, .. } = &*self.results;
         let (size, frame_number, status, classifications) = (*size, *frame_number, status.clone(), classifications.clone());
-        Ok(Self::new(FrameResults { size, frame_number, status, detections, classifications }))
+        Ok(Self::new(FrameResults { size, frame_number, status, detections, classifications, ..FrameResults::default() }))
     }
 
     /// Returns the same results with coordinates for another size of the image.

@@ -38,8 +38,8 @@ use gst::buffer::BufferMetaForeachAction;
 use gstreamer as gst;
 use gstreamer_video::VideoRegionOfInterestMeta as RoiMeta;
 
-use super::analytics::{self, Foreign, Written};
 use super::payload::Payload;
+use super::relations::{self, Foreign, Written};
 use super::results_meta;
 use super::roi::{self, Mark, pixel_rect};
 use crate::frame::{Classification, Detection, FrameResults, ObjectId, PixelRect, Size};
@@ -58,7 +58,7 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
     let earlier = results_meta::get(buffer).unwrap_or_default();
     let mut written = earlier.written.clone();
     if with_analytics {
-        analytics::write(buffer, &results, &mut written);
+        relations::write(buffer, &results, &mut written);
     }
     let left = are_as_left(buffer, &earlier.marks).then_some(&*earlier.marks);
     let plans = left.map_or_else(|| plan(buffer, &earlier, &results), |marks| plan_for(marks, &results));
@@ -112,7 +112,7 @@ fn is_complete(buffer: &gst::BufferRef, own: &Payload, size: Size) -> bool {
         && own.results.is_some()
         && own.size == size
         && are_as_left(buffer, &own.marks)
-        && analytics::is_all_ours(buffer, &own.written)
+        && relations::is_all_ours(buffer, &own.written)
 }
 
 /// Whether the ROI metas of this buffer are exactly those of `marks`, unchanged and in the same order.
@@ -126,7 +126,7 @@ fn reconcile(buffer: &gst::BufferRef, own: Option<&Payload>, size: Size) -> Opti
     let none = Payload::default();
     let Payload { results, size: attached_size, written, marks, .. } = own.unwrap_or(&none);
     let mut results = results.as_deref().cloned().unwrap_or_default();
-    let read = analytics::read(buffer, written);
+    let read = relations::read(buffer, written);
     let (own_rois, foreign_rois) = rois_of(buffer, marks);
     for detection in &mut results.detections {
         let roi = own_rois.get(&detection.id);
@@ -162,12 +162,12 @@ fn reconcile(buffer: &gst::BufferRef, own: Option<&Payload>, size: Size) -> Opti
 
 /// Whether [`read`] would return results.
 pub fn has_results(buffer: &gst::BufferRef) -> bool {
-    results_meta::is_there(buffer) || buffer.meta::<RoiMeta>().is_some() || analytics::has_any(buffer)
+    results_meta::is_there(buffer) || buffer.meta::<RoiMeta>().is_some() || relations::has_any(buffer)
 }
 
 /// Whether the buffer has results in an analytics meta.
 pub fn has_analytics(buffer: &gst::BufferRef) -> bool {
-    analytics::has_any(buffer)
+    relations::has_any(buffer)
 }
 
 /// Returns the frame size when our results were attached; `None` if the buffer has no results of ours.
@@ -190,7 +190,7 @@ pub fn has_lost_rois(buffer: &gst::BufferRef, results: &FrameResults) -> bool {
         return false;
     }
     // If the rectangle of a detection is in the analytics meta, its position is still known.
-    let placed = analytics::read(buffer, &own.written).ours;
+    let placed = relations::read(buffer, &own.written).ours;
     lost.any(|id| !placed.contains_key(&id))
 }
 
@@ -267,7 +267,7 @@ fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Wr
 /// Adds a classification from the analytics meta, unless one with the same label and confidence exists. Attribute name and model are not
 /// compared, because the analytics meta stores neither.
 fn add_once(classifications: &mut Vec<Classification>, classification: Classification) {
-    let is_same = |known: &Classification| analytics::is_same_label(known, &classification);
+    let is_same = |known: &Classification| relations::is_same_label(known, &classification);
     if !classifications.iter().any(is_same) {
         classifications.push(classification);
     }

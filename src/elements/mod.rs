@@ -4,12 +4,12 @@
 //! a pipeline is in separate files without GStreamer.
 //!
 //! Reading order:
-//! - [`meta`] with `results_meta`, `payload`, `roi` and `analytics`: how results travel with a buffer.
+//! - [`meta`] with `results_meta`, `payload`, `roi` and `relations`: how results travel with a buffer.
 //! - [`caps`] and [`buffer`]: how a buffer becomes a frame.
 //! - `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle`: the driver of the inference elements, with a
 //!   table of its files.
 //! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
-//! - The elements: [`source`], [`detect`], [`track`], [`classify`], [`crop`], [`record`], [`overlay`], [`publish`].
+//! - The elements: [`source`], [`detect`], [`track`], [`mod@analytics`], [`classify`], [`crop`], [`record`], [`overlay`], [`publish`].
 //! - `records`: lines of JSON that elements send through [`publish`].
 //! - [`capi`]: the same results for C.
 //!
@@ -22,8 +22,7 @@ macro_rules! format_type_name {
 }
 use format_type_name;
 
-#[allow(unsafe_code, reason = "calls a C library that is loaded at run time")]
-mod analytics;
+pub mod analytics;
 mod backlog;
 #[allow(unsafe_code, reason = "maps buffers")]
 pub mod buffer;
@@ -57,6 +56,8 @@ pub mod publish;
 pub mod record;
 mod records;
 mod regions;
+#[allow(unsafe_code, reason = "calls a C library that is loaded at run time")]
+mod relations;
 #[allow(unsafe_code, reason = "implements a meta of GStreamer")]
 mod results_meta;
 mod reuse;
@@ -85,6 +86,7 @@ const ELEMENTS: &[Entry] = &[
     ("roisource", source::RoiSource::static_type),
     ("roidetect", detect::RoiDetect::static_type),
     ("roitrack", track::RoiTrack::static_type),
+    ("roianalytics", analytics::RoiAnalytics::static_type),
     ("roiclassify", classify::RoiClassify::static_type),
     ("roicrop", crop::RoiCrop::static_type),
     ("roirecord", record::RoiRecord::static_type),

@@ -5,14 +5,15 @@
 //! unknown kind are ignored.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::analytics::{Written, WrittenEntry};
+use super::relations::{Written, WrittenEntry};
 use super::roi::Mark;
 use crate::frame::{
-    Classification, Detection, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, ObjectId, Outcome, Point, Rect,
-    RotatedRect, ScoredLabel, Size, Skeleton, TrackState,
+    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, Keypoint, Keypoints, ObjectId, Outcome, Point,
+    Rect, RotatedRect, SceneEvent, SceneEventKind, ScoredLabel, Size, Skeleton, TrackState,
 };
 
 /// The results of a frame, and which analytics entries and ROI metas of the buffer belong to these results.
@@ -34,26 +35,29 @@ impl Payload {
     pub(super) fn encode(&self) -> Vec<u8> {
         let Self { results, size, written, marks: _, is_complete: _ } = self;
         let none = FrameResults { size: *size, ..FrameResults::default() };
-        let FrameResults { size, frame_number, status, detections, classifications } = results.as_deref().unwrap_or(&none);
+        let FrameResults { size, frame_number, status, detections, classifications, events } = results.as_deref().unwrap_or(&none);
         let message = Message {
             size: (size.width, size.height),
             frame_number: *frame_number,
             status: status.into(),
             detections: detections.iter().map(Into::into).collect(),
             classifications: classifications.iter().map(Into::into).collect(),
+            events: events.iter().map(Into::into).collect(),
             written: written.entries(),
         };
         serde_json::to_vec(&message).expect("every value of a message has a form in JSON")
     }
 
     pub(super) fn decode(bytes: &[u8]) -> serde_json::Result<Self> {
-        let Message { size: (width, height), frame_number, status, detections, classifications, written } = serde_json::from_slice(bytes)?;
+        let Message { size: (width, height), frame_number, status, detections, classifications, events, written } =
+            serde_json::from_slice(bytes)?;
         let results = FrameResults {
             size: Size::new(width, height),
             frame_number,
             status: status.into(),
             detections: detections.into_iter().map(Into::into).collect(),
             classifications: classifications.into_iter().filter_map(Said::into_classification).collect(),
+            events: events.into_iter().filter_map(Happened::into_event).collect(),
         };
         let (size, written) = (results.size, Written::of_entries(written));
         let marks = results.detections.iter().map(|detection| Mark::unseen(detection, written.region_id(detection.id))).collect();
@@ -69,7 +73,58 @@ struct Message {
     status: Status,
     detections: Vec<Object>,
     classifications: Vec<Said>,
+    events: Vec<Happened>,
     written: Vec<WrittenEntry>,
+}
+
+/// An event at a line or in a zone.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Happened {
+    name: String,
+    place: String,
+    track: i32,
+    label: Option<String>,
+    direction: Option<String>,
+    n: u64,
+    dwell_ns: u64,
+    is_lost: bool,
+}
+
+impl From<&SceneEvent> for Happened {
+    fn from(event: &SceneEvent) -> Self {
+        let empty = Self {
+            name: event.kind.name().into(),
+            place: (&*event.place).into(),
+            track: event.track.0,
+            label: event.label.as_deref().map(Into::into),
+            ..Self::default()
+        };
+        match event.kind {
+            SceneEventKind::Crossed { direction, count } => Self { direction: Some(direction.name().into()), n: count, ..empty },
+            SceneEventKind::Entered { occupancy } => Self { n: occupancy, ..empty },
+            SceneEventKind::Exited { occupancy, dwell, is_lost } => {
+                Self { n: occupancy, dwell_ns: dwell.as_nanos() as u64, is_lost, ..empty }
+            }
+            SceneEventKind::Loitered { dwell } => Self { dwell_ns: dwell.as_nanos() as u64, ..empty },
+        }
+    }
+}
+
+impl Happened {
+    /// Converts the event. Returns `None` for an event of an unknown kind, because later versions may have more kinds.
+    fn into_event(self) -> Option<SceneEvent> {
+        let dwell = Duration::from_nanos(self.dwell_ns);
+        let kind = match (&*self.name, self.direction.as_deref()) {
+            ("line-crossed", Some("in")) => SceneEventKind::Crossed { direction: Direction::In, count: self.n },
+            ("line-crossed", Some("out")) => SceneEventKind::Crossed { direction: Direction::Out, count: self.n },
+            ("zone-entered", _) => SceneEventKind::Entered { occupancy: self.n },
+            ("zone-exited", _) => SceneEventKind::Exited { occupancy: self.n, dwell, is_lost: self.is_lost },
+            ("zone-loitered", _) => SceneEventKind::Loitered { dwell },
+            _ => return None,
+        };
+        Some(SceneEvent { kind, place: self.place.into(), track: ObjectId(self.track), label: self.label.map(Into::into) })
+    }
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -418,6 +473,15 @@ mod tests {
             status: InferenceStatus::Failed("why".into()),
             detections: vec![face],
             classifications: vec![classification("scene", Outcome::Value(2.0))],
+            events: [
+                SceneEventKind::Crossed { direction: Direction::In, count: 7 },
+                SceneEventKind::Crossed { direction: Direction::Out, count: 1 },
+                SceneEventKind::Entered { occupancy: 2 },
+                SceneEventKind::Exited { occupancy: 1, dwell: Duration::from_millis(1500), is_lost: true },
+                SceneEventKind::Loitered { dwell: Duration::from_nanos(3) },
+            ]
+            .map(|kind| SceneEvent { kind, place: "door".into(), track: ObjectId(3), label: Some("person".into()) })
+            .into(),
         }
     }
 

@@ -14,10 +14,12 @@ use gstreamer as gst;
 use super::Plan;
 use super::plan::{Assignment, PUBLISH, SINK};
 use super::stats::Meter;
+use crate::elements::analytics::RoiAnalytics;
 use crate::elements::publish::{Numbering, RoiPublish};
 use crate::elements::track::RoiTrack;
 use crate::elements::video_file::VideoFile;
 use crate::elements::{self, HeldModels};
+use crate::stages::SceneCounts;
 
 /// State that the next pipeline of a stream takes over. See the module.
 #[derive(Default)]
@@ -27,6 +29,8 @@ pub(super) struct Carried {
     last_timestamp_ns: Option<u64>,
     /// The last track ID of each tracker, by the name of the element.
     track_ids: Vec<(String, i32)>,
+    /// Counts at lines and in zones by name of the element.
+    scene_counts: Vec<(String, SceneCounts)>,
     /// Whether the file of results was opened.
     has_results: bool,
     /// Whether the video file of the last pipeline was opened.
@@ -42,7 +46,7 @@ impl Carried {
     /// Collects the values of one pipeline before it is stopped.
     pub(super) fn of(pipeline: &gst::Pipeline, plan: &Plan, meter: &Meter) -> Self {
         let (mut numbering, mut n_published, mut has_video) = (Numbering::default(), 0, false);
-        let mut track_ids = Vec::new();
+        let (mut track_ids, mut scene_counts) = (Vec::new(), Vec::new());
         for element in pipeline.iterate_recurse().into_iter().flatten() {
             if let Some(publish) = element.downcast_ref::<RoiPublish>() {
                 let frames = publish.property::<gst::Structure>("stats").get::<u64>("frames").unwrap_or(0);
@@ -50,6 +54,8 @@ impl Carried {
                 numbering.last_timestamp_ns = numbering.last_timestamp_ns.max(publish.numbering().last_timestamp_ns);
             } else if let Some(track) = element.downcast_ref::<RoiTrack>() {
                 track_ids.push((track.name().to_string(), track.last_id()));
+            } else if let Some(analytics) = element.downcast_ref::<RoiAnalytics>() {
+                scene_counts.push((analytics.name().to_string(), analytics.counts()));
             } else if let Some(file) = element.downcast_ref::<VideoFile>() {
                 has_video |= file.has_written();
             }
@@ -59,6 +65,7 @@ impl Carried {
             n_frames: meter.n_entered().max(n_published),
             last_timestamp_ns: numbering.last_timestamp_ns,
             track_ids,
+            scene_counts,
             has_results,
             has_video,
             video: plan.assignments.iter().find(|set| set.element == SINK && set.property == "location").map(|set| (&set.value).into()),
@@ -109,6 +116,9 @@ impl Carried {
             } else if let Some(track) = element.downcast_ref::<RoiTrack>() {
                 let last = self.track_ids.iter().find(|(name, _)| *name == track.name()).map_or(0, |(_, last)| *last);
                 track.continue_after(last);
+            } else if let Some(analytics) = element.downcast_ref::<RoiAnalytics>() {
+                let counts = self.scene_counts.iter().find(|(name, _)| *name == analytics.name());
+                analytics.continue_counts(counts.map(|(_, counts)| counts.clone()).unwrap_or_default());
             }
         }
     }

@@ -201,7 +201,8 @@ impl Spec {
 }
 
 /// The descriptions that are part of the program.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
+    ("count", include_str!("../../pipelines/count.toml")),
     ("detect", include_str!("../../pipelines/detect.toml")),
     ("faces", include_str!("../../pipelines/faces.toml")),
     ("text", include_str!("../../pipelines/text.toml")),

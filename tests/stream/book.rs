@@ -177,6 +177,7 @@ pages! {
     latency_runs: "howto/latency.md",
     small_machines_run: "howto/small-machines.md",
     many_streams_run: "howto/many-streams.md",
+    count_and_track_runs: "howto/count-and-track.md",
     less_inference_runs: "howto/less-inference.md",
     engines_run: "howto/engines.md",
     describe_a_model_runs: "howto/describe-a-model.md",

@@ -213,7 +213,7 @@ fn object_class_selects_parents() {
         let whole = vehicle(0);
         let outside = Detection { rect: Rect { x: 5000.0, ..whole.to_rect() }, ..object(4, Some("car"), whole) };
         let results = vec![object(1, Some("car"), whole), object(2, Some("tree"), whole), object(3, None, whole), outside];
-        FrameResults { size: SIZE, frame_number: 0, status: InferenceStatus::Inferred, detections: results, classifications: vec![] }
+        FrameResults { size: SIZE, frame_number: 0, status: InferenceStatus::Inferred, detections: results, ..FrameResults::default() }
     };
     for (class, expected) in [("car", vec![1]), ("tree,car", vec![1, 2]), ("none", vec![]), ("", vec![1, 2, 3])] {
         let pipeline = pipeline(&format!(
@@ -257,7 +257,13 @@ fn carried_children_move_with_their_parent() {
             label: Some("vehicle".into()),
             classifications: vec![],
         };
-        FrameResults { size: SIZE, frame_number: n, status: InferenceStatus::Inferred, detections: vec![vehicle], classifications: vec![] }
+        FrameResults {
+            size: SIZE,
+            frame_number: n,
+            status: InferenceStatus::Inferred,
+            detections: vec![vehicle],
+            ..FrameResults::default()
+        }
     };
     let pipeline = pipeline(&format!(
         "appsrc name=source ! identity name=attach ! {} ! fakesink name=sink",

@@ -22,13 +22,14 @@ const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("age", "brightness", None),
     ("scene", "color", None),
 ];
-const TEXTS: [(&str, &str); 8] = [
+const TEXTS: [(&str, &str); 9] = [
     ("README.md", include_str!("../../README.md")),
     ("docs/elements.md", include_str!("../../docs/elements.md")),
     ("roidetect", include_str!("../../src/elements/detect/mod.rs")),
     ("roiclassify", include_str!("../../src/elements/classify/mod.rs")),
     ("roitrack", include_str!("../../src/elements/track/mod.rs")),
     ("roicrop", include_str!("../../src/elements/crop/mod.rs")),
+    ("roianalytics", include_str!("../../src/elements/analytics/mod.rs")),
     ("roioverlay", include_str!("../../src/elements/overlay/mod.rs")),
     ("roipublish", include_str!("../../src/elements/publish/mod.rs")),
 ];

@@ -151,7 +151,7 @@ pub fn face(id: i32, rect: Rect) -> Detection {
 }
 
 pub fn results(size: Size, frame_number: u64, detections: Vec<Detection>) -> FrameResults {
-    FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections, classifications: vec![] }
+    FrameResults { size, frame_number, status: InferenceStatus::Inferred, detections, ..FrameResults::default() }
 }
 
 /// Returns the path of a model of `assets/tiny`.

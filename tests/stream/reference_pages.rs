@@ -77,7 +77,7 @@ fn when(spec: &glib::ParamSpec) -> &'static str {
 #[test]
 fn element_reference_pages_are_current() {
     crate::harness::init();
-    for name in ["roisource", "roidetect", "roitrack", "roiclassify", "roicrop", "roirecord", "roioverlay", "roipublish"] {
+    for name in ["roisource", "roidetect", "roitrack", "roianalytics", "roiclassify", "roicrop", "roirecord", "roioverlay", "roipublish"] {
         let factory = gst::ElementFactory::find(name).unwrap();
         let element = factory.create().build().unwrap();
         let about = factory.metadata("description").unwrap().trim_end_matches('.').to_owned();
@@ -171,15 +171,22 @@ const STATS: [(&str, &str); 36] = [
 ];
 
 /// Fields of the elements that are not inference elements: element, field, meaning.
-const OTHER_STATS: [(&str, &str, &str); 24] = [
+const OTHER_STATS: [(&str, &str, &str); 31] = [
     ("roisource", "restarts", "how often the source was lost and delivered frames again"),
     ("roisource", "time-down-ns", "time without frames of these outages, in nanoseconds"),
     ("roitrack", "frames", "frames"),
     ("roitrack", "objects", "objects that got a track ID"),
     ("roitrack", "tracks", "tracks at the moment"),
+    ("roitrack", "tracks-lost", "current tracks whose object is not detected"),
+    ("roitrack", "tracks-recovered", "objects that were found again"),
     ("roitrack", "tracks-begun", "tracks that began"),
     ("roitrack", "tracks-ended", "tracks that ended"),
     ("roitrack", "objects-refused", "objects without a track because of `max-tracks`"),
+    ("roianalytics", "frames", "frames"),
+    ("roianalytics", "events", "events at lines and in zones"),
+    ("roianalytics", "takeovers", "new track IDs that continued a known object"),
+    ("roianalytics", "crossings", "an array: crossings by `line`, `direction` and `label`"),
+    ("roianalytics", "zones", "an array: `occupancy`, `entries`, `exits` and `dwell` in nanoseconds by `zone`"),
     ("roicrop", "images", "images that were written"),
     ("roicrop", "bytes", "their bytes"),
     ("roicrop", "errors", "images that could not be written"),
@@ -219,7 +226,7 @@ fn stats_page(name: &str, element: &gst::Element) -> String {
 }
 
 /// Messages that elements post on the bus: kind, domain and code as in GStreamer, and the condition.
-const MESSAGES: [(&str, &str, &str); 32] = [
+const MESSAGES: [(&str, &str, &str); 35] = [
     ("roisource", "element, `source-lost`", "the source is lost: once for each outage; fields `uri` and `reason`"),
     ("roisource", "element, `source-back`", "the source delivers frames again; fields `uri`, `gap` in nanoseconds and `attempts`"),
     ("roisource", "error, `RESOURCE_ERROR_READ`", "the source is lost, and `restart` or `give-up-after` permits no further attempt"),
@@ -253,6 +260,9 @@ const MESSAGES: [(&str, &str, &str); 32] = [
     ),
     ("roitrack", "error, `STREAM_ERROR_FORMAT`", "the caps have no width and height"),
     ("roitrack", "warning, `RESOURCE_ERROR_SETTINGS`", "no model upstream has a label of `object-class`; once"),
+    ("roianalytics", "error, `STREAM_ERROR_FORMAT`", "the caps have no width and height"),
+    ("roianalytics", "error, `RESOURCE_ERROR_SETTINGS`", "the layout cannot be read, or is not valid"),
+    ("roianalytics", "element, `roianalytics-event`", "an object crossed a line, or entered, left or loitered in a zone"),
     ("roioverlay", "error, `STREAM_ERROR_FORMAT`, `RESOURCE_ERROR_WRITE`", "a frame is too short, or cannot be written"),
     ("roioverlay", "warning, `STREAM_ERROR_FORMAT`", "the frame was cropped after detection; once"),
     ("roicrop", "error, `RESOURCE_ERROR_SETTINGS`", "neither `folder` nor `in-message` is set"),

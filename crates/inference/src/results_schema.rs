@@ -1,11 +1,12 @@
 //! Tests that lines of results follow `assets/results.schema.json`. These tests are in this crate because its tests of the description
 //! schema already need the validator crate.
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use roiflow_results::json::{Context, ImagePlace, MaskFormat, SCHEMA_VERSION, write_line};
 use roiflow_results::{
-    Classification, Detection, FrameResults, Geometry, Grid, InferenceStatus, ObjectId, Outcome, Point, Rect, ScoredLabel, Size, TrackState,
+    Classification, Detection, Direction, FrameResults, Geometry, Grid, InferenceStatus, ObjectId, Outcome, Point, Rect, SceneEvent,
+    SceneEventKind, ScoredLabel, Size, TrackState,
 };
 use serde_json::Value;
 
@@ -61,7 +62,15 @@ fn all_kinds() -> FrameResults {
         label: None,
         classifications: classifications.clone(),
     };
-    FrameResults { size: Size::new(200, 100), detections: vec![detection], classifications, ..FrameResults::default() }
+    let events = [
+        SceneEventKind::Crossed { direction: Direction::Out, count: 1 },
+        SceneEventKind::Entered { occupancy: 1 },
+        SceneEventKind::Exited { occupancy: 0, dwell: Duration::from_millis(40), is_lost: false },
+        SceneEventKind::Loitered { dwell: Duration::from_secs(60) },
+    ]
+    .map(|kind| SceneEvent { kind, place: "door".into(), track: ObjectId(3), label: None })
+    .into();
+    FrameResults { size: Size::new(200, 100), detections: vec![detection], classifications, events, ..FrameResults::default() }
 }
 
 #[test]

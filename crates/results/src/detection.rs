@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Geometry, PixelRect, Point, Rect, Size};
+use super::{Geometry, PixelRect, Point, Rect, SceneEvent, Size};
 
 /// Number of IDs that were created so far, plus the offset of the ID range of this copy of the library.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
@@ -183,6 +183,8 @@ pub struct FrameResults {
     pub detections: Vec<Detection>,
     /// Attributes of the whole frame.
     pub classifications: Vec<Classification>,
+    /// What happened at lines and in zones in this frame.
+    pub events: Vec<SceneEvent>,
 }
 
 impl FrameResults {

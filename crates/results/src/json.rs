@@ -24,12 +24,14 @@
 //! - `x`, `y`, `w`, `h` are integer pixels, clipped to the frame. `bounding_box` and `keypoints` (`[{"x":0.02,"y":0.06}, ...]`) are
 //!   fractions of the frame size, not clipped.
 //! - `classifications` has the attributes of the whole frame. The key is omitted if the frame has no attributes.
+//! - `events` has what tracked objects did at lines and in zones. The key is omitted if nothing happened.
 //! - Objects outside the frame are omitted. NaN and infinite numbers are null.
 //! - The module `geometry` has the keys of masks, polygons and other shapes, whose coordinates are fractions of the frame size.
 
 mod event;
 mod geometry;
 mod record;
+mod scene;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -38,6 +40,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use event::{SourceEvent, event_line};
 use geometry::{Placed, RelativePoint};
 pub use record::{RecordContext, record_line};
+use scene::Events;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -121,6 +124,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
         resolution: (!is_empty(results.size)).then_some(Resolution { width: results.size.width, height: results.size.height }),
         inference: inference(&results.status),
         classifications: Classifications(&results.classifications, form),
+        events: Events(&results.events),
         objects: Objects(results, form),
     };
     let written = serde_json::to_writer(&mut *line, &frame);
@@ -132,9 +136,9 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether the frame has an object of which at least one pixel is inside the frame, or an attribute of the whole frame.
+/// Whether the frame has an object of which at least one pixel is inside the frame, an attribute of the whole frame, or an event.
 pub fn has_results(results: &FrameResults) -> bool {
-    objects(results).next().is_some() || !results.classifications.is_empty()
+    objects(results).next().is_some() || !results.classifications.is_empty() || !results.events.is_empty()
 }
 
 #[derive(Serialize)]
@@ -154,6 +158,8 @@ struct Frame<'a> {
     inference: Inference<'a>,
     #[serde(skip_serializing_if = "Classifications::is_empty")]
     classifications: Classifications<'a>,
+    #[serde(skip_serializing_if = "Events::is_empty")]
+    events: Events<'a>,
     objects: Objects<'a>,
 }
 

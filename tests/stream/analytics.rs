@@ -1,0 +1,133 @@
+//! `roianalytics`: events in the JSON and on the bus, counters, restarts and flushes, and wrong layouts.
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow::elements::analytics::RoiAnalytics;
+use roiflow::elements::meta;
+use roiflow::frame::{Detection, Rect};
+use serde_json::Value;
+
+use crate::cli::{Folder, lines};
+use crate::harness::{attach, face, on_buffers, pipeline, results, run};
+use crate::rig::{Rig, SIZE, black};
+
+/// An object whose anchor is at (32, y).
+fn person(track: i32, y: f32) -> Detection {
+    let rect = Rect { x: 27.0, y: y - 20.0, width: 10.0, height: 20.0 };
+    Detection { track: Some(roiflow::frame::ObjectId(track)), label: Some("person".into()), classifications: vec![], ..face(track, rect) }
+}
+
+fn frame(n: u64, y: f32) -> gst::Buffer {
+    let mut buffer = black(n);
+    meta::attach(buffer.get_mut().unwrap(), results(SIZE, n, vec![person(1, y)]));
+    buffer
+}
+
+#[test]
+fn events_are_in_the_json_and_on_the_bus() {
+    let folder = Folder::new("analytics-events");
+    let pipeline = pipeline(
+        "videotestsrc num-buffers=12 ! video/x-raw,width=64,height=48,framerate=25/1 ! identity name=attach ! \
+         roianalytics name=count lines=door:0,0.5,1,0.5 zones=floor:0,0.7,1,0.7,1,1.1,0,1.1 ! roipublish name=publish ! fakesink",
+    );
+    pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
+    attach(&pipeline, |n| results(SIZE, n, vec![person(1, 4.0 + 4.0 * n as f32)]));
+    let bus = pipeline.bus().unwrap();
+    let (sender, seen) = std::sync::mpsc::channel();
+    bus.set_sync_handler(move |_, message| {
+        if let Some(structure) = message.structure().filter(|structure| structure.name() == "roianalytics-event") {
+            let _ = sender.send((structure.get::<String>("event").unwrap(), structure.get::<String>("place").unwrap()));
+        }
+        gst::BusSyncReply::Pass
+    });
+    assert_eq!(run(&pipeline).error, None);
+    let events: Vec<(u64, Value)> = lines(&folder.file("o.jsonl"))
+        .iter()
+        .flat_map(|line| line["events"].as_array().into_iter().flatten().map(|event| (line["frame"].as_u64().unwrap(), event.clone())))
+        .collect();
+    let crossed = serde_json::json!({"event": "line-crossed", "place": "door", "id": 1, "label": "person", "direction": "out", "count": 1});
+    let entered = serde_json::json!({"event": "zone-entered", "place": "floor", "id": 1, "label": "person", "occupancy": 1});
+    // The line is at 24 and the zone begins at 33.6; the hysteresis is 1 pixel.
+    assert_eq!(events, [(6, crossed), (8, entered)]);
+    let messages: Vec<_> = seen.try_iter().collect();
+    assert_eq!(messages, [("line-crossed".into(), "door".into()), ("zone-entered".into(), "floor".into())]);
+}
+
+#[test]
+fn flush_stop_and_new_element_keep_counts() {
+    let rig = Rig::begun("roianalytics lines=0,0.5,1,0.5");
+    let cross = |rig: &Rig, n: u64| {
+        rig.source.push(frame(n, 10.0)).unwrap();
+        rig.source.push(frame(n + 1, 40.0)).unwrap();
+    };
+    cross(&rig, 0);
+    rig.event(gst::event::FlushStart::new());
+    rig.event(gst::event::FlushStop::new(true));
+    rig.segment();
+    cross(&rig, 0);
+    rig.element.set_state(gst::State::Ready).unwrap();
+    rig.element.set_state(gst::State::Playing).unwrap();
+    rig.begin();
+    cross(&rig, 0);
+    // Time that goes back is a new scene, not a path.
+    rig.source.push(frame(0, 10.0)).unwrap();
+    let count = |element: &gst::Element| {
+        let stats: gst::Structure = element.property("stats");
+        let crossings = stats.get::<gst::Array>("crossings").unwrap();
+        let of = |value: &gst::glib::SendValue| {
+            let crossing = value.get::<gst::Structure>().unwrap();
+            (crossing.get::<String>("direction").unwrap(), crossing.get::<u64>("count").unwrap())
+        };
+        crossings.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(count(&rig.element), [("out".to_owned(), 3)]);
+    let later = Rig::new("roianalytics lines=0,0.5,1,0.5");
+    let counts = rig.element.downcast_ref::<RoiAnalytics>().unwrap().counts();
+    later.element.downcast_ref::<RoiAnalytics>().unwrap().continue_counts(counts);
+    assert_eq!(count(&later.element), [("out".to_owned(), 3)]);
+}
+
+#[test]
+fn layout_file_with_ground_gives_speeds_and_heat_map() {
+    let folder = Folder::new("analytics-ground");
+    // A pixel is 10 cm.
+    let text = "heat-map = [2, 2]\n[ground]\nimage = [[0, 0], [1, 0], [1, 1], [0, 1]]\nmeters = [[0, 0], [6.4, 0], [6.4, 4.8], [0, 4.8]]\n";
+    std::fs::write(folder.file("layout.toml"), text).unwrap();
+    let pipeline = pipeline(
+        "videotestsrc num-buffers=40 ! video/x-raw,width=64,height=48,framerate=25/1 ! identity name=attach ! \
+         roianalytics name=count ! roipublish name=publish ! fakesink",
+    );
+    pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
+    let count = pipeline.by_name("count").unwrap();
+    count.set_property("layout", folder.file("layout.toml"));
+    // One pixel per frame, downwards.
+    attach(&pipeline, |n| results(SIZE, n, vec![person(1, 4.0 + n as f32)]));
+    let cells = std::sync::Arc::new(std::sync::Mutex::new((0, 0)));
+    let (seen, counter) = (cells.clone(), count.clone());
+    on_buffers(&pipeline, "count", "src", move |_, _| {
+        let heat: gst::Structure = counter.property("heat-map");
+        let cells = heat.get::<gst::Array>("cells").unwrap();
+        *seen.lock().unwrap() = (heat.get::<u64>("columns").unwrap(), cells.iter().map(|value| value.get::<u64>().unwrap()).sum::<u64>());
+    });
+    assert_eq!(run(&pipeline).error, None);
+    assert_eq!(*cells.lock().unwrap(), (2, 40));
+    let last = lines(&folder.file("o.jsonl")).pop().unwrap();
+    let value = |name: &str| last["objects"][0][name]["value"].as_f64().unwrap();
+    assert!((value("speed") - 2.5).abs() < 0.05 && (value("heading") - 90.0).abs() < 1.0, "{last}");
+}
+
+#[test]
+fn wrong_layouts_are_errors_at_the_start() {
+    for (line, reason) in [
+        ("roianalytics", "at least one line"),
+        ("roianalytics lines=0,0.5,1", "an x and a y"),
+        ("roianalytics zones=0,0,1,1", "three corners"),
+        ("roianalytics layout=/nowhere/layout.toml", "/nowhere/layout.toml"),
+    ] {
+        let rig = Rig::new(line);
+        assert!(rig.element.set_state(gst::State::Paused).is_err(), "{line}");
+        let message = rig.bus.pop_filtered(&[gst::MessageType::Error]).unwrap();
+        let gst::MessageView::Error(error) = message.view() else { unreachable!() };
+        assert!(error.error().to_string().contains(reason), "{line}: {}", error.error());
+    }
+}
