@@ -144,7 +144,7 @@ pub fn check_labels(models: &Models, set: &[(String, String)]) -> Result<()> {
                 let _written = write!(named, " and {} more, which `roiflow describe {}` lists", known.len() - N_NAMED, Quoted(&model));
             }
             Err(Error::usage(format!(
-                "--classify: expected labels that the detector `{model}` gives, got `{class}`{near}. The detector gives {named}"
+                "--classify: expected labels that the detector `{model}` gives, got `{class}`. The detector gives {named}{near}"
             )))
         }
     }

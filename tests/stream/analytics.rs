@@ -124,9 +124,11 @@ fn wrong_layouts_are_errors_at_the_start() {
         ("roianalytics zones=0,0,1,1", "three corners"),
         ("roianalytics layout=/nowhere/layout.toml", "/nowhere/layout.toml"),
     ] {
-        let rig = Rig::new(line);
-        assert!(rig.element.set_state(gst::State::Paused).is_err(), "{line}");
-        let message = rig.bus.pop_filtered(&[gst::MessageType::Error]).unwrap();
+        let (element, bus) = (gst::parse::launch(line).unwrap(), gst::Bus::new());
+        element.set_bus(Some(&bus));
+        assert!(element.set_state(gst::State::Paused).is_err(), "{line}");
+        element.set_state(gst::State::Null).unwrap();
+        let message = bus.pop_filtered(&[gst::MessageType::Error]).unwrap();
         let gst::MessageView::Error(error) = message.view() else { unreachable!() };
         assert!(error.error().to_string().contains(reason), "{line}: {}", error.error());
     }

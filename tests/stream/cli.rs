@@ -426,8 +426,8 @@ fn failure_is_explained_with_exit_code_1() {
     check_fails(&["run", &colors, "--input", "no.mp4"], 1, &["no.mp4", "expected a video"]);
     check_fails(&["run", &colors, "--input", "test:", "--set", "detector=no.onnx"], 1, &["no.onnx", "check the path"]);
     check_fails(&["run", &colors, "--input", "test:", "--device", "TPU"], 1, &["no device `TPU`", "CPU"]);
-    check_fails(&["run", &colors, "--input", "test:", "--json", &folder.file("no/o.jsonl")], 1, &["does not exist", "create it"]);
-    check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("no/o.mp4")], 1, &["does not exist", "create it"]);
+    check_fails(&["run", &colors, "--input", "test:", "--json", &folder.file("no/o.jsonl")], 1, &["does not exist", "create the folder"]);
+    check_fails(&["run", &colors, "--input", "test:", "--video", &folder.file("no/o.mp4")], 1, &["does not exist", "create the folder"]);
     check_fails(&["run", &colors, "--input", "test:5", "--json", "/dev/full"], 1, &["lines of results", "/dev/full"]);
     check_fails(&["run", &colors, "--input", &folder.file("*.png")], 1, &["no images"]);
     std::fs::write(folder.0.join("text.mp4"), "this is no video").unwrap();

@@ -113,7 +113,7 @@ fn failures_beyond_max_failures_end_the_stream() {
         let expected = [
             format!("inference failed on {} frames in a row", max_failures + 1),
             format!("expected at most {max_failures} (max-failures)"),
-            format!("frame {}, because", max_failures + 2),
+            format!("Last error, frame {}:", max_failures + 2),
             "the device is on fire".to_owned(),
             format!("`roiflow bench MODEL --device {}`", device.name),
             "max-failures=-1".to_owned(),

@@ -74,6 +74,13 @@ pub fn check_order(json: &str) -> Vec<Value> {
     lines
 }
 
+/// Returns the complete lines of a file that is being written. The last line may still be incomplete.
+pub fn lines_so_far(path: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    complete.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn killed_camera_comes_back_with_other_size() {
     let folder = Folder::new("restart-killed");
@@ -86,7 +93,7 @@ fn killed_camera_comes_back_with_other_size() {
     let _server = at_port(port, &["size=640x480"]);
     let is_large = |line: &Value| line["resolution"]["width"] == 640;
     let json = running.json.clone();
-    eventually("results of the second server", || lines(&json).iter().filter(|line| is_large(line)).count() > 10);
+    eventually("results of the second server", || lines_so_far(&json).iter().filter(|line| is_large(line)).count() > 10);
     signal(&running.child, "INT");
     let (video, colors) = (running.video.clone(), running.colors.clone());
     let (code, said, _) = running.end();
@@ -115,7 +122,9 @@ fn file_of_publish_is_continued_after_a_restart() {
     drop(server);
     let _server = at_port(port, &["size=640x480"]);
     let json = running.json.clone();
-    eventually("results of the second server", || lines(&json).iter().filter(|line| line["resolution"]["width"] == 640).count() > 10);
+    eventually("results of the second server", || {
+        lines_so_far(&json).iter().filter(|line| line["resolution"]["width"] == 640).count() > 10
+    });
     signal(&running.child, "INT");
     let (code, said, _) = running.end();
     assert_eq!(code, Some(0), "{said}");
