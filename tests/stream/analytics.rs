@@ -118,6 +118,7 @@ fn layout_file_with_ground_gives_speeds_and_heat_map() {
 
 #[test]
 fn wrong_layouts_are_errors_at_the_start() {
+    crate::harness::init();
     for (line, reason) in [
         ("roianalytics", "at least one line"),
         ("roianalytics lines=0,0.5,1", "an x and a y"),
