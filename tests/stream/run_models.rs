@@ -48,7 +48,13 @@ fn a_classifier_takes_only_objects_with_its_labels() {
         let said = run(labels);
         let said = (said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned());
         let unknown = labels.split(',').next_back().unwrap();
-        assert!(said.0 == Some(2) && said.1.contains(&format!("got `{unknown}`")) && said.1.contains("The detector gives rectangle") && !said.1.contains("?."), "{said:?}");
+        assert!(
+            said.0 == Some(2)
+                && said.1.contains(&format!("got `{unknown}`"))
+                && said.1.contains("The detector gives rectangle")
+                && !said.1.contains("?."),
+            "{said:?}"
+        );
     }
     let alone = format!("{color}@car");
     check_fails(&["run", "--classify", &alone, "--input", &red], 2, &["--model FILE"]);
