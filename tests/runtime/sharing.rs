@@ -335,7 +335,7 @@ fn conflicting_options_of_a_shared_name_are_an_error() {
         Stage::detector(&StageOptions { model: tiny("stripes.onnx"), ..options.clone() }).unwrap_err(),
         &["rectangle.onnx", "stripes.onnx"],
     );
-    says(Stage::classifier(&StageOptions { model: tiny("color.onnx"), ..options }).unwrap_err(), &["a detector there, a classifier here"]);
+    says(Stage::classifier(&StageOptions { model: tiny("color.onnx"), ..options }).unwrap_err(), &["is a detector", "is a classifier"]);
     drop((first, second));
     Stage::classifier(&named(device.options("color.onnx"))).unwrap();
 }

@@ -96,6 +96,6 @@ mod tests {
         assert_eq!(plain.dimensions(), (100, 50));
         let difference = |x: u32, y: u32| (0..3).map(|c| plain[(x, y)][c].abs_diff(drawn[(x, y)][c]) as u32).sum::<u32>();
         assert!(difference(50, 25) > 60, "the left edge of the box: {}", difference(50, 25));
-        assert!(difference(20, 25) < 20 && difference(65, 25) < 20, "outside, and inside the box");
+        assert!(difference(20, 25) < 20, "outside the box: {}", difference(20, 25));
     }
 }

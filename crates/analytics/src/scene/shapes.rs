@@ -61,9 +61,20 @@ pub struct Ground {
     center: (f64, f64),
 }
 
+/// Whether three of the points are on one line.
+fn has_line(points: &[Point; 4]) -> bool {
+    [(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)].into_iter().any(|(a, b, c)| {
+        let [(x, y), (u, v)] = [b, c].map(|to: usize| (points[to].x - points[a].x, points[to].y - points[a].y));
+        (x * v - y * u).abs() <= 1e-6 * (x.hypot(y) * u.hypot(v))
+    })
+}
+
 impl Ground {
     /// Computes the mapping of four points of the image to the ground, in meters. `None` if three of the points are on one line.
     pub fn new(image: [Point; 4], meters: [Point; 4]) -> Option<Self> {
+        if has_line(&image) || has_line(&meters) {
+            return None;
+        }
         let mean = |value: fn(&Point) -> f32| image.iter().map(|point| f64::from(value(point))).sum::<f64>() / 4.0;
         let center = (mean(|point| point.x), mean(|point| point.y));
         let mut rows = [[0.0_f64; 9]; 8];
