@@ -70,10 +70,10 @@ mod tests {
 
     #[test]
     fn picture_is_scaled_with_its_boxes() {
-        let size = Size::new(400, 200);
-        let bytes: Vec<u8> = [10, 20, 30].repeat(400 * 200);
+        let size = Size::new(1600, 800);
+        let bytes: Vec<u8> = [10, 20, 30].repeat(1600 * 800);
         let frame = Frame::from_packed(PixelFormat::Rgb, size, &bytes).unwrap();
-        let rect = Rect { x: 200.0, y: 40.0, width: 120.0, height: 120.0 };
+        let rect = Rect { x: 800.0, y: 160.0, width: 480.0, height: 480.0 };
         let found = Detection {
             id: ObjectId(1),
             track: None,
@@ -91,11 +91,16 @@ mod tests {
             let jpeg = jpeg(&frame, results, width, 95).unwrap();
             image::load_from_memory(&jpeg).unwrap().into_rgb8()
         };
-        assert_eq!(read(None, 1000).dimensions(), (400, 200), "a picture is never enlarged");
-        let (plain, drawn) = (read(None, 100), read(Some(&results), 100));
-        assert_eq!(plain.dimensions(), (100, 50));
+        assert_eq!(read(None, 4000).dimensions(), (1600, 800), "a picture is never enlarged");
+        let (plain, drawn) = (read(None, 400), read(Some(&results), 400));
+        assert_eq!(plain.dimensions(), (400, 200));
         let difference = |x: u32, y: u32| (0..3).map(|c| plain[(x, y)][c].abs_diff(drawn[(x, y)][c]) as u32).sum::<u32>();
-        assert!(difference(50, 25) > 60, "the left edge of the box: {}", difference(50, 25));
-        assert!(difference(20, 25) < 20, "outside the box: {}", difference(20, 25));
+        // The box is at (200, 40) in the picture, and 120 pixels wide and high. Its label is above the box.
+        for (x, y) in [(200, 100), (319, 100), (260, 40), (260, 159)] {
+            assert!(difference(x, y) > 60, "the edge of the box at ({x}, {y}): {}", difference(x, y));
+        }
+        for (x, y) in [(190, 100), (210, 100), (310, 100), (330, 100), (260, 150), (260, 170)] {
+            assert!(difference(x, y) < 20, "beside the edge at ({x}, {y}): {}", difference(x, y));
+        }
     }
 }
