@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use gstreamer as gst;
@@ -64,28 +65,31 @@ impl Running {
     }
 }
 
-/// Standard error of a run.
+/// Standard error of a run, which a thread reads.
 pub struct Said {
-    reader: BufReader<std::process::ChildStderr>,
+    lines: mpsc::Receiver<String>,
     text: String,
 }
 
 impl Said {
     /// The child must have a pipe as standard error.
     pub fn of(child: &mut Child) -> Self {
-        Self { reader: BufReader::new(child.stderr.take().unwrap()), text: String::new() }
+        let (reader, (sender, lines)) = (BufReader::new(child.stderr.take().unwrap()), mpsc::channel());
+        std::thread::spawn(move || reader.lines().map_while(Result::ok).try_for_each(|line| sender.send(line + "\n")));
+        Self { lines, text: String::new() }
     }
 
-    /// Reads until a line contains this text.
+    /// Reads until a line contains this text, at most [`PATIENCE`] for each line.
     pub fn wait_for(&mut self, part: &str) {
         while !self.text.contains(part) {
-            assert_ne!(self.reader.read_line(&mut self.text).unwrap(), 0, "expected `{part}`, got {}", self.text);
+            let line = self.lines.recv_timeout(PATIENCE);
+            self.text += &line.unwrap_or_else(|end| panic!("expected `{part}`, got {} ({end})", self.text));
         }
     }
 
     /// Reads to the end, and returns everything.
     pub fn rest(&mut self) -> String {
-        self.reader.read_to_string(&mut self.text).unwrap();
+        self.text.extend(self.lines.iter());
         self.text.clone()
     }
 }
@@ -219,10 +223,10 @@ fn silent_udp_source_is_an_error() {
 
 /// Returns an HTTP server that sends this response to each connection. The server then closes the connection, or keeps the connection open
 /// until the returned sender is dropped.
-pub fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>) {
+pub fn serve(answer: Vec<u8>, holds: bool) -> (u16, mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let (sender, receiver) = mpsc::channel::<()>();
     std::thread::spawn(move || {
         let mut held: Vec<TcpStream> = Vec::new();
         for stream in listener.incoming() {
@@ -233,7 +237,7 @@ pub fn serve(answer: Vec<u8>, holds: bool) -> (u16, std::sync::mpsc::Sender<()>)
             if holds {
                 held.push(stream);
             }
-            if receiver.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected) {
+            if receiver.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
                 return;
             }
         }

@@ -1,6 +1,7 @@
 //! Messages to systemd, and SIGHUP.
 
 use std::io::ErrorKind;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,26 +18,50 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The socket on which systemd would receive the messages.
 struct Systemd(UnixDatagram);
 
+/// A run as a service. It is killed if the test ends early.
+struct Service(Child);
+
+impl Deref for Service {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Service {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _may_have_ended = self.0.kill();
+        let _may_have_ended = self.0.wait();
+    }
+}
+
 impl Systemd {
-    fn start(folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Child) {
+    fn start(folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Service) {
         Self::start_command(command(), folder, watchdog, arguments)
     }
 
     /// Like [`Systemd::start`], in a process without a terminal, as a service.
-    fn start_without_terminal(folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Child) {
+    fn start_without_terminal(folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Service) {
         // `setsid` only forks if it leads a process group, which a child of a test does not.
         let mut without = Command::new("setsid");
         without.arg(command().get_program()).stderr(Stdio::piped());
         Self::start_command(without, folder, watchdog, arguments)
     }
 
-    fn start_command(mut command: Command, folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Child) {
+    fn start_command(mut command: Command, folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Service) {
         let path = folder.file("notify");
         let _was_there = std::fs::remove_file(&path);
         let socket = UnixDatagram::bind(&path).unwrap();
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", watchdog.as_micros().to_string());
         let child = command.args(["run", &folder.file("colors.toml"), "-q"]).args(arguments).stdin(Stdio::null()).spawn().unwrap();
-        (Self(socket), child)
+        (Self(socket), Service(child))
     }
 
     /// Returns the next message; `None` if none comes within this time.
