@@ -2,7 +2,7 @@
 //! the time after which roiflow gives up.
 //!
 //! Used by `pipeline`, which restarts the pipeline of a stream, and by the element `roisource`, which replaces a source inside a pipeline.
-//! [`Restart`] and [`Backoff`] read no clock and no random numbers: the current time and the random number are arguments.
+//! [`Restart`] and `Backoff` read no clock and no random numbers: the current time and the random number are arguments.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};

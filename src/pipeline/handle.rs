@@ -174,7 +174,7 @@ impl PipelineHandle {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let stream = StreamId(NEXT.fetch_add(1, Ordering::Relaxed));
         let status = Status { phase: Phase::Starting, progress: Progress::default(), n_restarts: 0, time_down: Duration::ZERO };
-        let outcome = Outcome::Pending { past: Box::default(), meter: Some(session.meter()) };
+        let outcome = Outcome::Pending { past: Stats::default(), meter: Some(session.meter()) };
         self.0.board.lock().insert(stream, Entry { status, is_started: false, outcome });
         let (board, inbox) = (self.0.board.clone(), self.0.inbox.clone());
         let session = session.supervised(stream, 0, board.clone(), inbox.clone(), Vec::new());
@@ -196,7 +196,7 @@ impl PipelineHandle {
     pub fn stats(&self, stream: StreamId) -> Option<Stats> {
         let (mut stats, meter) = match &self.0.board.lock().get(&stream)?.outcome {
             Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.clone()),
-            Outcome::Pending { past, meter } => ((**past).clone(), meter.clone()),
+            Outcome::Pending { past, meter } => (past.clone(), meter.clone()),
         };
         if let Some(meter) = meter {
             stats.continue_with(&meter.stats(false));
@@ -306,7 +306,7 @@ struct Entry {
 enum Outcome {
     /// The stream has not ended. Holds the measurements of its earlier pipelines, and the current pipeline.
     Pending {
-        past: Box<Stats>,
+        past: Stats,
         meter: Option<Arc<Meter>>,
     },
     Ended(Result<Ending>),
@@ -333,7 +333,7 @@ impl Board {
     fn set_pipeline(&self, stream: StreamId, phase: Phase, past: &Stats, meter: Option<Arc<Meter>>) {
         let before = self.lock().get_mut(&stream).map(|entry| {
             entry.status.phase = phase;
-            std::mem::replace(&mut entry.outcome, Outcome::Pending { past: Box::new(past.clone()), meter })
+            std::mem::replace(&mut entry.outcome, Outcome::Pending { past: past.clone(), meter })
         });
         // Drop the previous outcome after the lock is released, because the drop may free elements.
         drop(before);

@@ -45,7 +45,7 @@ pub struct Stats {
     /// Time without a source: from the last frame before each loss to the first frame after it.
     pub time_down: Duration,
     /// Number of all latencies, in the buckets of [`LATENCY_BOUNDS`]; the last bucket is for longer latencies.
-    pub latency_buckets: [u64; LATENCY_BOUNDS.len() + 1],
+    pub latency_buckets: Box<[u64; LATENCY_BOUNDS.len() + 1]>,
     /// Sum of all latencies.
     pub latency_sum: Duration,
     /// Frames between the first and the last inference element.
@@ -96,7 +96,7 @@ impl Stats {
             sum.n_lines_lost += stats.n_lines_lost;
             sum.n_restarts += stats.n_restarts;
             sum.time_down += stats.time_down;
-            sum.latency_buckets.iter_mut().zip(stats.latency_buckets).for_each(|(bucket, count)| *bucket += count);
+            sum.latency_buckets.iter_mut().zip(*stats.latency_buckets).for_each(|(bucket, count)| *bucket += count);
             sum.latency_sum += stats.latency_sum;
             sum.n_in_flight += stats.n_in_flight;
             for stage in &stats.stages {
@@ -143,7 +143,7 @@ impl Stats {
             n_lines_lost: self.n_lines_lost,
             n_restarts: self.n_restarts,
             time_down: self.time_down,
-            latency_buckets: self.latency_buckets,
+            latency_buckets: self.latency_buckets.clone(),
             latency_sum: self.latency_sum,
             n_in_flight: self.n_in_flight,
         }
@@ -245,7 +245,7 @@ impl Meter {
             stats.n_frames = seen.n_out;
             stats.n_dropped = if ended { seen.n_in.saturating_sub(seen.n_out) } else { 0 };
             stats.duration = seen.first.zip(seen.last).map(|(first, last)| last - first).unwrap_or_default();
-            (stats.latency_buckets, stats.latency_sum) = (seen.latency_buckets, seen.latency_sum);
+            (*stats.latency_buckets, stats.latency_sum) = (seen.latency_buckets, seen.latency_sum);
             stats.n_in_flight = if ended { 0 } else { seen.n_in.saturating_sub(seen.n_out) };
         }
         for element in &self.inference {

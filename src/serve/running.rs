@@ -178,7 +178,7 @@ fn converted(stats: &Stats) -> Counters {
         restarts: stats.n_restarts,
         time_down: stats.time_down,
         in_flight: stats.n_in_flight,
-        latency: Histogram { buckets: bounds.zip(stats.latency_buckets).collect(), sum: stats.latency_sum },
+        latency: Histogram { buckets: bounds.zip(*stats.latency_buckets).collect(), sum: stats.latency_sum },
         stages: stats.stages.iter().map(stage).collect(),
     }
 }

@@ -17,7 +17,7 @@ fn play(properties: &str) -> Ending {
          ! roipublish stream-id=door {properties} ! fakesink"
     );
     let pipeline = pipeline(&line);
-    attach(&pipeline, |n| frame(n));
+    attach(&pipeline, frame);
     run(&pipeline)
 }
 

@@ -11,6 +11,7 @@ mod hostile_models;
 #[cfg(feature = "cli")]
 mod installed;
 
+#[cfg(feature = "cli")]
 mod analytics;
 mod bad_input;
 #[cfg(feature = "cli")]

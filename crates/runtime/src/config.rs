@@ -142,8 +142,8 @@ impl Config {
         }
     }
 
-    /// Returns the number of concurrent engine calls, and the number of threads of each call, for this number of cores. Both are at least
-    /// 1. Their product exceeds the number of cores only if the caller set [`Config::n_requests`] or [`Config::n_threads`] so high. With
+    /// Returns the number of concurrent engine calls, and the number of threads of each call, for this number of cores. Neither is 0.
+    /// Their product exceeds the number of cores only if the caller set [`Config::n_requests`] or [`Config::n_threads`] so high. With
     /// batching, up to [`Config::batch_size`] requests share one call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
         let one_request = match self.performance {

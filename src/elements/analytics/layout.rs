@@ -170,8 +170,11 @@ fn parse(text: &str) -> Result<Layout, String> {
     })
 }
 
+/// The name, if there is one, and the points of a line or zone.
+type NamedPoints = (Option<Arc<str>>, Vec<Point>);
+
 /// Reads `name:x,y,x,y;name:...`; names are optional.
-fn short_forms(property: &str, text: Option<&str>) -> Result<Vec<(Option<Arc<str>>, Vec<Point>)>, String> {
+fn short_forms(property: &str, text: Option<&str>) -> Result<Vec<NamedPoints>, String> {
     let parts = text.unwrap_or_default().split(';').map(str::trim).filter(|part| !part.is_empty());
     let of_part = |part: &str| {
         let (name, numbers) = part.split_once(':').map_or((None, part), |(name, numbers)| (Some(name.trim().into()), numbers));

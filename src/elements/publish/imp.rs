@@ -398,15 +398,9 @@ impl BaseTransformImpl for RoiPublish {
             let state = guard.as_mut().ok_or(gst::FlowError::Flushing)?;
             let is_first = state.n_frames == 0;
             let mut numbering = self.numbering.lock().unwrap();
-            let message = state.message(
-                buffer,
-                self.stream_time(buffer),
-                &mut numbering,
-                stream_id,
-                source.as_deref(),
-                add_empty_results,
-                image.as_ref().map(|(_, place)| *place),
-            );
+            let image = image.as_ref().map(|(_, place)| *place);
+            let about = About { stream_time: self.stream_time(buffer), stream_id, source: source.as_deref(), image, add_empty_results };
+            let message = state.message(buffer, about, &mut numbering);
             drop(numbering);
             let lost_rois = state.lost_rois.as_mut().filter(|(_, is_reported)| !is_reported).map(|(sizes, is_reported)| {
                 *is_reported = true;
@@ -606,17 +600,24 @@ impl RoiPublish {
     }
 }
 
+/// What a message contains in addition to the metadata of its buffer.
+struct About<'a> {
+    stream_time: Option<gst::ClockTime>,
+    stream_id: Option<Arc<str>>,
+    source: Option<&'a str>,
+    /// Place of the pixels in shared memory.
+    image: Option<json::ImagePlace>,
+    /// Whether a frame without results has a message.
+    add_empty_results: bool,
+}
+
 impl State {
     /// Returns the message for this buffer; `None` if it has no results and `add-empty-results` is false.
     fn message(
         &mut self,
         buffer: &gst::BufferRef,
-        stream_time: Option<gst::ClockTime>,
+        About { stream_time, stream_id, source, image, add_empty_results }: About<'_>,
         numbering: &mut Numbering,
-        stream_id: Option<Arc<str>>,
-        source: Option<&str>,
-        add_empty: bool,
-        image: Option<json::ImagePlace>,
     ) -> Option<Message> {
         let own_frame_number = self.n_frames;
         self.n_frames += 1;
@@ -626,7 +627,7 @@ impl State {
         if self.lost_rois.is_none() && attached_size.is_some_and(|attached| attached != size) && meta::has_lost_rois(buffer, &results) {
             self.lost_rois = attached_size.map(|attached_size| ((attached_size, size), false));
         }
-        if !add_empty && !json::has_results(&results) {
+        if !add_empty_results && !json::has_results(&results) {
             return None;
         }
         let origin = origin::read(buffer);

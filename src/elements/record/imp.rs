@@ -636,7 +636,7 @@ impl RoiRecord {
     /// Warns that no video is recorded.
     fn warn_of_video(&self, error: &str) {
         self.with_state(|state| state.video = Video::None);
-        gst::element_imp_warning!(self, gst::StreamError::Encode, ("{}; no clips are written", crate::stages::Printable(&error)));
+        gst::element_imp_warning!(self, gst::StreamError::Encode, ("{}; no clips are written", crate::stages::Printable(error)));
     }
 
     fn video_chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {

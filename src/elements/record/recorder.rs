@@ -119,7 +119,9 @@ impl<T> Recorder<T> {
                 self.begin(&mut clip, is_last, &mut actions);
             }
             if let Some(begin) = &mut clip.begin {
-                while let Some(unit) = self.ring.pop_front_if(|unit| unit.time <= clip.end) {
+                while self.ring.front().is_some_and(|unit| unit.time <= clip.end)
+                    && let Some(unit) = self.ring.pop_front()
+                {
                     self.n_bytes -= unit.n_bytes;
                     if unit.is_key && self.durations.max.is_some_and(|max| unit.time.saturating_sub(*begin) >= max) {
                         *begin = unit.time;

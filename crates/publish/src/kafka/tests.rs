@@ -32,9 +32,10 @@ impl Cluster {
             let cluster = start(client, 1);
             let cluster = Self { api: api.clone(), client, cluster };
             type Create = unsafe extern "C" fn(*mut c_void, *const c_char, c_int, c_int) -> c_int;
-            let create = cluster.api.library.get::<Create>(b"rd_kafka_mock_topic_create").unwrap();
-            assert_eq!(create(cluster.cluster, c"results".as_ptr(), 1, 1), 0);
-            drop(create);
+            {
+                let create = cluster.api.library.get::<Create>(b"rd_kafka_mock_topic_create").unwrap();
+                assert_eq!(create(cluster.cluster, c"results".as_ptr(), 1, 1), 0);
+            }
             cluster
         }
     }

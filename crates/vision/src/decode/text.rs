@@ -239,7 +239,8 @@ fn components(data: &[f32], columns: usize, threshold: f32) -> Vec<Vec<(f32, f32
     for (row, cells) in data.chunks_exact(columns).enumerate() {
         let (mut column, mut next_above) = (0, above.start);
         while let Some(begin) = cells[column..].iter().position(|value| *value > threshold).map(|offset| column + offset) {
-            let end = cells[begin..].iter().position(|value| !(*value > threshold)).map_or(columns, |offset| begin + offset);
+            let end =
+                cells[begin..].iter().position(|value| value.is_nan() || *value <= threshold).map_or(columns, |offset| begin + offset);
             let mut area = None;
             while next_above < above.end && runs[next_above].end < begin {
                 next_above += 1;
