@@ -126,11 +126,27 @@ fn coco_results_without_objects_are_an_empty_array() {
 }
 
 #[test]
+fn complete_coco_file_is_continued() {
+    let folder = Folder::new("format coco append");
+    let file = folder.file("results.coco.json");
+    let line = format!("videotestsrc num-buffers=3 ! roipublish if-exists=append address=\"{file}\" ! fakesink");
+    assert_eq!(run(&pipeline(&line)).error, None);
+    assert_eq!(python(READ_COCO, &file), json!([]));
+    for n in 1..=2 {
+        let ending = play(&format!("if-exists=append address=\"{file}\""));
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        let entries = python(READ_COCO, &file);
+        let images: Vec<u64> = entries.as_array().unwrap().iter().map(|entry| entry["image_id"].as_u64().unwrap()).collect();
+        assert_eq!(images, [0, 0, 2].repeat(n));
+    }
+}
+
+#[test]
 fn unusable_formats_are_errors_at_the_start() {
     let folder = Folder::new("format errors");
     let file = folder.write("results.coco.json", "[]");
     for (properties, part) in [
-        (format!("if-exists=append address=\"{file}\""), "a JSON array cannot be continued"),
+        (format!("if-exists=append address=\"{file}\""), "not a complete array that roiflow has written"),
         ("format=csv url=mqtt://localhost/x".to_owned(), "expected json-lines for a server"),
     ] {
         let error = play(&properties).error.unwrap();

@@ -197,6 +197,64 @@ fn full_spool_delivers_a_gap_record_in_place_of_what_it_dropped() {
 }
 
 #[test]
+fn stream_goes_on_while_the_folder_of_its_spool_is_away() {
+    let folder = Folder::new("moved spool");
+    let mut broker = Broker::mosquitto(&folder, "");
+    let (spool, elsewhere) = (folder.file("spool"), folder.file("elsewhere"));
+    let pipeline =
+        stream(3000, &format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\" spool-max-bytes=1000000", broker.port));
+    // The frames 300 to 1999 need more space than the open segment of the spool has left.
+    let (paths, of_probe) = ((spool.clone(), elsewhere.clone()), pipeline.downgrade());
+    on_buffers(&pipeline, "publish", "src", move |n, _| match n {
+        300 => std::fs::rename(&paths.0, &paths.1).unwrap(),
+        2000 => {
+            let pipeline = of_probe.upgrade().unwrap();
+            crate::harness::eventually("results are dropped", || stat(&pipeline, "spool-dropped") > 0);
+            std::fs::rename(&paths.1, &paths.0).unwrap();
+        }
+        _ => {}
+    });
+    let ending = run(&pipeline);
+    assert_eq!(ending.error, None);
+    let said = |text: &str| ending.warnings.iter().filter(|warning| warning.contains(text)).count();
+    assert_eq!(said("No such file or directory (os error 2)); a gap record replaces them"), 1, "{:?}", ending.warnings);
+    let n_waiting = stat(&pipeline, "spool-waiting");
+    broker.start();
+    let subscriber = subscribe(broker.port, "roiflow/#");
+    assert_eq!(run(&stream(1, &format!("url=mqtt://127.0.0.1:{}/roiflow/{{stream}} spool=\"{spool}\"", broker.port))).error, None);
+    let mut received = Received::default();
+    received.receive(&subscriber, n_waiting as usize + 2);
+    let [gap] = &received.gaps[..] else { panic!("{:?}", received.gaps) };
+    let (from, to) = (gap["from"].as_u64().unwrap(), gap["to"].as_u64().unwrap());
+    assert!(300 < from && from < to && to < 2999, "{gap}");
+    let epochs: Vec<_> = received.epochs.into_values().collect();
+    assert_eq!(epochs, [(0..from).chain(to + 1..3000).collect::<Vec<_>>(), vec![0]]);
+}
+
+#[test]
+fn file_in_parts_loses_nothing_while_its_folder_is_away() {
+    let folder = Folder::new("moved file");
+    let (here, elsewhere) = (folder.0.join("here"), folder.0.join("elsewhere"));
+    std::fs::create_dir(&here).unwrap();
+    let file = here.join("o.jsonl");
+    let url = format!("file://{}?max-bytes=50k", file.to_str().unwrap().replace(' ', "%20"));
+    let pipeline = stream(2000, &format!("url=\"{url}\""));
+    let paths = (here.clone(), elsewhere);
+    on_buffers(&pipeline, "publish", "src", move |n, _| match n {
+        300 => std::fs::rename(&paths.0, &paths.1).unwrap(),
+        1500 => std::fs::rename(&paths.1, &paths.0).unwrap(),
+        _ => {}
+    });
+    let ending = run(&pipeline);
+    assert_eq!((ending.error, ending.warnings), (None, vec![]));
+    let mut parts: Vec<_> = std::fs::read_dir(&here).unwrap().map(|entry| entry.unwrap().path()).collect();
+    parts.sort();
+    let text: String = parts.iter().map(|part| std::fs::read_to_string(part).unwrap()).collect();
+    let frames: Vec<u64> = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["frame"].as_u64().unwrap()).collect();
+    assert!(parts.len() > 1 && frames.iter().copied().eq(0..2000), "{} parts, {} lines", parts.len(), frames.len());
+}
+
+#[test]
 fn killed_process_delivers_after_its_next_start() {
     let folder = Folder::new("killed process");
     let mut broker = Broker::mosquitto(&folder, "");

@@ -342,6 +342,40 @@ fn restart_compiles_no_model_and_continues_numbers() {
 }
 
 #[test]
+fn coco_file_is_continued_after_a_restart() {
+    init();
+    let folder = Folder::new("restart-coco");
+    let Some(server) = Server::start(&[]) else { return };
+    let (port, uri) = (server.port, server.uri("rtspt", "", "/live"));
+    let script = Arc::new(Script::computing(|io, _| {
+        let output = io.output(0, &[1, 1, 6])?;
+        output.dense_mut::<f32>()?.copy_from_slice(&[0.0, 1.0, 0.25, 0.25, 0.75, 0.75]);
+        Ok(())
+    }));
+    roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance("NULL.coco", script)));
+    let file = folder.file("o.coco.json");
+    let (handle, events) = PipelineHandle::new().unwrap();
+    let outputs = Outputs { publish: vec![file.clone()], ..Outputs::default() };
+    let stream = handle.add(&plan(&uri, "NULL.coco", outputs, FAST)).unwrap();
+    assert_eq!(next(&events, stream), Event::Started);
+    let frames_pass = || {
+        let before = handle.stats(stream).unwrap().n_frames;
+        eventually("frames", || handle.stats(stream).unwrap().n_frames > before + 10);
+    };
+    frames_pass();
+    drop(server);
+    assert!(matches!(next(&events, stream), Event::SourceLost { .. }));
+    let _server = at_port(port, &[]);
+    assert!(matches!(next(&events, stream), Event::SourceBack { .. }));
+    frames_pass();
+    let ending = handle.remove(stream).unwrap();
+    assert!(ending.stats.n_restarts >= 1, "{ending:?}");
+    let entries: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let images = entries.iter().map(|entry| entry["image_id"].as_u64().unwrap());
+    assert!(images.eq(0..ending.stats.n_frames), "{entries:?}");
+}
+
+#[test]
 fn plan_that_is_reloaded_during_an_outage_is_used_afterwards() {
     let Some(server) = Server::start(&[]) else { return };
     let folder = Folder::new("restart-reload");

@@ -107,7 +107,12 @@ impl LineFile {
 impl Destination for LineFile {
     fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure> {
         self.deadline = deadline.clone();
-        let file = self.file.get_or_insert_with(|| OutputFile::new(&self.path, self.if_exists, deadline.clone()));
+        if self.file.is_none() && self.if_exists == IfExists::Append && !is_stdout(&self.path) {
+            self.framing.reopen(&self.path).map_err(Failure::fatal)?;
+        }
+        let ends_lines = self.framing.is_open_ended();
+        let new = || OutputFile::new(&self.path, self.if_exists, deadline.clone()).with_line_ends(ends_lines);
+        let file = self.file.get_or_insert_with(new);
         file.flush().map_err(|error| match error.kind() {
             // This failure is temporary, because a FIFO may get a reader later.
             ErrorKind::TimedOut => Failure::retryable(error),
@@ -300,6 +305,36 @@ mod tests {
         publish(&mut file, "line");
         file.flush().unwrap();
         assert_eq!((fifo.read().trim(), file.acknowledged(), file.committed()), ("line", 1, 1));
+    }
+
+    #[test]
+    fn complete_array_is_continued() {
+        let path = std::env::temp_dir().join(format!("roiflow-lines-{}-array", std::process::id()));
+        let _removed = std::fs::remove_file(&path);
+        let write = |texts: &[&str]| {
+            let mut file = LineFile::new(&path, IfExists::Append).with_framing(Framing::JSON_ARRAY);
+            file.connect(&Deadline::default())?;
+            texts.iter().for_each(|text| publish(&mut file, text));
+            file.flush()?;
+            file.close()
+        };
+        for (texts, expected) in [
+            (&[][..], "[\n\n]\n"),
+            (&["1"][..], "[\n1\n]\n"),
+            (&["2", "3"][..], "[\n1,\n2,\n3\n]\n"),
+            (&[][..], "[\n1,\n2,\n3\n]\n"),
+            (&["4"][..], "[\n1,\n2,\n3,\n4\n]\n"),
+        ] {
+            write(texts).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        }
+        for other in ["[\n1,\n2", "[]", "{}\n", "x\n1\n]\n"] {
+            std::fs::write(&path, other).unwrap();
+            let failure = write(&["5"]).unwrap_err();
+            assert!(failure.is_fatal() && failure.error().kind() == ErrorKind::InvalidData, "{other}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), other, "the file is unchanged");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct OutputFile {
     /// `None` for standard output.
     path: Option<PathBuf>,
     if_exists: IfExists,
+    /// Whether an incomplete line at the end of an existing file is completed before text is appended.
+    ends_lines: bool,
     deadline: Deadline,
     opened: Option<Opened>,
 }
@@ -93,7 +95,14 @@ impl OutputFile {
     pub fn new(path: impl Into<PathBuf>, if_exists: IfExists, deadline: Deadline) -> Self {
         let path = path.into();
         let path = (!is_stdout(&path)).then_some(path);
-        Self { path, if_exists, deadline, opened: None }
+        Self { path, if_exists, ends_lines: true, deadline, opened: None }
+    }
+
+    /// Sets whether an incomplete line at the end of an existing file is completed before text is appended. Default: true.
+    #[must_use]
+    pub fn with_line_ends(mut self, ends_lines: bool) -> Self {
+        self.ends_lines = ends_lines;
+        self
     }
 
     /// Whether the output is standard output.
@@ -144,7 +153,7 @@ impl OutputFile {
         if self.opened.is_none() {
             let opened = match &self.path {
                 None => open_stdout()?,
-                Some(path) => open_path(path, self.if_exists, &self.deadline)?,
+                Some(path) => open_path(path, self.if_exists, self.ends_lines, &self.deadline)?,
             };
             self.opened = Some(opened);
         }
@@ -225,7 +234,7 @@ pub fn new_file(path: &Path) -> io::Result<(PathBuf, Option<std::ffi::OsString>)
     Err(Errno::LOOP.into())
 }
 
-fn open_path(path: &Path, if_exists: IfExists, deadline: &Deadline) -> io::Result<Opened> {
+fn open_path(path: &Path, if_exists: IfExists, ends_lines: bool, deadline: &Deadline) -> io::Result<Opened> {
     loop {
         let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let mut options = OpenOptions::new();
@@ -241,7 +250,7 @@ fn open_path(path: &Path, if_exists: IfExists, deadline: &Deadline) -> io::Resul
             Ok(file) => {
                 let metadata = file.metadata()?;
                 let is_file = metadata.is_file();
-                if is_file {
+                if is_file && (ends_lines || if_exists != IfExists::Append) {
                     begin(&file, path, if_exists)?;
                 }
                 let line_end = if is_file { SharedLineEnd::default() } else { line_end_at(metadata.dev(), metadata.ino()) };

@@ -59,7 +59,7 @@ impl RotatingFile {
     /// Writes all pending lines, and then begins a new part.
     fn rotate(&mut self) -> Result<(), Failure> {
         self.file.flush()?;
-        if !self.framing.can_append() {
+        if !self.framing.is_open_ended() {
             self.file.close()?;
         }
         if let Err(error) = self.rename() {

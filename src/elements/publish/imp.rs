@@ -4,7 +4,7 @@
 //! message is posted on the bus when a destination fails. The format is in [`crate::frame::json`]; `meta` transports results.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -328,7 +328,7 @@ impl BaseTransformImpl for RoiPublish {
         let route = destination.open((target, &name), self.deadline.clone(), self.report(&name)).map_err(failed)?;
         *self.last_stats.lock().unwrap() = Default::default();
         self.is_flushing.store(false, Ordering::Release);
-        let (epoch, route) = (milliseconds(SystemTime::now()), Arc::new(route));
+        let (epoch, route) = (next_epoch(0), Arc::new(route));
         *self.state.lock().unwrap() = Some(State {
             route,
             name,
@@ -637,7 +637,7 @@ impl State {
         let frame_number = numbering.first_frame + if attached_size.is_some() { results.frame_number } else { own_frame_number };
         if self.last_frame.is_some_and(|last| frame_number <= last) {
             // Frame numbers have started again, for example because of another detector. A new epoch keeps message IDs unique.
-            self.epoch = milliseconds(SystemTime::now()).max(self.epoch + 1);
+            self.epoch = next_epoch(self.epoch + 1);
         }
         (self.last_frame, self.n_records) = (Some(frame_number), 0);
         let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame: frame_number, part: 0 };
@@ -700,6 +700,18 @@ fn without_credentials(source: String) -> String {
     if std::path::Path::new(&source).exists() { source } else { redaction::redact(&source).into_owned() }
 }
 
+/// Returns a new epoch: the time in milliseconds since 1970, at least `least`. If the clock was set back, epochs still do not decrease within
+/// the process: a reader takes results of an earlier epoch for repeated results.
+fn next_epoch(least: u64) -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    raise(&LAST, milliseconds(SystemTime::now()).max(least))
+}
+
+/// Raises a number to `least` if it is less. Returns the new number.
+fn raise(number: &AtomicU64, least: u64) -> u64 {
+    number.fetch_max(least, Ordering::AcqRel).max(least)
+}
+
 /// Converts a time to milliseconds since 1970.
 fn milliseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
@@ -722,4 +734,18 @@ pub(crate) fn capture_time(buffer: &gst::BufferRef) -> Option<SystemTime> {
             _ => None,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_do_not_decrease_if_the_clock_is_set_back() {
+        let last = AtomicU64::new(0);
+        let clock = [1000, 1000, 400, 900, 1001];
+        assert_eq!(clock.map(|now| raise(&last, now)), [1000, 1000, 1000, 1000, 1001]);
+        let first = next_epoch(0);
+        assert!(next_epoch(first + 5000) == first + 5000 && next_epoch(0) >= first + 5000);
+    }
 }

@@ -93,12 +93,11 @@ impl Destination {
     ) -> Result<Route, String> {
         let no_thread = |error: io::Error| format!("cannot start the thread that writes results: {error}");
         if let Some(file) = target.file().map(Path::to_owned) {
-            if self.if_exists == IfExists::Append
-                && !self.framing.can_append()
-                && std::fs::metadata(&file).is_ok_and(|metadata| metadata.len() > 0)
-            {
+            if self.if_exists == IfExists::Append && !publish::is_stdout(&file) {
                 let remedy = "remove it, or write to another file";
-                return Err(format!("cannot append results to {}: a JSON array cannot be continued; {remedy}", name.address));
+                self.framing
+                    .check_append(&file)
+                    .map_err(|error| format!("cannot append results to {}: {error}; {remedy}", name.address))?;
             }
             OutputFile::new(&file, self.if_exists, deadline.clone()).check().map_err(|error| cannot_open(&name.address, &error))?;
             let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };

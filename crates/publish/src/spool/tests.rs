@@ -294,6 +294,115 @@ fn full_disk_drops_the_oldest_messages_and_says_so() {
     assert_eq!(read(&mut log), expected);
 }
 
+/// Stores large messages from `first` on until the log drops one. Returns its number and the reason.
+fn store_until_dropped(log: &mut Log, first: u64) -> (u64, String) {
+    let dropped = (first..first + 1000).find_map(|frame| match log.append(&large(frame), 1) {
+        Appended::Dropped(reason) => Some((frame, reason)),
+        Appended::Stored | Appended::Replacing(_) => None,
+    });
+    dropped.expect("a message is dropped")
+}
+
+#[test]
+fn spool_continues_when_its_folder_is_back() {
+    let folder = Folder::new("moved");
+    let mut log = folder.log(1 << 20);
+    let elsewhere = folder.0.with_extension("elsewhere");
+    store(&mut log, 0..2);
+    std::fs::rename(&folder.0, &elsewhere).unwrap();
+    // The open segment is still written. The first message that needs a new segment is dropped.
+    let (first, reason) = store_until_dropped(&mut log, 2);
+    assert!(first > 2 && reason.contains("No such file"), "{first}: {reason}");
+    assert!(matches!(log.append(&large(first + 1), 1), Appended::Dropped(_)));
+    std::fs::rename(&elsewhere, &folder.0).unwrap();
+    assert_eq!(log.append(&large(first + 2), 1), Appended::Stored);
+    let mut expected = frames(0..first);
+    expected.extend([Err((first, first + 1, 2)), Ok(first + 2)]);
+    assert_eq!(read(&mut log), expected);
+}
+
+/// Whether this process must do the work of a test that needs permissions. A privileged process may write everywhere, so it runs the
+/// test as another user, and must not do the work itself.
+fn is_without_privileges(test: &str) -> bool {
+    let folder = Folder::new(&format!("probe-{test}"));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    set_mode(&folder.0, 0o500);
+    if std::fs::write(folder.0.join("file"), "").is_err() {
+        return true;
+    }
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let again = std::process::Command::new("setpriv").args(user).arg(std::env::current_exe().unwrap()).args(["--exact", test]).output();
+    match again {
+        Ok(output) if output.status.code().is_none_or(|code| code < 126) => {
+            assert!(output.status.success(), "as another user: {}", String::from_utf8_lossy(&output.stdout));
+        }
+        _ => eprintln!("skipped: this test cannot run as another user"),
+    }
+    false
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn lost_permission_drops_messages_until_it_is_back() {
+    if !is_without_privileges("spool::tests::lost_permission_drops_messages_until_it_is_back") {
+        return;
+    }
+    let folder = Folder::new("permission");
+    let mut log = folder.log(1 << 20);
+    set_mode(&folder.0, 0o500);
+    let (first, reason) = store_until_dropped(&mut log, 0);
+    assert!(first > 0 && reason.contains("Permission denied"), "{first}: {reason}");
+    drop(log);
+    // A spool that may not be written is an error at the start, and stays as it is.
+    let segments = folder.segments();
+    set_mode(&folder.0.join("cursor"), 0o400);
+    let error = Log::open(&folder.0, Limits::default()).unwrap_err();
+    assert_eq!((error.kind(), folder.segments()), (io::ErrorKind::PermissionDenied, segments));
+    set_mode(&folder.0.join("cursor"), 0o600);
+    set_mode(&folder.0, 0o700);
+    let mut log = folder.log(1 << 20);
+    assert_eq!(log.append(&large(first + 1), 1), Appended::Stored);
+    assert_eq!(
+        read(&mut log),
+        [frames(0..first), frames(first + 1..first + 2)].concat(),
+        "a gap that was not written is lost with its process"
+    );
+}
+
+#[test]
+fn read_only_disk_is_an_error_at_the_start() {
+    let Some(disk) = SmallDisk::mount("read-only") else {
+        eprintln!("skipped: this user may not mount a file system");
+        return;
+    };
+    let folder = disk.0.join("spool");
+    let open = || Log::open(&folder, Limits::default());
+    let mut log = open().unwrap();
+    store(&mut log, 0..3);
+    drop(log);
+    let mount = |options: &str| std::process::Command::new("mount").args(["-o", options]).arg(&disk.0).status().unwrap().success();
+    assert!(mount("remount,ro"));
+    assert_eq!(open().unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+    assert!(mount("remount,rw"));
+    assert_eq!(read(&mut open().unwrap()), frames(0..3));
+}
+
+#[test]
+fn clock_that_is_set_back_keeps_messages() {
+    let folder = Folder::new("clock");
+    let limits = Limits { max_age: Some(Duration::from_millis(100)), ..Limits::default() };
+    let mut log = Log::open(&folder.0, limits).unwrap();
+    (0..3).for_each(|frame| drop(log.append(&message(frame), 10_000)));
+    // The clock was set back: messages seem to be from the future, and are kept.
+    assert!(!log.drop_old(5000));
+    (3..5).for_each(|frame| drop(log.append(&message(frame), 5000)));
+    assert!(!log.drop_old(5050));
+    assert_eq!(read(&mut log), frames(0..5));
+}
+
 /// The next action of the scripted destination.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
