@@ -88,6 +88,8 @@ fn is_of_an_engine(line: &str) -> bool {
         || ["[E:onnxruntime:", "[W:onnxruntime:"].iter().any(|mark| line.contains(mark))
 }
 
+/// Number of the signal with which the system kills a process if memory runs out.
+const SIGKILL: i32 = 9;
 /// Exit code of a Rust program that panics on its main thread.
 const PANICKED: i32 = 101;
 
@@ -141,7 +143,12 @@ fn has_closed_reader(status: ExitStatus) -> bool {
 fn how_it_ended(status: ExitStatus) -> String {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
-        return format!("crashes (signal {signal})");
+        // The system also kills a process if memory runs out.
+        return if signal == SIGKILL {
+            "was killed (signal 9), perhaps because the memory of this machine ran out".to_owned()
+        } else {
+            format!("crashes (signal {signal})")
+        };
     }
     let _code = status;
     "breaks off".to_owned()

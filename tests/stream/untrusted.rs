@@ -1,12 +1,15 @@
 //! Untrusted files, with the real binary and on the bus: names with control characters, special files, oversized files, and descriptions
 //! that refer to files elsewhere.
 
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::{Folder, command};
-use crate::harness::{pipeline, run};
+use crate::harness::{eventually, pipeline, run, tiny};
 
 /// Escape, carriage return, a one-byte control sequence, a change of text direction, and a line break.
 const EVIL: &str = "evil\u{1b}[2J\u{1b}]0;t\u{7}\r\u{9b}31m\u{202e}name";
@@ -43,6 +46,39 @@ fn clean(arguments: &[&str]) -> (Option<i32>, String) {
     let all = format!("{}{}", String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     check_clean(&all);
     (output.status.code(), all)
+}
+
+/// Returns the child processes of a process.
+fn children(parent: u32) -> Vec<String> {
+    let of_parent = |pid: &String| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.split_whitespace().eq(["PPid:", &parent.to_string()]))
+    };
+    let names = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(of_parent).collect()
+}
+
+#[test]
+fn child_killed_by_the_system_is_an_error_that_names_the_memory() {
+    const O_NONBLOCK: i32 = 0o4000;
+    let model = tiny("rectangle.onnx");
+    // The pipe is full, so the child waits until it is killed.
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let mut filler = std::fs::OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path).unwrap();
+    while filler.write(&[b' '; 4096]).is_ok() {}
+    drop(filler);
+    let parent = command().args(["inspect", &model]).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Vec::new();
+    eventually("the child runs", || {
+        child = children(parent.id());
+        !child.is_empty()
+    });
+    assert!(Command::new("sh").args(["-c", &format!("kill -KILL {}", child[0])]).status().unwrap().success());
+    let ended = parent.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains(&model) && said.contains("was killed (signal 9)") && said.contains("memory"), "{said}");
 }
 
 #[test]
@@ -139,7 +175,7 @@ fn names_in_bus_messages_are_escaped() {
 fn special_files_are_refused_at_once() {
     let folder = Folder::new("special-files");
     let fifo = folder.file("fifo");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let link = folder.file("link");
     std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
     let rectangle = format!("{}/assets/tiny/rectangle.onnx", env!("CARGO_MANIFEST_DIR"));
