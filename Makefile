@@ -63,7 +63,7 @@ soak: setup ## Stress 16 streams with flushes, seeks and failures: DURATION=seco
 	@scripts/fetch-demo || echo "The soak test continues with a generated clip." >&2
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test soak
 
-chaos: setup ## Run 16 cameras, 4 destinations and a model that fail at random: DURATION=seconds, SEED=number
+chaos: setup ## Run 16 cameras, 5 destinations, a disk and a model that fail at random: DURATION=seconds, SEED=number
 	@DURATION="$(DURATION)" SEED="$(SEED)" cargo test --quiet --locked --test chaos
 
 fuzz: setup ## Fuzz model outputs, geometry, descriptions and model files: DURATION=seconds per target

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use crate::brokers::{Broker, NatsClient, Proxy, subscribe};
 use crate::harness::Folder;
+use crate::kafka::Cluster;
 use crate::received::Received;
 use crate::verdict::Violations;
 
 /// How a broker fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outage {
-    /// SIGKILL; later it starts again.
+    /// SIGKILL; later it starts again. Kafka's mock cluster would lose its messages: it closes its connections and refuses new ones.
     Killed,
     /// SIGSTOP, later SIGCONT.
     Paused,
@@ -28,13 +29,15 @@ enum Kind {
     },
     Nats,
     Redis,
+    Kafka(Cluster),
 }
 
 /// A broker with what arrived there.
 pub struct Server {
     pub name: &'static str,
     pub url: String,
-    broker: Broker,
+    /// `None` for Kafka.
+    broker: Option<Broker>,
     kind: Kind,
     received: Arc<Mutex<Received>>,
     violations: Arc<Violations>,
@@ -46,9 +49,21 @@ impl Server {
     pub fn all(folder: &Folder, violations: &Arc<Violations>) -> Vec<Self> {
         let new = |name, url: String, broker, kind| {
             let (received, violations) = (Arc::default(), violations.clone());
-            let mut server = Self { name, url, broker, kind, received, violations, outage: None };
+            let mut server = Self { name, url, broker: Some(broker), kind, received, violations, outage: None };
             server.start();
             server
+        };
+        let of_kafka: Arc<Mutex<Received>> = Arc::default();
+        let (received, of_thread) = (of_kafka.clone(), violations.clone());
+        let cluster = Cluster::start(move |payload| received.lock().unwrap().add("Kafka", payload, &of_thread));
+        let kafka = Self {
+            name: "Kafka",
+            url: format!("kafka://{}/results", cluster.address),
+            broker: None,
+            kind: Kind::Kafka(cluster),
+            received: of_kafka,
+            violations: violations.clone(),
+            outage: None,
         };
         let mqtt = Broker::mosquitto(folder, "");
         let proxy = Proxy::new(mqtt.port, true);
@@ -58,13 +73,18 @@ impl Server {
             new("MQTT", format!("mqtt://127.0.0.1:{}/roiflow/{{stream}}", proxy.port), mqtt, Kind::Mqtt { proxy, client: None }),
             new("NATS", format!("nats://127.0.0.1:{}/roiflow.{{stream}}?create=results", nats.port), nats, Kind::Nats),
             new("Redis", format!("redis://127.0.0.1:{}", redis.port), redis, Kind::Redis),
+            kafka,
         ]
     }
 
     fn start(&mut self) {
-        self.broker.start();
+        if let Kind::Kafka(cluster) = &mut self.kind {
+            return cluster.tell("up");
+        }
+        let Some(broker) = &mut self.broker else { return };
+        broker.start();
         let Kind::Mqtt { proxy, client } = &mut self.kind else { return };
-        let messages = subscribe(self.broker.port, "roiflow/#");
+        let messages = subscribe(broker.port, "roiflow/#");
         let (received, violations) = (self.received.clone(), self.violations.clone());
         *client = Some(std::thread::spawn(move || {
             while let Ok((_, payload)) = messages.recv() {
@@ -75,15 +95,29 @@ impl Server {
     }
 
     fn kill(&mut self) {
+        if let Kind::Kafka(cluster) = &mut self.kind {
+            return cluster.tell("down");
+        }
         if let Kind::Mqtt { proxy, .. } = &self.kind {
             proxy.close();
             // The broker passes on what it has acknowledged.
             std::thread::sleep(Duration::from_millis(200));
         }
-        self.broker.kill();
+        self.broker.iter_mut().for_each(Broker::kill);
         if let Kind::Mqtt { client, .. } = &mut self.kind {
             client.take().into_iter().for_each(|client| client.join().expect("the client of MQTT"));
         }
+    }
+
+    fn signal(&self, name: &str) {
+        if let Kind::Kafka(cluster) = &self.kind {
+            cluster.signal(name);
+        }
+        self.broker.iter().for_each(|broker| broker.signal(name));
+    }
+
+    fn port(&self) -> u16 {
+        self.broker.as_ref().map_or(0, |broker| broker.port)
     }
 
     /// Begins an outage.
@@ -91,7 +125,7 @@ impl Server {
         self.outage = Some(outage);
         match outage {
             Outage::Killed => self.kill(),
-            Outage::Paused => self.broker.signal("STOP"),
+            Outage::Paused => self.signal("STOP"),
         }
     }
 
@@ -99,24 +133,24 @@ impl Server {
     pub fn heal(&mut self) {
         match self.outage.take() {
             Some(Outage::Killed) => self.start(),
-            Some(Outage::Paused) => self.broker.signal("CONT"),
+            Some(Outage::Paused) => self.signal("CONT"),
             None => {}
         }
     }
 
     /// Reads what is stored, ends the broker, and returns all that has arrived.
     pub fn finish(mut self, streams: &[String]) -> Received {
-        match self.kind {
-            Kind::Mqtt { .. } => {}
+        match &mut self.kind {
+            Kind::Mqtt { .. } => self.kill(),
             Kind::Nats => self.read_nats(),
             Kind::Redis => streams.iter().for_each(|stream| self.read_redis(stream)),
+            Kind::Kafka(cluster) => cluster.finish(),
         }
-        self.kill();
         std::mem::take(&mut self.received.lock().unwrap())
     }
 
     fn read_nats(&self) {
-        let mut client = NatsClient::connect(self.broker.port);
+        let mut client = NatsClient::connect(self.port());
         let info = client.request("$JS.API.STREAM.INFO.results", "");
         let n_messages = info["state"]["messages"].as_u64().unwrap_or_default();
         let settings = r#"{"deliver_subject":"out","deliver_policy":"all","ack_policy":"none","replay_policy":"instant"}"#;
@@ -135,7 +169,7 @@ impl Server {
     }
 
     fn read_redis(&self, stream: &str) {
-        let port = self.broker.port.to_string();
+        let port = self.port().to_string();
         let output = Command::new("redis-cli").args(["-p", &port, "--raw", "XRANGE", &format!("roiflow:{stream}"), "-", "+"]).output();
         let output = output.expect("redis-cli is installed").stdout;
         let mut received = self.received.lock().unwrap();

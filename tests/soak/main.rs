@@ -101,7 +101,7 @@ fn main() {
     watch.watched(N_STREAMS, "letting go of all streams", || drop(streams));
     report.iter().for_each(|line| println!("{line}"));
     println!("did {operations}; slowest: {}", watch.slowest());
-    judge("soak", &samples, N_WARM_UP, &violations);
+    judge("soak", &samples, N_WARM_UP, 0.0, &violations);
 }
 
 fn progress(elapsed: Duration, duration: Duration, samples: &[Sample], streams: &[Stream]) -> String {

@@ -1,5 +1,7 @@
 //! Simulated cameras: real RTSP servers that fail in an order drawn from a seed.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::random::Random;
@@ -90,6 +92,23 @@ impl Camera {
 
     pub fn uri(&self) -> String {
         format!("rtspt://user:secret@127.0.0.1:{}/live", self.port)
+    }
+
+    /// Asks the camera for its stream, and describes the answer.
+    #[allow(dead_code, reason = "only the chaos test explains hangs")]
+    pub fn answer(&self) -> String {
+        let begin = Instant::now();
+        let ask = || {
+            let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+            let mut connection = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+            connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+            // The login is `user:secret`.
+            let login = "Authorization: Basic dXNlcjpzZWNyZXQ=";
+            write!(connection, "DESCRIBE rtsp://127.0.0.1:{}/live RTSP/1.0\r\nCSeq: 1\r\n{login}\r\n\r\n", self.port)?;
+            let mut line = String::new();
+            BufReader::new(connection).read_line(&mut line).map(|_| line)
+        };
+        format!("the camera answers to a request of the test: {:?} after {:?}", ask(), begin.elapsed())
     }
 
     /// Begins a fault.

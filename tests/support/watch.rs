@@ -2,11 +2,15 @@
 //!
 //! Independent of the rest of the soak test: uses only names and times.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Time limit of an operation, far above the duration of any operation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Number of notes of each slot that are kept.
+const N_NOTES: usize = 30;
 
 /// Outermost operation of a stream; its duration is set by the run.
 pub const ROUND: &str = "a round";
@@ -16,11 +20,24 @@ pub struct Watch {
     /// Nested operations of each slot with their limits, outermost first.
     slots: Vec<Mutex<Vec<(String, Instant)>>>,
     slowest: Mutex<(Duration, String)>,
+    /// The last notes of each slot, with their times.
+    notes: Vec<Mutex<VecDeque<(Instant, String)>>>,
 }
 
 impl Watch {
     pub fn new(n_slots: usize) -> Self {
-        Self { slots: (0..n_slots).map(|_| Mutex::default()).collect(), slowest: Mutex::default() }
+        let notes = (0..n_slots).map(|_| Mutex::default()).collect();
+        Self { slots: (0..n_slots).map(|_| Mutex::default()).collect(), slowest: Mutex::default(), notes }
+    }
+
+    /// Keeps a text that explains a hang of this slot.
+    #[allow(dead_code, reason = "the soak test has no notes")]
+    pub fn note(&self, slot_idx: usize, text: String) {
+        let mut notes = self.notes[slot_idx].lock().unwrap();
+        notes.push_back((Instant::now(), text));
+        if notes.len() > N_NOTES {
+            notes.pop_front();
+        }
     }
 
     /// Runs an operation with a time limit.
@@ -42,6 +59,9 @@ impl Watch {
             let slot = slot.lock().unwrap();
             let (_, since) = slot.iter().find(|(_, since)| since.elapsed() > PATIENCE)?;
             let path: Vec<&str> = slot.iter().map(|(what, _)| what.as_str()).collect();
+            for (at, note) in &*self.notes[slot_idx].lock().unwrap() {
+                println!("{:5.1} s before: {note}", at.elapsed().as_secs_f64());
+            }
             Some(format!("stream {slot_idx}: `{}` has not ended in {} s", path.join(": "), since.elapsed().as_secs()))
         })
     }
