@@ -90,6 +90,33 @@ impl Systemd {
     }
 }
 
+/// The documented unit, with another path of the command.
+fn documented_unit(command: &str) -> String {
+    let page = include_str!("../../docs/howto/run-as-a-service.md");
+    let unit = page.split_once("```ini\n").and_then(|(_, rest)| rest.split_once("```")).unwrap().0;
+    assert!(unit.contains("/usr/local/bin/roiflow"), "{unit}");
+    unit.replace("/usr/local/bin/roiflow", command)
+}
+
+#[test]
+fn documented_unit_is_valid() {
+    let folder = crate::harness::Folder::new("unit");
+    // The command must exist. Systemd does not accept spaces in its path.
+    let unit = documented_unit("/bin/true");
+    let verify = |unit: &str| {
+        let path = folder.file("roiflow.service");
+        std::fs::write(&path, unit).unwrap();
+        Command::new("systemd-analyze").args(["verify", "--man=no", &path]).output()
+    };
+    let Ok(output) = verify(&unit) else {
+        return eprintln!("skipped: systemd-analyze is not installed");
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let typo = verify(&unit.replace("WatchdogSec", "WatchDogSecs")).unwrap();
+    assert!(String::from_utf8_lossy(&typo.stderr).contains("WatchDogSecs"), "a typo is found");
+}
+
 #[test]
 fn service_is_ready_alive_and_stopping() {
     let folder = Folder::new("service");
