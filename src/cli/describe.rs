@@ -72,7 +72,7 @@ pub(super) fn describe(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     let given = [("model", Some(model)), ("model-proc", args.model_proc.as_ref()), ("labels-file", args.labels_file.as_ref())];
     let given: Vec<(&str, &Path)> = given.into_iter().filter_map(|(role, path)| Some((role, path?.as_path()))).collect();
     if let Some(out) = out {
-        outputs::check_file("--out", out, &given)?;
+        outputs::check_description("--out", out, &given)?;
     }
     let options = StageOptions { model: model.clone(), model_proc: args.model_proc.clone(), ..StageOptions::default() };
     let read = devices::core().read_model(model)?;

@@ -17,9 +17,9 @@ use super::terminal::{Quoted, Terminal};
 use super::trace::Trace;
 use crate::pipeline::stats::Stats;
 use crate::pipeline::{
-    self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, Input, Interrupt, Limits, Models, Outputs,
-    PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels, naming, outputs,
-    streams,
+    self, Classifier, Credentials, Crops, Ending, ErrorKind, Event, IfExists, ImageFiles, ImageRate, Input, Interrupt, Limits, Models,
+    Outputs, PipelineHandle, Plan, Progress, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, images_out, models::check_labels, naming,
+    outputs, streams,
 };
 use crate::{folders, publish, redaction, stages};
 
@@ -39,8 +39,8 @@ pub(super) struct Args {
     /// Give each detected object a track ID
     #[arg(long, requires = "model")]
     track: bool,
-    /// A video, an image, a folder or glob of images, rtsp://..., v4l2:///dev/video0, test:, or - for standard input; repeat for several
-    /// streams
+    /// A video, an image, a folder or pattern of images such as 'door/*.jpg' or door/%05d.jpg, rtsp://..., v4l2:///dev/video0, test:, or -
+    /// for standard input; repeat for several streams
     #[arg(long, short, value_name = "FILE_OR_URI", required = true, value_parser = clap::builder::OsStringValueParser::new().map(input_text))]
     input: Vec<String>,
     /// File with users and passwords of inputs by host, in .netrc format; alternatives: environment variables ROIFLOW_INPUT_USER with
@@ -86,6 +86,9 @@ pub(super) struct Args {
     /// Show the video in a window
     #[arg(long)]
     show: bool,
+    /// Frame rate of an input of images: frames per second such as 25, or a fraction such as 30000/1001 [default: 5]
+    #[arg(long, value_name = "RATE")]
+    image_rate: Option<ImageRate>,
     /// Restart the input when it ends, until interrupted
     #[arg(long = "loop")]
     repeat: bool,
@@ -251,14 +254,19 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
     }
     images_out::check_streams(plans.iter().flatten())?;
     check_restart(&args, plans.iter().flatten())?;
+    if args.image_rate.is_some() && !plans.iter().flatten().any(|plan| matches!(plan.input, Input::Images(_))) {
+        bail!(pipeline::Error::usage("--image-rate: expected an input of images, such as door/%05d.jpg, got only other inputs"));
+    }
     if let Some(trace) = &args.trace {
         outputs::check_destination("--trace", trace, args.if_exists())?;
     }
     let password_file = std::env::var_os(pipeline::credentials::PASSWORD_FILE).map(PathBuf::from);
     let secret_files = args.input_credentials.iter().chain(&password_file).map(|path| ("credentials", path.as_path()));
     let secret_files = secret_files.collect::<Vec<_>>();
-    outputs::check(plans.iter().flatten(), args.trace.as_deref(), &secret_files)?;
-    check_events(&args, &names, &secret_files)?;
+    let also_written = [("--trace", &args.trace), ("--events", &args.events)];
+    let also_written: Vec<(&str, &Path)> = also_written.into_iter().filter_map(|(role, path)| Some((role, path.as_deref()?))).collect();
+    outputs::check(plans.iter().flatten(), &also_written, &secret_files)?;
+    check_events(&args, &names)?;
 
     let engine = stages::Engine::of_process();
     engine.set_cache_folder(folders::model_cache());
@@ -379,7 +387,8 @@ fn plan(
         classes: args.crops_class.clone(),
         max_bytes: args.crops_max_bytes,
     });
-    let outputs = Outputs { json, publish, spool, crops, video, images, show, repeat, if_exists, ..Outputs::default() };
+    let image_rate = args.image_rate.unwrap_or_default();
+    let outputs = Outputs { json, publish, spool, crops, video, images, show, repeat, if_exists, image_rate, ..Outputs::default() };
     outputs.check_for(args.input.len())?;
     let plan = Plan::resolve(spec, set, parsed, outputs.of_stream(name, is_many || !args.name.is_empty()))?;
     let frame_timeout = args.no_frame_timeout.map_or(plan.limits.frame_timeout, |timeout| timeout.0);
@@ -392,8 +401,8 @@ fn plan(
 /// Maximum time that lines of events may wait for their reader at the end of the run.
 const MAX_EVENTS_WAIT: Duration = Duration::from_secs(1);
 
-/// Checks that events can be written, and that their file is neither an input nor another output.
-fn check_events(args: &Args, names: &[String], reads: &[(&str, &Path)]) -> Result<(), pipeline::Error> {
+/// Checks that events can be written, and that their file is not another output.
+fn check_events(args: &Args, names: &[String]) -> Result<(), pipeline::Error> {
     let Some(path) = &args.events else { return Ok(()) };
     let outputs = [("--json", &args.json), ("--video", &args.video), ("--trace", &args.trace)];
     let shown = path.display();
@@ -405,10 +414,6 @@ fn check_events(args: &Args, names: &[String], reads: &[(&str, &Path)]) -> Resul
             )));
         }
     }
-    let inputs: Vec<PathBuf> = args.input.iter().map(PathBuf::from).filter(|input| input.is_file()).collect();
-    let models = args.model.iter().map(|model| ("model", model.as_path()));
-    let inputs = inputs.iter().map(|input| ("input", input.as_path()));
-    outputs::check_file("--events", path, &inputs.chain(models).chain(reads.iter().copied()).collect::<Vec<_>>())?;
     outputs::check_destination("--events", path, args.if_exists())
 }
 

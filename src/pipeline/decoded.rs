@@ -4,6 +4,7 @@
 //! frame in a gap of the decoder's output was lost. The end of the last frame is compared with the declared duration.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gst::glib;
@@ -53,12 +54,15 @@ struct Seen {
     news: Option<gst::ClockTime>,
     /// Whether a sink has sent QoS events, because of which decoders drop late frames.
     drops_late: bool,
+    /// Whether the stream has reached its limit. Later frames are refused, and the decoder drops frames because of that.
+    is_at_limit: Arc<AtomicBool>,
 }
 
 impl Decoded {
     /// Starts counting the frames of a pipeline. Call this before the pipeline starts.
-    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
-        let seen = Arc::new(Mutex::new(Seen::default()));
+    /// `is_at_limit` is set when the stream reaches a limit of frames or time.
+    pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan, is_at_limit: Option<Arc<AtomicBool>>) -> Self {
+        let seen = Arc::new(Mutex::new(Seen { is_at_limit: is_at_limit.unwrap_or_default(), ..Seen::default() }));
         let of_signal = seen.clone();
         if matches!(plan.input, Input::File(_) | Input::Uri(_)) {
             pipeline.connect_deep_element_added(move |_, _, element| {
@@ -183,6 +187,9 @@ impl Seen {
     }
 
     fn decoded(&mut self, pts: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) {
+        if self.is_at_limit.load(Ordering::Acquire) {
+            return;
+        }
         self.n_frames += 1;
         let Some(pts) = pts else { return };
         if let Some(duration) = duration.filter(|duration| *duration > gst::ClockTime::ZERO) {
@@ -309,6 +316,19 @@ mod tests {
         assert!(bytes.contains("1000 of 2000 bytes"), "{bytes}");
         let tail = seen(0..96).damage(Some((2000, 1990))).unwrap();
         assert!(tail.contains("got 96 of about 100"), "{tail}");
+    }
+
+    #[test]
+    fn frames_dropped_after_the_limit_are_not_damage() {
+        let mut seen = Seen { frame_time: FRAME, ..Seen::default() };
+        (0..8).for_each(|n| seen.demuxed(true, Some(FRAME * n), Some(FRAME)));
+        (0..3).for_each(|n| seen.decoded(Some(FRAME * n), Some(FRAME)));
+        seen.is_at_limit.store(true, Ordering::Release);
+        seen.decoded(Some(FRAME * 7), Some(FRAME));
+        assert_eq!((seen.news, seen.n_lost, seen.n_frames), (None, 0, 3));
+        seen.is_at_limit.store(false, Ordering::Release);
+        seen.decoded(Some(FRAME * 7), Some(FRAME));
+        assert_eq!((seen.news, seen.n_lost), (Some(FRAME * 3), 4));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use roiflow_images::file::{self, IMAGE_EXTENSIONS, has_image_extension};
 
 use super::credentials::Credentials;
 use super::uri::Uri;
-use super::{Error, Result};
+use super::{Error, Result, numbered};
 use crate::redaction::{self, Secrets};
 
 /// Source of the frames.
@@ -31,7 +31,7 @@ pub enum Input {
 const N_TEST_FRAMES: u32 = 300;
 
 impl Input {
-    /// Parses an input: a file, an image, a folder or pattern of images, a URI, `test:`, `test:FRAMES`, or `-` for standard input.
+    /// Parses an input: a file, an image, a folder or pattern of images (`*.jpg` or `%05d.jpg`), a URI, `test:`, `test:FRAMES`, or `-` for standard input.
     ///
     /// An existing path always means that file or folder. For a single file, its content decides whether it is an image; in folders, the
     /// file extensions decide. Hidden files and subfolders are left out.
@@ -144,6 +144,11 @@ fn of_path(text: &str, path: &Path) -> Result<Input> {
             Ok(false) => Ok(Input::File(path.to_owned())),
             Err(error) => Err(failed(&error)),
         },
+        Err(_) if fs::symlink_metadata(path).is_err() && !is_pattern(path) && numbered::matching(path).is_some() => {
+            let mut images = numbered::matching(path).unwrap_or_default();
+            images.retain(|path| is_image_file(path));
+            if images.is_empty() { Err(no_images()) } else { Ok(Input::Images(images)) }
+        }
         Err(_) if fs::symlink_metadata(path).is_err() && is_pattern(path) => {
             let images = matching(path).map_err(|error| Error::usage(format!("input `{}`: {error}", shown())))?;
             // Brackets are common in file names. So if a text has brackets but no other wildcards and matches nothing, it means a
@@ -208,12 +213,16 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, String> {
         };
         found = found.into_iter().flat_map(matching).collect();
     }
-    let is_image = |path: &PathBuf| has_image_extension(path) || file::is_image(path).unwrap_or(false);
-    let is_file = |path: &PathBuf| fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file());
-    found.retain(|path| is_file(path) && is_image(path));
+    found.retain(|path| is_image_file(path));
     found.sort();
     found.dedup();
     Ok(found)
+}
+
+/// Whether a path is a file, or a broken link, that has the ending or the content of an image.
+fn is_image_file(path: &Path) -> bool {
+    let is_file = fs::metadata(path).map_or_else(|_| fs::symlink_metadata(path).is_ok(), |metadata| metadata.is_file());
+    is_file && (has_image_extension(path) || file::is_image(path).unwrap_or(false))
 }
 
 /// Returns the entries of a folder; empty if it cannot be read.

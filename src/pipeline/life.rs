@@ -20,6 +20,8 @@ use crate::stages::Stage;
 const MAX_ABANDONED: usize = 2;
 /// Time after which the number of abandoned pipelines is checked again.
 const ABANDONED_DELAY: Duration = Duration::from_secs(1);
+/// Maximum time to wait while too many pipelines are abandoned. After that, the stream ends with an error.
+const MAX_ABANDONED_WAIT: Duration = Duration::from_secs(10);
 /// A time that is never reached.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum number of stored warnings of a stream that is restarted again and again.
@@ -54,6 +56,8 @@ pub(super) struct Life {
     /// The combined ending of all sessions that have ended.
     past: Ending,
     abandoned: Vec<Weak<Parts>>,
+    /// Since when the next attempt waits for abandoned pipelines.
+    blocked_since: Option<Instant>,
 }
 
 /// A valid plan with its models, which are loaded until the next session has started.
@@ -106,6 +110,7 @@ impl Life {
             models: Vec::new(),
             past: Ending::default(),
             abandoned: Vec::new(),
+            blocked_since: None,
         }
     }
 
@@ -210,6 +215,9 @@ impl Life {
             State::Waiting(_) if is_late => return self.break_off(Some(self.gave_up())),
             State::Waiting(_) if self.limit_at.is_some_and(|limit| limit <= now) => return self.break_off(None),
             State::Waiting(until) if *until <= now => {
+                if let Some(error) = self.too_many_abandoned(now) {
+                    return self.break_off(Some(error));
+                }
                 self.build(now);
                 ControlFlow::Continue(())
             }
@@ -260,6 +268,24 @@ impl Life {
             self.models = models;
             self.board.report(self.stream, Event::Reloaded(Ok(())));
         }
+    }
+
+    /// Returns an error if too many pipelines have been abandoned for too long.
+    fn too_many_abandoned(&mut self, now: Instant) -> Option<Error> {
+        self.abandoned.retain(|parts| parts.strong_count() > 0);
+        let n_abandoned = self.abandoned.len();
+        if n_abandoned <= MAX_ABANDONED {
+            self.blocked_since = None;
+            return None;
+        }
+        let since = *self.blocked_since.get_or_insert(now);
+        (now.saturating_duration_since(since) >= MAX_ABANDONED_WAIT).then(|| {
+            let reason = self.outage.as_ref().map_or_else(String::new, |outage| format!(": {}", outage.error));
+            Error::failed(format!(
+                "cannot open the source again: {n_abandoned} of its earlier pipelines did not stop, because an element or a driver hangs; restart the \
+                 process{reason}"
+            ))
+        })
     }
 
     /// Builds the pipeline of the next session on a separate thread. Waits if too many pipelines are abandoned.

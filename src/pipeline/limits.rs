@@ -98,6 +98,11 @@ impl Gate {
         self.is_reached.load(Ordering::Acquire)
     }
 
+    /// Returns the flag that is set when the limit is reached.
+    pub(super) fn reached(&self) -> Arc<AtomicBool> {
+        self.is_reached.clone()
+    }
+
     /// Ends the stream after the last frame that passed.
     pub(super) fn end(&self) {
         push_end(&self.pad);

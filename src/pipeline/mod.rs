@@ -7,18 +7,21 @@
 //!   `life` handles one stream, and `session` one pipeline of a stream. [`crate::restart`] decides when a lost source is opened again. `carry`
 //!   has the state that the next pipeline takes over. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
 //!   pipelines.
-//! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames.
+//! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames, `arrival`
+//!   gives time stamps to frames without one.
 //!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
 //!   loads the libraries of a decoder.
 //! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results. [`tap`] shows an
 //!   application the frames of a pipeline, without delaying them.
 //!
-//! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `images` reads image files.
+//! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `numbered` finds images by their numbers, and
+//! `images` reads them.
 //!
 //! Pipelines are built from the names and properties of elements. Only `carry`, `outputs` and `session` use types of elements. This module
 //! uses no inference requests, and reads pixels only to pass them on.
 
+mod arrival;
 pub mod build;
 mod carry;
 pub mod check;
@@ -38,6 +41,7 @@ mod life;
 pub mod limits;
 pub mod models;
 pub mod naming;
+mod numbered;
 pub mod outputs;
 mod parse;
 pub mod plan;
@@ -61,6 +65,7 @@ pub use check::check;
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use handle::{Event, Events, Phase, PipelineHandle, Status, StreamEvent, StreamId};
+pub use images::ImageRate;
 pub use images_out::ImageFiles;
 pub use input::Input;
 pub use limits::Limits;

@@ -43,16 +43,16 @@ enum Identity {
     New(u64, u64, OsString),
 }
 
-/// Refuses outputs that are also inputs, and outputs that share a file. Opens no output and changes no file. `trace` is the file of
-/// `--trace`; `also_read` are further input files with their purposes.
+/// Refuses outputs that are also inputs, and outputs that share a file. Opens no output and changes no file. `also_written` and `also_read`
+/// are further files with their purposes, such as `--trace`.
 ///
 /// # Errors
 /// Returns `Usage`, with both files, if an output is also an input or another output.
-pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, trace: Option<&Path>, also_read: &[(&str, &Path)]) -> Result<()> {
+pub fn check<'a>(plans: impl IntoIterator<Item = &'a Plan>, also_written: &[(&str, &Path)], also_read: &[(&str, &Path)]) -> Result<()> {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     also_read.iter().for_each(|(role, path)| add_read(&mut reads, role, path));
-    if let Some(trace) = trace {
-        writes.push(File { role: "--trace".to_owned(), path: trace.to_owned(), is_json: false });
+    for (role, path) in also_written {
+        writes.push(File { role: (*role).to_owned(), path: (*path).to_owned(), is_json: *role == "--events" });
     }
     let plans: Vec<&Plan> = plans.into_iter().collect();
     for plan in &plans {
@@ -84,16 +84,15 @@ pub(super) fn check_built(pipeline: &gst::Pipeline, plan: &Plan) -> Result<()> {
     compare(&reads, &writes)
 }
 
-/// Refuses an output file that is also an input. `option` and `out` are the option and its file, such as `--out`. `reads` are the input
-/// files with their purposes. For a model, the files that belong to it are added.
+/// Refuses a file of a new description that is also an input. `option` and `out` are the option and its file, such as `--out`. `reads` are
+/// the input files with their purposes. For a model, the files that belong to it are added, except a description that was only found next to
+/// the model: `roiflow describe --out` is used to write it again.
 ///
 /// # Errors
 /// Returns `Usage`, with both files, if the output is also an input.
-pub fn check_file(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<()> {
+pub fn check_description(option: &str, out: &Path, reads: &[(&str, &Path)]) -> Result<()> {
     let mut files = Vec::new();
     reads.iter().for_each(|(role, path)| add_read(&mut files, role, path));
-    // A description that was only found next to the model may be overwritten, because `roiflow describe --out` is used to write
-    // it again.
     files.retain(|file| file.role != "description" || reads.iter().any(|(_, path)| *path == file.path));
     compare(&files, &[File { role: option.to_owned(), path: out.to_owned(), is_json: false }])
 }

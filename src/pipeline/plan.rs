@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::graph::{Graph, Literal, NamedElement, Structure};
 use super::limits::Limits;
 use super::spec::{Parameter, ParameterType};
-use super::{Error, ImageFiles, Input, Result, Spec, Tap, file_uri, images_out, outputs, properties, tap};
+use super::{Error, ImageFiles, ImageRate, Input, Result, Spec, Tap, file_uri, images_out, outputs, properties, tap};
 use crate::elements::publish::FrameMemory;
 use crate::publish::{IfExists, Target};
 use crate::redaction;
@@ -48,6 +48,8 @@ pub struct Outputs {
     pub tap: Option<Tap>,
     /// Whether a file or test pattern is played at its own frame rate, like a camera, instead of as fast as possible.
     pub real_time: bool,
+    /// Frame rate of input images.
+    pub image_rate: ImageRate,
 }
 
 /// The folder of a spool with its limits.

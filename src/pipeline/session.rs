@@ -18,7 +18,9 @@ use super::reasons::Reason;
 use super::stats::{Meter, Stats};
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
-use super::{Ending, Error, ErrorKind, Input, Plan, Progress, Result, build, display, images, images_out, limits, outputs, reasons, tap};
+use super::{
+    Ending, Error, ErrorKind, Input, Plan, Progress, Result, arrival, build, display, images, images_out, limits, outputs, reasons, tap,
+};
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};
 use crate::redaction::Secrets;
@@ -68,7 +70,7 @@ pub(super) struct Finished {
     /// Why the stream failed; `None` if it did not fail.
     pub(super) error: Option<Error>,
     pub(super) end: End,
-    /// State for the next session; `None` if the pipeline did not stop in time.
+    /// State for the next session; `None` if the pipeline hung before this state was known.
     pub(super) carried: Option<Carried>,
 }
 
@@ -104,7 +106,12 @@ struct Supervision {
 
 impl Supervision {
     fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
-        Self { watch: Watch::new(pipeline, plan), decoded: Decoded::new(pipeline, plan), limit: limits::Gate::new(pipeline, plan) }
+        // The stamps come first: the limit and the watch read the time stamps of frames.
+        arrival::stamp(pipeline, plan);
+        let watch = Watch::new(pipeline, plan);
+        let limit = limits::Gate::new(pipeline, plan);
+        let decoded = Decoded::new(pipeline, plan, limit.as_ref().map(limits::Gate::reached));
+        Self { watch, decoded, limit }
     }
 
     fn is_at_limit(&self) -> bool {
@@ -283,7 +290,17 @@ impl Session {
     /// Handles a request. Returns `Break` if the session has ended.
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Box<Finished>> {
         match request {
-            Request::Stopped(finished) => return ControlFlow::Break(finished),
+            Request::Stopped(mut finished) => {
+                if let State::Stopping(fallback) = &mut self.state {
+                    finished.carried = fallback.carried.take();
+                }
+                return ControlFlow::Break(finished);
+            }
+            Request::Carried(carried) => {
+                if let State::Stopping(fallback) = &mut self.state {
+                    fallback.carried = Some(*carried);
+                }
+            }
             Request::Built(_) | Request::Reload(_) | Request::Checked(..) => {}
             Request::Message(message) => self.on_message(&message),
             _ if matches!(self.state, State::Stopping(_)) => {}
@@ -467,7 +484,8 @@ impl Session {
         // If the source was already lost, or results could not be written, that failure is the cause of the end, and not this
         // error.
         let first = match self.take_cause() {
-            Some(Cause::Lost(first)) => Some(first),
+            // The error of another element may be a consequence of the loss, and the next pipeline of the stream may work.
+            Some(Cause::Lost(first)) => return self.finish(Outcome::Forced(Cause::Lost(first))),
             Some(Cause::Unwritable(first)) => Some(Reason::Known(first)),
             Some(Cause::Interrupt | Cause::Limit) | None => None,
         };
@@ -547,7 +565,7 @@ impl Session {
         self.timer = Instant::now() + MAX_STOP + if has_reason { MAX_REASON } else { Duration::ZERO };
         self.state = State::Stopping(fallback);
         self.board.set_phase(self.stream, Phase::Stopping);
-        self.spawn("roiflow-stop", |parts, _| Some(Request::Stopped(Box::new(parts.finish(outcome, ending)))));
+        self.spawn("roiflow-stop", |parts, send| Some(Request::Stopped(Box::new(parts.finish(outcome, ending, send)))));
     }
 
     /// Makes the pipeline continue without its failed source. Otherwise, sinks that have not received a frame would wait for the
@@ -610,8 +628,9 @@ impl Parts {
         watch.as_ref().is_some_and(|watch| watch.is_recording(decoded.declares_duration()))
     }
 
-    /// Stops the pipeline and returns how the session ended.
-    fn finish(&self, outcome: Outcome, mut ending: Ending) -> Finished {
+    /// Stops the pipeline and returns how the session ended. Sends the state for the next session before the stop, because the stop may
+    /// hang.
+    fn finish(&self, outcome: Outcome, mut ending: Ending, send: &dyn Fn(Request)) -> Finished {
         let mut end = self.end_of(&outcome, || self.is_recording());
         let played = match outcome {
             Outcome::Ended(None) => self.supervision.broken_end().map_or_else(
@@ -642,7 +661,7 @@ impl Parts {
         ending.stats = self.meter.stats(played.is_ok());
         // Make outputs stop waiting for their readers. A waiting output holds the lock of its state, which `Carried::of` needs.
         self.write_until(Instant::now());
-        let carried = Carried::of(&self.pipeline, &self.plan, &self.meter);
+        send(Request::Carried(Box::new(Carried::of(&self.pipeline, &self.plan, &self.meter))));
         self.stop();
         // Read the number of lost lines after the stop, because the stop writes or drops the lines that are still queued.
         ending.stats.n_lines_lost = self.meter.n_lines_lost();
@@ -652,7 +671,7 @@ impl Parts {
             (None, Ok(failure)) => lines_lost(&self.plan, &ending.stats).or(failure),
         };
         let error = failure.map(|failure| failure.scrubbed(&self.secrets));
-        Finished { ending, error, end, carried: Some(carried) }
+        Finished { ending, error, end, carried: None }
     }
 
     /// Opens the files of results, so that an empty file exists even if the input had no frames. If the file is a FIFO without a reader,
@@ -768,7 +787,7 @@ fn feed_images(pipeline: &gst::Pipeline, plan: &Plan) -> Result<images::Feed> {
     }
     let source = pipeline.by_name(SOURCE).and_then(|source| source.downcast::<gst_app::AppSrc>().ok());
     let source = source.ok_or_else(|| Error::usage("the graph has no source for images: begin it with `{source}`"))?;
-    images::feed(&source, paths.clone(), plan.outputs.repeat)
+    images::feed(&source, paths.clone(), plan.outputs.image_rate, plan.outputs.repeat)
 }
 
 /// Returns `Some` if an error or warning reports that results could not be written. The value is true if the reader of standard

@@ -217,7 +217,7 @@ impl Sender {
     /// Returns an error if the pipeline has ended.
     pub fn push(&self, frame: &Frame, pts: Option<std::time::Duration>) -> Result<()> {
         let size = frame.size();
-        let caps = raw_caps(frame.format().name(), size.width, size.height, 0);
+        let caps = raw_caps(frame.format().name(), size.width, size.height, gst::Fraction::new(0, 1));
         let source = &self.0.0.source;
         if source.caps().as_ref() != Some(&caps) {
             source.set_caps(Some(&caps));
@@ -246,12 +246,12 @@ fn result_frame(sample: gst::Sample) -> Result<ResultFrame> {
 }
 
 /// Returns the caps of raw video; a frame rate of 0 means unknown.
-pub(super) fn raw_caps(format: &str, width: u32, height: u32, framerate: i32) -> gst::Caps {
+pub(super) fn raw_caps(format: &str, width: u32, height: u32, framerate: gst::Fraction) -> gst::Caps {
     gst::Caps::builder("video/x-raw")
         .field("format", format)
         .field("width", width as i32)
         .field("height", height as i32)
-        .field("framerate", gst::Fraction::new(framerate, 1))
+        .field("framerate", framerate)
         .build()
 }
 

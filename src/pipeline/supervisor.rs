@@ -13,6 +13,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use gstreamer as gst;
 
+use super::carry::Carried;
 use super::handle::StreamId;
 use super::life::Life;
 use super::session::{Finished, NewSession};
@@ -47,6 +48,8 @@ pub(super) enum Request {
     Reload(Box<Plan>),
     /// The elements and models of a plan that was requested by `Reload` were checked.
     Checked(Box<Plan>, Result<Vec<Stage>>),
+    /// The stream's pipeline is stopping. The value is the state that the next pipeline takes over.
+    Carried(Box<Carried>),
     /// The stream's pipeline has stopped.
     Stopped(Box<Finished>),
     /// The pipeline of the next session is built.

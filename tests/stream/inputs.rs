@@ -8,9 +8,10 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use crate::cli::{Folder, command, lines, roiflow};
-use crate::endings::{Running, answer, check, n_lines, read, serve};
+use crate::endings::{Running, answer, check, check_outputs, n_lines, read, serve};
 use crate::harness::{make_clip, pipeline, run};
-use crate::rtsp::signal;
+use crate::restarts::check_order;
+use crate::rtsp::{Server, signal};
 
 /// Starts a run that writes only JSON.
 fn start(folder: &Folder, input: &str, options: &[&str]) -> Running {
@@ -64,6 +65,55 @@ fn mjpeg_by_http_comes_back() {
     let (code, said, _) = running.end();
     assert_eq!((code, n_lines(&json)), (Some(0), 50), "{said}");
     check(&said, &["ended unexpectedly", "the source is back after"]);
+    // The frames have no times of their own, so they get the time of their arrival.
+    let times = lines(&json).iter().map(|line| line["pts"].as_u64().expect("a time")).collect::<Vec<_>>();
+    assert!(times[..30].is_sorted_by(|a, b| a < b) && times[30..].is_sorted_by(|a, b| a < b), "{times:?}");
+    check_order(&json);
+}
+
+#[test]
+fn video_of_mjpeg_by_http_is_playable() {
+    let folder = Folder::new("input-mjpeg-video");
+    let image = jpeg();
+    let part = format!("--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {}\r\n\r\n", image.len());
+    let body = [part.as_bytes(), &image, b"\r\n"].concat().repeat(40);
+    let (port, _sender) = serve(answer("200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=frame", &body), false);
+    for ending in ["mp4", "mkv"] {
+        let video = folder.file(&format!("video.{ending}"));
+        let running = start(&folder, &format!("http://127.0.0.1:{port}/video.mjpg"), &["--frames", "30", "--video", &video]);
+        let (code, said, _) = running.end();
+        assert_eq!(code, Some(0), "{said}");
+        check_outputs(&folder.file("o.jsonl"), &video, &folder.file("colors.toml"), &folder);
+    }
+}
+
+#[test]
+fn images_by_number_have_the_given_rate() {
+    let folder = Folder::new("input-numbered");
+    for n in [8, 9, 10, 12, 100] {
+        folder.picture(&format!("frame-{n:03}.png"), 64, 48, [255, 0, 0]);
+    }
+    folder.picture("frame-7.png", 64, 48, [0, 255, 0]);
+    let pattern = folder.file("frame-%03d.png");
+    for (options, period_ns) in [(&["--image-rate", "25"][..], 40_000_000), (&["--image-rate", "1/2"], 2_000_000_000), (&[], 200_000_000)] {
+        let running = start(&folder, &pattern, options);
+        let json = running.json.clone();
+        let (code, said, _) = running.end();
+        assert_eq!(code, Some(0), "{said}");
+        let seen: Vec<(String, u64)> =
+            lines(&json).iter().map(|line| (line["source"].as_str().unwrap().to_owned(), line["pts"].as_u64().unwrap())).collect();
+        let expected: Vec<(String, u64)> =
+            ["008", "009", "010", "012", "100"].iter().zip(0..).map(|(n, idx)| (pattern.replace("%03d", n), idx * period_ns)).collect();
+        assert_eq!(seen, expected);
+    }
+    for (input, options, says) in [
+        (folder.file("none-%03d.png"), &[][..], "no images found"),
+        (pattern.clone(), &["--image-rate", "0"], "from 0.001 to 1000"),
+        ("test:3".to_owned(), &["--image-rate", "25"], "expected an input of images"),
+    ] {
+        let (code, said, _) = start(&folder, &input, options).end();
+        assert!(code != Some(0) && said.contains(says), "{input}: {code:?} {said}");
+    }
 }
 
 /// Serves the files of a folder by HTTP, and returns the port.
@@ -104,6 +154,19 @@ fn hls_playlist_is_played_to_its_end() {
     assert_eq!((code, n_lines(&json)), (Some(0), 100), "{said}");
 }
 
+#[test]
+fn codecs_of_rtsp_cameras_are_decoded() {
+    let folder = Folder::new("input-codecs");
+    for codec in ["h264", "h265", "vp8", "jpeg"] {
+        let Some(server) = Server::start(&[&format!("codec={codec}")]) else { return };
+        let running = start(&folder, &server.uri("rtspt", "", "/live"), &["-q", "--frames", "20"]);
+        let json = running.json.clone();
+        let (code, said, _) = running.end();
+        assert_eq!((code, n_lines(&json), &*said), (Some(0), 20, ""), "{codec}");
+        assert!(lines(&json).iter().all(|line| line["pts"].is_u64()), "{codec}");
+    }
+}
+
 /// Starts a sender of SRT.
 fn srt_sender(uri: &str) -> gst::Pipeline {
     let sender = pipeline(&format!(
@@ -134,6 +197,13 @@ fn srt_source_comes_back() {
         running.wait_for_lines(n_before + 10);
         signal(&running.child, "INT");
         assert_eq!(running.child.wait().unwrap().code(), Some(0), "{of_input}: {}", said.rest());
+        // Its video is playable.
+        let video = folder.file("video.mp4");
+        let running = start(&folder, &of_input, &["--source-timeout", "2", "--frames", "30", "--video", &video]);
+        let (code, said, _) = running.end();
+        assert_eq!(code, Some(0), "{of_input}: {said}");
+        check_outputs(&folder.file("o.jsonl"), &video, &folder.file("colors.toml"), &folder);
+        let _removed = std::fs::remove_file(&video);
         sender.set_state(gst::State::Null).unwrap();
     }
 }

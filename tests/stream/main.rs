@@ -5,6 +5,7 @@ mod cli;
 #[cfg(feature = "cli")]
 mod credentials;
 mod handle;
+mod hanging;
 mod harness;
 #[cfg(feature = "cli")]
 mod hostile_models;

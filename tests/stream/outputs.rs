@@ -126,6 +126,8 @@ fn output_equal_to_model_or_label_file_is_refused() {
         let path = file(output);
         let arguments = ["run", &file("colors.toml"), "--set", &detector, "--input", &file("pictures"), "--json", &path];
         check_refused(&arguments, &[&path]);
+        let events = ["run", &file("colors.toml"), "--set", &detector, "--input", &file("pictures"), "--events", &path];
+        check_refused(&events, &[&path]);
     };
     for output in ["rectangle.onnx", "rectangle.toml", "rectangle.bin", "labels.txt", "colors.toml", "pictures/a.png", "pictures/b.png"] {
         run(output);
@@ -154,6 +156,8 @@ fn two_outputs_to_same_file_are_refused() {
         ["--json", "-", "--video", "-"],
         ["--json", "-", "--video", "/dev/stdout"],
         ["--json", "/dev/stdout", "--trace", "-"],
+        ["--json", &new, "--events", &same],
+        ["--trace", &new, "--events", &same],
     ] {
         check_refused(&[&["run", &colors, "--input", "test:3"][..], &arguments].concat(), &[]);
         assert!(!Path::new(&new).exists(), "{arguments:?}");
