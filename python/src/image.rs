@@ -7,7 +7,8 @@ use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyFileNotFoundError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use roiflow_images::draw::{Canvas, Plane};
-use roiflow_images::{file, overlay};
+use roiflow_images::file;
+use roiflow_images::overlay::{Painter, Style, Surroundings};
 use roiflow_vision::frame::{ColorMatrix, ColorRange, Colorimetry, Frame, PixelFormat, Size};
 
 use crate::array;
@@ -134,13 +135,13 @@ pub fn _plot<'py>(
     results.check_size(size)?;
     let copy = array::cast(image, ElementType::U8)?;
     let (labels, confidence, thickness, font_size, mask_opacity) = style;
-    let style = overlay::Style { labels, confidence, thickness, font_size, mask_opacity };
+    let style = Style { labels, confidence, thickness, font_size, mask_opacity, ..Style::default() };
     let results = results.results.clone();
     array::with_bytes_mut(&copy, |bytes| {
         let row_stride_bytes = size.width as usize * format.pixel_bytes();
         let planes = [Plane { bytes, row_stride_bytes }, Plane::default(), Plane::default()];
         let mut canvas = Canvas::new(format, size, COLORIMETRY, planes).expect("the array has the bytes of its shape");
-        overlay::draw_results(&mut canvas, size, &results, style, &mut String::new());
+        Painter::default().draw(&mut canvas, size, &results, &style, &Surroundings::default());
     });
     Ok(copy)
 }

@@ -10,7 +10,7 @@
 //!   table of its files.
 //! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
 //! - The elements: [`source`], [`detect`], [`track`], [`mod@analytics`], [`classify`], [`crop`], [`record`], [`overlay`], [`publish`].
-//! - `records`: lines of JSON that elements send through [`publish`].
+//! - `records`: lines of JSON that elements send through [`publish`]. `scene`: lines and zones on their way to [`overlay`].
 //! - [`capi`]: the same results for C.
 //!
 //! An element never uses an inference request directly: it passes frames to an inference stage.
@@ -62,6 +62,7 @@ mod relations;
 mod results_meta;
 mod reuse;
 mod roi;
+mod scene;
 mod settings;
 pub mod source;
 mod stats;

@@ -1,9 +1,10 @@
 //! The overlay changes only the pixels of boxes and captions.
 
+use gst::prelude::*;
 use gstreamer as gst;
 use gstreamer_video as gst_video;
 use roiflow::elements::meta;
-use roiflow::frame::{Classification, Detection, FrameResults, Outcome, PixelFormat, Point, Rect, Size};
+use roiflow::frame::{Classification, Detection, FrameResults, InferenceStatus, Outcome, PixelFormat, Point, Rect, Size};
 
 use crate::harness::{Arrived, Ending, attach, caps, collect, detect, face, feed, on_buffers, pipeline, results, run};
 
@@ -214,4 +215,150 @@ fn short_frame_passes_unless_drawn_on() {
             assert!(ending.error.unwrap_or_default().contains(words.unwrap_or_default()));
         }
     }
+}
+
+#[test]
+fn privacy_changes_only_the_pixels_of_its_objects() {
+    let size = Size::new(161, 121);
+    let rect = Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 };
+    for format in PixelFormat::ALL {
+        for (properties, is_changed) in [
+            ("draw=false blur=face", true),
+            ("draw=false pixelate=dog,face", true),
+            ("draw=false pixelate=*", true),
+            ("draw=false blur=dog", false),
+        ] {
+            let differing = differences(format, &overlaid(format, size, properties, vec![rect]));
+            let slack = usize::from(format.is_subsampled());
+            let within = |(x, y): &(usize, usize)| (31 - slack..91 + slack).contains(x) && (41 - slack..91 + slack).contains(y);
+            assert!(differing.iter().all(within), "{format} {properties}");
+            assert_eq!(differing.len() > 500, is_changed, "{format} {properties}: {} samples", differing.len());
+        }
+    }
+}
+
+/// Passes six frames through the overlay, of which only the second has results. Returns which of the frames were changed.
+fn changed_frames(properties: &str, status: InferenceStatus) -> Vec<bool> {
+    let pipeline = pipeline(&format!(
+        "videotestsrc num-buffers=6 pattern=gradient ! video/x-raw,format=NV12,width=160,height=120 ! identity name=attach ! \
+         roioverlay {properties} ! fakesink name=sink"
+    ));
+    let before = collect(&pipeline, "attach", "sink");
+    attach(&pipeline, move |n| {
+        let (status, faces) = match n {
+            1 => (InferenceStatus::Inferred, vec![face(1, Rect { x: 31.0, y: 41.0, width: 60.0, height: 50.0 })]),
+            _ => (status.clone(), vec![]),
+        };
+        FrameResults { status, ..results(Size::new(160, 120), n, faces) }
+    });
+    let after = collect(&pipeline, "sink", "sink");
+    assert_eq!(run(&pipeline).error, None);
+    let (before, after) = (before.lock().unwrap(), after.lock().unwrap());
+    before.iter().zip(after.iter()).map(|(before, after)| before.rows() != after.rows()).collect()
+}
+
+#[test]
+fn privacy_holds_boxes_and_covers_unknown_frames() {
+    let failed = || InferenceStatus::Failed("engine".into());
+    let (no, yes) = (false, true);
+    assert_eq!(changed_frames("draw=false blur=face", failed()), [no, yes, no, no, no, no]);
+    assert_eq!(changed_frames("draw=false blur=face privacy-hold=2", failed()), [no, yes, yes, yes, no, no]);
+    assert_eq!(changed_frames("draw=false blur=face privacy-strict=true", failed()), [yes; 6]);
+    assert_eq!(changed_frames("draw=false blur=face privacy-strict=true privacy-hold=1", failed()), [no, yes, yes, yes, yes, yes]);
+    assert_eq!(changed_frames("draw=false blur=face privacy-strict=true", InferenceStatus::Inferred), [no, yes, no, no, no, no]);
+}
+
+#[test]
+fn titles_are_drawn_on_frames_without_objects() {
+    let (no, yes) = (false, true);
+    assert_eq!(changed_frames("title=gate", InferenceStatus::Inferred), [yes; 6]);
+    assert_eq!(changed_frames("clock=utc", InferenceStatus::Inferred), [yes; 6]);
+    assert_eq!(changed_frames("title=gate draw=false", InferenceStatus::Inferred), [no; 6]);
+    assert_eq!(changed_frames("", InferenceStatus::Inferred), [no, yes, no, no, no, no]);
+}
+
+#[test]
+fn lines_of_analytics_are_drawn_with_their_counts() {
+    let drawn = |properties: &str, n_frames: u64| {
+        let pipeline = pipeline(&format!(
+            "videotestsrc num-buffers={n_frames} pattern=black ! video/x-raw,format=GRAY8,width=320,height=240 ! identity name=attach ! \
+             roianalytics lines=door:0.5,0,0.5,1 ! roioverlay labels=false {properties} ! fakesink name=sink"
+        ));
+        attach(&pipeline, |n| {
+            let rect = Rect { x: 20.0 + 60.0 * n as f32, y: 90.0, width: 20.0, height: 40.0 };
+            let found = Detection { track: Some(roiflow::frame::ObjectId(1)), classifications: vec![], ..face(1, rect) };
+            results(Size::new(320, 240), n, vec![found])
+        });
+        let arrived = collect(&pipeline, "sink", "sink");
+        assert_eq!(run(&pipeline).error, None);
+        arrived.lock().unwrap().last().unwrap().rows()[0].clone()
+    };
+    let (without, with) = (drawn("zones=false", 5), drawn("", 5));
+    assert!((0..240).filter(|y| without[*y][160] != with[*y][160]).count() > 200, "a line in the middle");
+    let label = |rows: &[Vec<u8>]| rows[90..150].iter().map(|row| row[100..220].to_vec()).collect::<Vec<_>>();
+    let (before, after) = (drawn("", 2), drawn("", 5));
+    assert_ne!(label(&before), label(&after), "the count has changed");
+}
+
+#[test]
+fn font_file_that_cannot_be_read_is_an_error() {
+    let ending = run(&pipeline("videotestsrc num-buffers=1 ! video/x-raw,format=RGB ! roioverlay font=/gone/font.ttf ! fakesink"));
+    assert!(ending.error.as_deref().is_some_and(|error| error.contains("/gone/font.ttf")), "{ending:?}");
+}
+
+/// Makes the sink combine attached images with frames.
+fn accept_compositions(pipeline: &gst::Pipeline) {
+    let pad = pipeline.by_name("sink").unwrap().static_pad("sink").unwrap();
+    pad.add_probe(gst::PadProbeType::QUERY_DOWNSTREAM, |_, info| {
+        if let Some(gst::QueryViewMut::Allocation(allocation)) = info.query_mut().map(gst::QueryRef::view_mut) {
+            allocation.add_allocation_meta::<gst_video::VideoOverlayCompositionMeta>(None);
+            return gst::PadProbeReturn::Handled;
+        }
+        gst::PadProbeReturn::Ok
+    });
+}
+
+#[test]
+fn attached_drawing_looks_like_the_painted_drawing() {
+    let size = Size::new(320, 240);
+    let line = |properties: &str| {
+        format!(
+            "videotestsrc num-buffers=1 pattern=gradient ! video/x-raw,format=BGRA,width=320,height=240 ! identity name=attach ! \
+             roioverlay title=gate {properties} ! fakesink name=sink"
+        )
+    };
+    let boxes = [(1, 20.0, 60.0), (2, 180.0, 90.0)].map(|(id, x, y)| face(id, Rect { x, y, width: 70.0, height: 80.0 }));
+    let arrived = |properties: &str, accepts: bool| {
+        let pipeline = pipeline(&line(properties));
+        if accepts {
+            accept_compositions(&pipeline);
+        }
+        let boxes = boxes.clone();
+        attach(&pipeline, move |n| results(size, n, boxes.to_vec()));
+        let before = collect(&pipeline, "attach", "sink");
+        let after = collect(&pipeline, "sink", "sink");
+        let ending = run(&pipeline);
+        assert_eq!((ending.error, ending.warnings), (None, vec![]));
+        let [before, after] = [before, after].map(|arrived| arrived.lock().unwrap().pop().unwrap());
+        (before, after)
+    };
+    let composition = |arrived: &Arrived| arrived.buffer.meta::<gst_video::VideoOverlayCompositionMeta>().map(|meta| meta.overlay_owned());
+    let (_, painted) = arrived("", false);
+    let (_, forced) = arrived("attach-drawing=false", true);
+    assert!(composition(&painted).is_none() && composition(&forced).is_none() && painted.rows() == forced.rows());
+    assert!(!painted.caps.to_string().contains("Composition"), "{}", painted.caps);
+    let (before, attached) = arrived("", true);
+    assert!(attached.caps.to_string().contains("meta:GstVideoOverlayComposition"), "{}", attached.caps);
+    assert_eq!(before.rows(), attached.rows(), "the frame is unchanged");
+    let images = composition(&attached).unwrap();
+    assert!((2..=8).contains(&images.n_rectangles()), "{} images", images.n_rectangles());
+    // GStreamer's own function combines the images with the frame.
+    let info = gst_video::VideoInfo::from_caps(&before.caps).unwrap();
+    let mut buffer = before.buffer.copy_deep().unwrap();
+    images.blend(&mut gst_video::VideoFrameRef::from_buffer_ref_writable(buffer.get_mut().unwrap(), &info).unwrap()).unwrap();
+    let combined = Arrived { buffer, caps: before.caps.clone() };
+    let off = painted.rows()[0].concat().iter().zip(combined.rows()[0].concat()).filter(|(a, b)| a.abs_diff(*b) > 2).count();
+    assert_eq!(off, 0, "bytes that differ");
+    let (before, private) = arrived("blur=face", true);
+    assert!(composition(&private).is_some() && before.rows() != private.rows(), "privacy always changes the frame");
 }

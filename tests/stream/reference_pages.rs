@@ -226,7 +226,7 @@ fn stats_page(name: &str, element: &gst::Element) -> String {
 }
 
 /// Messages that elements post on the bus: kind, domain and code as in GStreamer, and the condition.
-const MESSAGES: [(&str, &str, &str); 35] = [
+const MESSAGES: [(&str, &str, &str); 36] = [
     ("roisource", "element, `source-lost`", "the source is lost: once for each outage; fields `uri` and `reason`"),
     ("roisource", "element, `source-back`", "the source delivers frames again; fields `uri`, `gap` in nanoseconds and `attempts`"),
     ("roisource", "error, `RESOURCE_ERROR_READ`", "the source is lost, and `restart` or `give-up-after` permits no further attempt"),
@@ -264,6 +264,7 @@ const MESSAGES: [(&str, &str, &str); 35] = [
     ("roianalytics", "error, `RESOURCE_ERROR_SETTINGS`", "the layout cannot be read, or is not valid"),
     ("roianalytics", "element, `roianalytics-event`", "an object crossed a line, or entered, left or loitered in a zone"),
     ("roioverlay", "error, `STREAM_ERROR_FORMAT`, `RESOURCE_ERROR_WRITE`", "a frame is too short, or cannot be written"),
+    ("roioverlay", "error, `RESOURCE_ERROR_SETTINGS`", "the font file cannot be read"),
     ("roioverlay", "warning, `STREAM_ERROR_FORMAT`", "the frame was cropped after detection; once"),
     ("roicrop", "error, `RESOURCE_ERROR_SETTINGS`", "neither `folder` nor `in-message` is set"),
     ("roicrop", "error, `RESOURCE_ERROR_OPEN_WRITE`", "the folder cannot be created"),

@@ -3,8 +3,10 @@
 //! Converts colors to pixel values of a format, and blends chroma samples that are partially covered. Everything is clipped to the frame.
 //! Uses neither GStreamer nor results.
 
-use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
+use std::ops::Range;
 
+use crate::damage::Damage;
+use crate::font::Bitmap;
 use crate::frame::format::ColorRange;
 use crate::frame::{Colorimetry, PixelFormat, Rect, Size};
 
@@ -27,10 +29,19 @@ pub const PALETTE: [Rgb; 12] = [
     [119, 82, 48],
 ];
 
-/// Black or white, whichever has more contrast on `background`.
+/// Black or white, whichever has the higher contrast ratio on `background`. The contrast ratio is that of WCAG 2.
 pub fn text_color(background: Rgb) -> Rgb {
-    let [r, g, b] = background.map(u32::from);
-    if 299 * r + 587 * g + 114 * b > 128_000 { [0; 3] } else { [255; 3] }
+    let luminance = luminance(background);
+    if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) { [0; 3] } else { [255; 3] }
+}
+
+/// The relative luminance of a color in sRGB, 0..=1, as WCAG 2 defines it.
+fn luminance(color: Rgb) -> f32 {
+    let [r, g, b] = color.map(|value| {
+        let value = f32::from(value) / 255.0;
+        if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    });
+    0.2126 * r + 0.7152 * g + 0.0722 * b
 }
 
 /// A half-open rectangle of pixels, which may extend outside the frame.
@@ -67,7 +78,7 @@ impl Area {
         width.max(0) * height.max(0)
     }
 
-    fn cut(self, size: Size) -> Option<Inside> {
+    pub(crate) fn cut(self, size: Size) -> Option<Inside> {
         let edge = |v: i64, limit: u32| v.clamp(0, i64::from(limit)) as usize;
         let (x_min, x_max) = (edge(self.x_min, size.width), edge(self.x_max, size.width));
         let (y_min, y_max) = (edge(self.y_min, size.height), edge(self.y_max, size.height));
@@ -77,78 +88,11 @@ impl Area {
 
 /// A non-empty [`Area`] inside the frame.
 #[derive(Debug, Clone, Copy)]
-struct Inside {
-    x_min: usize,
-    y_min: usize,
-    x_max: usize,
-    y_max: usize,
-}
-
-/// A size of the monospaced font.
-///
-/// Glyphs are stored at four heights. Larger glyphs are scaled by a whole factor, with bilinear interpolation.
-#[derive(Debug, Clone, Copy)]
-pub struct Font {
-    raster: RasterHeight,
-    scale: usize,
-}
-
-impl Font {
-    const RASTERS: [RasterHeight; 4] = [RasterHeight::Size16, RasterHeight::Size20, RasterHeight::Size24, RasterHeight::Size32];
-    /// The height of the largest letters.
-    pub const MAX_HEIGHT: u32 = 256;
-    /// The factor that enlarges the largest stored letters to [`Font::MAX_HEIGHT`].
-    const MAX_SCALE: usize = 8;
-
-    /// Returns the available size nearest to `height` pixels: 16, 20, 24, 32, 40, 48, 64, ..., 256. Of equally near sizes, returns the size
-    /// with the smallest scale factor.
-    pub fn nearest(height: u32) -> Self {
-        let fonts = (1..=Self::MAX_SCALE).flat_map(|scale| Self::RASTERS.map(|raster| Self { raster, scale }));
-        // Only the largest raster has enough detail to be enlarged by more than two.
-        let fonts = fonts.filter(|font| font.scale <= 2 || matches!(font.raster, RasterHeight::Size32));
-        let nearest = fonts.min_by_key(|font| (font.height().abs_diff(i64::from(height)), font.scale));
-        nearest.unwrap_or(Self { raster: RasterHeight::Size16, scale: 1 })
-    }
-
-    /// Returns a readable size for a frame of this size. The line height is about 1/30 of the shorter side, and at least 16 pixels.
-    pub fn for_frame(size: Size) -> Self {
-        Self::nearest(size.width.min(size.height) / 30)
-    }
-
-    /// Line height in pixels.
-    pub fn height(self) -> i64 {
-        (self.raster.val() * self.scale) as i64
-    }
-
-    /// Width of a text in pixels.
-    pub fn width(self, text: &str) -> i64 {
-        text.chars().count() as i64 * self.advance()
-    }
-
-    /// Distance from one letter to the next, in pixels.
-    fn advance(self) -> i64 {
-        (get_raster_width(FontWeight::Regular, self.raster) * self.scale) as i64
-    }
-}
-
-/// Returns one sample of a letter that is enlarged by `scale`, with bilinear interpolation. Samples beyond the edge are empty.
-fn enlarged(coverage: &[&[u8]], scale: usize, x: usize, y: usize) -> u8 {
-    if scale == 1 {
-        return coverage[y][x];
-    }
-    // Compute the distance from the center of the first sample to the center of the pixel, in units of half an enlarged pixel.
-    let split = |at: usize| {
-        let position = (2 * at + 1) as i64 - scale as i64;
-        let unit = 2 * scale as i64;
-        (position.div_euclid(unit), position.rem_euclid(unit))
-    };
-    let sample = |x: i64, y: i64| {
-        let row = usize::try_from(y).ok().and_then(|y| coverage.get(y));
-        row.and_then(|row| row.get(usize::try_from(x).ok()?)).map_or(0, |value| i64::from(*value))
-    };
-    let ((x, x_part), (y, y_part), unit) = (split(x), split(y), 2 * scale as i64);
-    let row = |y: i64| sample(x, y) * (unit - x_part) + sample(x + 1, y) * x_part;
-    ((row(y) * (unit - y_part) + row(y + 1) * y_part) / (unit * unit)) as u8
+pub(crate) struct Inside {
+    pub(crate) x_min: usize,
+    pub(crate) y_min: usize,
+    pub(crate) x_max: usize,
+    pub(crate) y_max: usize,
 }
 
 /// The bytes of one plane.
@@ -162,10 +106,12 @@ pub struct Plane<'a> {
 /// A frame to draw on.
 #[derive(Debug)]
 pub struct Canvas<'a> {
-    planes: [Plane<'a>; 3],
-    format: PixelFormat,
-    size: Size,
+    pub(crate) planes: [Plane<'a>; 3],
+    pub(crate) format: PixelFormat,
+    pub(crate) size: Size,
     colorimetry: Colorimetry,
+    /// Where rectangles, text and lines were drawn.
+    damage: Damage,
 }
 
 /// A color in the pixel format of a canvas.
@@ -189,7 +135,20 @@ impl<'a> Canvas<'a> {
             let needed = n_rows.checked_sub(1).map_or(Some(0), |n| n.checked_mul(plane.row_stride_bytes)?.checked_add(row_bytes));
             (row_bytes <= plane.row_stride_bytes || n_rows <= 1) && needed.is_some_and(|needed| needed <= plane.bytes.len())
         });
-        fits.then_some(Self { planes, format, size, colorimetry })
+        fits.then_some(Self { planes, format, size, colorimetry, damage: Damage::default() })
+    }
+
+    /// Where something was drawn.
+    pub fn into_damage(self) -> Damage {
+        self.damage
+    }
+
+    /// The part of an area inside the frame, which is then drawn on.
+    fn cut(&mut self, area: Area) -> Option<Inside> {
+        let inside = area.cut(self.size)?;
+        let Inside { x_min, y_min, x_max, y_max } = inside;
+        self.damage.add(Area { x_min: x_min as i64, y_min: y_min as i64, x_max: x_max as i64, y_max: y_max as i64 });
+        Some(inside)
     }
 
     /// Converts `color` to the format of this canvas.
@@ -222,7 +181,7 @@ impl<'a> Canvas<'a> {
 
     /// Fills a rectangle. Partially covered chroma samples are blended in proportion.
     pub fn fill_rect(&mut self, area: Area, ink: Ink) {
-        let Some(inside) = area.cut(self.size) else { return };
+        let Some(inside) = self.cut(area) else { return };
         let n = self.format.pixel_bytes();
         let plane = &mut self.planes[0];
         for y in inside.y_min..inside.y_max {
@@ -237,7 +196,7 @@ impl<'a> Canvas<'a> {
                 _ => pixels.chunks_exact_mut(n).for_each(|pixel| pixel.copy_from_slice(&ink.pixel[..n])),
             }
         }
-        self.blend_chroma(inside, ink, |_, _| 255);
+        self.fill_chroma(inside, ink);
     }
 
     /// Draws the outline of a rectangle, inside its edges. Edges outside the frame are not drawn.
@@ -254,27 +213,63 @@ impl<'a> Canvas<'a> {
         self.fill_rect(Area { x_min: x_max - t, ..between }, ink);
     }
 
-    /// Draws one line of text with its top-left corner at `(x, y)`. Characters outside Latin-1 become question marks.
-    pub fn text(&mut self, x: i64, y: i64, text: &str, font: Font, ink: Ink) {
-        let advance = font.advance();
-        for (letter_idx, letter) in text.chars().enumerate() {
-            let raster = get_raster(letter, FontWeight::Regular, font.raster).or_else(|| get_raster('?', FontWeight::Regular, font.raster));
-            if let Some(raster) = raster {
-                self.glyph(x + letter_idx as i64 * advance, y, (raster.raster(), font.scale), ink);
+    /// Draws a line of text with its background. The top-left corner is at `(x, y)`, rounded down to a whole chroma sample.
+    ///
+    /// Replaces all pixels of the bitmap's area: `background` where the bitmap is 0, `foreground` where it is 255, and a mixture between.
+    pub fn stamp(&mut self, x: i64, y: i64, bitmap: &Bitmap, background: Ink, foreground: Ink) {
+        let (x, y) = if self.format.is_subsampled() { (x & !1, y & !1) } else { (x, y) };
+        let Some(inside) = self.cut(Area::at(x, y, bitmap.width as i64, bitmap.height as i64)) else { return };
+        let n = self.format.pixel_bytes();
+        let table = mixtures(background.pixel, foreground.pixel, self.format);
+        let plane = &mut self.planes[0];
+        // Clipped pixels are never before the corner, so the differences are not negative.
+        let (first, n_columns) = ((inside.x_min as i64 - x) as usize, inside.x_max - inside.x_min);
+        for py in inside.y_min..inside.y_max {
+            let coverage = &bitmap.coverage[(py as i64 - y) as usize * bitmap.width + first..][..n_columns];
+            let row = &mut plane.bytes[py * plane.row_stride_bytes + inside.x_min * n..][..n_columns * n];
+            match (n, self.format) {
+                (1, _) => row.iter_mut().zip(coverage).for_each(|(sample, part)| *sample = table[usize::from(*part)][0]),
+                // Padding bytes stay unchanged.
+                (4, PixelFormat::Rgbx | PixelFormat::Bgrx) => stamp_row::<4, 3>(row, coverage, &table),
+                (4, _) => stamp_row::<4, 4>(row, coverage, &table),
+                (3, _) => stamp_row::<3, 3>(row, coverage, &table),
+                _ => stamp_row::<2, 2>(row, coverage, &table),
+            }
+        }
+        if self.format.is_subsampled() {
+            self.stamp_chroma((x, y), bitmap, background, foreground);
+        }
+    }
+
+    fn stamp_chroma(&mut self, (x, y): (i64, i64), bitmap: &Bitmap, background: Ink, foreground: Ink) {
+        let (columns, rows) = (self.size.width.div_ceil(2), self.size.height.div_ceil(2));
+        let area = Area::at(x / 2, y / 2, bitmap.width as i64 / 2, bitmap.height as i64 / 2);
+        let Some(inside) = area.cut(Size::new(columns, rows)) else { return };
+        let n = self.format.element().size();
+        let (first, n_columns) = ((inside.x_min as i64 - x / 2) as usize, inside.x_max - inside.x_min);
+        for (c_idx, (from, to)) in background.chroma.iter().zip(foreground.chroma).enumerate() {
+            let wide = |[low, high]: [u8; 2]| [low, high, 0, 0];
+            let table = mixtures(wide(*from), wide(to), self.format);
+            let (plane_idx, step, offset) = self.chroma_place(c_idx);
+            let plane = &mut self.planes[plane_idx];
+            for cy in inside.y_min..inside.y_max {
+                let coverage = &bitmap.half[(cy as i64 - y / 2) as usize * (bitmap.width / 2) + first..][..n_columns];
+                let begin = cy * plane.row_stride_bytes + (inside.x_min * step + offset) * n;
+                let row = &mut plane.bytes[begin..];
+                for (column, part) in coverage.iter().enumerate() {
+                    let sample = &table[usize::from(*part)];
+                    row[column * step * n..][..n].copy_from_slice(&sample[..n]);
+                }
             }
         }
     }
 
-    /// Blends a glyph in. `coverage` has rows of equal length with values 0..=255, and is enlarged by `scale`.
-    fn glyph(&mut self, x: i64, y: i64, (coverage, scale): (&[&[u8]], usize), ink: Ink) {
-        let (width, height) = (coverage.first().map_or(0, |row| row.len()) * scale, coverage.len() * scale);
-        // Clipped pixels are never before the corner, so the differences are not negative.
-        self.shade(Area::at(x, y, width as i64, height as i64), ink, |px, py| {
-            enlarged(coverage, scale, (px as i64 - x) as usize, (py as i64 - y) as usize)
-        });
+    /// The plane of a chroma component, the number of samples from one column to the next, and the offset of the first sample.
+    pub(crate) fn chroma_place(&self, component: usize) -> (usize, usize, usize) {
+        if self.format.has_interleaved_chroma() { (1, 2, component) } else { (1 + component, 1, 0) }
     }
 
-    /// Draws a line whose ends are square. Coordinates are limited to those of [`Area::of`].
+    /// Draws an antialiased line whose ends are square. Coordinates are limited to those of [`Area::of`].
     pub fn line(&mut self, from: (f32, f32), to: (f32, f32), thickness: u32, ink: Ink) {
         /// Number of columns or rows that are drawn together. It is even, so that a chroma sample belongs to one part.
         const PART: i64 = 32;
@@ -290,12 +285,14 @@ impl<'a> Canvas<'a> {
         let covered = |px: usize, py: usize| {
             let (x, y) = (px as f32 + 0.5 - from.0, py as f32 + 0.5 - from.1);
             let (along, across) = (x * ux + y * uy, (y * ux - x * uy).abs());
-            if (-radius..=length + radius).contains(&along) && across <= radius { 255 } else { 0 }
+            let across = (radius - across + 0.5).clamp(0.0, 1.0);
+            let along = ((along + radius).min(length + radius - along) + 0.5).clamp(0.0, 1.0);
+            (across * along * 255.0) as u8
         };
         let is_flat = dx.abs() >= dy.abs();
         // Along the longer axis, from the first to the last pixel that can be covered and is in the frame.
         let ((from_along, to_along), extent) = if is_flat { ((from.0, to.0), self.size.width) } else { ((from.1, to.1), self.size.height) };
-        let reach = radius * 2.0 + 1.0;
+        let reach = radius * 2.0 + 2.0;
         let begin = ((from_along.min(to_along) - reach).floor() as i64).max(0);
         let end = ((from_along.max(to_along) + reach).ceil() as i64).min(i64::from(extent));
         let slope = if is_flat { dy / dx } else { dx / dy };
@@ -319,7 +316,7 @@ impl<'a> Canvas<'a> {
 
     /// Blends a color into an area. `covered` returns for each pixel how much of it is covered, 0 to 255.
     pub fn shade(&mut self, area: Area, ink: Ink, covered: impl Fn(usize, usize) -> u8) {
-        let Some(inside) = area.cut(self.size) else { return };
+        let Some(inside) = self.cut(area) else { return };
         let n = self.format.pixel_bytes();
         let n_blended = match self.format {
             PixelFormat::Rgbx | PixelFormat::Bgrx => 3,
@@ -337,6 +334,48 @@ impl<'a> Canvas<'a> {
             }
         }
         self.blend_chroma(inside, ink, covered);
+    }
+
+    /// Fills the chroma of a rectangle. Samples that are partially covered are blended.
+    fn fill_chroma(&mut self, inside: Inside, ink: Ink) {
+        if !self.format.is_subsampled() {
+            return;
+        }
+        let covered = |c: usize, min: usize, max: usize| (2 * c + 2).min(max) - (2 * c).max(min);
+        let of_frame = |c: usize, extent: u32| (2 * c + 2).min(extent as usize) - 2 * c;
+        // The columns whose pixels are all covered.
+        let whole =
+            inside.x_min.div_ceil(2)..if inside.x_max == self.size.width as usize { inside.x_max.div_ceil(2) } else { inside.x_max / 2 };
+        let n = self.format.element().size();
+        for (c_idx, target) in ink.chroma.iter().enumerate() {
+            let (plane_idx, step, offset) = self.chroma_place(c_idx);
+            let plane = &mut self.planes[plane_idx];
+            for cy in inside.y_min / 2..inside.y_max.div_ceil(2) {
+                let (n_rows, of_rows) = (covered(cy, inside.y_min, inside.y_max), of_frame(cy, self.size.height));
+                let row = &mut plane.bytes[cy * plane.row_stride_bytes..];
+                let mut blend_columns = |columns: Range<usize>| {
+                    for cx in columns {
+                        let n_pixels = of_frame(cx, self.size.width) * of_rows;
+                        let part = 255 * covered(cx, inside.x_min, inside.x_max) * n_rows / n_pixels;
+                        blend_samples(&mut row[(cx * step + offset) * n..][..n], target, part as u32, self.format);
+                    }
+                };
+                let columns = inside.x_min / 2..inside.x_max.div_ceil(2);
+                if n_rows < of_rows || whole.is_empty() {
+                    blend_columns(columns);
+                    continue;
+                }
+                blend_columns(columns.start..whole.start);
+                blend_columns(whole.end..columns.end);
+                if n == 1 && step == 1 {
+                    row[whole.clone()].fill(target[0]);
+                } else {
+                    for cx in whole.clone() {
+                        row[(cx * step + offset) * n..][..n].copy_from_slice(&target[..n]);
+                    }
+                }
+            }
+        }
     }
 
     /// Blends chroma. Each sample is weighted by the mean coverage of its pixels.
@@ -357,16 +396,30 @@ impl<'a> Canvas<'a> {
                 }
                 let part = sum / n_pixels;
                 for (c_idx, target) in ink.chroma.iter().enumerate() {
-                    let (plane, x) = match self.format.has_interleaved_chroma() {
-                        true => (&mut self.planes[1], 2 * cx + c_idx),
-                        false => (&mut self.planes[1 + c_idx], cx),
-                    };
+                    let (plane_idx, step, offset) = self.chroma_place(c_idx);
+                    let plane = &mut self.planes[plane_idx];
                     let n = self.format.element().size();
-                    let sample = &mut plane.bytes[cy * plane.row_stride_bytes + x * n..][..n];
+                    let sample = &mut plane.bytes[cy * plane.row_stride_bytes + (cx * step + offset) * n..][..n];
                     blend_samples(sample, target, part, self.format);
                 }
             }
         }
+    }
+}
+
+/// All mixtures of two pixels, from none of `to` to all of it.
+fn mixtures(from: [u8; 4], to: [u8; 4], format: PixelFormat) -> [[u8; 4]; 256] {
+    std::array::from_fn(|part| {
+        let mut mixed = from;
+        blend_samples(&mut mixed, &to, part as u32, format);
+        mixed
+    })
+}
+
+/// Writes the first `WRITTEN` bytes of each pixel of a row. A pixel has `N` bytes.
+fn stamp_row<const N: usize, const WRITTEN: usize>(row: &mut [u8], coverage: &[u8], table: &[[u8; 4]; 256]) {
+    for (pixel, part) in row.as_chunks_mut::<N>().0.iter_mut().zip(coverage) {
+        pixel[..WRITTEN].copy_from_slice(&table[usize::from(*part)][..WRITTEN]);
     }
 }
 
@@ -383,13 +436,14 @@ fn blend_samples(samples: &mut [u8], target: &[u8], part: u32, format: PixelForm
 }
 
 /// Interpolates `part`/255 of the way from `value` to `target`, both at most 16 bits.
-fn blend(value: u32, target: u32, part: u32) -> u32 {
+pub(crate) fn blend(value: u32, target: u32, part: u32) -> u32 {
     (value * (255 - part) + target * part + 127) / 255
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::font::Letters;
     use crate::frame::ColorMatrix;
 
     /// A test image with gaps at the ends of rows, filled with a pattern.
@@ -436,18 +490,21 @@ mod tests {
     #[test]
     fn every_format_and_odd_size_accepts_any_rectangle() {
         let far = [f32::MIN, -1e20, -3.4, 0.0, 0.5, 8.0, 1e20, f32::MAX, f32::INFINITY, f32::NAN];
+        let mut letters = Letters::default();
+        letters.begin(20, 1000);
+        let text = letters.line("aé·字\u{0}");
         for format in PixelFormat::ALL {
             for size in SIZES {
                 let mut image = TestImage::new(format, size);
                 let mut canvas = image.canvas();
-                let ink = canvas.ink([255, 0, 0]);
+                let (ink, white) = (canvas.ink([255, 0, 0]), canvas.ink([255; 3]));
                 for x in far {
                     for width in far {
                         let rect = Rect { x, y: width, width, height: width };
                         if let Some(area) = Area::of(&rect) {
                             canvas.outline(area, 2, ink);
                             canvas.outline(area, u32::MAX, ink);
-                            canvas.text(area.x_min, area.y_min, "aé·字\u{0}", Font::nearest(20), ink);
+                            canvas.stamp(area.x_min, area.y_min, &text, ink, white);
                         }
                     }
                 }
@@ -523,46 +580,48 @@ mod tests {
     }
 
     #[test]
-    fn text_is_antialiased_and_unknown_characters_are_question_marks() {
-        let draw = |text: &str| {
-            let mut image = TestImage::new(PixelFormat::Gray8, Size::new(60, 32));
-            let mut canvas = image.canvas();
-            let white = canvas.ink([255; 3]);
-            canvas.text(2, 3, text, Font::nearest(32), white);
-            image.planes[0].clone()
-        };
-        assert_eq!(draw("字"), draw("?"));
-        assert_ne!(draw("é"), draw("?"));
-        let values: std::collections::BTreeSet<u8> = draw("a").into_iter().collect();
-        assert!(values.len() > 8, "expected more than 8 gray levels, got {values:?}");
+    fn text_replaces_exactly_its_area_in_every_format() {
+        let mut letters = Letters::default();
+        letters.begin(16, 1000);
+        let text = letters.line("é");
+        for format in PixelFormat::ALL {
+            let size = Size::new(41, 33);
+            let draw = |x: i64, y: i64| {
+                let mut image = TestImage::new(format, size);
+                let mut canvas = image.canvas();
+                let (background, foreground) = (canvas.ink([0, 0, 255]), canvas.ink([255, 255, 0]));
+                canvas.stamp(x, y, &text, background, foreground);
+                assert!(image.gaps_are_whole(), "{format}");
+                image
+            };
+            let (drawn, n) = (draw(6, 4), format.pixel_bytes());
+            let is_changed = |x: usize, y: usize| drawn.planes[0][y * drawn.strides[0] + x * n..][..n].iter().any(|byte| *byte != 77);
+            for (x, y) in (0..41).flat_map(|x| (0..33).map(move |y| (x, y))) {
+                let is_inside = (6..6 + text.width).contains(&x) && (4..4 + text.height).contains(&y);
+                assert!(is_inside || !is_changed(x, y), "{format} ({x}, {y})");
+            }
+            assert!(is_changed(6, 4) && is_changed(5 + text.width, 3 + text.height), "{format}: the background reaches the corners");
+            assert_eq!(draw(-1000, 4).planes, TestImage::new(format, size).planes, "{format}: text outside the frame");
+        }
     }
 
     #[test]
-    fn letters_grow_with_the_frame() {
-        let height = |width, height| Font::for_frame(Size::new(width, height)).height();
-        assert_eq!([height(320, 180), height(640, 480), height(1280, 720), height(1920, 1080)], [16, 16, 24, 32]);
-        assert_eq!([height(1080, 1920), height(3840, 2160), height(7680, 4320), height(1, 1)], [32, 64, 128, 16]);
-        assert_eq!([17, 40, 70, 256, u32::MAX].map(|height| Font::nearest(height).height()), [16, 40, 64, 256, 256]);
+    fn text_has_a_readable_contrast_on_every_color() {
+        for background in PALETTE {
+            let (a, b) = (luminance(background), luminance(text_color(background)));
+            let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+            assert!(contrast >= 4.5, "{background:?}: {contrast}");
+        }
     }
 
     #[test]
-    fn enlarged_letters_keep_their_shape() {
-        let draw = |height: u32| {
-            let mut image = TestImage::new(PixelFormat::Gray8, Size::new(130, 130));
-            let mut canvas = image.canvas();
-            let white = canvas.ink([255; 3]);
-            canvas.text(0, 0, "E", Font::nearest(height), white);
-            (image.planes[0].clone(), image.strides[0])
-        };
-        let ((small, stride), (large, _)) = (draw(32), draw(64));
-        let mean = |x: usize, y: usize| {
-            let sum: u32 =
-                [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(dx, dy)| u32::from(large[(2 * y + dy) * stride + 2 * x + dx])).iter().sum();
-            sum / 4
-        };
-        let difference: u32 =
-            (0..32 * 17).map(|at| (at % 17, at / 17)).map(|(x, y)| mean(x, y).abs_diff(u32::from(small[y * stride + x]))).sum();
-        assert!(difference / (32 * 17) < 16, "mean difference {}", difference / (32 * 17));
+    fn lines_are_antialiased() {
+        let mut image = TestImage::new(PixelFormat::Gray8, Size::new(40, 30));
+        let mut canvas = image.canvas();
+        let white = canvas.ink([255; 3]);
+        canvas.line((3.0, 4.0), (33.0, 17.3), 3, white);
+        let values: std::collections::BTreeSet<u8> = image.planes[0].iter().copied().filter(|value| *value != GAP).collect();
+        assert!(values.len() > 8 && values.contains(&77) && values.contains(&235), "{values:?}");
     }
 
     #[test]

@@ -1,13 +1,26 @@
-//! Draws results on a frame: masks, boxes, keypoints, captions.
+//! Draws results on a frame: masks, boxes, keypoints, trails, lines and zones, captions.
 //!
-//! This module selects the captions and their positions. The module `shapes` draws masks, poses and other geometry, and the module `draw`
-//! changes pixels.
+//! This module selects the captions and their positions. The module `shapes` draws masks, poses and other geometry, the module `font` makes
+//! text into bitmaps, and the module `draw` changes pixels.
 
 use std::fmt::Write;
 
-use crate::draw::{Area, Canvas, Font, PALETTE, text_color};
+use crate::draw::{Area, Canvas, PALETTE, Rgb, text_color};
+use crate::font::{self, Letters, Typeface};
 use crate::frame::{Classification, Detection, FrameResults, Geometry, Outcome, Rect, ScoredLabel, Size};
+use crate::scene::Scene;
 use crate::shapes;
+use crate::trails::Trails;
+
+/// What determines the color of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ColorBy {
+    /// The class.
+    #[default]
+    Class,
+    /// The track ID; without track ID, the class.
+    Track,
+}
 
 /// Options of drawing: which results are drawn, and in which size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,61 +31,171 @@ pub struct Style {
     pub confidence: bool,
     /// Line width of boxes in pixels; 0: depends on the frame height, at least 2.
     pub thickness: u32,
-    /// Height of the text in pixels, rounded to an available size; 0: depends on the frame size.
+    /// Height of the text in pixels, 16 to 256; 0: depends on the frame size.
     pub font_size: u32,
     /// Opacity of masks and maps in percent, 0 to 100; 0: they are not drawn.
     pub mask_opacity: u32,
+    /// What determines the color of an object.
+    pub color_by: ColorBy,
+    /// Number of frames that the trail of a tracked object covers; 0: no trails.
+    pub trail_length: u32,
 }
 
 impl Default for Style {
     fn default() -> Self {
-        Self { labels: true, confidence: true, thickness: 0, font_size: 0, mask_opacity: 40 }
+        Self { labels: true, confidence: true, thickness: 0, font_size: 0, mask_opacity: 40, color_by: ColorBy::Class, trail_length: 0 }
     }
 }
 
-/// Whether [`draw_results`] changes a pixel.
-pub fn has_something_to_draw(results: &FrameResults, style: Style) -> bool {
-    !results.detections.is_empty()
-        || results.classifications.iter().any(|Classification { outcome, .. }| match outcome {
-            Outcome::Geometry(_) => true,
-            outcome => style.labels && is_drawable(outcome),
-        })
+impl Style {
+    /// The color of an object. It does not depend on the other objects of the frame.
+    fn color(&self, detection: &Detection) -> Rgb {
+        let number = match (self.color_by, detection.track) {
+            (ColorBy::Track, Some(track)) => track.0 as u32,
+            _ => detection.label_id,
+        };
+        PALETTE[number as usize % PALETTE.len()]
+    }
+
+    /// Line width of boxes in pixels.
+    fn line_width(&self, size: Size) -> u32 {
+        if self.thickness == 0 { ((size.height + 180) / 360).max(2) } else { self.thickness }
+    }
 }
 
-/// Draws boxes and keypoints first, then captions, so that no line crosses a text. Results of the whole frame are drawn in its top-left
-/// corner.
-///
-/// `caption` is a buffer that can be reused for all frames.
-pub fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, style: Style, caption: &mut String) {
-    let thickness = match style.thickness {
-        0 => ((size.height + 180) / 360).max(2),
-        thickness => thickness,
-    };
-    let font = match style.font_size {
-        0 => Font::for_frame(size),
-        height => Font::nearest(height),
-    };
-    let color = |detection: &Detection| PALETTE[detection.label_id as usize % PALETTE.len()];
-    let boxes = || results.detections.iter().filter_map(|detection| Some((detection, Area::of(&detection.rect)?)));
-    let opacity = style.mask_opacity.min(100);
-    let geometry = |classifications: &[Classification], draw: &mut dyn FnMut(&Geometry)| {
-        for Classification { outcome, .. } in classifications {
-            if let Outcome::Geometry(geometry) = outcome {
-                draw(geometry);
-            }
+/// Things to draw that are not results of the frame.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Surroundings<'a> {
+    /// Lines and zones with their counts.
+    pub scene: Option<&'a Scene>,
+    /// Text in the bottom-left corner; may be empty.
+    pub title: &'a str,
+}
+
+impl Surroundings<'_> {
+    fn is_empty(&self) -> bool {
+        self.scene.is_none_or(|scene| scene.places.is_empty()) && self.title.is_empty()
+    }
+}
+
+/// Draws the frames of one stream. Keeps the trails, and caches text.
+#[derive(Debug, Default)]
+pub struct Painter {
+    letters: Letters,
+    trails: Trails,
+    /// Buffer reused for all captions.
+    caption: String,
+}
+
+impl Painter {
+    /// Creates a painter that writes with these fonts.
+    pub fn new(typeface: Typeface) -> Self {
+        Self { letters: Letters::new(typeface), ..Self::default() }
+    }
+
+    /// Forgets the trails, for example after a seek.
+    pub fn clear(&mut self) {
+        self.trails.clear();
+    }
+
+    /// Whether something of earlier frames is left to draw.
+    pub fn is_pending(&self) -> bool {
+        !self.trails.is_empty()
+    }
+
+    /// Adds the frame's objects to the trails. Call this once for each frame, before [`draw`](Self::draw).
+    pub fn follow(&mut self, results: &FrameResults, style: &Style) {
+        self.trails.follow(results, style.trail_length as usize, |detection| style.color(detection));
+    }
+
+    /// Whether [`draw`](Self::draw) changes a pixel.
+    pub fn has_something_to_draw(&self, results: &FrameResults, style: &Style, surroundings: &Surroundings) -> bool {
+        self.is_pending()
+            || !surroundings.is_empty()
+            || !results.detections.is_empty()
+            || results.classifications.iter().any(|Classification { outcome, .. }| match outcome {
+                Outcome::Geometry(_) => true,
+                outcome => style.labels && is_drawable(outcome),
+            })
+    }
+
+    /// Draws boxes and keypoints first, then captions, so that no line crosses a text. Results of the whole frame are drawn in its top-left
+    /// corner.
+    pub fn draw(&mut self, canvas: &mut Canvas, size: Size, results: &FrameResults, style: &Style, surroundings: &Surroundings) {
+        let thickness = style.line_width(size);
+        draw_areas(canvas, results, style);
+        if let Some(scene) = surroundings.scene {
+            scene.draw_lines(canvas, size, thickness);
         }
-    };
-    geometry(&results.classifications, &mut |shape| shapes::fill(canvas, shape, PALETTE[0], opacity));
-    for detection in &results.detections {
-        geometry(&detection.classifications, &mut |shape| shapes::fill(canvas, shape, color(detection), opacity));
+        self.trails.draw(canvas, thickness);
+        draw_lines(canvas, results, style, thickness);
+        let height = if style.font_size == 0 { font::height_for(size) } else { style.font_size };
+        self.letters.begin(height, size.width);
+        let mut captions: Vec<Area> = Vec::new();
+        if !surroundings.title.is_empty() {
+            let bitmap = self.letters.line(surroundings.title);
+            let area = Area::at(0, i64::from(size.height) - bitmap.height as i64, bitmap.width as i64, bitmap.height as i64);
+            let (background, foreground) = (canvas.ink([0; 3]), canvas.ink([255; 3]));
+            canvas.stamp(area.x_min, area.y_min, &bitmap, background, foreground);
+            captions.push(area);
+        }
+        if style.labels {
+            self.draw_captions(canvas, size, results, style, &mut captions);
+        }
+        if let Some(scene) = surroundings.scene {
+            scene.draw_counts(canvas, size, &mut self.letters, |near, extent| take_free(near, size, extent, &mut captions));
+        }
     }
-    for (detection, area) in boxes() {
-        let ink = canvas.ink(color(detection));
+
+    fn draw_captions(&mut self, canvas: &mut Canvas, size: Size, results: &FrameResults, style: &Style, captions: &mut Vec<Area>) {
+        let Self { letters, caption, .. } = self;
+        let mut write = |canvas: &mut Canvas, caption: &str, color: Rgb, place: &mut dyn FnMut((i64, i64)) -> Area| {
+            let bitmap = letters.line(caption);
+            let (background, foreground) = (canvas.ink(color), canvas.ink(text_color(color)));
+            let area = place((bitmap.width as i64, bitmap.height as i64));
+            canvas.stamp(area.x_min, area.y_min, &bitmap, background, foreground);
+        };
+        for detection in results.detections.iter().filter(|detection| detection.rect.to_pixels(size).is_some()) {
+            let Some(area) = Area::of(&detection.rect) else { continue };
+            write_caption(caption, detection, style.confidence);
+            write(canvas, caption, style.color(detection), &mut |extent| take_free(area, size, extent, captions));
+        }
+        caption.clear();
+        write_classifications(caption, "", &results.classifications);
+        if !caption.is_empty() {
+            write(canvas, caption, PALETTE[0], &mut |(width, height)| Area::at(0, 0, width, height));
+        }
+    }
+}
+
+/// Calls `draw` with each geometry of these attributes.
+fn geometry(classifications: &[Classification], mut draw: impl FnMut(&Geometry)) {
+    for Classification { outcome, .. } in classifications {
+        if let Outcome::Geometry(geometry) = outcome {
+            draw(geometry);
+        }
+    }
+}
+
+/// Draws masks and maps.
+fn draw_areas(canvas: &mut Canvas, results: &FrameResults, style: &Style) {
+    let opacity = style.mask_opacity.min(100);
+    geometry(&results.classifications, |shape| shapes::fill(canvas, shape, PALETTE[0], opacity));
+    for detection in &results.detections {
+        geometry(&detection.classifications, |shape| shapes::fill(canvas, shape, style.color(detection), opacity));
+    }
+}
+
+/// Draws boxes, keypoints and outlines.
+fn draw_lines(canvas: &mut Canvas, results: &FrameResults, style: &Style, thickness: u32) {
+    for detection in &results.detections {
+        let Some(area) = Area::of(&detection.rect) else { continue };
+        let ink = canvas.ink(style.color(detection));
         let is_rotated = |classification: &Classification| matches!(classification.outcome, Outcome::Geometry(Geometry::RotatedRect(_)));
         if !detection.classifications.iter().any(is_rotated) {
             canvas.outline(area, thickness, ink);
         }
-        geometry(&detection.classifications, &mut |shape| shapes::outline(canvas, shape, color(detection), thickness));
+        geometry(&detection.classifications, |shape| shapes::outline(canvas, shape, style.color(detection), thickness));
         // Keypoints are twice as wide as lines.
         let radius = thickness as f32;
         for point in &detection.keypoints {
@@ -82,28 +205,16 @@ pub fn draw_results(canvas: &mut Canvas, size: Size, results: &FrameResults, sty
             }
         }
     }
-    geometry(&results.classifications, &mut |shape| shapes::outline(canvas, shape, PALETTE[0], thickness));
-    if !style.labels {
-        return;
+    geometry(&results.classifications, |shape| shapes::outline(canvas, shape, PALETTE[0], thickness));
+}
+
+/// Returns a free area for a text near a box, and adds it to the taken areas.
+fn take_free(near: Area, size: Size, extent: (i64, i64), taken: &mut Vec<Area>) -> Area {
+    let area = free_area(near, size, extent, taken);
+    if taken.len() < MAX_COMPARED {
+        taken.push(area);
     }
-    let mut captions: Vec<Area> = Vec::new();
-    for (detection, area) in boxes().filter(|(detection, _)| detection.rect.to_pixels(size).is_some()) {
-        write_caption(caption, detection, style.confidence);
-        let (background, foreground) = (canvas.ink(color(detection)), canvas.ink(text_color(color(detection))));
-        let place = free_area(area, size, (font.width(caption), font.height()), &captions);
-        if captions.len() < MAX_COMPARED {
-            captions.push(place);
-        }
-        canvas.fill_rect(place, background);
-        canvas.text(place.x_min, place.y_min, caption, font, foreground);
-    }
-    caption.clear();
-    write_classifications(caption, "", &results.classifications);
-    if !caption.is_empty() {
-        let (background, foreground) = (canvas.ink(PALETTE[0]), canvas.ink(text_color(PALETTE[0])));
-        canvas.fill_rect(Area::at(0, 0, font.width(caption), font.height()), background);
-        canvas.text(0, 0, caption, font, foreground);
-    }
+    area
 }
 
 /// Maximum number of captions that are placed without overlap. The time grows with the square of the number, and a frame with more
@@ -198,7 +309,104 @@ fn is_drawable(outcome: &Outcome) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::ObjectId;
+    use crate::draw::Plane;
+    use crate::frame::{Colorimetry, ObjectId, PixelFormat, Point};
+    use crate::scene::{Counts, Place};
+
+    fn person(track: Option<i32>, rect: Rect) -> Detection {
+        Detection {
+            id: ObjectId(1),
+            track: track.map(ObjectId),
+            track_state: None,
+            parent: None,
+            rect,
+            keypoints: vec![],
+            confidence: 0.9,
+            label_id: 3,
+            label: Some("person".into()),
+            classifications: vec![],
+        }
+    }
+
+    /// The pixels of a black RGB image of 320x240 on which these results were drawn.
+    fn drawn(painter: &mut Painter, results: &FrameResults, style: Style, surroundings: Surroundings) -> Vec<[u8; 3]> {
+        let size = Size::new(320, 240);
+        let mut bytes = vec![0; 320 * 240 * 3];
+        let planes = [Plane { bytes: &mut bytes, row_stride_bytes: 960 }, Plane::default(), Plane::default()];
+        let mut canvas = Canvas::new(PixelFormat::Rgb, size, Colorimetry::default(), planes).unwrap();
+        painter.follow(results, &style);
+        painter.draw(&mut canvas, size, results, &style, &surroundings);
+        bytes.as_chunks().0.to_vec()
+    }
+
+    fn frame(detections: Vec<Detection>) -> FrameResults {
+        FrameResults { size: Size::new(320, 240), detections, ..FrameResults::default() }
+    }
+
+    #[test]
+    fn colors_are_those_of_the_class_or_the_track() {
+        let rect = Rect { x: 100.0, y: 100.0, width: 50.0, height: 50.0 };
+        let color = |track: Option<i32>, color_by| {
+            let style = Style { color_by, ..Style::default() };
+            drawn(&mut Painter::default(), &frame(vec![person(track, rect)]), style, Surroundings::default())[120 * 320 + 100]
+        };
+        assert_eq!([color(None, ColorBy::Class), color(Some(7), ColorBy::Class), color(None, ColorBy::Track)], [PALETTE[3]; 3]);
+        assert_eq!([color(Some(7), ColorBy::Track), color(Some(8), ColorBy::Track)], [PALETTE[7], PALETTE[8]]);
+    }
+
+    #[test]
+    fn trails_go_on_for_some_frames_after_the_object() {
+        let style = Style { trail_length: 10, labels: false, ..Style::default() };
+        let mut painter = Painter::default();
+        for n in 0..5 {
+            let rect = Rect { x: 20.0 + 30.0 * n as f32, y: 10.0, width: 20.0, height: 30.0 };
+            drawn(&mut painter, &frame(vec![person(Some(1), rect)]), style, Surroundings::default());
+        }
+        let is_drawn = |pixels: &[[u8; 3]], x: usize| (30..50).any(|y| pixels[y * 320 + x] == PALETTE[3]);
+        let pixels = drawn(&mut painter, &frame(vec![]), style, Surroundings::default());
+        assert!(painter.is_pending() && is_drawn(&pixels, 75) && is_drawn(&pixels, 140) && !is_drawn(&pixels, 200));
+        for _ in 0..5 {
+            drawn(&mut painter, &frame(vec![]), style, Surroundings::default());
+        }
+        assert!(!painter.is_pending());
+    }
+
+    #[test]
+    fn lines_zones_counts_and_title_are_drawn_and_keep_apart() {
+        let at = |x: f32, y: f32| Point { x, y };
+        let places = vec![
+            Place { name: "door".into(), points: vec![at(0.5, 0.0), at(0.5, 1.0)], counts: Counts::Line { n_in: 3, n_out: 2 } },
+            Place {
+                name: "hall".into(),
+                points: vec![at(0.1, 0.2), at(0.4, 0.2), at(0.4, 0.8), at(0.1, 0.8)],
+                counts: Counts::Zone { occupancy: 4 },
+            },
+        ];
+        let scene = Scene { places };
+        let surroundings = Surroundings { scene: Some(&scene), title: "gate 3" };
+        let pixels = drawn(&mut Painter::default(), &frame(vec![]), Style::default(), surroundings);
+        let line = pixels[10 * 320 + 160];
+        assert!(line == PALETTE[5] && pixels[100 * 320 + 32] == PALETTE[2] && pixels[47 * 320 + 60] == PALETTE[2], "{line:?}");
+        let n_white = (224 * 320..240 * 320).filter(|idx| pixels[*idx].iter().all(|value| *value > 180)).count();
+        assert!(n_white > 10, "the title is white: {n_white} pixels");
+        let later = Scene { places: vec![Place { counts: Counts::Line { n_in: 4, n_out: 2 }, ..scene.places[0].clone() }] };
+        let changed = drawn(&mut Painter::default(), &frame(vec![]), Style::default(), Surroundings { scene: Some(&later), title: "" });
+        assert_ne!(pixels, changed);
+        assert!(Surroundings::default().is_empty() && !surroundings.is_empty());
+    }
+
+    #[test]
+    fn text_of_any_script_is_drawn_and_never_as_a_question_mark() {
+        let rect = Rect { x: 100.0, y: 100.0, width: 50.0, height: 50.0 };
+        let labeled = |label: &str| {
+            let detection = Detection { label: Some(label.into()), ..person(None, rect) };
+            let style = Style { confidence: false, ..Style::default() };
+            drawn(&mut Painter::default(), &frame(vec![detection]), style, Surroundings::default())
+        };
+        let question = labeled("?");
+        assert!(["Ж", "ł", "Ω", "字", "ế"].into_iter().all(|label| labeled(label) != question));
+        assert_ne!(labeled("Ж"), labeled("字"));
+    }
 
     #[test]
     fn caption_has_label_confidence_and_classifications() {

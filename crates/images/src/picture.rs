@@ -7,7 +7,7 @@ use roiflow_vision::{InputLayout, Preprocess, Scratch};
 
 use super::draw::{Canvas, Plane};
 use super::frame::{Frame, PixelFormat};
-use super::overlay::{self, Style};
+use super::overlay::{Painter, Style, Surroundings};
 use roiflow_vision::frame::{FrameResults, PixelRect, Size};
 
 /// JPEG quality of live pictures.
@@ -30,7 +30,7 @@ pub fn jpeg(frame: &Frame, results: Option<&FrameResults>, max_width: u32, quali
         let results = moved(results, size);
         let plane = Plane { bytes: pixels.extent_mut(), row_stride_bytes: 3 * size.width as usize };
         if let Some(mut canvas) = Canvas::new(PixelFormat::Rgb, size, frame.colorimetry(), [plane, Plane::default(), Plane::default()]) {
-            overlay::draw_results(&mut canvas, size, &results, Style::default(), &mut String::new());
+            Painter::default().draw(&mut canvas, size, &results, &Style::default(), &Surroundings::default());
         }
     }
     let mut encoded = Vec::new();

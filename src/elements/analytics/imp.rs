@@ -11,7 +11,7 @@ use gst::subclass::prelude::*;
 use gstreamer as gst;
 
 use super::layout;
-use crate::elements::{caps, meta};
+use crate::elements::{caps, meta, scene};
 use crate::frame::{Classification, Direction, FrameResults, Outcome, SceneEvent, SceneEventKind, Size};
 use crate::stages::{SceneCounter, SceneCounts};
 
@@ -41,6 +41,8 @@ struct State {
     has_ground: bool,
     /// Columns of the heat map.
     n_columns: usize,
+    /// Whether downstream must get the lines and zones before the next frame.
+    must_send_scene: bool,
 }
 
 /// Instance data of `roianalytics`. No lock is held during a push or a post.
@@ -197,6 +199,10 @@ impl RoiAnalytics {
         let had_results = meta::has_results(&buffer);
         let mut results = meta::take(&mut buffer, size).unwrap_or_else(|| FrameResults { size, ..FrameResults::default() });
         let begin = results.events.len();
+        let scene = self.state.lock().unwrap().scene_to_send(size);
+        if let Some(scene) = scene {
+            self.srcpad.push_event(scene);
+        }
         self.state.lock().unwrap().count(&mut results, size, buffer.pts());
         for event in &results.events[begin..] {
             let message = gst::message::Element::builder(message(event, buffer.pts())).src(&*self.obj()).build();
@@ -212,8 +218,15 @@ impl RoiAnalytics {
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
         match event.view() {
-            gst::EventView::FlushStop(_) | gst::EventView::StreamStart(_) => self.state.lock().unwrap().flush(),
-            gst::EventView::Caps(caps) => self.state.lock().unwrap().size = caps::size_in_caps(caps.caps()),
+            gst::EventView::FlushStop(_) | gst::EventView::StreamStart(_) => {
+                let mut state = self.state.lock().unwrap();
+                state.flush();
+                state.must_send_scene = true;
+            }
+            gst::EventView::Caps(caps) => {
+                let mut state = self.state.lock().unwrap();
+                (state.size, state.must_send_scene) = (caps::size_in_caps(caps.caps()), true);
+            }
             _ => {}
         }
         gst::Pad::event_default(pad, Some(&*self.obj()), event)
@@ -239,6 +252,12 @@ impl State {
         if let Some(counter) = &mut self.counter {
             counter.flush();
         }
+    }
+
+    /// The event with the lines and zones, if downstream must get it now.
+    fn scene_to_send(&mut self, size: Size) -> Option<gst::Event> {
+        let counter = self.counter.as_ref().filter(|_| std::mem::take(&mut self.must_send_scene))?;
+        Some(scene::event(counter.layout(), counter.counts(), size))
     }
 
     /// Counts the objects of a frame, and adds events and speeds to its results.

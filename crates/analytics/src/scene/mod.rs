@@ -148,6 +148,11 @@ impl SceneCounter {
         Ok(counter)
     }
 
+    /// What is counted.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// Counts so far.
     pub fn counts(&self) -> &SceneCounts {
         &self.counts

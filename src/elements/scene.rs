@@ -1,0 +1,58 @@
+//! Sends the lines and zones of `roianalytics` downstream, so that `roioverlay` can draw them.
+//!
+//! The event is sticky and has the structure `roiflow-scene`. So an element that is linked later gets it as well. Counts that change later
+//! are in the events of each frame's results.
+
+use gst::prelude::*;
+use gstreamer as gst;
+use roiflow_images::scene::{Counts, Place, Scene};
+
+use crate::frame::{Direction, Point, Size};
+use crate::stages::SceneCounts;
+use crate::stages::scene::{Layout, Units};
+
+const NAME: &str = "roiflow-scene";
+
+/// Creates the event for a frame size, which converts pixels to fractions.
+pub(super) fn event(layout: &Layout, counts: &SceneCounts, size: Size) -> gst::Event {
+    let fractions = |point: &Point| match layout.units {
+        Units::Fractions => [point.x, point.y],
+        Units::Pixels => [point.x / size.width.max(1) as f32, point.y / size.height.max(1) as f32],
+    };
+    let place = |name: &str, points: &[Point], counts: &[u64]| {
+        gst::Structure::builder("place")
+            .field("name", name)
+            .field("points", gst::Array::new(points.iter().flat_map(fractions)))
+            .field("counts", gst::Array::new(counts.iter().copied()))
+            .build()
+            .to_send_value()
+    };
+    let lines = layout.lines.iter().map(|line| {
+        let n = |direction: Direction| -> u64 {
+            let of_line = counts.crossings.iter().filter(|((name, of, _), _)| *name == line.name && *of == direction);
+            of_line.map(|(_, n)| *n).sum()
+        };
+        place(&line.name, &[line.from, line.to], &[n(Direction::In), n(Direction::Out)])
+    });
+    let zones = layout.zones.iter().map(|zone| place(&zone.name, &zone.corners, &[counts.occupancy.get(&zone.name).copied().unwrap_or(0)]));
+    let structure = gst::Structure::builder(NAME).field("places", gst::Array::from_values(lines.chain(zones))).build();
+    gst::event::CustomDownstreamSticky::new(structure)
+}
+
+/// Reads the scene in an event. Returns `None` if the event has none. Places with unexpected fields are ignored.
+pub(super) fn read(event: &gst::EventRef) -> Option<Scene> {
+    let structure = event.structure().filter(|structure| structure.name() == NAME)?;
+    let places = structure.get::<gst::Array>("places").ok()?;
+    let place = |structure: gst::Structure| {
+        let points: Vec<f32> = structure.get::<gst::Array>("points").ok()?.iter().filter_map(|value| value.get().ok()).collect();
+        let counts: Vec<u64> = structure.get::<gst::Array>("counts").ok()?.iter().filter_map(|value| value.get().ok()).collect();
+        let counts = match counts[..] {
+            [n_in, n_out] => Counts::Line { n_in, n_out },
+            [occupancy] => Counts::Zone { occupancy },
+            _ => return None,
+        };
+        let points = points.as_chunks::<2>().0.iter().map(|[x, y]| Point { x: *x, y: *y }).collect();
+        Some(Place { name: structure.get::<String>("name").ok()?.into(), points, counts })
+    };
+    Some(Scene { places: places.iter().filter_map(|value| place(value.get().ok()?)).collect() })
+}
