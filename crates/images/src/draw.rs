@@ -346,28 +346,39 @@ impl<'a> Canvas<'a> {
         // The columns whose pixels are all covered.
         let whole =
             inside.x_min.div_ceil(2)..if inside.x_max == self.size.width as usize { inside.x_max.div_ceil(2) } else { inside.x_max / 2 };
-        let n = self.format.element().size();
-        for (c_idx, target) in ink.chroma.iter().enumerate() {
-            let (plane_idx, step, offset) = self.chroma_place(c_idx);
-            let plane = &mut self.planes[plane_idx];
-            for cy in inside.y_min / 2..inside.y_max.div_ceil(2) {
-                let (n_rows, of_rows) = (covered(cy, inside.y_min, inside.y_max), of_frame(cy, self.size.height));
-                let row = &mut plane.bytes[cy * plane.row_stride_bytes..];
-                let mut blend_columns = |columns: Range<usize>| {
-                    for cx in columns {
-                        let n_pixels = of_frame(cx, self.size.width) * of_rows;
-                        let part = 255 * covered(cx, inside.x_min, inside.x_max) * n_rows / n_pixels;
-                        blend_samples(&mut row[(cx * step + offset) * n..][..n], target, part as u32, self.format);
+        let columns = inside.x_min / 2..inside.x_max.div_ceil(2);
+        let (n, places) = (self.format.element().size(), [0, 1].map(|component| self.chroma_place(component)));
+        let (size, format) = (self.size, self.format);
+        let is_interleaved = format.has_interleaved_chroma();
+        for cy in inside.y_min / 2..inside.y_max.div_ceil(2) {
+            let (n_rows, of_rows) = (covered(cy, inside.y_min, inside.y_max), of_frame(cy, size.height));
+            let planes = &mut self.planes;
+            let mut blend_columns = |columns: Range<usize>| {
+                for cx in columns {
+                    let part = 255 * covered(cx, inside.x_min, inside.x_max) * n_rows / (of_frame(cx, size.width) * of_rows);
+                    for ((plane_idx, step, offset), target) in places.iter().zip(&ink.chroma) {
+                        let plane = &mut planes[*plane_idx];
+                        let sample = &mut plane.bytes[cy * plane.row_stride_bytes + (cx * step + offset) * n..][..n];
+                        blend_samples(sample, target, part as u32, format);
                     }
-                };
-                let columns = inside.x_min / 2..inside.x_max.div_ceil(2);
-                if n_rows < of_rows || whole.is_empty() {
-                    blend_columns(columns);
-                    continue;
                 }
-                blend_columns(columns.start..whole.start);
-                blend_columns(whole.end..columns.end);
-                if n == 1 && step == 1 {
+            };
+            if n_rows < of_rows || whole.is_empty() {
+                blend_columns(columns.clone());
+                continue;
+            }
+            blend_columns(columns.start..whole.start);
+            blend_columns(whole.end..columns.end);
+            if is_interleaved && n == 1 {
+                let plane = &mut self.planes[1];
+                let row = &mut plane.bytes[cy * plane.row_stride_bytes..][2 * whole.start..2 * whole.end];
+                row.as_chunks_mut().0.fill([ink.chroma[0][0], ink.chroma[1][0]]);
+                continue;
+            }
+            for ((plane_idx, step, offset), target) in places.iter().zip(&ink.chroma) {
+                let plane = &mut self.planes[*plane_idx];
+                let row = &mut plane.bytes[cy * plane.row_stride_bytes..];
+                if n == 1 {
                     row[whole.clone()].fill(target[0]);
                 } else {
                     for cx in whole.clone() {

@@ -58,8 +58,13 @@ impl Trails {
         trails.sort_unstable_by_key(|(track, _)| **track);
         for (_, trail) in trails {
             let ink = canvas.ink(trail.color);
-            for (from, to) in trail.points.iter().zip(trail.points.iter().skip(1)) {
-                canvas.line((from.x, from.y), (to.x, to.y), thickness, ink);
+            let Some(mut from) = trail.points.front() else { continue };
+            for (idx, to) in trail.points.iter().enumerate().skip(1) {
+                // An object that hardly moves has many points at one place.
+                if (to.x - from.x).hypot(to.y - from.y) >= 2.0 * thickness as f32 || idx + 1 == trail.points.len() {
+                    canvas.line((from.x, from.y), (to.x, to.y), thickness, ink);
+                    from = to;
+                }
             }
         }
     }
