@@ -69,11 +69,10 @@ pub fn read_model(py: Python<'_>, model: &Bound<'_, PyAny>, weights: Option<&Bou
                 None => bytes,
             })
         }
-        None => ModelSource::File(
-            model
-                .extract::<PathBuf>()
-                .map_err(|_| PyTypeError::new_err(format!("expected a path or the bytes of a model file, got {}", model.get_type())))?,
-        ),
+        None => model
+            .extract::<PathBuf>()
+            .map_err(|_| PyTypeError::new_err(format!("expected a path or the bytes of a model file, got {}", model.get_type())))?
+            .into(),
     };
     detached(py, || runtime_core().read_model(source)).or_raise()
 }
@@ -89,7 +88,7 @@ impl Core {
     #[getter(available_devices)]
     fn available_devices_property(&self, py: Python<'_>) -> Vec<String> {
         let usable = |(name, info): (String, runtime::device::DeviceInfo)| {
-            (info.missing.is_none() && name != "AUTO" && name != "NULL").then_some(name)
+            (info.missing.is_none() && !["AUTO", "NULL", "REMOTE"].contains(&&*name)).then_some(name)
         };
         devices(py).into_iter().filter_map(usable).collect()
     }

@@ -39,7 +39,7 @@ pub fn raise(error: runtime::Error) -> PyErr {
         ErrorKind::Io => ReadError::new_err(message),
         ErrorKind::Model => ModelError::new_err(message),
         ErrorKind::Unsupported => Unsupported::new_err(message),
-        ErrorKind::Device => DeviceError::new_err(message),
+        ErrorKind::Device | ErrorKind::Unavailable | ErrorKind::Timeout => DeviceError::new_err(message),
         ErrorKind::Panic => Panicked::new_err(message),
         _ => Error::new_err(message),
     }

@@ -14,7 +14,7 @@ use crate::stages::{Crop, Head, KnownBy, Source, StageOptions};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A model (.onnx, .xml), a pipeline description (.toml), or the name of a pipeline that `roiflow pipelines` lists
+    /// A model (.onnx, .xml, or an address such as grpc://host:8001/model), a pipeline description (.toml), or the name of a pipeline that `roiflow pipelines` lists
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The model's description, if it is not next to the model

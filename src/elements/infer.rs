@@ -589,12 +589,29 @@ impl Driver {
 
     /// Counts a failed frame and posts a warning. Returns an error message after more than `max-failures` failed frames in a row.
     fn count_failure(&self, element: &gst::Element, frame: &Leaving, reason: &str, n_failed: u64) -> Option<String> {
+        self.warn_of_failure(element, frame, reason, n_failed);
+        // Frames during an outage of the device do not count, because the stream goes on when the device is back.
+        if frame.guard.has_met_outage() && !frame.guard.has_succeeded() {
+            return None;
+        }
         let n_in_a_row = {
             let frames = &mut self.stream.lock().frames;
             // The count starts again if the run of any region of this frame succeeded.
             frames.n_failed_in_a_row = if frame.guard.has_succeeded() { 0 } else { frames.n_failed_in_a_row + 1 };
             frames.n_failed_in_a_row
         };
+        let frame_number = frame.results.frame_number;
+        let max_failures = self.stream.policy().max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
+        let device = self.device();
+        Some(format!(
+            "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} frames \
+             failed in total. Last error, frame {frame_number}: {reason}. Check the model with `roiflow bench MODEL --device {device}`, \
+             use another device, or set max-failures=-1 to continue without results"
+        ))
+    }
+
+    /// Posts a warning about a failed frame.
+    fn warn_of_failure(&self, element: &gst::Element, frame: &Leaving, reason: &str, n_failed: u64) {
         let frame_number = frame.results.frame_number;
         // Warns after 1, 2, 4, 8, ... failures: the first is reported at once, and failures do not flood the bus.
         if n_failed.is_power_of_two() {
@@ -607,13 +624,6 @@ impl Driver {
                 )
             );
         }
-        let max_failures = self.stream.policy().max_failures.filter(|&max_failures| n_in_a_row > u64::from(max_failures))?;
-        let device = self.device();
-        Some(format!(
-            "inference failed on {n_in_a_row} frames in a row, expected at most {max_failures} (max-failures); {n_failed} frames \
-             failed in total. Last error, frame {frame_number}: {reason}. Check the model with `roiflow bench MODEL --device {device}`, \
-             use another device, or set max-failures=-1 to continue without results"
-        ))
     }
 
     fn describe_never_runs(&self, error: &stages::Error) -> String {

@@ -47,7 +47,11 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
     };
     Properties::<ModelSettings>::new()
         .with(
-            text("model", "Model", "Path of the model file (ONNX, or OpenVINO IR). Changes take effect in the next change to PAUSED"),
+            text(
+                "model",
+                "Model",
+                "Path of the model file (ONNX, or OpenVINO IR), or address of a model on an inference server (grpc://host:8001/model). Changes take effect in the next change to PAUSED",
+            ),
             |settings| from_path(Some(&settings.options.model)),
             |settings, path| settings.options.model = given(path).unwrap_or_default().into(),
         )
@@ -80,7 +84,7 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         .with(
             glib::ParamSpecString::builder("device")
                 .nick("Device")
-                .blurb("Device that runs the model; AUTO: the first of OPENVINO.CPU, ORT.CPU, CPU that runs it; `roiflow devices` lists all")
+                .blurb("Device that runs the model; AUTO: the first of OPENVINO.CPU, ORT.CPU, CPU that runs it, or REMOTE for an address; `roiflow devices` lists all")
                 .default_value(Some(stages::spec::DEFAULT_DEVICE))
                 .mutable_ready()
                 .build(),
@@ -198,12 +202,13 @@ impl ModelSettings {
     }
 
     /// Returns the options of the stage.
-    pub(super) fn checked(&self, element: &gst::Element) -> stages::Result<&stages::StageOptions> {
-        if self.options.model.as_os_str().is_empty() {
+    pub(super) fn checked(&self, element: &gst::Element) -> stages::Result<stages::StageOptions> {
+        let options = self.options.with_remote_model();
+        if options.model.as_os_str().is_empty() {
             let message = format!("`{}`: expected a model, got none. Set the property `model` to the path of a model file", element.name());
             return Err(stages::Error::new(stages::ErrorKind::Config, message));
         }
-        Ok(&self.options)
+        Ok(options)
     }
 }
 

@@ -92,11 +92,8 @@ fn load_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result<
     }
     let text = |property: &str| element.property::<Option<String>>(property).filter(|text| !text.is_empty());
     let threshold = |property: &str| Some(element.property::<f32>(property)).filter(|threshold| *threshold >= 0.0);
-    let Some(model) = text("model") else {
-        return Err("expected a model, got none. Set the property `model` to the path of a model file".to_owned());
-    };
     let options = StageOptions {
-        model: model.into(),
+        model: text("model").unwrap_or_default().into(),
         description: text("description").map(Into::into),
         model_proc: text("model-proc").map(Into::into),
         device: text("device"),
@@ -107,6 +104,10 @@ fn load_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result<
         engine: engine.clone(),
         ..StageOptions::default()
     };
+    let options = options.with_remote_model();
+    if options.model.as_os_str().is_empty() {
+        return Err("expected a model, got none. Set the property `model` to the path of a model file".to_owned());
+    }
     let loaded = match factory {
         "roidetect" => {
             let options = StageOptions { class_thresholds: text("class-thresholds"), iou_threshold: threshold("iou-threshold"), ..options };

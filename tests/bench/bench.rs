@@ -14,6 +14,10 @@ mod budgets;
 mod decoders;
 mod engines;
 mod harness;
+#[allow(dead_code, reason = "the runtime tests use the rest")]
+#[path = "../support/kserve.rs"]
+mod kserve;
+mod remote;
 mod report;
 mod requests;
 mod reuse;
@@ -44,6 +48,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("stages", stages::stages),
     ("decoders", |_engines, effort, report| decoders::decoders(effort, report)),
     ("reuse", |_engines, effort, report| reuse::reuse(effort, report)),
+    ("remote", |_engines, effort, report| remote::remote(effort, report)),
     ("allocations", allocations::allocations),
 ];
 

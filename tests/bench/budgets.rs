@@ -22,6 +22,9 @@ pub const ROI_ALLOCATIONS: f64 = 0.0;
 /// Heap allocations of a run in steady state, without the engine.
 pub const RUN_ALLOCATIONS: f64 = 0.0;
 
+/// Additional wall time of a run on an inference server, in microseconds, over a bare call with `tonic`. The input has 270,000 bytes.
+pub const REMOTE_MORE_US: f64 = 300.0;
+
 /// Processor time per frame with 16 streams on one compiled model, relative to a single stream.
 pub const STREAMS: f64 = 1.05;
 /// Heap allocations for tracking a frame's objects, in steady state.

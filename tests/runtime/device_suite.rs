@@ -11,7 +11,7 @@ mod regions;
 mod sources;
 mod states;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use batches::*;
 use blocking::*;
@@ -22,6 +22,7 @@ use nodes::*;
 use regions::*;
 use roiflow::devices;
 use roiflow::devices::null::{NullDevice, Script};
+use roiflow::devices::remote::RemoteDevice;
 use roiflow::runtime::executor::Pool;
 use roiflow::runtime::{CompiledModel, Config, Core, Dim, ErrorKind, FillInput, Model, ModelInfo, PartialShape, Port, Precision, Result};
 use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
@@ -29,6 +30,7 @@ use roiflow::tensor::{BytesMut, ElementType, Shape, Tensor};
 use sources::*;
 use states::*;
 
+use crate::kserve::{Served, Server};
 use crate::request::{compile_ports, doubling, kind, port, read, write};
 use crate::support::{Scratch, compile_on, eventually, in_time, row, tiny, values};
 
@@ -107,6 +109,43 @@ fn tiny_with(device: &str, name: &str, config: &Config) -> Result<CompiledModel>
     core.compile_model(&core.read_model(tiny(name))?, device, config)
 }
 
+/// The device REMOTE with a server that computes the tiny models. `address` is the method of the server that returns an address.
+macro_rules! remote {
+    ($address:path) => {
+        UnderTest {
+            name: "REMOTE",
+            add: || remote_with($address(servers(), "add"), &Config::default()).unwrap(),
+            double: || remote_with($address(servers(), "double"), &Config::default()).unwrap(),
+            identity: || remote_with($address(servers(), "identity"), &Config::default()).unwrap(),
+            source: || remote_model($address(servers(), "double")),
+            identity_with: |config| remote_with($address(servers(), "identity"), config),
+            center_with: |config| remote_with($address(servers(), "center"), config),
+            sum: || remote_model($address(servers(), "sum")),
+        }
+    };
+}
+
+/// Returns the server of this process.
+fn servers() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    let models = || ["add", "double", "identity", "center", "sum"].map(|name| Served::of_file(name, &tiny(&format!("{name}.onnx"))));
+    SERVER.get_or_init(|| Server::start(models().into()))
+}
+
+fn remote_model(address: String) -> (Core, &'static str, Model) {
+    let mut core = Core::new();
+    core.register(Arc::new(RemoteDevice));
+    let model = core.read_model(address).unwrap();
+    (core, "REMOTE", model)
+}
+
+fn remote_with(address: String, config: &Config) -> Result<CompiledModel> {
+    let (core, name, model) = remote_model(address);
+    core.compile_model(&model, name, config)
+}
+
+const REMOTE: UnderTest = remote!(Server::grpc);
+const REMOTE_HTTP: UnderTest = remote!(Server::http);
 const CPU: UnderTest = engine!("CPU");
 const ORT_CPU: UnderTest = engine!("ORT.CPU");
 const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU");
@@ -785,6 +824,8 @@ macro_rules! joins {
 }
 
 joins!(CPU as cpu);
+joins!(REMOTE as remote);
+joins!(REMOTE_HTTP as remote_http);
 joins!(NULL as null);
 joins!(NULL_ENGINE as null_engine);
 joins!(ORT_CPU as ort_cpu);

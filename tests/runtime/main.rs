@@ -23,6 +23,10 @@ mod golden_scene;
 mod golden_tracks;
 mod image_results;
 mod images;
+mod inference_servers;
+#[path = "../support/kserve.rs"]
+mod kserve;
+mod mlserver;
 #[path = "../support/model_files.rs"]
 mod model_files;
 mod model_proc;
@@ -40,6 +44,8 @@ mod request;
 mod shared;
 mod sharing;
 mod simd;
+#[path = "../support/slow_proxy.rs"]
+mod slow_proxy;
 #[path = "../support/source.rs"]
 mod source;
 mod sources;
@@ -47,4 +53,6 @@ mod stages;
 mod streaming;
 mod support;
 mod tensors;
+#[path = "../support/tls_proxy.rs"]
+mod tls_proxy;
 mod variables;

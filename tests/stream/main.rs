@@ -45,6 +45,9 @@ mod formats;
 mod images;
 #[cfg(feature = "cli")]
 mod inputs;
+#[allow(dead_code, reason = "the runtime tests use the rest")]
+#[path = "../support/kserve.rs"]
+mod kserve;
 #[cfg(feature = "cli")]
 mod limits;
 mod link;
@@ -71,6 +74,7 @@ mod record;
 mod reference;
 #[cfg(feature = "cli")]
 mod reference_pages;
+mod remote;
 #[cfg(feature = "cli")]
 mod restarts;
 #[cfg(feature = "cli")]

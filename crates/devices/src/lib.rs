@@ -1,5 +1,5 @@
 //! The built-in devices. Only this module lists them. Each device has its own folder with the same file names: `mod.rs` (the device),
-//! `model.rs` (a compiled model), `request.rs` (one inference request).
+//! `model.rs` (a compiled model), `request.rs` (one inference request). The device `REMOTE` is a crate of its own, `roiflow-remote`.
 //!
 //! The code of a device uses `runtime` and `tensor`, but no other device. The devices share these modules:
 //!
@@ -41,6 +41,8 @@ mod panics;
 
 use std::sync::{Arc, OnceLock};
 
+#[cfg(feature = "remote")]
+pub use roiflow_remote as remote;
 pub use roiflow_runtime::null;
 use roiflow_runtime::{self as runtime, Core};
 #[cfg(any(feature = "cpu", feature = "openvino", feature = "onnxruntime"))]
@@ -58,6 +60,8 @@ pub fn core() -> &'static Core {
         core.register_family(Arc::new(openvino::OpenVino::default()));
         #[cfg(feature = "onnxruntime")]
         core.register_family(Arc::new(onnxruntime::OnnxRuntime::default()));
+        #[cfg(feature = "remote")]
+        core.register(Arc::new(remote::RemoteDevice));
         // `AUTO` gets a copy of the core with all other devices, so it is created and registered last.
         core.register(Arc::new(auto::AutoDevice::new(core.clone())));
         core

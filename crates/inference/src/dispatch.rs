@@ -403,9 +403,13 @@ impl Queue {
                 (Some(error), _) => Err(error),
                 (None, result) => result.clone(),
             };
-            if ended.is_ok() {
-                job.runs.guard.succeed();
-                self.has_run.store(true, Ordering::Release);
+            match &ended {
+                Ok(_) => {
+                    job.runs.guard.succeed();
+                    self.has_run.store(true, Ordering::Release);
+                }
+                Err(error) if error.kind().is_outage() => job.runs.guard.meet_outage(),
+                Err(_) => {}
             }
             deliver(job, ended);
             match &mut first {

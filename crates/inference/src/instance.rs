@@ -205,7 +205,7 @@ pub(super) fn instance(options: &StageOptions, role: Role) -> Result<Arc<Instanc
 }
 
 fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> Result<Instance> {
-    let model = with_described_size(&core.read_model(&options.model)?, options)?;
+    let model = with_described_size(&core.read_model(options.source()?)?, options)?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let config = options.config()?;
     let unbatched = BatchLimits { max_items: 1, timeout: None };

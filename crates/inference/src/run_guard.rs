@@ -22,6 +22,7 @@ pub struct RunGuard {
     /// Start of the first run, in nanoseconds since `arrived`; 0 until then.
     begun_ns: AtomicU64,
     succeeded: AtomicBool,
+    met_outage: AtomicBool,
 }
 
 /// The reason why a run guard was canceled.
@@ -36,7 +37,14 @@ pub enum CancelReason {
 impl RunGuard {
     /// Creates a guard for a frame that arrived at `arrived`. Its first run must start by `begin_by`.
     pub fn new(arrived: Instant, begin_by: Option<Instant>) -> Arc<Self> {
-        Arc::new(Self { state: AtomicU8::new(WAITING), arrived, begin_by, begun_ns: AtomicU64::new(0), succeeded: AtomicBool::new(false) })
+        Arc::new(Self {
+            state: AtomicU8::new(WAITING),
+            arrived,
+            begin_by,
+            begun_ns: AtomicU64::new(0),
+            succeeded: AtomicBool::new(false),
+            met_outage: AtomicBool::new(false),
+        })
     }
 
     /// Creates a guard for a frame that arrives now, without a deadline.
@@ -77,6 +85,18 @@ impl RunGuard {
     /// Whether a run succeeded.
     pub fn has_succeeded(&self) -> bool {
         self.succeeded.load(Ordering::Acquire)
+    }
+
+    /// Records that a run failed because its device was unavailable or too slow, see [`ErrorKind::is_outage`].
+    ///
+    /// [`ErrorKind::is_outage`]: crate::runtime::ErrorKind::is_outage
+    pub fn meet_outage(&self) {
+        self.met_outage.store(true, Ordering::Release);
+    }
+
+    /// Whether a run failed because its device was unavailable or too slow.
+    pub fn has_met_outage(&self) -> bool {
+        self.met_outage.load(Ordering::Acquire)
     }
 
     /// Cancels the guard with [`CancelReason::Displaced`] if no run has started. Returns false if a run has started or the guard

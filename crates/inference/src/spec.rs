@@ -21,7 +21,7 @@ mod outside;
 mod schema;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use super::labels::Labels;
 use super::model_inputs::ModelInputs;
 use super::{Engine, Scheduling, Sharing};
 use crate::frame::Size;
-use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, Port, Result};
+use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Port, Result};
 use crate::tensor::Shape;
 use crate::vision::decode::Subject;
 use crate::vision::{Crop, Preprocess};
@@ -85,6 +85,11 @@ pub struct StageOptions {
 
 /// The default device.
 pub const DEFAULT_DEVICE: &str = "AUTO";
+/// The device that runs models on inference servers, and its option with the address of a model.
+const REMOTE_DEVICE: &str = "REMOTE";
+const REMOTE_URL: &str = "remote.url";
+/// The environment variable with the default of that option.
+const REMOTE_VARIABLE: &str = "ROIFLOW_REMOTE_URL";
 
 /// A complete description that was checked against its model.
 #[derive(Debug, Clone)]
@@ -194,7 +199,7 @@ impl ModelSpec {
             .map_err(|error| {
                 config(format!("the description contradicts the model's input {port}: {error}. Correct `layout` or `color` in [input]"))
             })?;
-        let model_name: Arc<str> = options.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into());
+        let model_name: Arc<str> = stem_of(&options.model).map_or("model".into(), Arc::from);
         if written.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(config(
                 "`name`: expected at least one letter, got none. Remove the key to use the name of the model file".to_owned(),
@@ -225,6 +230,34 @@ impl StageOptions {
         Self { model: self.model.clone(), engine: self.engine.clone(), ..Self::default() }
     }
 
+    /// Returns the options with the model in the option `remote.url`, or in `ROIFLOW_REMOTE_URL`, if the device is `REMOTE` and no model is set.
+    #[must_use]
+    pub fn with_remote_model(&self) -> Self {
+        let mut options = self.clone();
+        let is_open = options.model.as_os_str().is_empty() && options.device.as_deref() == Some(REMOTE_DEVICE);
+        let url = || options.config().ok()?.engine_options.get(REMOTE_URL).cloned().or_else(|| std::env::var(REMOTE_VARIABLE).ok());
+        if let Some(url) = is_open.then(url).flatten() {
+            options.model = url.into();
+        }
+        options
+    }
+
+    /// Returns the source of the model: a file, or an address on an inference server, with the options that are needed to ask that server.
+    pub(super) fn source(&self) -> Result<ModelSource> {
+        match ModelSource::from(&self.model) {
+            ModelSource::Remote(address) => {
+                let mut text = address.to_string();
+                for (name, value) in self.config()?.engine_options.iter().filter(|(name, _)| *name != REMOTE_URL) {
+                    if let Some(name) = name.strip_prefix("remote.") {
+                        text.push_str(&format!(",{name}={value}"));
+                    }
+                }
+                Ok(ModelSource::Remote(text.into()))
+            }
+            source => Ok(source),
+        }
+    }
+
     /// Returns the options of the compiled model. Batch options in the text are an error, because stages form the batches.
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config::default();
@@ -251,7 +284,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let config = options.config()?;
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
-    let model = with_described_size(&core.read_model(&options.model)?, options)?;
+    let model = with_described_size(&core.read_model(options.source()?)?, options)?;
     let compiled = core.compile_accepted(&model, device, &config, &|info| ModelSpec::load(options, info).map(drop))?;
     let spec = describe(options, compiled.info())?;
     Ok((compiled, spec))
@@ -264,7 +297,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
 /// error too.
 pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
-    let model = with_described_size(&core.read_model(&options.model)?, options)?;
+    let model = with_described_size(&core.read_model(options.source()?)?, options)?;
     ModelSpec::load(options, model.info()).map(|spec| spec.labels)
 }
 
@@ -278,7 +311,7 @@ pub fn described_task(options: &StageOptions) -> Result<Task> {
         task: Task,
     }
     let (core, _) = options.engine.core_for(options.device.as_deref());
-    let model = with_described_size(&core.read_model(&options.model)?, options)?;
+    let model = with_described_size(&core.read_model(options.source()?)?, options)?;
     let found = Description::find(options, model.info())?;
     let WithTask { task } =
         toml::from_str(&found.text).map_err(|error| config(with_hint(&error)).context(format!("model description {}", found.source)))?;
@@ -315,6 +348,18 @@ pub(super) fn describe(options: &StageOptions, info: &ModelInfo) -> Result<Model
         tracing::info!(model = %options.model.display(), "assumed: {assumption}");
     }
     Ok(spec)
+}
+
+/// Returns the name of a model: its file name without extension, or its name on an inference server without version.
+pub(super) fn stem_of(model: &Path) -> Option<String> {
+    match model.to_str().filter(|text| ModelSource::is_address(text)) {
+        Some(address) => {
+            let first = address.split(',').next()?;
+            let name = first.rsplit('/').next()?;
+            Some(name.split(':').next()?.to_owned())
+        }
+        None => model.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
+    }
 }
 
 /// Formats a TOML error, with a suggestion for a mistyped key or value.

@@ -236,15 +236,15 @@ impl Stage {
         Ok(*warmed_up.insert(took))
     }
 
-    /// Like [`Stage::warm_up`]. Returns `None` if the warm-up failed for a reason other than the model: the model has run before, or a
-    /// flush canceled the warm-up.
+    /// Like [`Stage::warm_up`]. Returns `None` if the warm-up failed for a reason other than the model: the model has run before, a flush
+    /// canceled the warm-up, or the device was unavailable.
     ///
     /// # Errors
     /// Returns the errors of [`Stage::warm_up`] if the model has never run.
     pub fn try_warm_up(&self) -> Result<Option<Duration>> {
         match self.warm_up() {
             Ok(run_time) => Ok(Some(run_time)),
-            Err(error) if self.has_run() || error.kind() == ErrorKind::Stopped => Ok(None),
+            Err(error) if self.has_run() || error.kind() == ErrorKind::Stopped || error.kind().is_outage() => Ok(None),
             Err(error) => Err(error),
         }
     }

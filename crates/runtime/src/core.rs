@@ -79,7 +79,7 @@ impl Core {
             (ModelSource::Remote(_), _) => cannot(
                 ErrorKind::NotFound,
                 &format!(
-                    "expected a source that a device knows, got a source that is unknown to {}; pass a file, or its bytes",
+                    "expected a source that a device knows, got a source that is unknown to {}; pass a file, its bytes, or the address of a model on a server",
                     self.names()
                 ),
             ),
@@ -209,7 +209,8 @@ impl Core {
         for port in model.info().inputs.iter().chain(&model.info().outputs) {
             port.shape.check().map_err(|error| error.context(format!("port {port} of `{}`", model.name())))?;
         }
-        config.check_engines(self.families.iter().map(|family| family.prefix()))?;
+        let own_prefixes = self.devices.iter().filter_map(|device| device.option_prefix());
+        config.check_engines(self.families.iter().map(|family| family.prefix()).chain(own_prefixes))?;
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;
         // A device that delegates has called this function for its other device, which has already added batching.

@@ -49,6 +49,11 @@ pub trait Device: Send + Sync {
     /// Returns the description, properties and availability of the device.
     fn info(&self) -> DeviceInfo;
 
+    /// Returns the prefix of the device's own options in [`Config::engine_options`], if it has such options.
+    fn option_prefix(&self) -> Option<&str> {
+        None
+    }
+
     /// Reads the ports and metadata of a model. The device recognizes the format of a file by its extension, and the format of bytes by the
     /// first of them.
     ///

@@ -39,14 +39,26 @@ pub enum ErrorKind {
     Unsupported,
     /// The device failed during a run.
     Device,
+    /// The device cannot be reached, or cannot run the model at present, for example because no inference server is up. The same call may
+    /// succeed later.
+    Unavailable,
+    /// The device did not complete the run in time. The same call may succeed later.
+    Timeout,
     /// A step or a callback panicked.
     Panic,
 }
 
 impl ErrorKind {
-    /// Returns whether the same call may succeed later, when another run or lease has ended. This is the case only for [`ErrorKind::Busy`].
+    /// Returns whether the same call may succeed later: when another run or lease has ended ([`ErrorKind::Busy`]), or when the device has
+    /// recovered ([`ErrorKind::Unavailable`], [`ErrorKind::Timeout`]).
     pub fn is_transient(self) -> bool {
-        self == Self::Busy
+        self == Self::Busy || self.is_outage()
+    }
+
+    /// Returns whether the device was unavailable or too slow, while model and inputs may be right: [`ErrorKind::Unavailable`] or
+    /// [`ErrorKind::Timeout`].
+    pub fn is_outage(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Timeout)
     }
 }
 

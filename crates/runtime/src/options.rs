@@ -71,14 +71,34 @@ impl Config {
 
     /// Sets all options of a list such as `performance=latency,threads=2`. Empty parts are skipped.
     ///
+    /// An option of an engine may have several addresses as its value: `remote.url=grpc://a:8001/m,grpc://b:8001/m`, or one address for each
+    /// time the option is set. The addresses are joined with commas.
+    ///
     /// # Errors
     /// Returns the errors of [`Config::set`]. Also returns `Config` if a part has no `=`. After an error, the options before the invalid
     /// part are set.
     pub fn set_all(&mut self, list: &str) -> Result<()> {
+        // The engine option that was set last, and all engine options that this list has set to addresses.
+        let (mut latest, mut with_addresses) = (None, Vec::new());
         for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (name, value) =
-                part.split_once('=').ok_or_else(|| error(format!("options: expected `name=value`, with commas between, got `{part}`")))?;
-            self.set(name, value)?;
+            let (name, value) = match (latest, part.split_once('=')) {
+                (Some(name), _) if is_address(part) => (name, part),
+                (_, Some((name, value))) => (name.trim(), value.trim()),
+                (_, None) => return Err(error(format!("options: expected `name=value`, with commas between, got `{part}`"))),
+            };
+            match self.engine_options.get_mut(name) {
+                Some(addresses) if with_addresses.contains(&name) && is_address(value) => {
+                    addresses.push(',');
+                    addresses.push_str(value);
+                }
+                _ => self.set(name, value)?,
+            }
+            if name.contains('.') && is_address(value) {
+                with_addresses.push(name);
+                latest = Some(name);
+            } else {
+                latest = None;
+            }
         }
         Ok(())
     }
@@ -100,6 +120,12 @@ impl Config {
             }
         }
     }
+}
+
+/// Whether a text begins with the scheme of an address, such as `grpc://`.
+fn is_address(text: &str) -> bool {
+    let is_scheme = |scheme: &str| !scheme.is_empty() && scheme.bytes().all(|letter| letter.is_ascii_alphanumeric());
+    text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
 fn error(message: String) -> Error {
@@ -153,6 +179,18 @@ mod tests {
         );
         assert_eq!(config.options_of("ORT").collect::<Vec<_>>(), [("session.x", "a=b")]);
         assert_eq!(config.options_of("NULL").count(), 0);
+    }
+
+    #[test]
+    fn several_addresses_are_one_option() {
+        for list in ["remote.url=grpc://a:1/m,grpc://b:2/m,threads=2", "remote.url=grpc://a:1/m,threads=2,remote.url=grpc://b:2/m"] {
+            let mut config = Config::default();
+            config.set("remote.url", "grpc://old:1/m").unwrap();
+            config.set_all(list).unwrap();
+            assert_eq!((&*config.engine_options["remote.url"], config.n_threads), ("grpc://a:1/m,grpc://b:2/m", Some(2)), "{list}");
+        }
+        let error = Config::default().set_all("threads=2,grpc://a:1/m").unwrap_err();
+        assert!(error.to_string().contains("expected `name=value`"), "{error}");
     }
 
     #[test]

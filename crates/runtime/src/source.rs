@@ -4,14 +4,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The source of a model. A path converts into a `ModelSource`, so [`Core::read_model`](super::Core::read_model) accepts a path directly.
+/// The source of a model. A path converts into a `ModelSource`, so [`Core::read_model`](super::Core::read_model) accepts a path directly. So
+/// does the address of a model on an inference server, such as `grpc://host:8001/model`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
     /// A model file in any format that a device reads. External data files must be in the same folder.
     File(PathBuf),
     /// The bytes of a model file.
     Bytes(ModelBytes),
-    /// A name or URL that a device knows, for example a model on an inference server. No built-in device supports this variant.
+    /// A name or URL that a device knows, for example a model on an inference server. The device `REMOTE` knows URLs with the schemes
+    /// `grpc`, `grpcs`, `http` and `https`, with commas between several servers, and options such as `,timeout=500` after them.
     Remote(Arc<str>),
     /// No model: only ports, for devices that compute nothing, such as the NULL device.
     Ports,
@@ -94,21 +96,31 @@ impl fmt::Display for ModelSource {
     }
 }
 
+impl ModelSource {
+    /// Returns whether this text is the address of a model on an inference server.
+    pub fn is_address(text: &str) -> bool {
+        ["grpc://", "grpcs://", "http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
+    }
+}
+
 impl<P: AsRef<Path> + ?Sized> From<&P> for ModelSource {
     fn from(path: &P) -> Self {
-        Self::File(path.as_ref().to_owned())
+        path.as_ref().to_owned().into()
     }
 }
 
 impl From<PathBuf> for ModelSource {
     fn from(path: PathBuf) -> Self {
-        Self::File(path)
+        match path.to_str().filter(|text| Self::is_address(text)) {
+            Some(address) => Self::Remote(address.into()),
+            None => Self::File(path),
+        }
     }
 }
 
 impl From<String> for ModelSource {
     fn from(path: String) -> Self {
-        Self::File(path.into())
+        PathBuf::from(path).into()
     }
 }
 

@@ -91,7 +91,7 @@ impl InferenceImpl for RoiClassify {
                 None
             }
         };
-        let classifier = if objects.is_some() { Stage::classifier(options) } else { Stage::classifier_of_frames(options) }?;
+        let classifier = if objects.is_some() { Stage::classifier(&options) } else { Stage::classifier_of_frames(&options) }?;
         let counts = self.obj().upcast_ref::<Inference>().reuse_counts().clone();
         let reuse = Arc::new(ResultReuse::new(&settings.reuse, classifier.n_frames_at_once(), counts));
         Ok(Arc::new(ClassifyWork {

@@ -83,7 +83,7 @@ impl InferenceImpl for RoiDetect {
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
         let objects = settings.objects.checked()?.clone();
-        let detector = Stage::detector(options)?;
+        let detector = Stage::detector(&options)?;
         let element = self.obj().upcast_ref::<gst::Element>().downgrade();
         let work = |detector, parents| -> stages::Result<Arc<dyn Work>> {
             Ok(Arc::new(DetectWork { detector, parents, class_check: ClassCheck::default(), element }))

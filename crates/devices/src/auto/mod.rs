@@ -5,6 +5,7 @@
 //! - The environment variable `ROIFLOW_DEVICE` replaces the list by a device or a comma-separated list of devices.
 //! - `AUTO` skips a device that cannot compile the model, or whose output shapes the caller cannot use.
 //! - `AUTO` skips a device whose results would differ from exact arithmetic ([`Device::inexact`]), unless the list has only this device.
+//! - A model that is an address on an inference server runs on `REMOTE`.
 //! - `AUTO` logs the chosen device, and each skipped device with the reason, at info level. The search for libraries (`find`) logs a
 //!   warning for each library that cannot be used.
 
@@ -18,6 +19,8 @@ use crate::runtime::{Config, Core, Error, ErrorKind, Model, ModelInfo, ModelSour
 
 const NAME: &str = "AUTO";
 const VARIABLE: &str = "ROIFLOW_DEVICE";
+/// The device that runs models on inference servers.
+const REMOTE: &str = "REMOTE";
 const FASTEST_FIRST: &str = "OPENVINO.CPU,ORT.CPU,CPU";
 
 /// The device `AUTO`.
@@ -45,6 +48,14 @@ impl AutoDevice {
         let names = self.order.clone().or(asked).unwrap_or_else(|| FASTEST_FIRST.to_owned());
         let names = names.split(',').map(|name| name.trim().to_owned());
         names.filter(|name| !name.is_empty() && name != NAME).collect()
+    }
+
+    /// Returns the order for this model. Only the device `REMOTE` runs models on inference servers.
+    fn order_for(&self, model: &Model) -> Vec<String> {
+        match model.source() {
+            ModelSource::Remote(address) if ModelSource::is_address(address) => vec![REMOTE.to_owned()],
+            _ => self.order(),
+        }
     }
 
     fn log_once(&self, sentence: String) {
@@ -81,7 +92,7 @@ impl Device for AutoDevice {
 
     /// Returns the value of the first device of the order, because `AUTO` tries this device first.
     fn copy_bytes(&self, model: &Model) -> Option<u64> {
-        self.core.copy_bytes(model, self.order().first()?)
+        self.core.copy_bytes(model, self.order_for(model).first()?)
     }
 
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>> {
@@ -95,7 +106,7 @@ impl Device for AutoDevice {
         _executors: &Executors,
         accept: &dyn Fn(&ModelInfo) -> Result<()>,
     ) -> Result<Arc<dyn DeviceModel>> {
-        let order = self.order();
+        let order = self.order_for(model);
         let mut refused: Vec<Error> = Vec::new();
         let mut skipped: Vec<String> = Vec::new();
         // The reason why the caller cannot use the ports that a device reported. Only the first such reason is kept, because it is more

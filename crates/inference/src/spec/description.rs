@@ -15,7 +15,7 @@ use super::{ModelSpec, StageOptions, config, deduce, draft, known, model_proc, o
 use crate::Engine;
 use crate::labels::Labels;
 use crate::runtime::text::Quoted;
-use crate::runtime::{Error, ErrorKind, ModelInfo, Result, files};
+use crate::runtime::{Error, ErrorKind, ModelInfo, ModelSource, Result, files};
 
 /// Source of a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,8 +119,12 @@ impl Description {
         if let Some(path) = named {
             return Self::read(path, Source::Named(path.clone()), info);
         }
-        let path = options.model.with_extension("toml");
-        if path.is_file() {
+        let path = match options.model.to_str().filter(|text| ModelSource::is_address(text)) {
+            Some(_) => PathBuf::from(format!("{}.toml", super::stem_of(&options.model).unwrap_or_default())),
+            None => options.model.with_extension("toml"),
+        };
+        let is_next_to_model = path.parent() == options.model.parent();
+        if is_next_to_model && path.is_file() {
             return Self::read(&path.clone(), Source::NextToModel(path), info);
         }
         let (found, open) = Self::draft(options, info)?;

@@ -96,8 +96,8 @@ pub(super) fn of_checksum(model: &Path) -> Option<&'static Known> {
 
 /// Returns the descriptions that list the name of this file.
 pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
-    let stem = model.file_stem().unwrap_or_default().to_str().unwrap_or_default();
-    all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(stem)))
+    let stem = super::stem_of(model).unwrap_or_default();
+    all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(&stem)))
 }
 
 /// Returns the description with this name. Such a name has neither a folder nor an extension.

@@ -1,0 +1,165 @@
+//! One call of a model: its inputs, which lend the memory of tensors, and its outputs.
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::datatype::{Output, bytes_of, name_of};
+use super::failure::Failure;
+use super::grpc::{self, Grpc};
+use super::protocol::{InferHead, InferResponse, RequestedOutput, TensorMetadata};
+use super::rest;
+use crate::runtime::io::DeviceIo;
+use crate::runtime::{ModelInfo, Result};
+use crate::tensor::{Bytes as Lease, ElementType, Shape, Tensor};
+
+/// The inputs of a call. Attempts on several servers send the same memory.
+pub(crate) struct Call {
+    head: InferHead,
+    contents: Vec<Bytes>,
+    /// The connections that were used, which may still refer to the memory.
+    used: Mutex<Vec<super::connection::Connection>>,
+}
+
+/// Memory of a tensor, which a connection reads until it has sent it.
+struct Lent {
+    lease: Lease,
+    /// Dropped after the lease, because fields are dropped in the order of their declaration.
+    _on_loan: OnLoan,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.lease.extent()
+    }
+}
+
+/// Held while the memory of a call is in use. All of them are dropped when [`Loans::ended`] returns.
+#[derive(Clone)]
+pub(crate) struct OnLoan(#[allow(dead_code, reason = "held for its drop")] mpsc::Sender<()>);
+
+/// Waits until no connection uses the memory of a call.
+pub(crate) struct Loans(mpsc::Receiver<()>);
+
+impl Loans {
+    pub(crate) async fn ended(&mut self) {
+        // Nothing is sent, so the channel ends when the last sender is dropped.
+        let _none = self.0.recv().await;
+    }
+}
+
+impl Call {
+    /// Returns a call with the inputs of a run. Inputs without gaps are lent, not copied.
+    ///
+    /// # Errors
+    /// Returns the errors of leasing an input.
+    pub(crate) fn new(info: &ModelInfo, model: &str, version: &str, io: &DeviceIo<'_>) -> Result<(Self, Loans)> {
+        let (on_loan, loans) = loans();
+        let mut contents = Vec::with_capacity(info.inputs.len());
+        let mut shapes = Vec::with_capacity(info.inputs.len());
+        for input_idx in 0..info.inputs.len() {
+            let bytes = io.input(input_idx);
+            let layout = bytes.layout();
+            shapes.push(*layout.shape());
+            contents.push(match layout.is_dense() {
+                true => lend(io.input_tensor(input_idx), &on_loan)?,
+                false => {
+                    let mut copy = vec![0; layout.dense_bytes()];
+                    bytes.copy_all_to_dense(&mut copy)?;
+                    Bytes::from(copy)
+                }
+            });
+        }
+        Ok((Self::with(info, model, version, &shapes, contents), loans))
+    }
+
+    /// Returns a call with zeros of these shapes.
+    pub(crate) fn of_zeros(info: &ModelInfo, model: &str, version: &str, shapes: &[Shape]) -> (Self, Loans) {
+        let n_bytes = |(shape, element): (&Shape, ElementType)| shape.n_elements().unwrap_or(0) * element.size();
+        let ports = shapes.iter().zip(info.inputs.iter().map(|port| port.element));
+        let contents = ports.map(|port| Bytes::from(vec![0; n_bytes(port)])).collect();
+        (Self::with(info, model, version, shapes, contents), loans().1)
+    }
+
+    fn with(info: &ModelInfo, model: &str, version: &str, shapes: &[Shape], contents: Vec<Bytes>) -> Self {
+        let inputs = info.inputs.iter().zip(shapes).map(|(port, shape)| TensorMetadata {
+            name: port.name().to_owned(),
+            datatype: name_of(port.element).to_owned(),
+            shape: shape.iter().map(|&extent| extent as i64).collect(),
+        });
+        let head = InferHead {
+            model_name: model.to_owned(),
+            model_version: version.to_owned(),
+            id: String::new(),
+            inputs: inputs.collect(),
+            outputs: info.outputs.iter().map(|port| RequestedOutput { name: port.name().to_owned() }).collect(),
+        };
+        Self { head, contents, used: Mutex::default() }
+    }
+
+    /// Calls a server over gRPC.
+    pub(crate) async fn over_grpc(&self, connection: &Grpc, deadline: tokio::time::Instant) -> Result<Response, Failure> {
+        let parts = grpc::infer_parts(&self.head, &self.contents)?;
+        connection.call("ModelInfer", parts, deadline).await.map(Response::Grpc)
+    }
+
+    /// Returns the JSON text and the binary contents of a call over HTTP/1.1. Without binary contents, the values are in the JSON text.
+    ///
+    /// # Errors
+    /// Fails for types that JSON cannot express.
+    pub(crate) fn as_json(&self, is_binary: bool) -> Result<(Bytes, Vec<Bytes>), Failure> {
+        match is_binary {
+            true => Ok((rest::head_of(&self.head, &self.contents), self.contents.clone())),
+            false => Ok((rest::text_of(&self.head, &self.contents)?, Vec::new())),
+        }
+    }
+
+    /// Notes that a connection gets the memory of this call.
+    pub(crate) fn uses(&self, connection: super::connection::Connection) {
+        self.used.lock().unwrap().push(connection);
+    }
+
+    /// Releases the memory, and returns the connections that may still use it.
+    pub(crate) fn release(self) -> Vec<super::connection::Connection> {
+        self.used.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn loans() -> (OnLoan, Loans) {
+    let (sender, receiver) = mpsc::channel(1);
+    (OnLoan(sender), Loans(receiver))
+}
+
+fn lend(tensor: &Tensor, on_loan: &OnLoan) -> Result<Bytes> {
+    Ok(Bytes::from_owner(Lent { lease: tensor.bytes()?, _on_loan: on_loan.clone() }))
+}
+
+/// The response of a server, as received.
+pub(crate) enum Response {
+    Grpc(Bytes),
+    Http { json: Bytes, binary: Bytes },
+}
+
+impl Response {
+    /// Reads the outputs. Raw contents are not copied.
+    pub(crate) fn outputs(self) -> Result<Vec<Output>, Failure> {
+        match self {
+            Self::Http { json, binary } => rest::outputs_of(&json, binary),
+            Self::Grpc(message) => {
+                let response: InferResponse = grpc::decoded(message)?;
+                let mut raw = response.raw_output_contents.into_iter();
+                let has_raw = raw.len() > 0;
+                let outputs = response.outputs.into_iter().map(|output| {
+                    let values = match (has_raw, &output.contents) {
+                        (true, _) => raw.next().ok_or_else(|| Failure::protocol("expected raw contents for each output, got too few"))?,
+                        (false, Some(contents)) => bytes_of(contents, &output.datatype).map_err(Failure::protocol)?,
+                        (false, None) => Bytes::new(),
+                    };
+                    Output::new(output.name, &output.datatype, &output.shape, values)
+                });
+                outputs.collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A connection to a server, by either protocol.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use rustls::ClientConfig;
+use tokio::time::Instant;
+
+use super::call::{Call, Response};
+use super::failure::Failure;
+use super::grpc::{Grpc, Life};
+use super::options::{Address, Options, Protocol};
+use super::protocol::ModelMetadataResponse;
+use super::rest::Rest;
+use super::socket;
+
+/// A connection to a server. Clones use the same connection.
+#[derive(Clone)]
+pub(crate) enum Connection {
+    Grpc(Grpc),
+    Http(Rest),
+}
+
+impl Connection {
+    /// Connects to a server. The caller limits the time.
+    pub(crate) async fn open(
+        address: &Address,
+        options: &Options,
+        authorization: Option<HeaderValue>,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> Result<Self, Failure> {
+        match options.protocol {
+            Protocol::Http => Ok(Self::Http(Rest::new(address, options, authorization, tls.cloned()))),
+            Protocol::Grpc => {
+                let socket = socket::open(address, tls).await?;
+                Grpc::open(socket, address, options, authorization).await.map(Self::Grpc)
+            }
+        }
+    }
+
+    /// Asks whether the server can run the model.
+    pub(crate) async fn is_ready(&self, timeout: Duration) -> Result<bool, Failure> {
+        match self {
+            Self::Grpc(connection) => connection.is_ready(timeout).await,
+            Self::Http(connection) => connection.is_ready(timeout).await,
+        }
+    }
+
+    pub(crate) async fn metadata(&self, timeout: Duration) -> Result<ModelMetadataResponse, Failure> {
+        match self {
+            Self::Grpc(connection) => connection.metadata(timeout).await,
+            Self::Http(connection) => connection.metadata(timeout).await,
+        }
+    }
+
+    /// Runs the model. The caller limits the time; servers of gRPC also get the deadline.
+    pub(crate) async fn infer(&self, call: &Call, deadline: Instant) -> Result<Response, Failure> {
+        match self {
+            Self::Grpc(connection) => call.over_grpc(connection, deadline).await,
+            Self::Http(connection) => connection.infer(call).await,
+        }
+    }
+
+    /// Whether the connection has ended.
+    pub(crate) fn life(&self) -> &Life {
+        match self {
+            Self::Grpc(connection) => connection.life(),
+            Self::Http(connection) => connection.life(),
+        }
+    }
+
+    /// Closes the connection at once.
+    pub(crate) fn kill(&self) {
+        match self {
+            Self::Grpc(connection) => connection.kill(),
+            Self::Http(connection) => connection.kill(),
+        }
+    }
+}
