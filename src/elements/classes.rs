@@ -133,8 +133,8 @@ fn may_attach(element: &gst::Element) -> bool {
     let Some(factory) = element.factory() else { return true };
     let name = factory.name();
     if name.starts_with("roi") {
-        // A `roidetect` of another copy of the library: its labels are unknown.
-        return name == "roidetect";
+        // A `roidetect` of another copy of the library, or stored results: the labels are unknown.
+        return ["roidetect", "roiattach"].contains(&name.as_str());
     }
     let kinds = factory.metadata("klass").unwrap_or_default().to_lowercase();
     ["gva", "py"].iter().any(|begin| name.starts_with(begin))

@@ -9,7 +9,7 @@
 //! - `infer` with `pads`, `settings`, `regions`, `work`, `model`, `stream` and `lifecycle`: the driver of the inference elements, with a
 //!   table of its files.
 //! - `frames` with `policy` and `stats`: the path of each frame, and its counters. `reuse`: result reuse.
-//! - The elements: [`source`], [`detect`], [`track`], [`mod@analytics`], [`classify`], [`crop`], [`record`], [`overlay`], [`publish`].
+//! - The elements: [`source`], [`attach`], [`detect`], [`track`], [`mod@analytics`], [`classify`], [`crop`], [`record`], [`overlay`], [`publish`].
 //! - `records`: lines of JSON that elements send through [`publish`]. `scene`: lines and zones on their way to [`overlay`].
 //! - [`capi`]: the same results for C.
 //!
@@ -23,6 +23,7 @@ macro_rules! format_type_name {
 use format_type_name;
 
 pub mod analytics;
+pub mod attach;
 mod backlog;
 #[allow(unsafe_code, reason = "maps buffers")]
 pub mod buffer;
@@ -85,6 +86,7 @@ type Entry = (&'static str, fn() -> glib::Type);
 /// Every element.
 const ELEMENTS: &[Entry] = &[
     ("roisource", source::RoiSource::static_type),
+    ("roiattach", attach::RoiAttach::static_type),
     ("roidetect", detect::RoiDetect::static_type),
     ("roitrack", track::RoiTrack::static_type),
     ("roianalytics", analytics::RoiAnalytics::static_type),

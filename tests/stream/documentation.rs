@@ -22,7 +22,7 @@ const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("age", "brightness", None),
     ("scene", "color", None),
 ];
-const TEXTS: [(&str, &str); 9] = [
+const TEXTS: [(&str, &str); 10] = [
     ("README.md", include_str!("../../README.md")),
     ("docs/elements.md", include_str!("../../docs/elements.md")),
     ("roidetect", include_str!("../../src/elements/detect/mod.rs")),
@@ -31,6 +31,7 @@ const TEXTS: [(&str, &str); 9] = [
     ("roicrop", include_str!("../../src/elements/crop/mod.rs")),
     ("roianalytics", include_str!("../../src/elements/analytics/mod.rs")),
     ("roioverlay", include_str!("../../src/elements/overlay/mod.rs")),
+    ("roiattach", include_str!("../../src/elements/attach/mod.rs")),
     ("roipublish", include_str!("../../src/elements/publish/mod.rs")),
 ];
 
@@ -63,6 +64,10 @@ fn runnable(line: &str, folder: &Folder, clip: &str) -> String {
             None if word == "roipublish" => format!("roipublish address=\"{}\"", folder.file("found.jsonl")),
             Some(("address", _)) => continue,
             Some(("folder", _)) => format!("folder=\"{}\"", folder.file("out")),
+            Some(("location", path)) if path.ends_with(".jsonl") => {
+                folder.write(path, "{\"timestamp\":0,\"resolution\":{\"width\":9,\"height\":9},\"objects\":[]}\n");
+                format!("location=\"{}\"", folder.file(path))
+            }
             Some(("location", path)) if !root.join(path).exists() => format!("location=\"{clip}\""),
             Some(("model", path)) if !root.join(path).exists() => {
                 is_replaced = true;

@@ -14,6 +14,7 @@ mod installed;
 
 #[cfg(feature = "cli")]
 mod analytics;
+mod attach;
 mod bad_input;
 #[cfg(feature = "cli")]
 mod book;

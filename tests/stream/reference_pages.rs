@@ -77,7 +77,18 @@ fn when(spec: &glib::ParamSpec) -> &'static str {
 #[test]
 fn element_reference_pages_are_current() {
     crate::harness::init();
-    for name in ["roisource", "roidetect", "roitrack", "roianalytics", "roiclassify", "roicrop", "roirecord", "roioverlay", "roipublish"] {
+    for name in [
+        "roisource",
+        "roidetect",
+        "roitrack",
+        "roianalytics",
+        "roiclassify",
+        "roicrop",
+        "roirecord",
+        "roioverlay",
+        "roiattach",
+        "roipublish",
+    ] {
         let factory = gst::ElementFactory::find(name).unwrap();
         let element = factory.create().build().unwrap();
         let about = factory.metadata("description").unwrap().trim_end_matches('.').to_owned();
@@ -171,7 +182,7 @@ const STATS: [(&str, &str); 36] = [
 ];
 
 /// Fields of the elements that are not inference elements: element, field, meaning.
-const OTHER_STATS: [(&str, &str, &str); 31] = [
+const OTHER_STATS: [(&str, &str, &str); 36] = [
     ("roisource", "restarts", "how often the source was lost and delivered frames again"),
     ("roisource", "time-down-ns", "time without frames of these outages, in nanoseconds"),
     ("roitrack", "frames", "frames"),
@@ -187,6 +198,11 @@ const OTHER_STATS: [(&str, &str, &str); 31] = [
     ("roianalytics", "takeovers", "new track IDs that continued a known object"),
     ("roianalytics", "crossings", "an array: crossings by `line`, `direction` and `label`"),
     ("roianalytics", "zones", "an array: `occupancy`, `entries`, `exits` and `dwell` in nanoseconds by `zone`"),
+    ("roiattach", "frames", "frames"),
+    ("roiattach", "matched", "frames for which a line was found"),
+    ("roiattach", "lines", "lines with the results of a frame that were read"),
+    ("roiattach", "unmatched", "lines that were passed without a frame"),
+    ("roiattach", "errors", "lines that could not be read"),
     ("roicrop", "images", "images that were written"),
     ("roicrop", "bytes", "their bytes"),
     ("roicrop", "errors", "images that could not be written"),
@@ -226,7 +242,7 @@ fn stats_page(name: &str, element: &gst::Element) -> String {
 }
 
 /// Messages that elements post on the bus: kind, domain and code as in GStreamer, and the condition.
-const MESSAGES: [(&str, &str, &str); 36] = [
+const MESSAGES: [(&str, &str, &str); 39] = [
     ("roisource", "element, `source-lost`", "the source is lost: once for each outage; fields `uri` and `reason`"),
     ("roisource", "element, `source-back`", "the source delivers frames again; fields `uri`, `gap` in nanoseconds and `attempts`"),
     ("roisource", "error, `RESOURCE_ERROR_READ`", "the source is lost, and `restart` or `give-up-after` permits no further attempt"),
@@ -266,6 +282,9 @@ const MESSAGES: [(&str, &str, &str); 36] = [
     ("roioverlay", "error, `STREAM_ERROR_FORMAT`, `RESOURCE_ERROR_WRITE`", "a frame is too short, or cannot be written"),
     ("roioverlay", "error, `RESOURCE_ERROR_SETTINGS`", "the font file cannot be read"),
     ("roioverlay", "warning, `STREAM_ERROR_FORMAT`", "the frame was cropped after detection; once"),
+    ("roiattach", "error, `STREAM_ERROR_FORMAT`", "the caps have no width and height"),
+    ("roiattach", "error, `RESOURCE_ERROR_SETTINGS`", "neither `rois` nor `location` is set, or one of them cannot be read"),
+    ("roiattach", "warning, `STREAM_ERROR_DECODE`", "a line of the file cannot be read; once"),
     ("roicrop", "error, `RESOURCE_ERROR_SETTINGS`", "neither `folder` nor `in-message` is set"),
     ("roicrop", "error, `RESOURCE_ERROR_OPEN_WRITE`", "the folder cannot be created"),
     ("roicrop", "warning, `RESOURCE_ERROR_WRITE`", "an image cannot be written; once"),

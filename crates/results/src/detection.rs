@@ -197,6 +197,15 @@ impl FrameResults {
         }
     }
 
+    /// Scales all results to a frame of another size.
+    pub fn rescale(&mut self, size: Size) {
+        let was = self.size;
+        if was != size && was.width > 0 && was.height > 0 {
+            self.detections.iter_mut().for_each(|detection| detection.move_to(detection.rect.rescaled(was, size)));
+        }
+        self.set_size(size);
+    }
+
     /// Returns the detection with this ID; `None` if there is none.
     pub fn detection_mut(&mut self, id: ObjectId) -> Option<&mut Detection> {
         self.detections.iter_mut().find(|detection| detection.id == id)

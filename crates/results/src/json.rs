@@ -30,6 +30,7 @@
 
 mod event;
 mod geometry;
+mod read;
 mod record;
 mod scene;
 
@@ -39,6 +40,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use event::{SourceEvent, event_line};
 use geometry::{Placed, RelativePoint};
+pub use read::{StoredFrame, read_line};
 pub use record::{RecordContext, record_line};
 use scene::Events;
 use serde::Serialize;
