@@ -131,6 +131,11 @@ impl Driver {
         self.stream.needs_warm_up(is_live)
     }
 
+    /// Sets the thresholds of the stage, also while it runs.
+    pub(super) fn set_thresholds(&self, element: &gst::Element, thresholds: stages::Thresholds) {
+        self.stream.set_thresholds(element, thresholds);
+    }
+
     /// Sets a property of the policy. Returns false if the policy has no property `name`.
     pub(super) fn set_policy(&self, name: &str, value: &gst::glib::Value) -> bool {
         let known = self.stream.policy.lock().unwrap().set(name, value);

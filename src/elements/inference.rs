@@ -115,7 +115,8 @@ impl Inference {
         if imp.driver.set_policy(name, value) {
             return;
         }
-        let settings = &mut *imp.settings.lock().unwrap();
+        let mut guard = imp.settings.lock().unwrap();
+        let settings = &mut *guard;
         if name == "inference-region" {
             settings.region = value.get().expect("an enum property");
             return;
@@ -123,6 +124,11 @@ impl Inference {
         let known =
             settings.objects.set(name, value) || reuse::PROPERTIES.set(&mut settings.reuse, name, value) || settings.model.set(name, value);
         debug_assert!(known, "GObject passes on known properties only");
+        let changed = settings::THRESHOLDS.contains(&name).then(|| settings.model.options.thresholds());
+        drop(guard);
+        if let Some(thresholds) = changed {
+            imp.driver.set_thresholds(self.upcast_ref(), thresholds);
+        }
     }
 
     /// Returns the value of a property of an inference element.

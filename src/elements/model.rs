@@ -138,6 +138,8 @@ impl Stream {
             self.queue.set_limits(usize::MAX, usize::MAX);
             (state.slots, state.model.work) = (slots, Some(work));
         }
+        // The thresholds may have changed while the stage was loading.
+        self.apply_thresholds(element);
         gst::info!(self.cat, obj = element, "the in-flight queue holds up to {} frames", slots.capacity);
     }
 

@@ -167,6 +167,9 @@ pub(super) static PROPERTIES: LazyLock<Properties<ModelSettings>> = LazyLock::ne
         )
 });
 
+/// Properties that may change while the element runs, because they concern only the decoding of outputs.
+pub(super) const THRESHOLDS: [&str; 3] = ["threshold", "iou-threshold", "class-thresholds"];
+
 /// The model properties that only detectors have.
 pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
     Properties::<ModelSettings>::new()
@@ -183,7 +186,7 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::
             glib::ParamSpecString::builder("class-thresholds")
                 .nick("Thresholds of classes")
                 .blurb("Confidence thresholds by label, such as person=0.6,car=0.4; other classes use `threshold`")
-                .mutable_ready()
+                .mutable_playing()
                 .build(),
             |settings| settings.options.class_thresholds.clone(),
             |settings, thresholds| settings.options.class_thresholds = given(thresholds),
@@ -213,7 +216,7 @@ impl ModelSettings {
 }
 
 fn fraction(name: &'static str, nick: &'static str, blurb: &'static str) -> glib::ParamSpec {
-    glib::ParamSpecFloat::builder(name).nick(nick).blurb(blurb).minimum(-1.0).maximum(1.0).default_value(-1.0).mutable_ready().build()
+    glib::ParamSpecFloat::builder(name).nick(nick).blurb(blurb).minimum(-1.0).maximum(1.0).default_value(-1.0).mutable_playing().build()
 }
 
 fn not_negative(fraction: f32) -> Option<f32> {

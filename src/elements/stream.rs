@@ -26,6 +26,7 @@ use super::pool::{Pool, Slots};
 use super::stats::Counts;
 use super::work::Work;
 use crate::frame::FrameResults;
+use crate::stages;
 use crate::stages::flow::{Action, Epoch, Flow, Output, Return, State, Transition, Trigger};
 use crate::stages::{InFlightQueue, MotionGate};
 
@@ -41,6 +42,8 @@ pub(super) struct Stream {
     /// The motion gate, and the number of the frame that it holds: the newest frame that was selected for inference.
     pub(super) motion: Mutex<(MotionGate, u64)>,
     pub(super) counts: Counts,
+    /// The thresholds that were set last; `None`: never.
+    thresholds: Mutex<Option<stages::Thresholds>>,
 }
 
 /// State of the stream. All but `flow` is reset when the element is started.
@@ -121,6 +124,7 @@ impl Stream {
             last_results: Mutex::default(),
             motion: Mutex::default(),
             counts: Counts::default(),
+            thresholds: Mutex::default(),
         }
     }
 
@@ -254,6 +258,27 @@ impl Stream {
     pub(super) fn drop_frame(&self, frame: InFlight, reason: Reason) {
         self.counts.drop(reason);
         frame.trace.end("dropped", Some(reason));
+    }
+
+    /// Sets the thresholds of the stage, now and when it is installed later.
+    pub(super) fn set_thresholds(&self, element: &gst::Element, thresholds: stages::Thresholds) {
+        *self.thresholds.lock().unwrap() = Some(thresholds);
+        self.apply_thresholds(element);
+    }
+
+    /// Applies the thresholds that were set last to the installed stage. Posts a warning if they are invalid.
+    pub(super) fn apply_thresholds(&self, element: &gst::Element) {
+        let failed = {
+            // The lock orders concurrent calls, so that the thresholds that were set last stay in use.
+            let thresholds = self.thresholds.lock().unwrap();
+            let (Some(thresholds), Some(work)) = (&*thresholds, self.work()) else { return };
+            work.stage().set_thresholds(thresholds).err()
+        };
+        if let Some(error) = failed {
+            let error = error.to_string();
+            let error = stages::Printable(&error);
+            gst::element_warning!(element, gst::ResourceError::Settings, ("the earlier thresholds stay in use: {error}"));
+        }
     }
 
     /// Discards results of earlier frames.

@@ -1,7 +1,7 @@
 //! A client is the part of a stage that its jobs and the queue use: the model description, the scheduling and the counters.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::ModelSpec;
@@ -46,6 +46,8 @@ pub struct StepStats {
 pub(super) struct Client {
     /// The checked description of the model, with its preprocessing and decoding.
     pub(super) spec: ModelSpec,
+    /// Description with changed thresholds, which decodes later outputs; `None`: `spec`.
+    changed: RwLock<Option<Arc<ModelSpec>>>,
     pub(super) check: OutputCheck,
     pub(super) scheduling: Scheduling,
     /// Number of running jobs. It changes only under the queue's lock.
@@ -58,7 +60,18 @@ impl Client {
     pub(super) fn new(spec: ModelSpec, scheduling: Scheduling, device: String) -> Arc<Self> {
         let stats = Mutex::new(StageStats { device, ..StageStats::default() });
         let (n_running, is_removed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Self { spec, check: OutputCheck::default(), scheduling, n_running, is_removed, stats })
+        let changed = RwLock::default();
+        Arc::new(Self { spec, changed, check: OutputCheck::default(), scheduling, n_running, is_removed, stats })
+    }
+
+    /// Returns the description with changed thresholds; `None` if they were never changed.
+    pub(super) fn changed(&self) -> Option<Arc<ModelSpec>> {
+        self.changed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Decodes later outputs with the thresholds of this description, whose other values are those of `spec`.
+    pub(super) fn change(&self, spec: ModelSpec) {
+        *self.changed.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(spec));
     }
 
     pub(super) fn stats(&self) -> StageStats {

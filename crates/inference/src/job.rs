@@ -186,8 +186,9 @@ impl Job {
         let &JobInput { corner, alignment, region, .. } = self.input();
         let frame_from_input = frame_from_input.then_move(corner.x, corner.y);
         let space = ResultSpace { frame_from_input, alignment, parent: region.map(|(_, id)| id) };
-        let (detections, classifications, Client { spec, check, .. }) =
-            (&mut self.detections, &mut self.classifications, &*self.runs.client);
+        let (detections, classifications, client) = (&mut self.detections, &mut self.classifications, &*self.runs.client);
+        let (changed, check) = (client.changed(), &client.check);
+        let spec = changed.as_deref().unwrap_or(&client.spec);
         check.decode(spec, outputs, results, |head, results| add_results(spec, head, results, &space, detections, classifications))
     }
 

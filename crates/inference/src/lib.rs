@@ -49,5 +49,5 @@ pub use instance::{DEFAULT_BATCH_TIMEOUT, Sharing};
 pub use job::StageResults;
 pub use nearest::{did_you_mean, hint_of_unknown, nearest};
 pub use run_guard::{CancelReason, RunGuard};
-pub use spec::{Description, Head, KnownBy, ModelSpec, Source, StageOptions, Task};
+pub use spec::{Description, Head, KnownBy, ModelSpec, Source, StageOptions, Task, Thresholds};
 pub use stage::Stage;

@@ -83,6 +83,17 @@ pub struct StageOptions {
     pub engine: Engine,
 }
 
+/// The thresholds of a stage, which can change while the stage runs. `None`: the value of the description.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Thresholds {
+    /// Minimum confidence of results.
+    pub threshold: Option<f32>,
+    /// Thresholds of single classes of a detector, as text: `person=0.6,car=0.4`.
+    pub class_thresholds: Option<String>,
+    /// IoU threshold of a detector.
+    pub iou_threshold: Option<f32>,
+}
+
 /// The default device.
 pub const DEFAULT_DEVICE: &str = "AUTO";
 /// The device that runs models on inference servers, and its option with the address of a model.
@@ -225,6 +236,17 @@ impl ModelSpec {
 }
 
 impl StageOptions {
+    /// Returns the thresholds.
+    pub fn thresholds(&self) -> Thresholds {
+        Thresholds { threshold: self.threshold, class_thresholds: self.class_thresholds.clone(), iou_threshold: self.iou_threshold }
+    }
+
+    /// Returns these options with other thresholds.
+    pub(super) fn with_thresholds(&self, thresholds: &Thresholds) -> Self {
+        let Thresholds { threshold, class_thresholds, iou_threshold } = thresholds.clone();
+        Self { threshold, class_thresholds, iou_threshold, ..self.clone() }
+    }
+
     /// Returns options with the same model and engine. All other options have their defaults.
     pub(super) fn of_model_alone(&self) -> Self {
         Self { model: self.model.clone(), engine: self.engine.clone(), ..Self::default() }

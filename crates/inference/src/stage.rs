@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use super::client::{Client, stopped};
@@ -11,7 +11,7 @@ use super::instance::{Instance, Role, instance};
 use super::job::{Alignment, FrameRuns, Job, JobImage, JobInput};
 use super::model_inputs::ModelInputs;
 use super::spec::describe;
-use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task};
+use super::{ModelSpec, RunGuard, Scheduling, StageOptions, StageResults, StageStats, Task, Thresholds};
 use crate::frame::{Classification, Detection, Frame, PixelFormat, Point, Size, Transform};
 use crate::runtime::{CompiledModel, Error, ErrorKind, Result};
 use crate::tensor::Tensor;
@@ -28,6 +28,9 @@ pub struct Stage {
     client: Arc<Client>,
     instance: Arc<Instance>,
     n_unaligned: AtomicU64,
+    options: StageOptions,
+    /// The current thresholds.
+    thresholds: Mutex<Thresholds>,
 }
 
 impl Stage {
@@ -72,7 +75,8 @@ impl Stage {
             return Err(Error::new(ErrorKind::Config, message));
         }
         let client = Client::new(spec, options.scheduling, instance.queue.device.clone());
-        Ok(Self { client, instance, n_unaligned: AtomicU64::new(0) })
+        let thresholds = Mutex::new(options.thresholds());
+        Ok(Self { client, instance, n_unaligned: AtomicU64::new(0), options: options.clone(), thresholds })
     }
 
     /// Schedules `frame` for inference. Never blocks.
@@ -299,6 +303,22 @@ impl Stage {
     /// Returns the number of regions that lacked the keypoints for alignment, and for which the upright box was used instead.
     pub fn n_unaligned(&self) -> u64 {
         self.n_unaligned.load(Ordering::Relaxed)
+    }
+
+    /// Changes the thresholds, also for the outputs of frames that are waiting. Nothing is compiled, and no frame is discarded.
+    ///
+    /// # Errors
+    /// Returns `Config` if a threshold is invalid, or `Io` if the description cannot be read again; then the earlier thresholds stay in use.
+    pub fn set_thresholds(&self, thresholds: &Thresholds) -> Result<()> {
+        let mut current = self.thresholds.lock().unwrap_or_else(PoisonError::into_inner);
+        if *current == *thresholds {
+            return Ok(());
+        }
+        let changed = ModelSpec::load(&self.options.with_thresholds(thresholds), &self.instance.info)?;
+        // Only the decoders have thresholds.
+        self.client.change(ModelSpec { heads: changed.heads, ..self.client.spec.clone() });
+        current.clone_from(thresholds);
+        Ok(())
     }
 
     /// Returns the compiled model.

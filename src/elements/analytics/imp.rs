@@ -86,7 +86,7 @@ impl ObjectImpl for RoiAnalytics {
 
     fn properties() -> &'static [glib::ParamSpec] {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
-            let text = |name: &str, nick, blurb| glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_ready().build();
+            let text = |name: &str, nick, blurb| glib::ParamSpecString::builder(name).nick(nick).blurb(blurb).mutable_playing().build();
             let structure =
                 |name: &str, nick, blurb| glib::ParamSpecBoxed::builder::<gst::Structure>(name).nick(nick).blurb(blurb).read_only().build();
             vec![
@@ -110,6 +110,7 @@ impl ObjectImpl for RoiAnalytics {
             "zones" => settings.zones = text,
             name => unreachable!("property {name} is not in the list above"),
         }
+        self.change_layout(&settings);
     }
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
@@ -173,6 +174,30 @@ impl ElementImpl for RoiAnalytics {
 }
 
 impl RoiAnalytics {
+    /// Continues with a changed layout if the element runs. Posts a warning if the layout is not valid.
+    fn change_layout(&self, Settings { layout, lines, zones }: &Settings) {
+        if self.state.lock().unwrap().counter.is_none() {
+            return;
+        }
+        // The layout is read without the lock of the state, which the streaming thread needs for each frame.
+        let changed = layout::read(layout.as_deref(), lines.as_deref(), zones.as_deref()).and_then(|layout| {
+            let mut state = self.state.lock().unwrap();
+            let (has_ground, n_columns) = (layout.ground.is_some(), layout.heat_map.0);
+            let Some(counter) = &mut state.counter else { return Ok(()) };
+            counter.set_layout(layout)?;
+            (state.has_ground, state.n_columns) = (has_ground, n_columns);
+            Ok(())
+        });
+        if let Err(error) = changed {
+            gst::element_imp_warning!(self, gst::ResourceError::Settings, ("the earlier layout stays in use: {error}"));
+        }
+    }
+
+    pub(super) fn check_layout(&self) -> Result<(), String> {
+        let Settings { layout, lines, zones } = self.settings.lock().unwrap().clone();
+        layout::read(layout.as_deref(), lines.as_deref(), zones.as_deref())?.check()
+    }
+
     pub(super) fn counts(&self) -> SceneCounts {
         let state = self.state.lock().unwrap();
         state.counter.as_ref().map_or(&state.carried, SceneCounter::counts).clone()

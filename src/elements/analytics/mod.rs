@@ -40,6 +40,14 @@ impl RoiAnalytics {
         self.imp().counts()
     }
 
+    /// Checks the layout of the properties without starting the element.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the layout.
+    pub fn check_layout(&self) -> Result<(), String> {
+        self.imp().check_layout()
+    }
+
     /// Continues the counts of an earlier element, before the start, so that a restarted stream counts on.
     pub fn continue_counts(&self, counts: SceneCounts) {
         self.imp().continue_counts(counts);

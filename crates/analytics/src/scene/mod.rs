@@ -164,6 +164,41 @@ impl SceneCounter {
         self.flush();
     }
 
+    /// Continues with another layout. Objects keep their places at lines and in zones that stay the same. At other lines and zones, they
+    /// are counted from now on: an object inside a new zone enters it. Counts go on by the name of the line or zone, and those of removed
+    /// names are forgotten. A heat map of another size begins again.
+    ///
+    /// # Errors
+    /// Returns an error if the layout is not valid, see [`Layout::check`]; then the counter continues as before.
+    pub fn set_layout(&mut self, layout: Layout) -> Result<(), String> {
+        layout.check()?;
+        let is_comparable = layout.units == self.layout.units && layout.anchor == self.layout.anchor;
+        let kept_lines: Vec<Option<usize>> =
+            layout.lines.iter().map(|line| self.layout.lines.iter().position(|known| is_comparable && known == line)).collect();
+        let kept_zones: Vec<Option<usize>> =
+            layout.zones.iter().map(|zone| self.layout.zones.iter().position(|known| is_comparable && known == zone)).collect();
+        for object in self.objects.values_mut() {
+            object.at_lines = kept_lines.iter().map(|kept| kept.map_or_else(AtLine::default, |idx| object.at_lines[idx])).collect();
+            object.at_zones = kept_zones.iter().map(|kept| kept.map_or_else(AtZone::default, |idx| object.at_zones[idx])).collect();
+        }
+        let counts = &mut self.counts;
+        let occupancy = layout.zones.iter().zip(&kept_zones).map(|(zone, kept)| {
+            let n_inside = counts.occupancy.get(&zone.name).filter(|_| kept.is_some());
+            (zone.name.clone(), n_inside.copied().unwrap_or(0))
+        });
+        counts.occupancy = occupancy.collect();
+        counts.crossings.retain(|(name, _, _), _| layout.lines.iter().any(|line| line.name == *name));
+        counts.entries.retain(|(name, _), _| layout.zones.iter().any(|zone| zone.name == *name));
+        counts.exits.retain(|(name, _), _| layout.zones.iter().any(|zone| zone.name == *name));
+        counts.dwell.retain(|name, _| layout.zones.iter().any(|zone| zone.name == *name));
+        if layout.heat_map != self.layout.heat_map {
+            self.heat = vec![0; layout.heat_map.0 * layout.heat_map.1];
+        }
+        self.layout = layout;
+        self.place();
+        Ok(())
+    }
+
     /// Number of detections in each cell of the heat map, row by row.
     pub fn heat_map(&self) -> &[u64] {
         &self.heat
@@ -200,7 +235,12 @@ impl SceneCounter {
             self.flush();
         }
         self.size = size;
-        let layout = &self.layout;
+        self.place();
+    }
+
+    /// Converts the layout to pixels.
+    fn place(&mut self) {
+        let (layout, size) = (&self.layout, self.size);
         let pixels = |point: &Point| layout.pixels(*point, size);
         self.lines = layout.lines.iter().map(|line| (pixels(&line.from), pixels(&line.to))).collect();
         self.zones = layout.zones.iter().map(|zone| zone.corners.iter().map(pixels).collect()).collect();

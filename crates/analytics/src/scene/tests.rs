@@ -282,3 +282,36 @@ fn same_frames_give_the_same_events() {
     let count = |name: &str| events[0].iter().filter(|(_, kind)| kind.name() == name).count() as u64;
     assert_eq!(count("zone-entered") - count("zone-exited"), counters[0].counts().occupancy["hall"]);
 }
+
+#[test]
+fn changed_layout_keeps_what_stays_the_same() {
+    let layout = |zones: Vec<Zone>, lines: Vec<Line>| Layout { zones, lines, ..Layout::default() };
+    let mut counter = SceneCounter::new(layout(vec![zone()], vec![line(false, Duration::ZERO)])).unwrap();
+    let inside = |n: usize| vec![vec![object(1, "person", 500.0, 550.0)]; n];
+    assert_eq!(run(&mut counter, 0, &inside(2)), [(1, SceneEventKind::Entered { occupancy: 1 })]);
+
+    // The zone stays the same, so the object does not enter it again. It enters the new zone, in which it stands.
+    let all = Zone {
+        name: "all".into(),
+        corners: [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)].map(|(x, y)| Point { x, y }).into(),
+        ..zone()
+    };
+    counter.set_layout(layout(vec![all.clone(), zone()], vec![line(false, Duration::ZERO)])).unwrap();
+    assert_eq!(counter.counts().occupancy, BTreeMap::from([("all".into(), 0), ("hall".into(), 1)]));
+    assert_eq!(run(&mut counter, 2, &inside(2)), [(1, SceneEventKind::Entered { occupancy: 1 })]);
+    // The line knows on which side the object was.
+    let up = [vec![object(1, "person", 500.0, 440.0)]];
+    assert_eq!(run(&mut counter, 4, &up), [(1, SceneEventKind::Crossed { direction: Direction::In, count: 1 })]);
+
+    // A layout that is not valid changes nothing.
+    counter.set_layout(layout(vec![zone(), zone()], vec![])).unwrap_err();
+    counter.set_layout(layout(vec![], vec![])).unwrap_err();
+    assert_eq!(counter.counts().occupancy.len(), 2);
+
+    // Counts of removed places are forgotten; those of a changed place go on.
+    let smaller = Zone { corners: zone().corners[..3].into(), ..zone() };
+    counter.set_layout(layout(vec![smaller], vec![])).unwrap();
+    assert_eq!(counter.counts().occupancy, BTreeMap::from([("hall".into(), 0)]));
+    assert_eq!(counter.counts().entries.values().sum::<u64>(), 1);
+    assert!(counter.counts().crossings.is_empty());
+}
