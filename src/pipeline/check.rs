@@ -6,6 +6,7 @@ use gstreamer as gst;
 use super::graph::{Graph, Structure};
 use super::spec::ParameterType;
 use super::{Error, Input, Outputs, Plan, Result, Spec, build};
+use crate::elements::analytics::RoiAnalytics;
 use crate::stages::{Engine, Stage, StageOptions};
 
 /// Checks a description with the values `set`: its parameters, graph, elements and properties, and that each model can be loaded
@@ -72,12 +73,26 @@ fn check_slots(spec: &Spec, pipeline: &gst::Pipeline) -> Result<()> {
     Ok(())
 }
 
+/// Checks the layouts of a pipeline's counters of objects.
+///
+/// # Errors
+/// Returns an error with the name of the element whose layout is not valid.
+pub fn check_layouts(pipeline: &gst::Pipeline) -> Result<()> {
+    for element in pipeline.iterate_recurse().into_iter().flatten() {
+        if let Some(analytics) = element.downcast_ref::<RoiAnalytics>() {
+            analytics.check_layout().map_err(|error| Error::usage(format!("{}: {error}", analytics.name())))?;
+        }
+    }
+    Ok(())
+}
+
 /// Loads the models of a pipeline as its elements would. While the returned stages exist, elements that start share their models
 /// instead of loading them again.
 ///
 /// # Errors
-/// Returns an error with the name of the element whose model cannot be loaded.
+/// Returns an error with the name of the element whose model cannot be loaded, or whose layout is not valid.
 pub(super) fn load_models(pipeline: &gst::Pipeline, plan: &Plan) -> Result<Vec<Stage>> {
+    check_layouts(pipeline)?;
     let elements = plan.elements.iter().filter_map(|element| Some((element, pipeline.by_name(&element.name)?)));
     let loaded = elements.map(|(element, found)| {
         load_model(&element.factory, &found, &plan.engine).map_err(|why| Error::failed(format!("{}: {why}", element.name)))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::life::Life;
 use super::session::NewSession;
 use super::stats::{Meter, Stats};
-use super::supervisor::{Inbox, Input, Request};
+use super::supervisor::{Inbox, Input, Request, Way};
 use super::{Ending, Error, Plan, Progress, Result};
 
 /// While the application has not read this many events, no progress events are added.
@@ -239,7 +239,17 @@ impl PipelineHandle {
     /// pipeline, as after a lost source: results are appended, and numbers and track IDs go on. Otherwise the stream continues unchanged.
     /// Only inputs with an address can be reloaded, because files would begin again.
     pub fn reload(&self, stream: StreamId, plan: &Plan) {
-        self.0.inbox.send(Input::Request(stream, Request::Reload(Box::new(plan.clone()))));
+        self.0.inbox.send(Input::Request(stream, Request::Reload(Box::new(plan.clone()), Way::NewPipeline)));
+    }
+
+    /// Continues a stream with another plan, if possible without a gap. Does not block: [`Event::Reloaded`] follows.
+    ///
+    /// If the plans differ only in properties that may change in PLAYING, such as thresholds, `inference-interval`, lines and zones, the
+    /// running elements get the new values after they were checked. No frame is lost, and the input may be of any kind. Files that have
+    /// changed since, such as descriptions of models, are not read again. All other changes are those of [`PipelineHandle::reload`];
+    /// [`Plan::can_continue_with`] tells whether they are possible.
+    pub fn change(&self, stream: StreamId, plan: &Plan) {
+        self.0.inbox.send(Input::Request(stream, Request::Reload(Box::new(plan.clone()), Way::InPlace)));
     }
 
     /// Blocks until a stream has ended, and returns the result.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::carry::Carried;
 use super::handle::{Board, Event, StreamId};
 use super::session::{Finished, NewSession, Parts, Session};
-use super::supervisor::{self, Inbox, Request};
-use super::{Ending, Error, Input, Plan, Result, check};
+use super::supervisor::{self, Inbox, Request, Way};
+use super::{Ending, Error, Input, Plan, Result, check, live};
 use crate::restart::{Backoff, End, random};
 use crate::stages::Stage;
 
@@ -147,13 +147,13 @@ impl Life {
     pub(super) fn handle(&mut self, request: Request) -> ControlFlow<Result<Ending>> {
         self.is_requested |= matches!(request, Request::Drain | Request::Stop);
         let request = match request {
-            Request::Reload(plan) => {
-                self.check(*plan);
+            Request::Reload(plan, way) => {
+                self.check(*plan, way);
                 return ControlFlow::Continue(());
             }
-            Request::Checked(plan, checked) => {
+            Request::Checked(plan, way, checked) => {
                 match checked {
-                    Ok(models) => self.reload(NextPlan { plan: *plan, models }),
+                    Ok(models) => self.reload(NextPlan { plan: *plan, models }, way),
                     Err(error) => self.board.report(self.stream, Event::Reloaded(Err(error))),
                 }
                 return ControlFlow::Continue(());
@@ -228,9 +228,12 @@ impl Life {
     }
 
     /// Checks a new plan on a separate thread: builds its pipeline, and loads its models.
-    fn check(&self, plan: Plan) {
-        let is_valid = matches!((&self.plan.input, &plan.input), (Input::Uri(_), Input::Uri(_))) && plan.can_restart();
-        if !is_valid {
+    fn check(&self, plan: Plan, way: Way) {
+        let is_possible = match way {
+            Way::NewPipeline => self.can_reload(&plan),
+            Way::InPlace => self.plan.can_continue_with(&plan),
+        };
+        if !is_possible {
             let error = Error::usage(
                 "cannot continue with another description: expected an input with an address, such as rtsp://, and no video to a pipe; any other \
                  input would begin again",
@@ -238,7 +241,7 @@ impl Life {
             return self.board.report(self.stream, Event::Reloaded(Err(error)));
         }
         let (inbox, stream) = (self.inbox.clone(), self.stream);
-        let send = move |plan, checked| inbox.send(supervisor::Input::Request(stream, Request::Checked(Box::new(plan), checked)));
+        let send = move |plan, checked| inbox.send(supervisor::Input::Request(stream, Request::Checked(Box::new(plan), way, checked)));
         let spawned = std::thread::Builder::new().name("roiflow-check".to_owned()).spawn(move || {
             let checked = NewSession::build(&plan, 0).and_then(|session| check::load_models(session.pipeline(), &plan));
             send(plan, checked);
@@ -249,8 +252,27 @@ impl Life {
         }
     }
 
-    /// Continues with another plan, as soon as the current session has drained.
-    fn reload(&mut self, next_plan: NextPlan) {
+    /// Whether a new pipeline can continue the stream with a plan.
+    fn can_reload(&self, plan: &Plan) -> bool {
+        matches!((&self.plan.input, &plan.input), (Input::Uri(_), Input::Uri(_))) && plan.can_restart()
+    }
+
+    /// Continues with another plan: at once if the running pipeline takes the changes, else as soon as the current session has drained.
+    fn reload(&mut self, next_plan: NextPlan, way: Way) {
+        if let State::Running(session) = &self.state
+            && way == Way::InPlace
+            && self.next_plan.is_none()
+            && let Some(changes) = live::changes(&self.plan, &next_plan.plan)
+            && session.change(changes)
+        {
+            self.plan = next_plan.plan;
+            return self.board.report(self.stream, Event::Reloaded(Ok(())));
+        }
+        // The plan may have changed while this one was checked.
+        if !self.can_reload(&next_plan.plan) {
+            let error = Error::failed("the stream is about to end, and takes no changes. Try again");
+            return self.board.report(self.stream, Event::Reloaded(Err(error)));
+        }
         self.next_plan = Some(next_plan);
         match &mut self.state {
             State::Running(session) if self.outage.is_some() && session.frames().is_none() => session.abort(),

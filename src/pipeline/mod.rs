@@ -5,11 +5,12 @@
 //! - Building: [`build`] creates a `gst::Pipeline` from a plan. [`mod@check`] finds errors without playing it.
 //! - Running: [`handle`] adds and removes streams while other streams run. `supervisor` is the bus loop of all streams. In this loop,
 //!   `life` handles one stream, and `session` one pipeline of a stream. [`crate::restart`] decides when a lost source is opened again. `carry`
-//!   has the state that the next pipeline takes over. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
+//!   has the state that the next pipeline takes over, and `live` the changes that need no new pipeline. [`mod@run`] and [`streams`] play plans to their end, [`stats`] measures the
 //!   pipelines.
 //! - Supervision: `watch` monitors the source, `decoded` compares decoded frames with what the file declares, `upright` rotates frames, `arrival`
 //!   gives time stamps to frames without one.
 //!   [`limits`] ends a run early. `reasons` turns errors of elements into messages.
+//! - [`mod@probe`] opens an input, and tells what it sends.
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
 //!   loads the libraries of a decoder.
 //! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results. [`tap`] shows an
@@ -18,7 +19,7 @@
 //! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `numbered` finds images by their numbers, and
 //! `images` reads them.
 //!
-//! Pipelines are built from the names and properties of elements. Only `carry`, `outputs` and `session` use types of elements. This module
+//! Pipelines are built from the names and properties of elements. Only `carry`, `check`, `outputs` and `session` use types of elements. This module
 //! uses no inference requests, and reads pixels only to pass them on.
 
 mod arrival;
@@ -39,12 +40,14 @@ pub mod images_out;
 pub mod input;
 mod life;
 pub mod limits;
+mod live;
 pub mod models;
 pub mod naming;
 mod numbered;
 pub mod outputs;
 mod parse;
 pub mod plan;
+pub mod probe;
 mod properties;
 mod reasons;
 pub mod run;
@@ -71,6 +74,7 @@ pub use input::Input;
 pub use limits::Limits;
 pub use models::{Classifier, Models};
 pub use plan::{Crops, Outputs, Plan, SpoolFolder};
+pub use probe::probe;
 pub use run::{Ending, Interrupt, Progress, run};
 pub use spec::Spec;
 pub use stream::{ResultFrame, Stream};

@@ -19,7 +19,7 @@ use super::stats::{Meter, Stats};
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
 use super::{
-    Ending, Error, ErrorKind, Input, Plan, Progress, Result, arrival, build, display, images, images_out, limits, outputs, reasons, tap,
+    Ending, Error, ErrorKind, Input, Plan, Progress, Result, arrival, build, display, images, images_out, limits, live, outputs, reasons, tap,
 };
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};
@@ -84,6 +84,7 @@ pub(super) struct Parts {
     images: images::Feed,
     /// Whether the pipeline was stopped. After that, its state must not change. The lock is held during state changes.
     is_stopped: Mutex<bool>,
+    changes: live::Pending,
 }
 
 enum State {
@@ -214,8 +215,9 @@ impl NewSession {
             images_out::write_from(&pipeline, plan, first_frame)?;
             tap::install(&pipeline, plan);
             let images = images::Feed::default();
-            let is_stopped = Mutex::new(false);
-            let mut parts = Parts { plan: plan.clone(), secrets: secrets.clone(), pipeline, meter, supervision, images, is_stopped };
+            let (is_stopped, changes) = (Mutex::new(false), live::Pending::default());
+            let mut parts =
+                Parts { plan: plan.clone(), secrets: secrets.clone(), pipeline, meter, supervision, images, is_stopped, changes };
             display::open(&parts.pipeline)?;
             parts.images = feed_images(&parts.pipeline, plan)?;
             Ok(Self(parts))
@@ -263,6 +265,20 @@ impl Session {
         Arc::downgrade(&self.parts)
     }
 
+    /// Sets properties of running elements on a separate thread, because setting them may read files. False if the pipeline is about to
+    /// end, and takes no changes.
+    pub(super) fn change(&self, changes: Vec<live::Change>) -> bool {
+        let is_playing = matches!(self.state, State::Playing);
+        if is_playing {
+            self.parts.changes.add(changes);
+            self.spawn("roiflow-change", |parts, _| {
+                parts.changes.apply(&parts.pipeline);
+                None
+            });
+        }
+        is_playing
+    }
+
     /// Stops the pipeline at once, without draining it. Called during an outage of the source.
     pub(super) fn abort(&mut self) {
         if !matches!(self.state, State::Stopping(_)) {
@@ -301,7 +317,7 @@ impl Session {
                     fallback.carried = Some(*carried);
                 }
             }
-            Request::Built(_) | Request::Reload(_) | Request::Checked(..) => {}
+            Request::Built(_) | Request::Reload(..) | Request::Checked(..) => {}
             Request::Message(message) => self.on_message(&message),
             _ if matches!(self.state, State::Stopping(_)) => {}
             Request::Warning(warning) => self.warn(warning),

@@ -45,15 +45,24 @@ pub(super) enum Request {
     /// The stream must stop at once.
     Stop,
     /// The stream must continue with this plan.
-    Reload(Box<Plan>),
+    Reload(Box<Plan>, Way),
     /// The elements and models of a plan that was requested by `Reload` were checked.
-    Checked(Box<Plan>, Result<Vec<Stage>>),
+    Checked(Box<Plan>, Way, Result<Vec<Stage>>),
     /// The stream's pipeline is stopping. The value is the state that the next pipeline takes over.
     Carried(Box<Carried>),
     /// The stream's pipeline has stopped.
     Stopped(Box<Finished>),
     /// The pipeline of the next session is built.
     Built(Box<Result<NewSession>>),
+}
+
+/// How a stream continues with another plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// In a new pipeline, whose elements read all files again.
+    NewPipeline,
+    /// In the running pipeline if it takes the changes, else in a new pipeline.
+    InPlace,
 }
 
 /// Sends inputs to the bus loop. The loop ends when the last reference to the inbox is dropped.
