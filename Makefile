@@ -22,12 +22,13 @@ BASH_DIR ?= $(PREFIX)/share/bash-completion/completions
 FISH_DIR ?= $(PREFIX)/share/fish/vendor_completions.d
 ZSH_DIR ?= $(PREFIX)/share/zsh/site-functions
 PKGCONFIG_DIR ?= $(PREFIX)/lib/pkgconfig
+DEMO_MODELS ?= yes
 
 BINARY := $(TARGET)/release/roiflow
 # The plugin has its own folder, because GStreamer loads every library in the folder of a plugin.
 PLUGIN := $(TARGET)/gst/libgstroiflow.so
 
-.PHONY: build help setup python demo test test-all test-analytics soak chaos fuzz bench docs install uninstall clean-demo
+.PHONY: build help setup python demo test test-all test-analytics deb test-deb soak chaos fuzz bench docs install uninstall clean-demo
 .DEFAULT_GOAL := build
 
 build: setup ## Build the release: the command and the GStreamer plugin
@@ -102,11 +103,17 @@ install: ## Install the command with manual pages and completions, the plugin wi
 	  $(BINARY) completions fish > $(DESTDIR)$(FISH_DIR)/roiflow.fish; \
 	  $(BINARY) completions zsh > $(DESTDIR)$(ZSH_DIR)/_roiflow; \
 	else echo "Manual pages and completions are not installed: $(BINARY) does not run on this machine."; fi
-	@# Install the demo's models if they were fetched, because pipelines/faces.toml uses them.
-	@if ls assets/demo/*.onnx >/dev/null 2>&1; then \
+	@# Install the demo's models if they were fetched, because pipelines/faces.toml uses them. DEMO_MODELS=no leaves them out.
+	@if [ "$(DEMO_MODELS)" != yes ]; then :; elif ls assets/demo/*.onnx >/dev/null 2>&1; then \
 	  install -d $(DESTDIR)$(DATA_DIR)/assets/demo; \
 	  install -m 644 assets/demo/*.onnx assets/demo/*.LICENSE assets/demo/*.md $(DESTDIR)$(DATA_DIR)/assets/demo; \
 	else echo "The demo's models are not installed: run 'make demo' first to use pipelines/faces.toml."; fi
+
+deb: build ## Make a Debian package of the build: target/deb
+	@scripts/make-deb $(TARGET)
+
+test-deb: deb ## Install, use and remove the Debian package in fresh Debian 12 and 13 roots (needs root and network)
+	@scripts/test-deb $(TARGET)/deb/roiflow_*.deb
 
 uninstall: ## Remove the files of `make install`
 	@test -n "$(PLUGIN_DIR)" || { echo "cannot find GStreamer's plugin folder: set PLUGIN_DIR=." >&2; exit 1; }

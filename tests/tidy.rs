@@ -196,6 +196,24 @@ fn every_conformance_test_has_an_equivalent() {
     check(conformance_errors(&list, &docs).into_iter());
 }
 
+#[test]
+fn container_runs_without_root_and_is_checked() {
+    let text = read(&root().join("packaging/Containerfile"));
+    let lines = |word: &str| text.lines().filter(|line| line.starts_with(&format!("{word} "))).map(str::to_owned).collect::<Vec<_>>();
+    let stages = lines("FROM");
+    assert!(stages.len() == 2 && stages[0].ends_with(" AS build"), "expected a stage that builds and one that runs: {stages:?}");
+    assert!(stages.iter().all(|stage| stage.contains("debian:12-slim")), "the libraries of both stages must be equal: {stages:?}");
+    let last = text.rsplit_once("FROM ").map_or("", |(_, last)| last);
+    let users = lines("USER");
+    assert!(users.len() == 1 && last.contains(&users[0]) && users[0] != "USER root" && users[0] != "USER 0", "{users:?}");
+    let health = lines("HEALTHCHECK").concat();
+    assert!(health.contains("CMD [\"roiflow\", \"ctl\", \"health\"]"), "{health}");
+    // What the build stage copies exists.
+    for path in ["scripts/make-deb", "packaging/debian/control.in", "packaging/debian/roiflow.service", "packaging/debian/server.toml"] {
+        assert!(root().join(path).is_file(), "{path}");
+    }
+}
+
 fn check(errors: impl Iterator<Item = String>) {
     let list = errors.fold(String::new(), |mut list, error| {
         writeln!(list, "  {error}").expect("a String takes everything");
