@@ -3,23 +3,16 @@
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
 use serde_json::{Map, Value, json};
 
+use super::client::{Client, Server};
 use super::terminal::{self, OneLine};
-use crate::pipeline;
 use crate::redaction;
-
-/// Environment variable with the token.
-const TOKEN: &str = "ROIFLOW_TOKEN";
-/// Stopping a stream may take ten seconds.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Address of the server; a token is read from the environment variable ROIFLOW_TOKEN
-    #[arg(long, global = true, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    server: String,
+    #[command(flatten)]
+    server: Server,
     /// Print the answer of the server as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -29,6 +22,8 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
+    /// Check whether the server answers and has started its streams; exit code 1 if not
+    Health,
     /// List the streams with their states
     List,
     /// List the pipelines that streams may use
@@ -55,7 +50,7 @@ enum Action {
         #[arg(long, value_name = "URL")]
         publish: Vec<String>,
     },
-    /// Change parts of a stream, which restarts
+    /// Change parts of a stream, which restarts only if it cannot continue
     Change {
         /// Name of the stream
         name: String,
@@ -68,6 +63,9 @@ enum Action {
         /// Set a parameter of the pipeline
         #[arg(long, value_name = "NAME=VALUE", value_parser = super::run::parse_assignment)]
         set: Vec<(String, String)>,
+        /// Send each result also to these servers, instead of those that the stream has; an empty text: to none
+        #[arg(long, value_name = "URL")]
+        publish: Vec<String>,
     },
     /// Restart a stream
     Restart {
@@ -87,6 +85,7 @@ pub(super) fn control(args: &Args) -> anyhow::Result<()> {
     let parameters =
         |set: &[(String, String)]| -> Map<String, Value> { set.iter().map(|(name, value)| (name.clone(), json!(value))).collect() };
     let answer = match &args.action {
+        Action::Health => json!(client.ready()?.trim()),
         Action::List => client.send("GET", "/api/streams", None)?,
         Action::Pipelines => client.send("GET", "/api/pipelines", None)?,
         Action::Events => client.send("GET", "/api/events", None)?,
@@ -94,8 +93,11 @@ pub(super) fn control(args: &Args) -> anyhow::Result<()> {
             let stream = json!({"name": name, "pipeline": pipeline, "input": input, "parameters": parameters(set), "loop": repeat, "publish": publish});
             client.send("POST", "/api/streams", Some(stream))?
         }
-        Action::Change { name, pipeline, input, set } => {
+        Action::Change { name, pipeline, input, set, publish } => {
             let mut change = json!({"parameters": parameters(set)});
+            if !publish.is_empty() {
+                change["publish"] = publish.iter().filter(|url| !url.is_empty()).map(String::as_str).collect();
+            }
             for (key, value) in [("pipeline", pipeline), ("input", input)] {
                 if let Some(value) = value {
                     change[key] = json!(value);
@@ -112,6 +114,10 @@ pub(super) fn control(args: &Args) -> anyhow::Result<()> {
         return Ok(());
     }
     match &args.action {
+        Action::Health => {
+            writeln!(out, "{}", OneLine(&text(&answer)))?;
+            Ok(())
+        }
         Action::List => table(&mut out, answer["streams"].as_array().map_or(&[][..], Vec::as_slice)),
         Action::Pipelines => {
             for pipeline in answer["pipelines"].as_array().into_iter().flatten() {
@@ -171,63 +177,9 @@ fn table(out: &mut impl Write, streams: &[Value]) -> anyhow::Result<()> {
     });
     let heads = ["NAME", "STATE", "FPS", "FRAMES", "DROPPED", "INPUT", "OBJECTS OR ERROR"].map(str::to_owned);
     let rows: Vec<[String; 7]> = [heads].into_iter().chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..7).map(width).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:width$}", OneLine(cell).to_string()));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+    terminal::columns(out, &rows)
 }
 
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// A connection to the REST API.
-struct Client {
-    agent: ureq::Agent,
-    server: String,
-    token: Option<String>,
-}
-
-impl Client {
-    fn new(server: &str) -> anyhow::Result<Self> {
-        let server = server.trim_end_matches('/');
-        if !server.starts_with("http://") {
-            let shown = redaction::redact(server);
-            bail!(pipeline::Error::usage(format!("--server: expected an address such as http://127.0.0.1:8080, got `{shown}`")));
-        }
-        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT)).proxy(None);
-        let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
-        Ok(Self { agent: config.build().new_agent(), server: server.to_owned(), token })
-    }
-
-    /// Sends a request. Returns the answer, or the text of the server's error.
-    fn send(&self, method: &str, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
-        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.server));
-        if let Some(token) = &self.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        let sent = match body {
-            Some(body) => self.agent.run(request.header("Content-Type", "application/json").body(body.to_string())?),
-            None => self.agent.run(request.body(())?),
-        };
-        let mut answer = sent.map_err(|error| {
-            anyhow!(
-                "cannot reach the server {}: {error}. Start it with `roiflow serve`, or name it with --server",
-                redaction::redact(&self.server)
-            )
-        })?;
-        let is_success = answer.status().is_success();
-        let text = answer.body_mut().read_to_string()?;
-        let content: Value = serde_json::from_str(&text)
-            .map_err(|_| anyhow!("expected an answer of `roiflow serve` from {}, got another one", redaction::redact(&self.server)))?;
-        if is_success {
-            return Ok(content);
-        }
-        let message = content["error"]["message"].as_str().unwrap_or("the server refused the request");
-        let advice = if answer.status().as_u16() == 401 { format!("; set {TOKEN}") } else { String::new() };
-        bail!("{message}{advice}");
-    }
 }

@@ -7,6 +7,8 @@
 mod apart;
 mod bench;
 #[cfg(feature = "serve")]
+mod client;
+#[cfg(feature = "serve")]
 mod ctl;
 mod describe;
 mod devices;
@@ -24,6 +26,8 @@ mod serve;
 mod service;
 mod signals;
 mod terminal;
+#[cfg(feature = "serve")]
+mod top;
 mod trace;
 mod vtune;
 
@@ -84,6 +88,9 @@ enum Command {
     /// List, add, change, restart and remove the streams of a running `roiflow serve`
     #[cfg(feature = "serve")]
     Ctl(ctl::Args),
+    /// Watch the streams of a running `roiflow serve` in the terminal
+    #[cfg(feature = "serve")]
+    Top(top::Args),
     /// Show the inputs, outputs and description of a model, or check a pipeline description
     Inspect(inspect::Args),
     /// Write a model description to start from
@@ -157,6 +164,8 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         Command::Serve(args) => serve::serve(*args, terminal),
         #[cfg(feature = "serve")]
         Command::Ctl(args) => ctl::control(&args),
+        #[cfg(feature = "serve")]
+        Command::Top(args) => top::top(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Describe(args) => describe::describe(&args, terminal),
         Command::Discover(args) => discover::discover(&args, terminal),

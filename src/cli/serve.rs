@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use clap::ValueEnum;
 use roiflow_server::policy::Policy;
 use roiflow_server::store::Store;
+use roiflow_server::tls::Tls;
 use roiflow_server::token::{self, Tokens};
 use roiflow_server::{Config, Registry, Server};
 
@@ -30,6 +31,12 @@ pub(super) struct Args {
     /// Address on which the server accepts connections [default: 127.0.0.1:8080]; an address that other machines can reach needs a token
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// File in PEM form with the certificate of the server: connections are encrypted; SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// File in PEM form with the private key of the certificate
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
     /// Folder in which streams and tokens are kept [default: $STATE_DIRECTORY, or ~/.local/state/roiflow]
     #[arg(long, value_name = "FOLDER")]
     state: Option<PathBuf>,
@@ -76,6 +83,7 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
     let credentials = Credentials::read(args.input_credentials.as_deref())?;
     terminal.hide(credentials.secrets());
     credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
+    let tls = config.tls().map_err(|error| anyhow!(pipeline::Error::usage(error)))?.map(Arc::new);
     let tokens = Tokens::read(&state).map_err(|error| anyhow!(error))?;
     stages::Engine::of_process().set_cache_folder(folders::model_cache());
 
@@ -87,17 +95,21 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
     let service = Service::of_process(0);
     let (end, ended) = mpsc::channel();
     let of_signals = service.clone();
-    signals::on_signal(
-        terminal,
-        move || {
-            of_signals.stop();
-            let _ending = end.send(());
-        },
-        None::<fn()>,
-    )?;
-    let server = Server::start(listen, registry.clone(), tokens, env!("CARGO_PKG_VERSION"))
+    let end = move || {
+        of_signals.stop();
+        let _ending = end.send(());
+    };
+    let reload = tls.clone().filter(|_| !signals::has_terminal()).map(|tls| reload(tls, service.clone(), terminal.clone()));
+    signals::on_signal(terminal, end, reload)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    if tls.is_none() && !listen.ip().is_loopback() {
+        terminal.warn(format_args!(
+            "connections to {listen} are not encrypted, so tokens and pictures can be read in the network: add --tls-cert and --tls-key"
+        ));
+    }
+    let server = Server::start(listen, registry.clone(), tokens, tls, env!("CARGO_PKG_VERSION"))
         .map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
-    terminal.print(format!("roiflow serves http://{}", server.address()));
+    terminal.print(format!("roiflow serves {scheme}://{}", server.address()));
     registry.start_stored()?;
     service.ready();
     // The sender lives in the thread of the signals, which does not end.
@@ -111,6 +123,17 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns what SIGHUP does: it reads the certificate again.
+fn reload(tls: Arc<Tls>, service: Service, terminal: Terminal) -> impl Fn() + Send + 'static {
+    move || {
+        match tls.reload() {
+            Ok(()) => terminal.print("the certificate was read again; later connections use it"),
+            Err(error) => terminal.warn(format_args!("the earlier certificate stays in use: {error}")),
+        }
+        service.reload([]);
+    }
+}
+
 impl Args {
     /// The settings of the file, replaced by those of the options.
     fn config(&self) -> anyhow::Result<Config> {
@@ -122,6 +145,8 @@ impl Args {
             (&self.pipelines, &mut config.pipelines),
             (&self.models, &mut config.models),
             (&self.media, &mut config.media),
+            (&self.tls_cert, &mut config.tls_cert),
+            (&self.tls_key, &mut config.tls_key),
         ];
         for (option, setting) in of_options {
             if option.is_some() {

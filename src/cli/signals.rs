@@ -149,7 +149,7 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// Whether the process has a controlling terminal. True if that is unknown.
-fn has_terminal() -> bool {
+pub(super) fn has_terminal() -> bool {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The fields after the name in parentheses are: state, parent, group, session, terminal.
     let number = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(4));

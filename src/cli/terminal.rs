@@ -121,6 +121,18 @@ pub(super) fn stdout() -> PrintableWriter<io::StdoutLock<'static>> {
     PrintableWriter(io::stdout().lock())
 }
 
+/// Prints rows in columns of equal width. Each row is one line.
+#[cfg(feature = "serve")]
+pub(super) fn columns<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> anyhow::Result<()> {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| OneLine(cell).to_string())).collect();
+    let widths: [usize; N] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
 /// Writes text with escaped control characters.
 pub(super) struct PrintableWriter<W>(W);
 

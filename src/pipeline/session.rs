@@ -19,7 +19,8 @@ use super::stats::{Meter, Stats};
 use super::supervisor::{self, Inbox, Request};
 use super::watch::Watch;
 use super::{
-    Ending, Error, ErrorKind, Input, Plan, Progress, Result, arrival, build, display, images, images_out, limits, live, outputs, reasons, tap,
+    Ending, Error, ErrorKind, Input, Plan, Progress, Result, arrival, build, display, images, images_out, limits, live, outputs, reasons,
+    tap,
 };
 use crate::elements::publish::{self, RoiPublish};
 use crate::elements::video_file::{self, VideoFile};

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use roiflow_server::backend::{Parameter, Pipeline};
-use roiflow_server::{Backend, Failure, Feed, Running, Start};
+use roiflow_server::{Backend, Failure, Feed, Running, Start, Video};
 
 use super::running::{Observed, RunningStream, tap};
 use crate::pipeline::{
@@ -16,11 +17,17 @@ use crate::redaction::Secrets;
 /// Number of frames of an endless test pattern: two years at 30 frames per second.
 const ENDLESS: u32 = i32::MAX as u32;
 
+/// How long an input may take until its first frame when it is tested.
+const MAX_PROBE: Duration = Duration::from_secs(10);
+
 /// Runs streams of the server as pipelines.
-pub struct Pipelines {
-    handle: PipelineHandle,
+pub struct Pipelines(Arc<Shared>);
+
+/// What the backend shares with its streams.
+pub(super) struct Shared {
+    pub(super) handle: PipelineHandle,
     /// What the thread that receives events knows about each stream.
-    observed: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>>,
+    pub(super) observed: Mutex<HashMap<StreamId, Arc<Observed>>>,
     credentials: Credentials,
     /// Folder with further descriptions.
     folder: Option<PathBuf>,
@@ -36,11 +43,13 @@ impl Pipelines {
     /// Returns an error if a thread cannot be started.
     pub fn new(credentials: Credentials, folder: Option<PathBuf>, hide: impl Fn(Secrets) + Send + Sync + 'static) -> Result<Self, Error> {
         let (handle, events) = PipelineHandle::new()?;
-        let observed: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>> = Arc::default();
-        let of_thread = observed.clone();
+        let shared = Arc::new(Shared { handle, observed: Mutex::default(), credentials, folder, hide: Box::new(hide) });
+        // Weak, because the events end when the handle is dropped.
+        let of_thread = Arc::downgrade(&shared);
         let receive = move || {
             for event in events {
-                let stream = of_thread.lock().unwrap_or_else(PoisonError::into_inner).get(&event.stream).cloned();
+                let Some(shared) = of_thread.upgrade() else { return };
+                let stream = shared.observed.lock().unwrap_or_else(PoisonError::into_inner).get(&event.stream).cloned();
                 if let Some(stream) = stream {
                     stream.record(&event.event);
                 }
@@ -50,11 +59,13 @@ impl Pipelines {
             .name("roiflow-events".to_owned())
             .spawn(receive)
             .map_err(|error| Error::failed(format!("cannot start the thread that receives events: {error}")))?;
-        Ok(Self { handle, observed, credentials, folder, hide: Box::new(hide) })
+        Ok(Self(shared))
     }
+}
 
+impl Shared {
     /// Resolves a stream to a plan.
-    fn plan(&self, start: &Start, tap: Option<Tap>) -> Result<Plan, Error> {
+    pub(super) fn plan(&self, start: &Start, tap: Option<Tap>) -> Result<Plan, Error> {
         let spec = match &start.path {
             Some(path) => Spec::read(path)?,
             None => {
@@ -78,20 +89,13 @@ impl Pipelines {
         let restart = Restart { policy: plan.restart.policy.or(policy), ..plan.restart };
         Ok(Plan { restart, ..plan })
     }
-
-    /// The descriptions of a folder.
-    fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
-        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
-        descriptions.filter_map(|file| Some((file.file_stem()?.to_str()?.to_owned(), file))).collect()
-    }
 }
 
 impl Backend for Pipelines {
     fn pipelines(&self) -> Vec<Pipeline> {
         let mut all: Vec<(String, Option<PathBuf>, Result<Spec, Error>)> =
             spec::named().into_iter().map(|named| (named.name.clone(), named.path.clone(), named.read())).collect();
-        for (name, path) in self.folder.iter().flat_map(|folder| Self::in_folder(folder)) {
+        for (name, path) in self.0.folder.iter().flat_map(|folder| in_folder(folder)) {
             // A description of the folder replaces one of the program.
             all.retain(|(known, _, _)| *known != name);
             let spec = Spec::read(&path);
@@ -102,22 +106,45 @@ impl Backend for Pipelines {
     }
 
     fn check(&self, start: &Start) -> Result<(), Failure> {
-        let plan = self.plan(start, None).map_err(failure)?;
-        crate::pipeline::build::build(&plan).map(drop).map_err(failure)
+        let plan = self.0.plan(start, None).map_err(failure)?;
+        let pipeline = crate::pipeline::build::build(&plan).map_err(failure)?;
+        crate::pipeline::check::check_layouts(&pipeline).map_err(failure)
+    }
+
+    fn probe(&self, input: &str) -> Result<Video, Failure> {
+        let input = Input::parse(input).and_then(|input| input.with_credentials(&self.0.credentials)).map_err(failure)?;
+        (self.0.hide)(input.secrets());
+        let video = match input {
+            // The source of a plan with a test pattern.
+            Input::Test(_) => Video { width: 640, height: 480, codec: None, fps: Some(30.0) },
+            input => {
+                let found = crate::pipeline::probe(input, MAX_PROBE).map_err(failure)?;
+                Video { width: found.width, height: found.height, codec: found.codec, fps: found.fps }
+            }
+        };
+        Ok(video)
     }
 
     fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure> {
-        let plan = self.plan(start, Some(tap(feed.clone()))).map_err(failure)?;
+        let tap = tap(feed.clone());
+        let plan = self.0.plan(start, Some(tap)).map_err(failure)?;
         let engine = plan.engine.clone();
         let devices = plan.devices().iter().map(|device| engine.prepare_device(device.as_deref())).collect();
         let observed = Arc::new(Observed::new(feed));
         // The lock delays the events of the stream until it is known.
-        let mut all = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
-        let stream = self.handle.add(&plan).map_err(failure)?;
+        let mut all = self.0.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = self.0.handle.add(&plan).map_err(failure)?;
         all.insert(stream, observed.clone());
         drop(all);
-        Ok(Box::new(RunningStream::new(self.handle.clone(), stream, observed, self.observed.clone(), devices)))
+        Ok(Box::new(RunningStream::new(self.0.clone(), stream, observed, plan, devices)))
     }
+}
+
+/// The descriptions of a folder.
+fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
+    descriptions.filter_map(|file| Some((file.file_stem()?.to_str()?.to_owned(), file))).collect()
 }
 
 /// Describes a pipeline for clients. One that cannot be read is listed with the reason.
@@ -137,6 +164,6 @@ fn described(name: String, path: Option<PathBuf>, spec: Result<Spec, Error>) -> 
     Pipeline { name, description: spec.file.description.clone(), parameters: parameters.collect(), path }
 }
 
-fn failure(error: Error) -> Failure {
+pub(super) fn failure(error: Error) -> Failure {
     Failure { is_usage: error.kind() == ErrorKind::Usage, message: error.to_string() }
 }

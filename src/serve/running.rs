@@ -1,16 +1,20 @@
 //! A stream that was started: its state, its counters, and the way of its results to the server.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use roiflow_server::backend::Status;
 use roiflow_server::events::EventKind;
 use roiflow_server::stream::{Counters, Histogram, Skipped, Stage, State};
-use roiflow_server::{Feed, FrameResult, Pixels, Running};
+use roiflow_server::{Failure, Feed, FrameResult, Pixels, Running, Start};
 
+use super::backend::{Shared, failure};
 use crate::pipeline::stats::{LATENCY_BOUNDS, Stats};
 use crate::pipeline::tap::Picture;
-use crate::pipeline::{Event, FrameTap, Phase, PipelineHandle, StreamId, Tap, TappedFrame};
+use crate::pipeline::{Error, Event, FrameTap, Phase, Plan, StreamId, Tap, TappedFrame};
+
+/// How long a stream may take until it continues with another description: a camera must be opened again, and models may be compiled.
+const MAX_RELOAD: Duration = Duration::from_secs(20);
 
 /// Returns a tap that delivers results to a feed.
 pub(super) fn tap(feed: Feed) -> Tap {
@@ -46,6 +50,8 @@ impl Pixels for Shot {
 pub(super) struct Observed {
     feed: Feed,
     state: Mutex<Seen>,
+    /// Notified when a reload is over.
+    reloaded: Condvar,
 }
 
 #[derive(Default)]
@@ -55,18 +61,35 @@ struct Seen {
     has_failed: bool,
     /// Counters when they could last be read.
     counters: Counters,
+    /// Result of the last reload; `None`: not known yet.
+    reloaded: Option<Reload>,
+}
+
+/// Result of a reload.
+enum Reload {
+    Done,
+    Refused(Error),
+    /// The stream ended instead.
+    Ended,
 }
 
 impl Observed {
     pub(super) fn new(feed: Feed) -> Self {
-        Self { feed, state: Mutex::default() }
+        Self { feed, state: Mutex::default(), reloaded: Condvar::new() }
     }
 
     /// Records an event. Texts of events have no credentials.
     pub(super) fn record(&self, event: &Event) {
         match event {
             Event::Started => self.feed.event(EventKind::Started, ""),
-            Event::Progress(_) | Event::Reloaded(_) => {}
+            Event::Progress(_) => {}
+            Event::Reloaded(reloaded) => {
+                self.lock().reloaded = Some(match reloaded {
+                    Ok(()) => Reload::Done,
+                    Err(error) => Reload::Refused(error.clone()),
+                });
+                self.reloaded.notify_all();
+            }
             Event::Warning(warning) => self.feed.event(EventKind::Warning, warning.as_str()),
             Event::SourceLost { reason } => {
                 let reason = reason.to_string();
@@ -77,10 +100,15 @@ impl Observed {
                 self.lock().error = None;
                 self.feed.event(EventKind::SourceBack, format!("after {:.1} s, attempts: {attempts}", gap.as_secs_f64()));
             }
-            Event::Ended(Ok(_)) => self.feed.event(EventKind::Ended, ""),
+            Event::Ended(Ok(_)) => {
+                self.feed.event(EventKind::Ended, "");
+                self.lock().reloaded = Some(Reload::Ended);
+                self.reloaded.notify_all();
+            }
             Event::Ended(Err(error)) => {
                 let mut seen = self.lock();
-                (seen.error, seen.has_failed) = (Some(error.to_string()), true);
+                (seen.error, seen.has_failed, seen.reloaded) = (Some(error.to_string()), true, Some(Reload::Ended));
+                self.reloaded.notify_all();
             }
         }
     }
@@ -92,28 +120,23 @@ impl Observed {
 
 /// A stream of a pipeline handle.
 pub(super) struct RunningStream<D> {
-    handle: PipelineHandle,
+    shared: Arc<Shared>,
     stream: StreamId,
     observed: Arc<Observed>,
-    all: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>>,
+    /// The description with which the stream runs.
+    plan: Mutex<Plan>,
     /// Keeps the devices open.
     _devices: Vec<D>,
 }
 
 impl<D> RunningStream<D> {
-    pub(super) fn new(
-        handle: PipelineHandle,
-        stream: StreamId,
-        observed: Arc<Observed>,
-        all: Arc<Mutex<HashMap<StreamId, Arc<Observed>>>>,
-        devices: Vec<D>,
-    ) -> Self {
-        Self { handle, stream, observed, all, _devices: devices }
+    pub(super) fn new(shared: Arc<Shared>, stream: StreamId, observed: Arc<Observed>, plan: Plan, devices: Vec<D>) -> Self {
+        Self { shared, stream, observed, plan: Mutex::new(plan), _devices: devices }
     }
 
     /// Returns the counters; those that were read last if the stream has failed.
     fn counters(&self) -> Counters {
-        let counters = self.handle.counters(self.stream).map(|stats| converted(&stats));
+        let counters = self.shared.handle.counters(self.stream).map(|stats| converted(&stats));
         let mut seen = self.observed.lock();
         if let Some(counters) = counters {
             seen.counters = counters;
@@ -125,10 +148,10 @@ impl<D> RunningStream<D> {
 impl<D: Send + Sync> Running for RunningStream<D> {
     fn status(&self) -> Status {
         let counters = self.counters();
-        let phase = self.handle.status(self.stream).map(|status| status.phase);
+        let phase = self.shared.handle.status(self.stream).map(|status| status.phase);
         let ended = match phase {
             // The result is recorded by another thread a moment later.
-            None | Some(Phase::Ended) => Some(self.handle.wait(self.stream)),
+            None | Some(Phase::Ended) => Some(self.shared.handle.wait(self.stream)),
             Some(_) => None,
         };
         let seen = self.observed.lock();
@@ -144,13 +167,38 @@ impl<D: Send + Sync> Running for RunningStream<D> {
         Status { state, error, counters }
     }
 
+    fn change(&self, start: &Start) -> Result<bool, Failure> {
+        let mut current = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = self.shared.plan(start, current.outputs.tap.clone()).map_err(failure)?;
+        if !current.can_continue_with(&plan) {
+            return Ok(false);
+        }
+        self.observed.lock().reloaded = None;
+        let handle = &self.shared.handle;
+        if handle.status(self.stream).is_none_or(|status| status.phase == Phase::Ended) {
+            return Ok(false);
+        }
+        handle.change(self.stream, &plan);
+        let seen = self.observed.lock();
+        let waits = |seen: &mut Seen| seen.reloaded.is_none();
+        let (mut seen, _) = self.observed.reloaded.wait_timeout_while(seen, MAX_RELOAD, waits).unwrap_or_else(PoisonError::into_inner);
+        match seen.reloaded.take() {
+            Some(Reload::Done) => {
+                *current = plan;
+                Ok(true)
+            }
+            Some(Reload::Refused(error)) => Err(failure(error)),
+            Some(Reload::Ended) | None => Ok(false),
+        }
+    }
+
     fn stop(&self) -> Counters {
         let before = self.counters();
-        let counters = match self.handle.remove(self.stream) {
+        let counters = match self.shared.handle.remove(self.stream) {
             Ok(ending) => converted(&ending.stats),
             Err(_) => before,
         };
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.stream);
+        self.shared.observed.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.stream);
         Counters { in_flight: 0, ..counters }
     }
 }

@@ -51,7 +51,7 @@ impl Broker {
 
     /// Returns an MQTT broker that accepts only TLS and only clients with the certificate of the test, and the options of its address.
     pub fn mosquitto_with_tls(folder: &Folder) -> (Self, String) {
-        let files = certificates(folder);
+        let files = certificates(&folder.0);
         let [ca, cert, key] = ["ca.pem", "cert.pem", "key.pem"].map(|name| folder.file(name));
         let broker = Self::mosquitto(folder, &format!("cafile {ca}\ncertfile {cert}\nkeyfile {key}\nrequire_certificate true\n"));
         (broker, files)
@@ -94,15 +94,15 @@ impl Drop for Broker {
 }
 
 /// Creates a certificate authority, and a certificate for 127.0.0.1 with its key. Returns the options of an address that uses them.
-pub fn certificates(folder: &Folder) -> String {
+pub fn certificates(folder: &Path) -> String {
     let script = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.pem \
          -addext basicConstraints=critical,CA:TRUE && \
          openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.pem -out request.pem && \
          printf 'subjectAltName=IP:127.0.0.1\\n' > names && \
          openssl x509 -req -days 2 -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out cert.pem && chmod 644 *.pem";
-    let output = Command::new("sh").args(["-c", script]).current_dir(&folder.0).output().unwrap();
+    let output = Command::new("sh").args(["-c", script]).current_dir(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let file = |name: &str| folder.file(name).replace(' ', "%20");
+    let file = |name: &str| folder.join(name).display().to_string().replace(' ', "%20");
     format!("ca={}&cert={}&key={}", file("ca.pem"), file("cert.pem"), file("key.pem"))
 }
 

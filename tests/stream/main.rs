@@ -91,7 +91,13 @@ mod senders;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "serve")]
+mod serve_change;
+#[cfg(feature = "serve")]
+mod serve_limits;
+#[cfg(feature = "serve")]
 mod serve_page;
+#[cfg(feature = "serve")]
+mod serve_tls;
 #[cfg(feature = "cli")]
 mod service;
 #[cfg(feature = "cli")]

@@ -509,7 +509,7 @@ fn tls_needs_the_right_certificates() {
 #[test]
 fn https_webhook_is_verified() {
     let folder = Folder::new("https");
-    let options = certificates(&folder).replace("ca=", "x-ca=").replace("&cert=", "&x-cert=").replace("&key=", "&x-key=");
+    let options = certificates(&folder.0).replace("ca=", "x-ca=").replace("&cert=", "&x-cert=").replace("&key=", "&x-key=");
     // Answers each request with the status 200, over TLS.
     let script = "import http.server, ssl, sys\n\
         class Handler(http.server.BaseHTTPRequestHandler):\n    \

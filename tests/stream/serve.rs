@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -40,6 +40,8 @@ pub fn send(address: &str, method: &str, path: &str, body: Option<Value>) -> (u1
 pub struct Served {
     child: Child,
     pub address: String,
+    /// Messages of the start.
+    pub said: String,
     stderr: BufReader<ChildStderr>,
 }
 
@@ -48,7 +50,10 @@ impl Served {
         let state = folder.file("state");
         let pipelines = folder.file("");
         let local = ["--listen", "127.0.0.1:0"];
-        let mut child = command()
+        // In a process with a terminal, SIGHUP means that the terminal was closed.
+        let mut without = Command::new("setsid");
+        without.arg(command().get_program()).env("ROIFLOW_CACHE_DIR", "");
+        let mut child = if arguments.contains(&"--tls-cert") { without } else { command() }
             .args(["serve", "--state", &state, "--pipelines", &pipelines, "--media", &pipelines])
             .args(if arguments.contains(&"--listen") { &[][..] } else { &local })
             .args(arguments)
@@ -63,11 +68,11 @@ impl Served {
             line.clear();
             assert!(stderr.read_line(&mut line).unwrap() > 0, "the server ended: {all}");
             all += &line;
-            if let Some((_, address)) = line.split_once("serves http://") {
+            if let Some((_, address)) = line.split_once("roiflow serves ").and_then(|(_, url)| url.split_once("://")) {
                 break address.trim().to_owned();
             }
         };
-        Self { child, address, stderr }
+        Self { child, address, said: all, stderr }
     }
 
     /// Sends a request. Returns status and body.
@@ -99,6 +104,20 @@ impl Served {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Waits for a message with this text.
+    pub fn wait_for(&mut self, text: &str) {
+        let (mut line, mut all) = (String::new(), String::new());
+        while !line.contains(text) {
+            line.clear();
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "the server ended without `{text}`: {all}");
+            all += &line;
+        }
     }
 
     /// Ends the server by SIGTERM. Returns the exit code and the rest of its messages.
@@ -312,8 +331,14 @@ fn ctl_adds_lists_and_removes_streams() {
     let (_, out, _) = ctl(&["list"]);
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines.len() == 2 && lines[0].starts_with("NAME") && lines[1].contains("running") && lines[1].contains("rectangle"), "{out}");
+    assert_eq!(ctl(&["health"]), (Some(0), "ready\n".to_owned(), String::new()));
     let (code, out, said) = ctl(&["change", "door", "--input", "test:"]);
     assert_eq!(code, Some(0), "{out}{said}");
+    // A destination that cannot be reached takes no results, and stops nothing.
+    assert_eq!(ctl(&["change", "door", "--publish", "http://127.0.0.1:1/results"]).0, Some(0));
+    assert_eq!(server.view("door")["publish"], json!(["http://127.0.0.1:1/results"]));
+    assert_eq!(ctl(&["change", "door", "--publish", ""]).0, Some(0));
+    assert_eq!(server.view("door")["publish"], Value::Null);
     assert_eq!(ctl(&["restart", "door"]).0, Some(0));
     let (_, out, _) = ctl(&["--json", "pipelines"]);
     assert!(serde_json::from_str::<Value>(&out).unwrap()["pipelines"].as_array().is_some_and(|all| all.len() >= 4), "{out}");
@@ -327,4 +352,53 @@ fn ctl_adds_lists_and_removes_streams() {
     drop(server);
     let (code, _, said) = ctl(&["list"]);
     assert!(code == Some(1) && said.contains("roiflow serve"), "{said}");
+    assert_eq!(ctl(&["health"]).0, Some(1));
+}
+
+#[test]
+fn top_shows_the_streams_in_a_terminal() {
+    let folder = Folder::new("serve-top");
+    let server = Served::start(&folder, &[]);
+    let url = format!("http://{}", server.address);
+    assert_eq!(server.json("POST", "/api/streams", Some(stream("door", "test:"))).0, 201);
+    assert_eq!(server.json("POST", "/api/streams", Some(stream("gate", "rtspt://127.0.0.1:1/live"))).0, 201);
+    server.wait_until("door", |view| view["state"] == "running" && view["fps"].as_f64().unwrap() > 1.0);
+    server.wait_until("gate", |view| !view["error"].is_null());
+    let output = roiflow(&["top", "--server", &url, "--once", "--sort", "state"]);
+    let out = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(output.status.success() && lines.len() == 3, "{out}");
+    assert!(lines[0].starts_with("NAME  STATE") && lines[0].ends_with("DETAILS"), "{out}");
+    assert!(lines[1].starts_with("gate") && lines[1].contains("127.0.0.1"), "a stream that does not run is first: {out}");
+    assert!(lines[2].starts_with("door  running") && lines[2].contains(" ms "), "{out}");
+
+    let output = roiflow(&["top", "--server", &url]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("--once"), "{said}");
+
+    // In a pseudo terminal: the table is drawn, and the key q ends the command.
+    let line = format!("stty rows 24 cols 120; exec {} top --server {url}", command().get_program().display());
+    let mut terminal = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut screen = terminal.stdout.take().unwrap();
+    let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+    let has = |shown: &[u8], text: &str| String::from_utf8_lossy(shown).contains(text);
+    while !(has(&shown, "door") && has(&shown, "DETAILS") && has(&shown, "quit")) {
+        let n_bytes = screen.read(&mut part).unwrap();
+        assert!(n_bytes > 0, "{}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&part[..n_bytes]);
+    }
+    terminal.stdin.as_mut().unwrap().write_all(b"q").unwrap();
+    screen.read_to_end(&mut shown).unwrap();
+    assert_eq!(terminal.wait().unwrap().code(), Some(0), "{}", String::from_utf8_lossy(&shown));
+    // The screen is restored: the cursor is shown, and the alternate screen is left.
+    assert!(has(&shown, "\u{1b}[?25h") && has(&shown, "\u{1b}[?1049l"), "{}", String::from_utf8_lossy(&shown));
+    drop(server);
+    let output = roiflow(&["top", "--server", &url, "--once"]);
+    assert!(output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("roiflow serve"));
 }

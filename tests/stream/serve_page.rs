@@ -107,6 +107,36 @@ impl Browser {
         assert!(clicked.is_null(), "{selector}: {clicked}");
     }
 
+    /// Clicks at a place of an element, in fractions of its size.
+    fn click_at(&self, selector: &str, x: f64, y: f64) {
+        self.element(selector);
+        let place = self.run(&format!(
+            "const element = document.querySelector({selector:?});
+             element.scrollIntoView({{block: 'center'}});
+             const box = element.getBoundingClientRect();
+             return [Math.round(box.left + {x} * box.width), Math.round(box.top + {y} * box.height)];"
+        ));
+        let actions = json!([
+            {"type": "pointerMove", "duration": 0, "x": place[0], "y": place[1]},
+            {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0},
+        ]);
+        let done = self.command("actions", json!({"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]}));
+        assert!(done.is_null(), "{selector}: {done}");
+    }
+
+    /// Presses keys one after the other, with Shift held.
+    fn press_with_shift(&self, keys: &str) {
+        const SHIFT: &str = "\u{e008}";
+        let press = |key: char| [json!({"type": "keyDown", "value": key.to_string()}), json!({"type": "keyUp", "value": key.to_string()})];
+        let actions: Vec<Value> = [json!({"type": "keyDown", "value": SHIFT})]
+            .into_iter()
+            .chain(keys.chars().flat_map(press))
+            .chain([json!({"type": "keyUp", "value": SHIFT})])
+            .collect();
+        let done = self.command("actions", json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}));
+        assert!(done.is_null(), "{done}");
+    }
+
     /// Errors and warnings of the console of the browser.
     fn messages(&self) -> String {
         self.command("se/log", json!({"type": "browser"})).to_string()
@@ -152,6 +182,12 @@ fn stream_is_added_watched_and_removed_in_a_browser() {
     browser.run("const select = document.querySelector('#add [name=pipeline]'); select.value = 'colors'; select.dispatchEvent(new Event('change', {bubbles: true}));");
     browser.click("#add button[type=submit]");
     browser.wait_until("return document.querySelector('#add [role=alert]').innerText.includes('media folder')");
+    browser.click("#probe");
+    browser.wait_until("return document.querySelector('#add [role=alert]').innerText.includes('media folder')");
+    browser.run("document.querySelector('#add [name=input]').select()");
+    browser.type_into("#add [name=input]", "test:");
+    browser.click("#probe");
+    browser.wait_until("return document.querySelector('#found').innerText === '640 × 480 pixels, not compressed, 30 frames per second'");
     browser.run("document.querySelector('#add [name=input]').select()");
     browser.type_into("#add [name=input]", "test:");
     browser.click("#add [name=loop]");
@@ -193,7 +229,7 @@ fn stream_is_added_watched_and_removed_in_a_browser() {
     browser.run("location.hash = '#/'");
     browser.element("#add");
     let nameless = "return [...document.querySelectorAll('input, select, button, a')]
-        .filter((control) => control.tabIndex < 0 || !(control.labels?.length || control.innerText.trim() || control.getAttribute('aria-label')))
+        .filter((control) => control.tabIndex < 0 || !(control.labels?.length || control.textContent.trim() || control.getAttribute('aria-label')))
         .map((control) => control.outerHTML)";
     assert_eq!(browser.run(nameless), json!([]));
 
@@ -210,4 +246,87 @@ fn stream_is_added_watched_and_removed_in_a_browser() {
     };
     let unexpected: Vec<&Value> = errors.iter().filter(|message| !is_expected(message)).collect();
     assert!(unexpected.is_empty(), "{unexpected:?}");
+}
+
+/// Keys of WebDriver.
+const ENTER: &str = "\u{e007}";
+const UP: &str = "\u{e013}";
+const DOWN: &str = "\u{e015}";
+
+#[test]
+fn zone_and_line_are_drawn_and_their_counts_rise() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = Folder::new("serve-zones");
+    // A square that moves from the left to the right, in 1.6 seconds.
+    crate::harness::make_clip(&folder.file("clip.mp4"), 40, "mp4mux");
+    let text = format!(
+        "version = 1\nname = \"moving\"\ndescription = \"Counts.\"\n[parameters.lines]\ntype = \"string\"\ndefault = \"\"\n\
+         [parameters.zones]\ntype = \"string\"\ndefault = \"corner:0,0,0.05,0,0.05,0.05\"\n\
+         [pipeline]\ngraph = \"{{source}} ! roidetect model={} device=CPU ! roitrack ! roianalytics lines={{lines}} zones={{zones}} ! {{json}} ! {{video}}\"\n",
+        crate::harness::tiny("rectangle.onnx")
+    );
+    std::fs::write(folder.file("moving.toml"), text).unwrap();
+    let server = Served::start(&folder, &[]);
+    let stream = json!({"name": "door", "pipeline": "moving", "input": "clip.mp4", "loop": true});
+    assert_eq!(server.json("POST", "/api/streams", Some(stream)).0, 201);
+    browser.open(&format!("http://{}/#/streams/door", server.address));
+    browser.wait_until("return document.querySelector('.live img')?.naturalWidth === 256");
+    browser.wait_until("return document.querySelector('[data-place=corner] .in')?.innerText === '0'");
+
+    // A zone in the middle, by mouse. It can be saved with three corners and a new name.
+    browser.click("#draw-zone");
+    for (x, y) in [(0.4, 0.3), (0.6, 0.3)] {
+        browser.click_at(".surface", x, y);
+    }
+    browser.wait_until("return document.querySelector('#places [role=status]').innerText.includes('Points: 2, 1 more needed')");
+    browser.type_into("[name=place-name]", "corner");
+    assert_eq!(browser.run("return document.querySelector('#save-place').disabled"), json!(true));
+    for (x, y) in [(0.6, 0.95), (0.4, 0.95)] {
+        browser.click_at(".surface", x, y);
+    }
+    assert_eq!(browser.run("return document.querySelector('#save-place').disabled"), json!(true), "the name is taken");
+    browser.run("document.querySelector('[name=place-name]').select()");
+    browser.type_into("[name=place-name]", "middle");
+    browser.click("#save-place");
+    let count = |place: &str, least: u64| {
+        format!(
+            "const row = document.querySelector('[data-place={place}]');
+                 return row && [...row.children].slice(2, 4).some((cell) => Number(cell.innerText) >= {least})"
+        )
+    };
+    browser.wait_until(&count("middle", 1));
+    browser.wait_until(&count("middle", 3));
+    browser.wait_until("return [...document.querySelectorAll('.place-label')].some((label) => /^middle: \\d+ in, \\d+ out, \\d inside$/.test(label.innerText))");
+    let zones = server.view("door")["parameters"]["zones"].as_str().unwrap().to_owned();
+    let corners: Vec<f64> = zones.split_once("middle:").unwrap().1.split(',').map(|number| number.parse().unwrap()).collect();
+    let expected = [0.4, 0.3, 0.6, 0.3, 0.6, 0.95, 0.4, 0.95];
+    assert!(corners.len() == 8 && corners.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.01), "{zones}");
+
+    // A line from top to bottom, by keyboard: the surface has the focus.
+    browser.click("#draw-line");
+    browser.wait_until("return document.activeElement.classList.contains('surface')");
+    browser.press_with_shift(&format!("{}{ENTER}{}{ENTER}", UP.repeat(9), DOWN.repeat(18)));
+    browser.wait_until("return document.querySelector('#places [role=status]').innerText.includes('Points: 2, enough')");
+    browser.type_into("[name=place-name]", "gate");
+    browser.click("#save-place");
+    browser.wait_until(&count("gate", 2));
+    assert_eq!(server.view("door")["parameters"]["lines"], "gate:0.5,0.05,0.5,0.95");
+
+    // Deleting a zone keeps the others, and nothing was restarted.
+    browser.click("[data-place=middle] button");
+    browser.wait_until("return !document.querySelector('[data-place=middle]')");
+    let view = server.view("door");
+    assert!(view["restarts"] == 0 && view["parameters"]["zones"] == "corner:0,0,0.05,0,0.05,0.05", "{view}");
+    let names: Vec<&str> = view["places"].as_array().unwrap().iter().map(|place| place["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["gate"]);
+    let (_, events) = server.json("GET", "/api/events?limit=500", None);
+    let n_started = events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "started").count();
+    assert_eq!(n_started, 1, "{events}");
+    // The page can be read by a screen reader, and has no errors.
+    let nameless = "return [...document.querySelectorAll('input, select, button, a')]
+        .filter((control) => control.tabIndex < 0 || !(control.labels?.length || control.textContent.trim() || control.getAttribute('aria-label')))
+        .map((control) => control.outerHTML)";
+    assert_eq!(browser.run(nameless), json!([]));
+    let errors: Vec<Value> = serde_json::from_str::<Vec<Value>>(&browser.messages()).unwrap_or_default();
+    assert!(errors.iter().all(|message| message["level"] != "SEVERE"), "{errors:?}");
 }

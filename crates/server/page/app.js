@@ -91,6 +91,7 @@ function AddForm({ server, onAdded }) {
   const [values, setValues] = useState({});
   const [error, setError] = useState(null);
   const [isBusy, setBusy] = useState(false);
+  const [found, setFound] = useState(null);
   const all = pipelines?.pipelines ?? [];
   const chosen = all.find(({ name }) => name === form.pipeline) ?? all[0];
   const set = (name) => (event) => setForm({ ...form, [name]: event.target.type === "checkbox" ? event.target.checked : event.target.value });
@@ -108,6 +109,20 @@ function AddForm({ server, onAdded }) {
     }
     setBusy(false);
   };
+  const probe = async () => {
+    setBusy(true);
+    setError(null);
+    setFound("The input is being opened. This may take ten seconds.");
+    try {
+      const { width, height, codec, fps } = await send("POST", "/api/probe", { input: form.input });
+      const rate = fps === null ? "an unknown number of" : fps.toFixed(1).replace(/\.0$/, "");
+      setFound(`${width} × ${height} pixels, ${codec ?? "not compressed"}, ${rate} frames per second`);
+    } catch (failure) {
+      setFound(null);
+      setError(failure.message);
+    }
+    setBusy(false);
+  };
   const inputHelp = `An address (${server.schemes.join(", ")})${server.has_media ? ", a file of the media folder" : ""}, or test:`;
   return html`<section class="card" aria-labelledby="add-title">
     <h2 id="add-title">Add a stream</h2>
@@ -120,7 +135,11 @@ function AddForm({ server, onAdded }) {
       </select></label>
       <details><summary>Parameters</summary><${Parameters} pipeline=${chosen} values=${values} setValues=${setValues} /></details>
       <label class="check"><input type="checkbox" name="loop" checked=${form.loop} onChange=${set("loop")} /><span>Start a file again at its end</span></label>
-      <div class="row"><button class="main" type="submit" disabled=${isBusy}>Add</button></div>
+      <div class="row">
+        <button class="main" type="submit" disabled=${isBusy}>Add</button>
+        <button type="button" id="probe" onClick=${probe} disabled=${isBusy || !form.input}>What does this input send?</button>
+      </div>
+      <div role="status" id="found">${found}</div>
       <div class="error" role="alert">${error}</div>
     </form>
   </section>`;

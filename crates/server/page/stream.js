@@ -6,6 +6,7 @@ import htm from "htm";
 import uPlot from "uplot";
 import { send, streamPath, useEvents, usePolled } from "/page/api.js";
 import { EventTable, Parameters, filled, objectsText } from "/page/app.js";
+import { PlacesEditor, PlacesLayer, placesOf, useDrawing } from "/page/zones.js";
 
 const html = htm.bind(h);
 
@@ -50,10 +51,10 @@ function draw(canvas, result, layers) {
   }
 }
 
-function Live({ name, isRunning }) {
+function Live({ name, isRunning, isDrawing, children }) {
   const canvas = useRef(null);
   const newest = useRef(null);
-  const [layers, setLayers] = useState({ boxes: true, labels: true });
+  const [layers, setLayers] = useState({ boxes: true, labels: true, places: true });
   const current = useRef(layers);
   current.current = layers;
   const [nDropped, setDropped] = useState(0);
@@ -86,8 +87,9 @@ function Live({ name, isRunning }) {
   return html`<div class="live">
       ${isRunning && !isHidden && html`<img src=${streamPath(name, "/mjpeg?boxes=false&width=1280")} alt=${`Live picture of ${name}`} />`}
       <canvas ref=${canvas} role="img" aria-label=${`Objects in ${name}`}></canvas>
+      ${(layers.places || isDrawing) && children}
     </div>
-    <div class="row">${layer("boxes", "Boxes")}${layer("labels", "Labels")}
+    <div class="row">${layer("boxes", "Boxes")}${layer("labels", "Labels")}${children && layer("places", "Lines and zones")}
       ${nDropped > 0 && html`<span class="facts">${nDropped} results left out, because this browser is too slow</span>`}</div>`;
 }
 
@@ -120,8 +122,7 @@ function Chart({ title, series, points }) {
   return html`<div ref=${place}></div>`;
 }
 
-function ChangeForm({ stream, onChanged }) {
-  const [pipelines] = usePolled("/api/pipelines", 60000);
+function ChangeForm({ stream, pipeline, onChanged }) {
   const [input, setInput] = useState(stream.input);
   const [values, setValues] = useState(Object.fromEntries(Object.entries(stream.parameters ?? {}).map(([name, value]) => [name, `${value}`])));
   const [error, setError] = useState(null);
@@ -138,8 +139,9 @@ function ChangeForm({ stream, onChanged }) {
   };
   return html`<details class="card"><summary>Change</summary><form onSubmit=${submit}>
     <label><span>Input</span><input name="input" value=${input} onInput=${(event) => setInput(event.target.value)} required spellcheck="false" /></label>
-    <${Parameters} pipeline=${pipelines?.pipelines.find(({ name }) => name === stream.pipeline)} values=${values} setValues=${setValues} />
-    <div class="row"><button class="main" type="submit">Change and restart</button></div>
+    <${Parameters} pipeline=${pipeline} values=${values} setValues=${setValues} />
+    <p class="facts">The stream restarts only if it cannot continue with the change.</p>
+    <div class="row"><button class="main" type="submit">Change</button></div>
     <div class="error" role="alert">${error}</div>
   </form></details>`;
 }
@@ -147,7 +149,9 @@ function ChangeForm({ stream, onChanged }) {
 export function StreamPage({ name, server }) {
   const [stream, error, poll] = usePolled(streamPath(name), 1000);
   const [events, , pollEvents] = usePolled(`/api/events?limit=30&stream=${encodeURIComponent(name)}`, 5000);
+  const [pipelines] = usePolled("/api/pipelines", 60000);
   const [points, setPoints] = useState([]);
+  const editor = useDrawing();
   const [failure, setFailure] = useState(null);
   const dialog = useRef(null);
   useEffect(() => {
@@ -166,6 +170,8 @@ export function StreamPage({ name, server }) {
   };
   if (error?.status === 404) return html`<h1>${name}</h1><p>There is no such stream. <a href="#/">All streams</a></p>`;
   if (!stream) return html`<h1>${name}</h1><p>${error ? error.message : "Loading"}</p>`;
+  const pipeline = pipelines?.pipelines.find((known) => known.name === stream.pipeline);
+  const places = placesOf(stream, pipeline);
   const labels = [...new Set(points.flatMap(({ values }) => Object.keys(values)))].filter((label) => label !== "frames per second" && label !== "latency in ms").sort();
   const fact = (title, value) => html`<tr><th scope="row">${title}</th><td>${value}</td></tr>`;
   const lost = (all) => (all.length ? all.map(({ element, reason, frames }) => `${frames} by ${element} (${reason})`).join(", ") : "none");
@@ -175,7 +181,10 @@ export function StreamPage({ name, server }) {
     ${stream.error && html`<p class="error">${stream.error}</p>`}
     <div class="columns">
       <div>
-        <${Live} name=${name} isRunning=${stream.state === "running"} />
+        <${Live} name=${name} isRunning=${stream.state === "running"} isDrawing=${!!editor.drawing}>
+          ${places && html`<${PlacesLayer} places=${places.all} counts=${stream.places} editor=${editor} />`}
+        <//>
+        ${places && html`<${PlacesEditor} stream=${stream} places=${places} editor=${editor} isOperator=${server.role === "operator"} onChanged=${() => { poll(); pollEvents(); }} />`}
         <div class="card" style="margin-top:1rem">
           <${Chart} title="Objects" series=${labels.length ? labels : ["objects"]} points=${points} />
           <${Chart} title="Speed" series=${["frames per second", "latency in ms"]} points=${points} />
@@ -201,7 +210,7 @@ export function StreamPage({ name, server }) {
               <button>Keep</button>
             </form>
           </dialog>
-          <${ChangeForm} stream=${stream} onChanged=${() => { poll(); pollEvents(); }} />`}
+          <${ChangeForm} stream=${stream} pipeline=${pipeline} onChanged=${() => { poll(); pollEvents(); }} />`}
         <div class="card"><h2>Events</h2><${EventTable} events=${[...(events?.events ?? [])].reverse()} /></div>
       </div>
     </div>`;

@@ -19,6 +19,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns what is wrong with the description of the stream.
     fn check(&self, start: &Start) -> Result<(), Failure>;
 
+    /// Opens an input, and returns what it sends. Blocks for seconds. `input` may have credentials.
+    ///
+    /// # Errors
+    /// Returns why the input cannot be opened or decoded.
+    fn probe(&self, input: &str) -> Result<Video, Failure>;
+
     /// Starts a stream, and returns without waiting for its first frame. Results go to `feed`.
     ///
     /// # Errors
@@ -30,6 +36,13 @@ pub trait Backend: Send + Sync + 'static {
 pub trait Running: Send + Sync {
     /// What the stream is doing.
     fn status(&self) -> Status;
+
+    /// Continues the stream with another description, without counting a restart. Returns false if that is not possible, for example because
+    /// the input would begin again; then the stream runs on as it is.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the description; then the stream runs on as it is.
+    fn change(&self, start: &Start) -> Result<bool, Failure>;
 
     /// Completes the frames in flight, stops the stream within seconds, and returns its counters.
     fn stop(&self) -> Counters;
@@ -63,6 +76,19 @@ pub struct Start {
     pub repeat: bool,
     /// Servers that also get each line of results.
     pub publish: Vec<String>,
+}
+
+/// What an input sends.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Video {
+    /// Width of a frame in pixels.
+    pub width: u32,
+    /// Height of a frame in pixels.
+    pub height: u32,
+    /// Name of the codec; `null`: not compressed, or unknown.
+    pub codec: Option<String>,
+    /// Frames per second; `null`: unknown.
+    pub fps: Option<f64>,
 }
 
 /// A pipeline that streams may use.

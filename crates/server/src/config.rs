@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::tls::Tls;
+
 /// Settings of the server.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -25,6 +27,10 @@ pub struct Config {
     pub schemes: Vec<String>,
     /// Host names under which browsers reach the server, in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
+    /// File with the certificate of the server; `None`: connections are not encrypted.
+    pub tls_cert: Option<PathBuf>,
+    /// File with the private key of the certificate.
+    pub tls_key: Option<PathBuf>,
     /// Limits against overload.
     pub limits: Limits,
 }
@@ -39,6 +45,8 @@ pub struct Limits {
     pub connections: usize,
     /// Maximum number of clients that receive results or pictures live.
     pub subscribers: usize,
+    /// Maximum number of requests per second of each client; 0: not limited.
+    pub requests_per_second: u32,
     /// Maximum size of the body of a request.
     pub body_bytes: usize,
 }
@@ -55,6 +63,8 @@ impl Default for Config {
             media: None,
             schemes: schemes.map(str::to_owned).to_vec(),
             hosts: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
             limits: Limits::default(),
         }
     }
@@ -62,7 +72,7 @@ impl Default for Config {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { streams: 64, connections: 512, subscribers: 256, body_bytes: 64 << 10 }
+        Self { streams: 64, connections: 512, subscribers: 256, requests_per_second: 200, body_bytes: 64 << 10 }
     }
 }
 
@@ -76,10 +86,29 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read the settings `{shown}`: {error}"))?;
         let mut config: Self = toml::from_str(&text).map_err(|error| format!("the settings `{shown}` are wrong: {error}"))?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        for path in [&mut config.state, &mut config.pipelines, &mut config.models, &mut config.media].into_iter().flatten() {
+        let folders = [&mut config.state, &mut config.pipelines, &mut config.models, &mut config.media];
+        let files = [&mut config.tls_cert, &mut config.tls_key];
+        for path in folders.into_iter().chain(files).flatten() {
             *path = folder.join(&*path);
         }
         Ok(config)
+    }
+
+    /// Reads the certificate of the server, if the settings name one.
+    ///
+    /// # Errors
+    /// Returns an error if only one of both files is named, or a file is wrong.
+    pub fn tls(&self) -> Result<Option<Tls>, String> {
+        match (&self.tls_cert, &self.tls_key) {
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Tls::read(certificate, key).map(Some),
+            (Some(_), None) => {
+                Err("tls-cert: expected a private key, too, got none. Add --tls-key, or `tls-key` to the settings".to_owned())
+            }
+            (None, Some(_)) => {
+                Err("tls-key: expected a certificate, too, got none. Add --tls-cert, or `tls-cert` to the settings".to_owned())
+            }
+        }
     }
 }
 

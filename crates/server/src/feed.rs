@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use roiflow_results::FrameResults;
 use roiflow_results::json::{self, Context};
+use roiflow_results::{Direction, FrameResults, SceneEvent, SceneEventKind};
 use tokio::sync::{broadcast, oneshot};
 
 use crate::events::{EventKind, Events};
+use crate::stream::Place;
 
 /// Number of results that may wait for a slow client of one stream.
 pub const MAX_WAITING: usize = 64;
@@ -134,6 +135,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     n_frames: u64,
+    /// By name.
+    places: BTreeMap<Arc<str>, Place>,
     recent: VecDeque<Arc<Published>>,
     arrivals: VecDeque<Instant>,
 }
@@ -158,6 +161,21 @@ impl Shot {
         hub.pictures.fetch_add(1, Ordering::Relaxed);
         encoded.insert((max_width, boxes), picture.clone());
         Ok(picture)
+    }
+}
+
+impl State {
+    /// Counts an event at a line or a zone.
+    fn count(&mut self, event: &SceneEvent) {
+        let new = || Place { name: event.place.to_string(), r#in: 0, out: 0, inside: None };
+        let place = self.places.entry(event.place.clone()).or_insert_with(new);
+        match event.kind {
+            SceneEventKind::Crossed { direction: Direction::In, .. } => place.r#in += 1,
+            SceneEventKind::Crossed { direction: Direction::Out, .. } => place.out += 1,
+            SceneEventKind::Entered { occupancy } => (place.r#in, place.inside) = (place.r#in + 1, Some(occupancy)),
+            SceneEventKind::Exited { occupancy, .. } => (place.out, place.inside) = (place.out + 1, Some(occupancy)),
+            SceneEventKind::Loitered { .. } => {}
+        }
     }
 }
 
@@ -188,6 +206,7 @@ impl Feed {
         let mut state = self.lock();
         let number = state.n_frames;
         state.n_frames += 1;
+        frame.results.events.iter().for_each(|event| state.count(event));
         let published = Arc::new(Published { number, stream: self.0.stream.clone(), source, frame, line: OnceLock::new() });
         let oldest = if state.recent.len() == MAX_RECENT { state.recent.pop_front() } else { None };
         state.recent.push_back(published.clone());
@@ -206,8 +225,23 @@ impl Feed {
         }
     }
 
+    /// Counts of lines and zones, by name.
+    pub fn places(&self) -> Vec<Place> {
+        self.lock().places.values().cloned().collect()
+    }
+
+    /// Forgets the counts of lines and zones that were removed.
+    pub fn forget_places(&self, names: impl Iterator<Item = String>) {
+        let mut state = self.lock();
+        names.for_each(|name| drop(state.places.remove(&*name)));
+    }
+
     /// Adds an event of the stream. `message` has no credentials.
     pub fn event(&self, kind: EventKind, message: impl Into<String>) {
+        if kind == EventKind::Started {
+            // A new pipeline knows no objects yet.
+            self.lock().places.values_mut().for_each(|place| place.inside = place.inside.map(|_| 0));
+        }
         self.0.events.add(&self.0.stream, kind, message);
     }
 
@@ -329,6 +363,27 @@ mod tests {
         assert_eq!(feed.recent(usize::MAX).len(), MAX_RECENT);
         let line: serde_json::Value = serde_json::from_slice(feed.recent(1)[0].line()).unwrap();
         assert_eq!((&line["frame"], &line["stream"], &line["source"]), (&101.into(), &"door".into(), &"test:".into()));
+    }
+
+    #[test]
+    fn events_at_lines_and_zones_are_counted_by_name() {
+        let (feed, _) = feed();
+        let event = |place: &str, kind| SceneEvent { kind, place: place.into(), track: roiflow_results::ObjectId(1), label: None };
+        let events = vec![
+            event("gate", SceneEventKind::Crossed { direction: Direction::In, count: 1 }),
+            event("gate", SceneEventKind::Crossed { direction: Direction::Out, count: 1 }),
+            event("hall", SceneEventKind::Entered { occupancy: 1 }),
+            event("hall", SceneEventKind::Entered { occupancy: 2 }),
+            event("hall", SceneEventKind::Exited { occupancy: 1, dwell: Duration::ZERO, is_lost: false }),
+        ];
+        let results = FrameResults { events, ..FrameResults::default() };
+        feed.publish(FrameResult { results: Arc::new(results), ..frame() });
+        let place = |name: &str, r#in, out, inside| Place { name: name.into(), r#in, out, inside };
+        assert_eq!(feed.places(), [place("gate", 1, 1, None), place("hall", 2, 1, Some(1))]);
+        feed.event(EventKind::Started, "");
+        assert_eq!(feed.places()[1], place("hall", 2, 1, Some(0)), "counts go on, and nothing is inside a new pipeline's zones");
+        feed.forget_places(["gate".to_owned()].into_iter());
+        assert_eq!(feed.places().len(), 1);
     }
 
     struct Counted(AtomicUsize);

@@ -6,7 +6,7 @@
 //! - [`registry`]: the streams of the server; it starts them again after failures. [`store`]: keeps them over restarts.
 //! - [`feed`]: results and pictures from a running stream to any number of clients. [`events`]: the list of events.
 //! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
-//! - [`http`]: the server itself, with [`metrics`] and [`page`].
+//! - [`http`]: the server itself, with [`metrics`] and [`page`]. [`tls`]: its certificate.
 
 #![deny(unsafe_code)]
 
@@ -22,9 +22,10 @@ pub mod policy;
 pub mod registry;
 pub mod store;
 pub mod stream;
+pub mod tls;
 pub mod token;
 
-pub use backend::{Backend, Failure, Running, Start};
+pub use backend::{Backend, Failure, Running, Start, Video};
 pub use config::Config;
 pub use error::Error;
 pub use feed::{Feed, FrameResult, Pixels};

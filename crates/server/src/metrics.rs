@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::feed::Feed;
 use crate::registry::Registry;
-use crate::stream::{Counters, State};
+use crate::stream::{Counters, Place, State};
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -134,6 +134,28 @@ impl Streams {
         Ok(())
     }
 
+    fn places(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let places: Vec<(&str, Vec<Place>)> = self.0.iter().map(|(stream, _, _, feed)| (&**stream, feed.places())).collect();
+        {
+            let help = "Crossings of lines by direction, and objects that entered (in) and left (out) zones";
+            let mut family = encoder.encode_descriptor("place_objects", help, None, MetricType::Counter)?;
+            for (stream, place) in places.iter().flat_map(|(stream, places)| places.iter().map(move |place| (*stream, place))) {
+                for (direction, count) in [("in", place.r#in), ("out", place.out)] {
+                    let labels: Labels<'_> = vec![("stream", stream), ("place", &place.name), ("direction", direction)];
+                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
+        let mut family = encoder.encode_descriptor("zone_objects", "Objects that are in the zone", None, MetricType::Gauge)?;
+        for (stream, place) in places.iter().flat_map(|(stream, places)| places.iter().map(move |place| (*stream, place))) {
+            if let Some(inside) = place.inside {
+                let labels: Labels<'_> = vec![("stream", stream), ("place", &place.name)];
+                ConstGauge::new(inside).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn states(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let mut family = encoder.encode_descriptor("stream_state", "1 for the state of the stream", None, MetricType::Gauge)?;
         for (stream, state, _, _) in &self.0 {
@@ -152,6 +174,7 @@ impl Collector for Streams {
         self.states(encoder)?;
         self.gauge(encoder, "stream_fps", "Frames per second over the last seconds", |_, _, feed| feed.fps())?;
         self.frames(encoder)?;
+        self.places(encoder)?;
         self.counter(encoder, "objects", "Objects of the detectors", |counters, _| counters.objects as f64)?;
         self.gauge(encoder, "frames_in_flight", "Frames between the first and the last inference element", |_, counters, _| {
             counters.in_flight as f64

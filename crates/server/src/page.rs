@@ -17,6 +17,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/page/app.js", SCRIPT, include_str!("../page/app.js")),
     ("/page/api.js", SCRIPT, include_str!("../page/api.js")),
     ("/page/stream.js", SCRIPT, include_str!("../page/stream.js")),
+    ("/page/zones.js", SCRIPT, include_str!("../page/zones.js")),
     ("/page/vendor/preact.mjs", SCRIPT, include_str!("../page/vendor/preact.mjs")),
     ("/page/vendor/hooks.mjs", SCRIPT, include_str!("../page/vendor/hooks.mjs")),
     ("/page/vendor/htm.mjs", SCRIPT, include_str!("../page/vendor/htm.mjs")),

@@ -82,7 +82,11 @@ impl Policy {
         Err(Error::value("unknown_pipeline", "pipeline", format!("one of {}", names.join(", ")), quoted(name), advice))
     }
 
-    fn input(&self, input: &str) -> Result<String> {
+    /// Checks an input, and resolves the file that it names.
+    ///
+    /// # Errors
+    /// Returns what was expected, what was found and what to do.
+    pub fn input(&self, input: &str) -> Result<String> {
         let failed = |expected: String, advice: &str| Error::value("invalid_input", "input", expected, quoted(&redact(input)), advice);
         if input.is_empty() || input.len() > MAX_TEXT || input.contains(char::is_control) {
             return Err(failed(format!("an address of 1 to {MAX_TEXT} printable characters"), ""));

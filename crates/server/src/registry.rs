@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend, Failure, Pipeline, Running, Start};
+use roiflow_results::redaction::Secrets;
+
+use crate::backend::{Backend, Failure, Pipeline, Running, Start, Video};
 use crate::error::{Error, Result};
 use crate::events::{EventKind, Events};
 use crate::feed::{Feed, Hub};
@@ -115,6 +117,18 @@ impl Registry {
         pipelines.into_iter().filter(|pipeline| self.0.policy.allows_pipeline(&pipeline.name)).collect()
     }
 
+    /// Opens an input as a stream would, and returns what it sends. Blocks for seconds.
+    ///
+    /// # Errors
+    /// Returns why clients may not use the input, or why it cannot be opened or decoded.
+    pub fn probe(&self, input: &str) -> Result<Video> {
+        let resolved = self.0.policy.input(input)?;
+        self.0.backend.probe(&resolved).map_err(|failure| {
+            let message = Secrets::of(input).scrub(&failure.message).into_owned();
+            Error::new(if failure.is_usage { 400 } else { 422 }, "no_video", message)
+        })
+    }
+
     /// The events of all streams.
     pub fn events(&self) -> &Events {
         &self.0.events
@@ -164,7 +178,7 @@ impl Registry {
         Ok(entry.view())
     }
 
-    /// Changes a stream, which is restarted if the change has an effect.
+    /// Changes a stream, which continues if the backend can do so, and is restarted otherwise.
     ///
     /// # Errors
     /// Returns what is wrong with the change; then the stream runs on as it is.
@@ -179,12 +193,29 @@ impl Registry {
         }
         let start = self.resolve(&after)?;
         self.0.backend.check(&start).map_err(|failure| refused(&failure, &after))?;
-        self.0.store.put(&after).map_err(Error::internal)?;
-        self.stop(&entry);
+        // Another input needs another source in any case.
+        let is_same_input = (&before.input, before.repeat) == (&after.input, after.repeat);
+        let running = lock(&entry.slot).running.clone().filter(|_| is_same_input);
+        let changed = running.map_or(Ok(false), |running| running.change(&start));
+        let continues = changed.map_err(|failure| refused(&failure, &after))?;
+        if let Err(error) = self.0.store.put(&after) {
+            if continues {
+                // The stream must be what the store says.
+                self.stop(&entry);
+                self.start(&entry);
+            }
+            return Err(Error::internal(error));
+        }
+        if !continues {
+            self.stop(&entry);
+        }
         entry.feed.set_source(&policy::shown(&after).input);
+        entry.feed.forget_places(before.places().difference(&after.places()).cloned());
         lock(&entry.slot).spec = after;
-        self.0.events.add(name, EventKind::Changed, "");
-        self.start(&entry);
+        self.0.events.add(name, EventKind::Changed, if continues { "without a restart" } else { "restarted" });
+        if !continues {
+            self.start(&entry);
+        }
         Ok(entry.view())
     }
 
@@ -457,6 +488,7 @@ impl Entry {
             in_flight: counters.in_flight,
             latency_ms: (n_latencies > 0).then(|| counters.latency.sum.as_secs_f64() * 1e3 / n_latencies as f64),
             objects: self.feed.objects(),
+            places: self.feed.places(),
         }
     }
 }
@@ -485,6 +517,7 @@ pub(crate) mod tests {
     pub(crate) struct FakeState {
         pub(crate) started: Vec<String>,
         pub(crate) stopped: Vec<String>,
+        pub(crate) changed: Vec<String>,
     }
 
     struct FakeRunning(String, Arc<Mutex<FakeState>>, bool);
@@ -505,6 +538,13 @@ pub(crate) mod tests {
             match &*start.input {
                 "test:3" => Err(Failure { is_usage: true, message: "no such model".into() }),
                 _ => Ok(()),
+            }
+        }
+
+        fn probe(&self, input: &str) -> Result<Video, Failure> {
+            match input {
+                "test:3" => Err(Failure { is_usage: false, message: "the server has no such stream".into() }),
+                _ => Ok(Video { width: 640, height: 480, codec: Some("H.264".into()), fps: Some(25.0) }),
             }
         }
 
@@ -532,6 +572,14 @@ pub(crate) mod tests {
             }
         }
 
+        fn change(&self, start: &Start) -> Result<bool, Failure> {
+            let can_continue = start.pipeline == "detect";
+            if can_continue {
+                lock(&self.1).changed.push(start.name.clone());
+            }
+            Ok(can_continue)
+        }
+
         fn stop(&self) -> Counters {
             lock(&self.1).stopped.push(self.0.clone());
             self.status().counters
@@ -543,7 +591,10 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn registry(folder: &std::path::Path, fake: &Fake) -> Registry {
-        let limits = Limits { streams: 3, ..Limits::default() };
+        registry_with(folder, fake, Limits { streams: 3, ..Limits::default() })
+    }
+
+    pub(crate) fn registry_with(folder: &std::path::Path, fake: &Fake, limits: Limits) -> Registry {
         let policy = Policy::new(Config { limits, ..Config::default() });
         let registry = Registry::new(Box::new(fake.clone()), policy, Store::open(folder).unwrap()).unwrap();
         registry.start_stored().unwrap();
@@ -609,6 +660,30 @@ pub(crate) mod tests {
         registry.change("a", change("test:4")).unwrap();
         let state = fake.state();
         assert_eq!((state.started.len(), state.stopped.len()), (2, 1), "a change without an effect restarts nothing");
+    }
+
+    #[test]
+    fn change_restarts_a_stream_only_if_it_must() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let registry = registry(folder.path(), &fake);
+        registry.add(spec("a", "test:1")).unwrap();
+        let counts = || {
+            let state = fake.state();
+            (state.changed.len(), state.started.len(), state.stopped.len())
+        };
+        let publish = |url: &str| Change { publish: Some(vec![url.into()]), ..Change::default() };
+        assert_eq!(registry.change("a", publish("mqtt://broker/a")).unwrap().spec.publish, ["mqtt://broker/a"]);
+        assert_eq!(counts(), (1, 1, 0));
+        // The backend cannot continue with this pipeline.
+        registry.change("a", Change { pipeline: Some("faces".into()), ..Change::default() }).unwrap();
+        assert_eq!(counts(), (1, 2, 1));
+        // Another input is another source.
+        let back = Change { pipeline: Some("detect".into()), input: Some("test:4".into()), ..Change::default() };
+        registry.change("a", back).unwrap();
+        assert_eq!(counts(), (1, 3, 2));
+        let messages: Vec<String> = registry.events().newest(None, 100).iter().map(|event| event.message.clone()).collect();
+        assert!(messages.contains(&"without a restart".to_owned()) && messages.contains(&"restarted".to_owned()), "{messages:?}");
     }
 
     #[test]

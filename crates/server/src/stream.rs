@@ -1,6 +1,6 @@
 //! What a stream is for clients: its description, its state and its counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -67,6 +67,16 @@ impl std::fmt::Display for Value {
 }
 
 impl StreamSpec {
+    /// Returns the names of the lines and zones in the parameters `lines` and `zones`.
+    pub fn places(&self) -> BTreeSet<String> {
+        let texts = ["lines", "zones"].into_iter().filter_map(|name| match self.parameters.get(name) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        });
+        let names = texts.flat_map(|text| text.split(';')).filter_map(|place| place.split_once(':'));
+        names.map(|(name, _)| name.trim().to_owned()).collect()
+    }
+
     /// Returns the stream after a change.
     #[must_use]
     pub fn changed(&self, change: Change) -> Self {
@@ -154,6 +164,21 @@ pub struct StreamView {
     pub latency_ms: Option<f64>,
     /// Objects in the newest frame, by label.
     pub objects: BTreeMap<String, u64>,
+    /// Counts of lines and zones at which something has happened, by name.
+    pub places: Vec<Place>,
+}
+
+/// Counts of a line or a zone since the stream was added or the server was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Place {
+    /// Name of the line or zone.
+    pub name: String,
+    /// Crossings of a line in the direction `in`, or objects that entered a zone.
+    pub r#in: u64,
+    /// Crossings of a line in the direction `out`, or objects that left a zone.
+    pub out: u64,
+    /// Objects that are in a zone; `null` for a line.
+    pub inside: Option<u64>,
 }
 
 /// Number of frames that were not inferred for one reason.

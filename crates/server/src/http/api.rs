@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reply::{Json, Options};
 use super::{App, guard, openapi};
-use crate::backend::Pipeline;
+use crate::backend::{Pipeline, Video};
 use crate::error::{Error, Result};
 use crate::events::Event;
 use crate::feed::MAX_RECENT;
@@ -56,6 +56,14 @@ pub(super) struct ServerView {
     schemes: Vec<String>,
     /// Whether clients may name files as inputs.
     has_media: bool,
+}
+
+/// Body of a test of an input.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Probe {
+    /// Address of a camera, a file in the server's media folder, or `test:`.
+    input: String,
 }
 
 /// Body of a login.
@@ -122,6 +130,13 @@ pub(super) async fn pipelines(State(app): State<App>) -> Result<Json<PipelineLis
     blocking(app, |registry| Ok(Json(PipelineList { pipelines: registry.pipelines() }))).await
 }
 
+pub(super) async fn probe(State(app): State<App>, Json(probe): Json<Probe>) -> Result<Json<Video>> {
+    let Ok(_place) = app.probes.try_acquire() else {
+        return Err(Error::new(503, "busy", "other inputs are being tested. Try again in a few seconds"));
+    };
+    blocking(app.clone(), move |registry| registry.probe(&probe.input).map(Json)).await
+}
+
 pub(super) async fn server(State(app): State<App>, headers: HeaderMap) -> Json<ServerView> {
     let config = app.registry.policy().config();
     Json(ServerView {
@@ -140,7 +155,8 @@ pub(super) async fn login(State(app): State<App>, Json(login): Json<Login>) -> R
         return Err(Error::value("unauthorized", "token", "a token of this server", "another text", advice).with_status(401));
     };
     // Scripts cannot read the cookie, and other sites cannot use it.
-    let cookie = format!("{}={}; Path=/; HttpOnly; SameSite=Strict", guard::COOKIE, login.token.trim());
+    let secure = if app.tls.is_some() { "; Secure" } else { "" };
+    let cookie = format!("{}={}; Path=/; HttpOnly; SameSite=Strict{secure}", guard::COOKIE, login.token.trim());
     Ok(([(header::SET_COOKIE, cookie)], Json(BTreeMap::from([("role", role)]))).into_response())
 }
 

@@ -2,12 +2,14 @@
 //!
 //! - `routes`: the table of all routes, from which router and OpenAPI document are made. `openapi`: that document.
 //! - `api`: requests about streams. `live`: results and pictures as they occur. `reply`: JSON in and out, and errors.
+//! - `rate`: how many requests a client may send.
 //! - `guard`: roles, logins, and protection against other web pages in the user's browser.
 
 mod api;
 mod guard;
 mod live;
 mod openapi;
+mod rate;
 mod reply;
 mod routes;
 
@@ -16,21 +18,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use axum::response::IntoResponse;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
+use self::rate::Rates;
+use crate::error::Error;
 use crate::metrics::Requests;
 use crate::registry::Registry;
+use crate::tls::Tls;
 use crate::token::{Role, Tokens};
 
-/// How long a client may take to send the head of a request.
+/// How long a client may take to send the head of a request, or to agree on the encryption.
 const MAX_HEAD_TIME: Duration = Duration::from_secs(10);
 /// How long open connections may take to complete their requests at the end.
 const MAX_END: Duration = Duration::from_secs(1);
 /// Pictures that are encoded at the same time.
 const MAX_ENCODERS: usize = 2;
+/// Inputs that are tested at the same time.
+const MAX_PROBES: usize = 2;
 /// Pause after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -44,6 +54,10 @@ pub(crate) struct Shared {
     requests: Requests,
     n_connections: AtomicUsize,
     encoders: Semaphore,
+    probes: Semaphore,
+    rates: Rates,
+    /// The certificate; `None`: connections are not encrypted.
+    tls: Option<Arc<Tls>>,
     /// Becomes true when the server ends; live streams end then.
     ending: watch::Receiver<bool>,
     version: &'static str,
@@ -66,11 +80,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Accepts connections on this address. `version` is shown to clients.
+    /// Accepts connections on this address, which are encrypted if there is a certificate. `version` is shown to clients.
     ///
     /// # Errors
     /// Returns an error if the address is not local and there is no token, or the address cannot be used.
-    pub fn start(listen: SocketAddr, registry: Registry, tokens: Tokens, version: &'static str) -> Result<Self, String> {
+    pub fn start(
+        listen: SocketAddr,
+        registry: Registry,
+        tokens: Tokens,
+        tls: Option<Arc<Tls>>,
+        version: &'static str,
+    ) -> Result<Self, String> {
         if tokens.is_empty() && !listen.ip().is_loopback() {
             return Err(format!(
                 "listen on {listen}: expected a token, because other machines can reach this address, got none. Create one with \
@@ -87,13 +107,17 @@ impl Server {
         let listener = runtime.block_on(TcpListener::bind(listen)).map_err(|error| failed(&error))?;
         let address = listener.local_addr().map_err(|error| failed(&error))?;
         let (end, ending) = watch::channel(false);
-        let max_connections = registry.policy().config().limits.connections;
+        let limits = &registry.policy().config().limits;
+        let (max_connections, rates) = (limits.connections, Rates::new(limits.requests_per_second));
         let app = App(Arc::new(Shared {
             registry,
             tokens,
             requests: Requests::default(),
             n_connections: AtomicUsize::new(0),
             encoders: Semaphore::new(MAX_ENCODERS),
+            probes: Semaphore::new(MAX_PROBES),
+            rates,
+            tls,
             ending,
             version,
         }));
@@ -136,7 +160,7 @@ async fn accept(listener: TcpListener, app: App, max_connections: usize) {
                 let (router, app) = (router.clone(), app.clone());
                 tokio::spawn(async move {
                     app.n_connections.fetch_add(1, Ordering::Relaxed);
-                    serve(stream, peer, router, app.ending.clone()).await;
+                    connect(stream, peer, router, &app).await;
                     app.n_connections.fetch_sub(1, Ordering::Relaxed);
                     drop(place);
                 });
@@ -153,13 +177,67 @@ async fn accept(listener: TcpListener, app: App, max_connections: usize) {
     let _all_ended = places.acquire_many(all).await;
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, router: axum::Router, mut ending: watch::Receiver<bool>) {
+/// Agrees on the encryption if the server has a certificate, and serves the connection.
+async fn connect(stream: TcpStream, peer: SocketAddr, router: axum::Router, app: &App) {
     // Small messages, such as events, are sent at once.
     let _set = stream.set_nodelay(true);
+    let mut ending = app.ending.clone();
+    let Some(tls) = &app.tls else { return serve(stream, peer, router, app).await };
+    let agreed = tokio::select! {
+        agreed = tokio::time::timeout(MAX_HEAD_TIME, agree(stream, tls)) => agreed,
+        _ = ending.wait_for(|is_ending| *is_ending) => return,
+    };
+    match agreed {
+        Ok(Ok(stream)) => serve(stream, peer, router, app).await,
+        Ok(Err(error)) => tracing::debug!("the connection of {peer} cannot be encrypted: {error}"),
+        Err(_) => tracing::debug!("the connection of {peer} was not encrypted in time"),
+    }
+}
+
+/// Agrees with a client on the encryption. A client that does not encrypt gets an answer that says so.
+async fn agree(mut stream: TcpStream, tls: &Tls) -> std::io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+    /// First byte of each TLS connection.
+    const HANDSHAKE: u8 = 22;
+    let mut first = [0];
+    let n_bytes = stream.peek(&mut first).await?;
+    if n_bytes == 1 && first[0] != HANDSHAKE {
+        // An unread request would reset the connection before the client has read the answer.
+        let _request = stream.read(&mut [0; 4096]).await?;
+        let text = "This server encrypts connections. Use an address that begins with https://.\n";
+        let length = text.len();
+        let head = format!("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+        stream.write_all(format!("{head}{text}").as_bytes()).await?;
+        stream.shutdown().await?;
+        return Err(std::io::Error::other("the client does not encrypt"));
+    }
+    tls.acceptor().accept(stream).await
+}
+
+async fn serve<S>(stream: S, peer: SocketAddr, router: axum::Router, app: &App)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut ending = app.ending.clone();
+    let bucket = app.rates.of(peer, Instant::now());
+    let (router, counted) = (TowerToHyperService::new(router), app.clone());
+    let limited = service_fn(move |request| {
+        let refused = bucket.as_ref().and_then(|bucket| bucket.take(Instant::now()).err());
+        let (router, counted) = (router.clone(), counted.clone());
+        async move {
+            match refused {
+                None => router.call(request).await,
+                Some(wait) => {
+                    let refused = too_many(wait);
+                    counted.requests.count(refused.status().as_u16());
+                    Ok(refused)
+                }
+            }
+        }
+    });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(MAX_HEAD_TIME)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(stream), limited)
         .with_upgrades();
     tokio::pin!(connection);
     let served = tokio::select! {
@@ -176,6 +254,16 @@ async fn serve(stream: TcpStream, peer: SocketAddr, router: axum::Router, mut en
     if let Err(error) = served {
         tracing::debug!("the connection of {peer} ended: {error}");
     }
+}
+
+/// The answer to a client that sends too many requests.
+fn too_many(wait: Duration) -> axum::response::Response {
+    let message = "too many requests: expected fewer requests of this client per second. Wait for the time in `Retry-After`, or raise \
+                   `limits.requests-per-second` of the server";
+    let mut response = Error::new(429, "too_many_requests", message).into_response();
+    let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
+    response.headers_mut().insert(axum::http::header::RETRY_AFTER, seconds.into());
+    response
 }
 
 /// Role that a route requires.

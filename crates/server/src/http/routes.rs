@@ -9,6 +9,7 @@ use axum::routing::{MethodRouter, delete, get, patch, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::{Access, App, api, guard, live};
+use crate::backend::Video;
 use crate::error::Error;
 use crate::page;
 use crate::stream::{Change, StreamSpec, StreamView};
@@ -75,7 +76,18 @@ pub(super) fn routes() -> Vec<Route> {
         route("get", "/api/streams/{name}", VIEWER, "Returns a stream with its state.", stream(), get(api::stream)),
         Route {
             body: Some(schema::<Change>),
-            ..route("patch", "/api/streams/{name}", OPERATOR, "Changes a stream, which is restarted.", stream(), patch(api::change))
+            ..route(
+                "patch",
+                "/api/streams/{name}",
+                OPERATOR,
+                "Changes a stream, which is restarted only if it cannot continue.",
+                stream(),
+                patch(api::change),
+            )
+        },
+        Route {
+            body: Some(schema::<api::Probe>),
+            ..route("post", "/api/probe", OPERATOR, "Opens an input and returns what it sends.", json::<Video>(), post(api::probe))
         },
         route("delete", "/api/streams/{name}", OPERATOR, "Removes a stream and returns its last state.", stream(), delete(api::remove)),
         route("post", "/api/streams/{name}/restart", OPERATOR, "Restarts a stream.", stream(), post(api::restart)),

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Server;
+use crate::config::Limits;
 use crate::registry::Registry;
-use crate::registry::tests::{Fake, registry};
+use crate::registry::tests::{Fake, registry, registry_with};
 use crate::token::{Role, Tokens};
 
 struct Rig {
@@ -20,9 +21,13 @@ struct Rig {
 
 impl Rig {
     fn new(tokens: Tokens) -> Self {
+        Self::with_limits(tokens, Limits { streams: 3, ..Limits::default() })
+    }
+
+    fn with_limits(tokens: Tokens, limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let registry = registry(folder.path(), &Fake::default());
-        let server = Server::start("127.0.0.1:0".parse().unwrap(), registry.clone(), tokens, "1.2.3").unwrap();
+        let registry = registry_with(folder.path(), &Fake::default(), limits);
+        let server = Server::start("127.0.0.1:0".parse().unwrap(), registry.clone(), tokens, None, "1.2.3").unwrap();
         Self { _folder: folder, registry, address: server.address(), server: Some(server) }
     }
 
@@ -173,10 +178,10 @@ fn tokens_give_roles() {
 fn other_machines_need_a_token() {
     let folder = tempfile::tempdir().unwrap();
     let registry = registry(folder.path(), &Fake::default());
-    let error = Server::start("0.0.0.0:0".parse().unwrap(), registry.clone(), Tokens::default(), "1").err().unwrap();
+    let error = Server::start("0.0.0.0:0".parse().unwrap(), registry.clone(), Tokens::default(), None, "1").err().unwrap();
     assert!(error.contains("--create-token"), "{error}");
     Tokens::create(folder.path(), Role::Operator).unwrap();
-    Server::start("0.0.0.0:0".parse().unwrap(), registry.clone(), Tokens::read(folder.path()).unwrap(), "1").unwrap().end();
+    Server::start("0.0.0.0:0".parse().unwrap(), registry.clone(), Tokens::read(folder.path()).unwrap(), None, "1").unwrap().end();
     registry.end(Instant::now() + Duration::from_secs(5));
 }
 
@@ -266,6 +271,62 @@ fn slow_clients_block_nobody() {
 }
 
 #[test]
+fn client_that_sends_too_many_requests_is_told_to_wait() {
+    let rig = Rig::with_limits(Tokens::default(), Limits { requests_per_second: 5, ..Limits::default() });
+    let statuses: Vec<u16> = (0..30).map(|_| rig.send("GET", "/healthz", &[], b"").0).collect();
+    assert!(statuses[..10].iter().all(|status| *status == 200) && statuses.contains(&429), "{statuses:?}");
+    let refused = (0..30).map(|_| rig.send("GET", "/api/streams", &[], b"")).find(|(status, ..)| *status == 429);
+    let (_, head, body) = refused.expect("the client is still too fast");
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    assert!(head.contains("retry-after: 1\r\n") && body["error"]["code"] == "too_many_requests", "{head}{body}");
+    crate::registry::tests::wait_until(|| rig.send("GET", "/healthz", &[], b"").0 == 200);
+}
+
+/// A client that takes all connections and then sends nothing cannot keep the others out.
+#[test]
+fn connections_are_limited_and_idle_ones_end() {
+    let rig = Rig::with_limits(Tokens::default(), Limits { connections: 8, ..Limits::default() });
+    let mut slow: Vec<TcpStream> = (0..8).map(|_| rig.connect()).collect();
+    slow.iter_mut().for_each(|stream| stream.write_all(b"GET /healthz HTTP/1.1\r\nHo").unwrap());
+    let begin = Instant::now();
+    // This client waits until the server has given up the slow ones, after ten seconds.
+    let mut waiting = rig.connect();
+    waiting.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    waiting.write_all(format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address).as_bytes()).unwrap();
+    let answer = read_until(&mut waiting, "ok\n");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!((5..25).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+    // The slow clients were told so, and their connections have ended.
+    for stream in &mut slow {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&rest));
+    }
+    // So is a client that sends its body too slowly.
+    let mut slow = rig.connect();
+    slow.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let head =
+        format!("POST /api/streams HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{", rig.address);
+    slow.write_all(head.as_bytes()).unwrap();
+    let answer = read_until(&mut slow, "body_too_slow");
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+}
+
+#[test]
+fn inputs_are_tested_without_a_stream() {
+    let rig = Rig::new(Tokens::default());
+    let probe = |input: &str| rig.json("POST", "/api/probe", Some(json!({"input": input})));
+    assert_eq!(probe("rtsp://admin:secret77@cam/1"), (200, json!({"width": 640, "height": 480, "codec": "H.264", "fps": 25.0})));
+    let (status, body) = probe("test:3");
+    assert_eq!(
+        (status, &body["error"]["code"], &body["error"]["message"]),
+        (422, &"no_video".into(), &"the server has no such stream".into())
+    );
+    assert_eq!(probe("/etc/passwd").1["error"]["code"], "invalid_input");
+    assert_eq!(rig.json("GET", "/api/streams", None).1, json!({"streams": []}));
+}
+
+#[test]
 fn two_hundred_clients_receive_results_and_one_more_is_refused_at_the_limit() {
     let mut rig = Rig::new(Tokens::default());
     rig.json("POST", "/api/streams", Some(door()));
@@ -301,7 +362,7 @@ fn two_hundred_clients_receive_results_and_one_more_is_refused_at_the_limit() {
 
 #[test]
 fn ten_thousand_requests_leave_nothing_behind() {
-    let rig = Rig::new(Tokens::default());
+    let rig = Rig::with_limits(Tokens::default(), Limits { requests_per_second: 0, ..Limits::default() });
     rig.json("POST", "/api/streams", Some(door()));
     let mut stream = rig.connect();
     let request = format!("GET /api/streams/door HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address);
@@ -326,7 +387,7 @@ fn ten_thousand_requests_leave_nothing_behind() {
 /// Broken requests get an error, and the server goes on.
 #[test]
 fn random_bodies_never_break_the_server() {
-    let rig = Rig::new(Tokens::default());
+    let rig = Rig::with_limits(Tokens::default(), Limits { requests_per_second: 0, ..Limits::default() });
     let valid = door().to_string();
     let mut state = 12345_u64;
     let mut random = |n: usize| {

@@ -1,0 +1,56 @@
+//! `roiflow serve` with as many streams as its limits allow.
+
+use serde_json::{Value, json};
+
+use crate::cli::Folder;
+use crate::serve::Served;
+
+const N_STREAMS: usize = 64;
+const N_ACTIVE: usize = 16;
+
+/// The other streams belong to cameras that do not answer.
+#[test]
+fn sixty_four_streams_are_configured_while_sixteen_run() {
+    let folder = Folder::new("serve-many");
+    crate::harness::make_clip(&folder.file("clip.mp4"), 25, "mp4mux");
+    let server = Served::start(&folder, &[]);
+    for n in 0..N_STREAMS {
+        let input = if n < N_ACTIVE { "clip.mp4" } else { "rtspt://127.0.0.1:1/live" };
+        let stream = json!({"name": format!("s{n:02}"), "pipeline": "colors", "input": input, "loop": true});
+        let (status, view) = server.json("POST", "/api/streams", Some(stream));
+        assert_eq!(status, 201, "{view}");
+    }
+    let (status, body) = server.json("POST", "/api/streams", Some(json!({"name": "more", "pipeline": "colors", "input": "test:"})));
+    assert_eq!((status, &body["error"]["code"]), (409, &"too_many_streams".into()));
+    let views = || server.json("GET", "/api/streams", None).1["streams"].as_array().unwrap().clone();
+    let number = |view: &Value| view["name"].as_str().unwrap()[1..].parse::<usize>().unwrap();
+    for n in 0..N_ACTIVE {
+        // The clip has 25 frames, so each stream has started it again.
+        server.wait_until(&format!("s{n:02}"), |view| view["state"] == "running" && view["frames"].as_u64().unwrap() > 50);
+    }
+    let all = views();
+    assert_eq!(all.len(), N_STREAMS);
+    for view in &all {
+        assert_eq!(view["state"] == "running", number(view) < N_ACTIVE, "{view}");
+    }
+    // The server answers at once while it tries 48 cameras again and again.
+    let begin = std::time::Instant::now();
+    assert_eq!(server.send("GET", "/healthz", None).0, 200);
+    assert!(begin.elapsed().as_secs() < 2, "{:?}", begin.elapsed());
+    let (_, metrics) = server.send("GET", "/metrics", None);
+    let metrics = String::from_utf8(metrics).unwrap();
+    assert_eq!(metrics.matches(",state=\"running\"} 1").count(), N_ACTIVE);
+    // The alerts name only metrics that exist.
+    let rules = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/prometheus-rules.yml")).unwrap();
+    let words = rules
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| word.starts_with("roiflow_") || word.starts_with("process_"));
+    for word in words {
+        assert!(metrics.lines().any(|line| line.starts_with(word)), "packaging/prometheus-rules.yml: there is no metric `{word}`");
+    }
+    // A change of one stream disturbs no other.
+    let (status, _) = server.json("DELETE", "/api/streams/s63", None);
+    assert_eq!((status, views().len()), (200, N_STREAMS - 1));
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+}
