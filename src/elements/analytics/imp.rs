@@ -185,7 +185,7 @@ impl RoiAnalytics {
             let (has_ground, n_columns) = (layout.ground.is_some(), layout.heat_map.0);
             let Some(counter) = &mut state.counter else { return Ok(()) };
             counter.set_layout(layout)?;
-            (state.has_ground, state.n_columns) = (has_ground, n_columns);
+            (state.has_ground, state.n_columns, state.must_send_scene) = (has_ground, n_columns, true);
             Ok(())
         });
         if let Err(error) = changed {
