@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -65,7 +64,8 @@ impl Shared {
 /// The thread of the source.
 struct Worker {
     sender: Sender<Signal>,
-    thread: JoinHandle<()>,
+    /// Nothing is sent: the channel closes when the thread ends.
+    ended: Receiver<()>,
 }
 
 /// Instance data of `roisource`. No lock is held during a state change, a post or a push.
@@ -286,10 +286,14 @@ impl RoiSource {
             signals,
         };
         let weak = element.downgrade();
-        let spawned = std::thread::Builder::new().name("roisource".to_owned()).spawn(move || worker::run(&job, &weak));
-        match spawned {
-            Ok(thread) => {
-                *lock(&self.worker) = Some(Worker { sender, thread });
+        let (is_running, ended) = bounded(0);
+        let work = move || {
+            let _is_running: Sender<()> = is_running;
+            worker::run(&job, &weak);
+        };
+        match std::thread::Builder::new().name("roisource".to_owned()).spawn(work) {
+            Ok(_detached) => {
+                *lock(&self.worker) = Some(Worker { sender, ended });
                 Ok(())
             }
             Err(error) => {
@@ -301,15 +305,10 @@ impl RoiSource {
 
     /// Stops the thread of the source, within a limited time.
     fn stop(&self) {
-        let Some(Worker { sender, thread }) = lock(&self.worker).take() else { return };
+        let Some(Worker { sender, ended }) = lock(&self.worker).take() else { return };
         let _sent = sender.send(Signal::Stop);
-        let begin = Instant::now();
-        while !thread.is_finished() {
-            if begin.elapsed() > MAX_STOP {
-                gst::warning!(CAT, imp = self, "the source does not stop in time and is abandoned");
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if ended.recv_timeout(MAX_STOP) == Err(RecvTimeoutError::Timeout) {
+            gst::warning!(CAT, imp = self, "the source does not stop in time and is abandoned");
         }
     }
 }

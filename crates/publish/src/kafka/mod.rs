@@ -55,6 +55,8 @@ impl Kafka {
             ("message.timeout.ms", "0"),
             ("linger.ms", "5"),
             ("reconnect.backoff.max.ms", "5000"),
+            // Failures are reported by this module. The library would write each of them to standard error, too.
+            ("log_level", "0"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
