@@ -67,7 +67,7 @@ impl DeviceModel for Averages {
     }
 }
 
-/// The device's part of one request.
+/// The state of one request on this device.
 struct AveragesRequest {
     info: ModelInfo,
 }

@@ -5,13 +5,13 @@ pub use roiflow_runtime as runtime;
 pub use roiflow_tensor as tensor;
 pub use roiflow_vision as vision;
 
-/// As in roiflow.
+/// The module `frame` of roiflow.
 pub mod frame {
     pub use roiflow_results::*;
     pub use roiflow_vision::frame::*;
 }
 
-/// As in roiflow.
+/// The module `stages` of roiflow, without the parts that the fuzz targets do not need.
 pub mod stages {
     pub use roiflow_inference::*;
     pub use roiflow_vision::crop::{Crop, Region};

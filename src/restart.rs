@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-/// Which endings of a source restart its stream.
+/// Which ends of a source restart its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {
@@ -39,8 +39,8 @@ impl RestartPolicy {
 /// an application are never restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
-    /// The policy. `None`: live sources are restarted as with `OnError`, except that a source which refuses its first connection
-    /// is an error. Recordings are never restarted.
+    /// The policy. `None`: live sources are restarted as with `OnError`, but a refused first connection ends the stream with an error.
+    /// Recordings are never restarted.
     pub policy: Option<RestartPolicy>,
     /// The stream ends with an error if the source delivers no frame for this long. `None`: roiflow never gives up.
     pub give_up_after: Option<Duration>,
@@ -64,7 +64,7 @@ impl Default for Restart {
     }
 }
 
-/// How a pipeline ended, as far as a restart is concerned.
+/// How a pipeline ended, with the information that decides about a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The source reached its regular end.
@@ -78,7 +78,7 @@ pub(crate) enum End {
 /// A failure of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Fault {
-    /// The server or the system answered that it refuses: a wrong password, an unknown stream, a missing device.
+    /// The server or the system refuses to deliver the stream: a wrong password, an unknown stream, a missing device.
     pub(crate) is_refused: bool,
     /// The source has a known duration. After a restart, it would play from its beginning.
     pub(crate) is_recording: bool,
@@ -110,8 +110,8 @@ impl Backoff {
     /// Returns the time of the next attempt. `frames` are the times of the first and the last frame of the failed attempt. `random` is a
     /// random number from 0 to 1.
     ///
-    /// The delay is random, between half of a bound and the bound. So cameras that failed together are not opened at the same time. The
-    /// bound begins with twice the shortest delay and doubles with each failure.
+    /// The delay is random, between half of a maximum and the maximum. So cameras that failed together are not opened at the same time. The
+    /// maximum begins at twice the shortest delay and doubles with each failure.
     pub(crate) fn failed(
         &mut self,
         restart: &Restart,
@@ -158,7 +158,7 @@ pub(crate) fn random() -> f64 {
 }
 
 /// Whether addresses with this scheme are those of live sources. HTTP addresses do not count as live, because they may name a file. `fd` is
-/// standard input, which may be a file too.
+/// standard input, which may also be a file.
 pub(crate) fn is_live_scheme(scheme: &str) -> bool {
     !["http", "https", "file", "fd", "ftp", "sftp", "smb"].iter().any(|of_files| scheme.eq_ignore_ascii_case(of_files))
 }

@@ -184,7 +184,8 @@ class _Run:
         descriptors = () if memory is None else (memory.descriptor,)
         options = [f"--frame-memory={descriptor}:{color}" for descriptor in descriptors]
         try:
-            # In its own session, so that Ctrl-C in a terminal reaches only this process, which then ends the child with one signal.
+            # The child runs in its own session. So Ctrl-C in a terminal reaches only this process, which then ends the child with one
+            # signal.
             process = subprocess.Popen(
                 [*command[:2], *options, *command[2:]],
                 bufsize=0,
@@ -203,7 +204,7 @@ class _Run:
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._is_closing = False
-        # This also ends the child when this object is garbage-collected, and at the end of the interpreter.
+        # The finalizer also ends the child when this object is garbage-collected, and when the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, self._reader, _watch(process.pid), memory, os.getpid())
 
     @property
@@ -241,7 +242,7 @@ class _Run:
             try:
                 pipe.write(answers)
             except OSError:
-                pass  # The command has ended. Its exit code tells the reason.
+                pass  # The command has ended. The exit code tells the reason.
 
     def _next_line(self) -> bytes | None:
         reader = self._reader

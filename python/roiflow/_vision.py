@@ -99,7 +99,7 @@ def _attribute(name: str, model: str, kind: str, value: Any) -> Attribute:
 
 
 def _paste(image: npt.NDArray[np.bool_], cells: npt.NDArray[np.bool_], corners: npt.NDArray[np.float32]) -> None:
-    """Set the pixels of an image whose centers are in the cells [rows, columns] that are true. `corners` is the place of the cells."""
+    """Set each pixel of the image whose center is in a true cell. `corners` is the position of the grid `cells` [rows, columns]."""
     origin, along, across = corners[0], corners[1] - corners[0], corners[2] - corners[0]
     area = float(along[0] * across[1] - along[1] * across[0])
     ends = np.array([origin, origin + along, origin + across, origin + along + across])
@@ -471,9 +471,9 @@ class ImageModel:
     ) -> Iterator[tuple[ImageSource, Results]]:
         """Run the images of any iterable concurrently, and yield pairs of image and results in the order of the images.
 
-        Takes only as many images ahead as keep the device busy. So the iterable may be endless. If the iterable yields pairs of image
-        and results, the results are the `rois` of the image: `age.stream(faces.stream(video))` is a cascade. An iterable that writes all
-        frames into one array must yield copies.
+        Takes an image from the iterable only when the device can soon run it. So the iterable may be endless. If the iterable yields pairs
+        of image and results, the results are the `rois` of the image: `age.stream(faces.stream(video))` is a cascade. An iterable that
+        writes all frames into one array must yield copies.
         """
         return self._stream(images, None, color)
 

@@ -1,5 +1,5 @@
-//! The compiled part of the Python package `roiflow`: models that take images, and inference requests with OpenVINO's Python API, on roiflow's
-//! runtime.
+//! The compiled part of the Python package `roiflow`: models that take images, and inference requests with OpenVINO's Python API, on
+//! roiflow's runtime.
 //!
 //! The Python files of the package contain the classes that need not be fast, and the classes that programs may derive from. Reading order:
 //! `core`, `model`, `port`, `compiled`, `request`, `queue` (the classes), `inputs`, `run` (how a run gets its inputs and returns its

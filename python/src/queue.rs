@@ -267,7 +267,7 @@ impl AsyncInferQueue {
         let queue = self.queue();
         let idle = wait_in_slices(py, |slice| match slice {
             Some(slice) => queue.longest_idle_for(slice).transpose(),
-            // This call takes a request only to wait for it. The request is dropped, and so becomes idle again, immediately.
+            // This call takes a request only to wait for it. It then drops the request, which becomes idle again.
             None => queue.longest_idle_for(Duration::ZERO).transpose().or_else(|| Some(queue.take_idle().map(|idle| idle.index()))),
         });
         idle?.or_raise()

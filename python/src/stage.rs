@@ -1,5 +1,5 @@
-//! Models that take images: `_Stage`, a detector or a classifier, and `_Run`, the run of one image. Python code uses them through the classes
-//! of `roiflow._vision`.
+//! Models that take images: `_Stage`, a detector or a classifier, and `_Run`, the run of one image. Python code uses them through the
+//! classes of `roiflow._vision`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
@@ -201,7 +201,7 @@ const CALLED_BY_DECODER: &str =
     "a decoder called a model: the model would wait for the decoder. Decode first, and call the other model with the results";
 
 impl PyStage {
-    /// Converts the label or the number of a class to its number. Raises ValueError if the class does not exist.
+    /// Returns the number of a class that is given by its label or its number. Raises ValueError if the class does not exist.
     fn class_of(&self, class: &Bound<'_, PyAny>) -> PyResult<u32> {
         let labels = self.stage().spec().labels.names();
         let unknown = |shown: String| {

@@ -30,8 +30,8 @@ impl VariableState {
         self.inner().name()
     }
 
-    /// A copy of the value. Setting it copies a tensor. Raises RuntimeError while the request runs, or if the tensor has another element
-    /// type or shape.
+    /// A copy of the value. Setting it copies the values of a tensor. Raises RuntimeError while the request runs, or if the tensor has
+    /// another element type or shape.
     #[getter]
     fn state(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         wrap(py, self.inner().state().or_raise()?)

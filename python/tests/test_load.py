@@ -151,7 +151,7 @@ def test_arrays_with_scattered_pixels_are_copied(array):
 
 
 def seen_by_the_model(name="seen", size=(11, 7)):
-    """A model whose attribute is its input [1, 3, H, W]: RGB from 0 to 255, resized."""
+    """A model that returns its input [1, 3, H, W] as an attribute: the resized image, RGB, from 0 to 255."""
     width, height = size
     path = models.save(
         name,

@@ -289,7 +289,8 @@ def test_the_pixels_of_a_video_are_those_of_the_image_files(tmp_path):
     assert len(frames) == len(files) >= 3
     for frame, file in zip(frames, files):
         difference = np.abs(frame.image.astype(int) - np.asarray(image.open(file).convert("RGB")).astype(int))
-        # The files come from GStreamer's converter, which rounds more, and differs at the edges of colors. They also have text drawn.
+        # GStreamer's converter wrote the files. It rounds more, and its pixels differ at edges between colors. The files also contain drawn
+        # text.
         assert np.median(difference) <= 2 and (difference > 8).mean() < 0.05
 
 
@@ -316,7 +317,7 @@ def test_images_that_are_not_kept_use_their_memory_again():
         assert next(frames).image.shape == (480, 640, 3)
         used.append(os.fstat(made._run._memory.descriptor).st_blocks * 512)
     frames.close()
-    # At most 128 frames are unread, and few are in flight.
+    # At most 128 frames wait to be read, and a few more are in flight.
     n_bytes = 480 * 640 * 3
     assert 0 < used[-1] < 140 * (n_bytes + (1 << 16)), used[-1] / n_bytes
 
@@ -380,7 +381,7 @@ def test_a_loop_that_is_left_completes_the_files_of_the_command(tmp_path):
     for frame in pipeline(arguments=["--video", str(video)]):
         if frame.index == 20:
             break
-    # A file of this format cannot be read before it is complete.
+    # Files of this format are readable only if they are complete. So the command has completed the file.
     frames = [frame.index for frame in pipeline(input=video)]
     assert len(frames) >= 20 and frames == list(range(len(frames)))
 

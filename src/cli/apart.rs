@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::signals;
 use super::terminal::{OneLine, Terminal};
 
-/// Environment variable that is set in the child process, so that the child knows that it is the child.
+/// Environment variable that marks the child process. It is set only for the child.
 const VARIABLE: &str = "ROIFLOW_APART";
 /// Environment variable with the time limit of the child in seconds.
 const TIMEOUT_VARIABLE: &str = "ROIFLOW_INSPECT_SECONDS";
@@ -22,7 +22,8 @@ const MAX_BYTES: u64 = 4 << 30;
 /// Maximum number of bytes of the child's standard error that are passed on.
 const MAX_STDERR_BYTES: u64 = 1 << 20;
 
-/// Runs this command in a child process and returns its exit code. Returns `None` in the child itself, which must do the work.
+/// Runs this command in a child process and returns the exit code of the child. Returns `None` in the child itself: the caller then
+/// executes the command.
 pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
     if std::env::var_os(VARIABLE).is_some() {
         return None;
@@ -30,8 +31,8 @@ pub(super) fn run(terminal: &Terminal) -> Option<ExitCode> {
     let seconds = std::env::var(TIMEOUT_VARIABLE).ok().and_then(|seconds| seconds.trim().parse().ok());
     let timeout = seconds.filter(|seconds| *seconds > 0).map_or(DEFAULT_TIMEOUT, |seconds: u32| Duration::from_secs(seconds.into()));
     let program = std::env::current_exe().ok()?;
-    // A shell sets the limits and then executes the program: memory in KiB, no core file, and CPU time. The limit of CPU time also ends
-    // a child whose parent was killed and so cannot end it.
+    // A shell sets the limits and then executes the program. The limits are: no core file, memory in KiB, and CPU time in seconds. The
+    // limit of CPU time also ends a child whose parent was killed and can no longer end it.
     let limits = format!(
         "ulimit -c 0 2>/dev/null; ulimit -d {} 2>/dev/null; ulimit -t {} 2>/dev/null; exec \"$0\" \"$@\"",
         MAX_BYTES >> 10,
@@ -116,7 +117,7 @@ fn stderr_of(child: &mut Child) -> mpsc::Receiver<String> {
     stderr
 }
 
-/// Waits for the child; `None` if it was killed after the timeout.
+/// Waits for the child. Returns `None` if this function has killed the child after the timeout.
 fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
     loop {

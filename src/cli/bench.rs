@@ -110,7 +110,7 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
         model = stages::spec::with_described_size(&model, &options)?;
     }
     let compile = |model: &Model| core.compile_model(model, &args.device, &config);
-    // Compile the model for the shapes that will run, as the elements do, because static shapes are faster.
+    // Compile the model for the exact shapes of the inputs, as the elements do, because models with static shapes run faster.
     let compiled = match pinned(&model, &args.shape).map(|pinned| compile(&pinned)) {
         Some(Ok(compiled)) => compiled,
         Some(Err(_)) | None => compile(&model)?,
@@ -180,8 +180,8 @@ pub(super) fn bench(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the model with all its shapes made static. `None` if its shapes are already static, or if not all shapes are known
-/// before it is compiled.
+/// Returns the model with static input shapes. Returns `None` if all input shapes are already static, or if a shape is unknown before the
+/// model is compiled.
 fn pinned(model: &Model, given: &[String]) -> Option<Model> {
     let inputs = &model.info().inputs;
     let shapes = shapes(inputs, given).ok().filter(|_| inputs.iter().any(|port| port.shape.to_static().is_none()))?;
@@ -193,8 +193,8 @@ fn pinned(model: &Model, given: &[String]) -> Option<Model> {
     model.reshape(shapes.iter().map(|(name, shape)| (name.as_str(), shape.clone()))).ok()
 }
 
-/// Returns a shape for each input: the shape that the user gives, or else the shape in the model, with a batch size of 1 if the batch
-/// dimension is dynamic.
+/// Returns a shape for each input: the shape that the user gives, or else the shape in the model. A dynamic batch dimension of the model
+/// becomes 1.
 fn shapes(inputs: &[Port], given: &[String]) -> anyhow::Result<Vec<(Port, Vec<usize>)>> {
     let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for text in given {
@@ -235,7 +235,7 @@ fn request(model: &CompiledModel, shapes: &[(Port, Vec<usize>)]) -> anyhow::Resu
         if *input.shape() != **shape {
             input.set_shape(&**shape)?;
         }
-        // Leave inputs of all other types at zero, because noise could be out of range, for example for token IDs.
+        // Leave inputs of types other than `f32` and `u8` at zero, because noise could be out of range, for example for token IDs.
         if let Ok(mut values) = input.view_mut::<f32>() {
             values.iter_mut().for_each(|value| *value = f32::from(noise()) / 255.0);
         } else if let Ok(mut values) = input.view_mut::<u8>() {

@@ -1,4 +1,4 @@
-//! `roiflow ctl`: the streams of a running `roiflow serve`, from a terminal or a script.
+//! `roiflow ctl`: lists and controls the streams of a running `roiflow serve`, from a terminal or a script.
 
 use std::io::Write;
 use std::time::Duration;

@@ -137,8 +137,7 @@ fn write(out: &Path, text: &str, force: bool) -> std::io::Result<()> {
     })
 }
 
-/// Adds a line with the path of the JSON schema, which editors use, if the schema is in the folder of `out` or in its parent
-/// folder.
+/// If the JSON schema is in the folder of `out` or in the parent of this folder, adds a line with the path of the schema for editors.
 fn with_schema(text: &str, out: Option<&Path>) -> String {
     // Remove the schema line of a built-in description, because its path is valid only in roiflow's source folder.
     let text = if text.starts_with("#:schema ") { text.split_once('\n').map_or("", |(_, rest)| rest) } else { text };

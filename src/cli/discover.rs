@@ -14,7 +14,7 @@ use crate::redaction;
 
 /// Time limit of a request to a camera.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of cameras that are asked at the same time.
+/// Maximum number of cameras that are queried at the same time.
 const N_THREADS: usize = 16;
 
 #[derive(Debug, clap::Args)]
@@ -49,7 +49,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A camera with its answer.
+/// A camera with the streams that it reported, or with the error.
 struct Found {
     device: Device,
     streams: Result<Vec<Stream>, onvif::Error>,
@@ -82,7 +82,7 @@ pub(super) fn discover(args: &Args, terminal: &Terminal) -> anyhow::Result<()> {
     }
 }
 
-/// Asks all cameras for their streams.
+/// Queries all cameras for their streams.
 fn ask(devices: Vec<Device>, credentials: &Credentials) -> Vec<Found> {
     let mut all = Vec::with_capacity(devices.len());
     for group in devices.chunks(N_THREADS) {
@@ -104,7 +104,7 @@ fn streams(device: &Device, credentials: &Credentials) -> Result<Vec<Stream>, on
     onvif::streams(service(device), login.as_ref(), REQUEST_TIMEOUT)
 }
 
-/// Returns the service of a device at the address from which the device answered, or its first service.
+/// Returns the URL of a device's service: the URL with the address from which the device answered, or else the first URL.
 fn service(device: &Device) -> &str {
     let host = device.sender.ip().to_string();
     let is_of_sender = |service: &&String| service.split_once("://").is_some_and(|(_, rest)| rest.starts_with(&host));

@@ -1,7 +1,7 @@
-//! `--events`: what happened to the sources, as lines of JSON.
+//! `--events`: writes a line of JSON when a source is lost, and when it is back.
 //!
-//! Events are a separate output and not lines among the results, because each line of results is a frame, and programs that read the format
-//! of DL Streamer expect only frames. In the results, `time` and `timestamp` show the gaps.
+//! Events are a separate output. Lines of results contain only frames, as programs that read the format of DL Streamer expect. In the
+//! results, the time without a source is visible as a gap in `time` and `timestamp`.
 
 use std::path::Path;
 use std::time::{Instant, SystemTime};

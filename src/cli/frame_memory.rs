@@ -29,7 +29,7 @@ impl FrameMemoryArg {
         parsed.ok_or_else(|| format!("expected the number of an open file and rgb or bgr, such as 3:rgb, got `{text}`"))
     }
 
-    /// Opens the memory, and reads the answers of the Python package from standard input on a separate thread.
+    /// Opens the shared memory. Starts a thread that reads from standard input which frames the Python package still uses.
     ///
     /// # Errors
     /// Returns `Failed` if the descriptor is not an open file, or no thread can be started.

@@ -50,7 +50,7 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// The arguments.
+/// The arguments of the command `roiflow`.
 #[derive(Debug, Parser)]
 #[command(name = "roiflow", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100, styles = STYLES)]
 struct Cli {
@@ -128,8 +128,8 @@ enum LogLevel {
 pub fn main() -> ExitCode {
     crate::devices::malloc_arenas::share();
     let terminal = Terminal::new();
-    // Addresses of inputs may contain passwords, which must not appear in any message. Hide them first, so that errors about the
-    // arguments are covered too.
+    // Addresses of inputs may contain passwords, which must not appear in any message. Hide them before the arguments are parsed, because
+    // errors about arguments contain their text.
     for argument in std::env::args_os().filter(|argument| !std::path::Path::new(argument).exists()) {
         terminal.hide(Secrets::of_argument(&argument.to_string_lossy()));
     }
@@ -198,7 +198,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
     }
 }
 
-/// Whether the error only means that the reader of standard output has closed the pipe, which is not a failure.
+/// Whether the reader of standard output has closed the pipe. This is not a failure.
 fn is_closed_stdout(error: &anyhow::Error) -> bool {
     let is_broken_pipe = |kind| kind == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<pipeline::Error>().is_some_and(|error| error.kind() == pipeline::ErrorKind::Closed)
@@ -209,8 +209,8 @@ fn is_closed_stdout(error: &anyhow::Error) -> bool {
 /// Prints a usage error, or the text of `--help` or `--version`. Returns exit code 2 for wrong usage, and 0 for `--help` and
 /// `--version`.
 fn refuse(terminal: &Terminal, error: &clap::Error) -> ExitCode {
-    // `error.print` uses colors on a terminal, but hides no secrets and escapes no control characters of the arguments. If either is
-    // needed, print the text through [`Terminal`], without colors.
+    // `error.print` uses colors on a terminal, but it neither hides secrets nor escapes control characters. If the arguments contain
+    // secrets or control characters, print the text through [`Terminal`], without colors.
     let is_plain = !terminal.hides() && std::env::args_os().all(|argument| !argument.to_string_lossy().contains(terminal::is_obeyed));
     if is_plain {
         let _unreportable = error.print();
@@ -232,7 +232,7 @@ fn init_log(level: LogLevel, terminal: &Terminal, trace: Option<trace::Trace>) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // At level `trace`, spans are logged when they close, with their duration. So there is one line per step of each run.
+    // At level `trace`, log each span with its duration when the span closes. This gives one line per step of each run.
     let spans = match level {
         LevelFilter::TRACE => tracing_subscriber::fmt::format::FmtSpan::CLOSE,
         _ => tracing_subscriber::fmt::format::FmtSpan::NONE,

@@ -194,7 +194,7 @@ impl Args {
     }
 }
 
-/// One of the inputs, and how its stream ended.
+/// An input, and how the stream of this input ended.
 struct Stream {
     name: String,
     input: String,
@@ -248,7 +248,8 @@ pub(super) fn run(args: Args, trace: Option<Trace>, terminal: &Terminal) -> anyh
         anyhow::Ok(plans)
     };
     let plans = read()?;
-    // Return usage errors before anything runs. If there is a single input, return any error, because there is nothing else to run.
+    // Return usage errors before any stream starts. If there is a single input, return an error of any kind, because no other stream could
+    // run.
     if let Some(error) = plans.iter().find_map(|plan| plan.as_ref().err().filter(|error| !is_many || error.kind() == ErrorKind::Usage)) {
         bail!(error.clone());
     }
@@ -343,7 +344,7 @@ fn read_plans(args: &Args, credentials: &Credentials, names: &[String]) -> anyho
     Ok(plans.collect())
 }
 
-/// What a run needs to read its description again.
+/// The values with which a run reloads its description.
 struct Again<'a> {
     /// Reads the description again, and returns the new plans of the streams.
     reads_again: &'a (dyn Fn() -> anyhow::Result<Vec<Result<Plan, pipeline::Error>>> + Sync),
@@ -363,7 +364,7 @@ fn plan(
     if args.repeat && matches!(parsed, Input::Uri(_) | Input::Test(_)) {
         return Err(pipeline::Error::usage(format!("--loop needs a file or images, got `{}`", streams::redacted(input))));
     }
-    // If the path of `--video` is one such as out/{source}.jpg, it means image files.
+    // A `--video` path such as out/{source}.jpg requests image files instead of a video.
     let images_of_video = args.video.as_deref().map(ImageFiles::of_template).transpose()?.flatten();
     let video = args.video.clone().filter(|_| images_of_video.is_none());
     let images = match (&args.images, images_of_video) {
@@ -398,7 +399,7 @@ fn plan(
     Ok(Plan { limits, restart, ..plan })
 }
 
-/// Maximum time that lines of events may wait for their reader at the end of the run.
+/// Maximum time at the end of the run for which lines of events may wait for a reader of their file.
 const MAX_EVENTS_WAIT: Duration = Duration::from_secs(1);
 
 /// Checks that events can be written, and that their file is not another output.

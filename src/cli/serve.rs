@@ -1,4 +1,4 @@
-//! `roiflow serve`: streams that are added at run time, watched in a browser, and measured with Prometheus.
+//! `roiflow serve`: runs streams that are added at run time, watched in a browser, and measured with Prometheus.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,7 +20,8 @@ use crate::pipeline::{self, Credentials};
 use crate::serve::Pipelines;
 use crate::{folders, stages};
 
-/// How long streams may take to complete their frames at the end; with the connections, less than the limit of `signals`.
+/// Maximum time in which streams complete their frames when the server ends. Together with the time for closing connections, it must be
+/// less than the limit in the module `signals`.
 const MAX_END: Duration = Duration::from_secs(6);
 
 #[derive(Debug, clap::Args)]
@@ -112,7 +113,7 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
     terminal.print(format!("roiflow serves {scheme}://{}", server.address()));
     registry.start_stored()?;
     service.ready();
-    // The sender lives in the thread of the signals, which does not end.
+    // Wait for the first signal. Receiving cannot fail, because the thread that handles signals owns the sender and does not end.
     let _signal = ended.recv();
     server.end();
     let all_stopped = registry.end(Instant::now() + MAX_END);
@@ -135,7 +136,7 @@ fn reload(tls: Arc<Tls>, service: Service, terminal: Terminal) -> impl Fn() + Se
 }
 
 impl Args {
-    /// The settings of the file, replaced by those of the options.
+    /// Returns the settings of the configuration file. Command-line options replace them.
     fn config(&self) -> anyhow::Result<Config> {
         let read = self.config.as_deref().map(Config::read).transpose();
         let mut config = read.map_err(|error| anyhow!(pipeline::Error::usage(error)))?.unwrap_or_default();
@@ -162,7 +163,7 @@ impl Args {
     }
 }
 
-/// The folder of the state: that of the service manager, or one of the user.
+/// Returns the default folder of the state: the folder that systemd sets in `STATE_DIRECTORY`, or else a folder of the user.
 fn default_state() -> anyhow::Result<PathBuf> {
     let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let of_user = || Some(path("XDG_STATE_HOME").or_else(|| Some(path("HOME")?.join(".local/state")))?.join("roiflow"));

@@ -6,7 +6,7 @@
 //!   restarting the process would not bring the camera back.
 //! - `RELOADING=1` when SIGHUP arrives, and `READY=1` when each stream has reported whether it continues with the new
 //!   description.
-//! - `STOPPING=1` when the first signal to end arrives, or else at the end of the run.
+//! - `STOPPING=1` when the first SIGINT or SIGTERM arrives, or at the end of a run without such a signal.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -132,7 +132,7 @@ impl Service {
         }
     }
 
-    /// Tells systemd that the command is ready, regardless of its streams.
+    /// Reports to systemd that the command is ready, regardless of its streams.
     #[cfg(feature = "serve")]
     pub(super) fn ready(&self) {
         let Some(shared) = &self.0 else { return };

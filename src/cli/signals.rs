@@ -79,8 +79,8 @@ pub(super) fn handle(
     on_signal(terminal, end, (!has_terminal()).then_some(move || reloads.request()))
 }
 
-/// Calls `end` at the first signal, and `hang_up` at each SIGHUP if it is `Some`. The process ends at once with a second signal, and after
-/// `MAX_RUN`.
+/// Calls `end` at the first signal, and `hang_up` at each SIGHUP if `hang_up` is `Some`. A second signal ends the process at once. Without
+/// a second signal, the process ends at the latest `MAX_RUN` after the first signal.
 pub(super) fn on_signal(
     terminal: &Terminal,
     end: impl Fn() + Send + 'static,

@@ -76,7 +76,7 @@ impl Trace {
         }))
     }
 
-    /// Opens the file on a separate thread, because opening a FIFO blocks until it has a reader.
+    /// Opens the file on a separate thread, because opening a FIFO blocks until the FIFO has a reader.
     pub(super) fn open(&self) {
         let trace = self.clone();
         let open = move || trace.0.output.lock().unwrap().open();
@@ -192,8 +192,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
             && let Some((begin, fields)) = span.extensions_mut().get_mut::<(Instant, Fields)>()
         {
             values.record(fields);
-            // A frame is written to the trace when it leaves, not when its span closes, because the span may be held longer, even past the
-            // end of the trace.
+            // Write a frame to the trace when the frame leaves. The span of the frame may stay open longer, even after the end of the
+            // trace.
             if span.name() == "frame" && fields.outcome.is_some() && !std::mem::replace(&mut fields.is_shown, true) {
                 self.put_frame(*begin, fields);
             }
@@ -217,13 +217,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Tr
             (name, Some(step)) => {
                 let args = fields.run_args();
                 self.put_slice(EXECUTORS, self.lane(), step, *begin, duration, &args);
-                // The request's lane has no slice for the callback: the next run may begin inside the callback, and slices of one lane must
-                // not overlap.
+                // Write no slice for the callback to the request's lane: the next run may begin inside the callback, and slices of one lane
+                // must not overlap.
                 if name != "callback" {
                     self.put_slice(REQUESTS, fields.request, step, *begin, duration, &args);
                 }
             }
-            // A span without a step is a phase of a frame.
+            // A span without the field `step` is a phase of a frame.
             (part, None) => {
                 let Some(frame) = span.parent().filter(|parent| parent.name() == "frame") else { return };
                 if let Some((_, frame)) = frame.extensions().get::<(Instant, Fields)>() {

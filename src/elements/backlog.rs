@@ -4,9 +4,9 @@
 //! The delay of a frame tells how far the stream is behind. Lateness is arrival time minus running time. The delay of a frame is its
 //! lateness minus the lateness of the last frame that found a free slot at once.
 //!
-//! A burst of late frames, as after loading a model, is processed without skipping: each frame is less late than its predecessor. With an
-//! engine that is too slow, each frame is later than the frame before. Once the stream is behind by the duration of one run, frames are
-//! skipped until a frame finds a free slot at once.
+//! A burst of late frames, as after loading a model, is processed without skipping: each frame is less late than its predecessor. If the
+//! engine is too slow, each frame is later than its predecessor. Once the stream is behind by the duration of one run, frames are skipped
+//! until a frame finds a free slot at once.
 //!
 //! Until the first run has ended, the run time is unknown, so frames wait.
 
@@ -62,7 +62,7 @@ impl Backlog {
         Duration::from_nanos(u64::try_from(allowed.saturating_sub(behind)).unwrap_or(0))
     }
 
-    /// Reports that no slot became free during the wait: from here on, frames are skipped.
+    /// Reports that no slot became free during the wait. From then on, frames that find no free slot are skipped.
     pub(super) fn wait_timed_out(&mut self) {
         *self = Self::Skipping;
     }

@@ -189,7 +189,7 @@ pub unsafe extern "C" fn roiflow_results_json(results: *const RoiflowResults) ->
     guarded(ptr::null(), || unsafe { results.as_ref() }.map_or(ptr::null(), |results| results.json().as_ptr()))
 }
 
-/// Calls `act` and returns its result, or `otherwise` if it panics.
+/// Calls `act` and returns its result, or `otherwise` if `act` panics.
 fn guarded<T>(otherwise: T, act: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
         // Dropping the panic payload could panic again.

@@ -4,7 +4,7 @@
 //! labels of the detectors upstream. These detectors are found by following pads through bins and queues.
 //!
 //! There is no warning if the known labels may be incomplete. They may be incomplete if a detector has no labels, if a foreign element may
-//! attach objects, or if the frame has objects with other labels.
+//! attach objects, or if the frame has objects with unknown labels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,8 +40,8 @@ impl ClassCheck {
             return;
         }
         let names = classes.names();
-        // `object-class` may name classes that no detector upstream has, for example because it serves several models. So if at least
-        // one label is known, warn about an unknown label only if it is similar to a known label, and thus likely a typo.
+        // `object-class` may be written for several models, and then contains labels that no detector upstream has. So if at least one
+        // label is known, warn only about an unknown label that is similar to a known label, because it is probably a typing error.
         let has_known = names.iter().any(|class| given.contains(&class.as_str()));
         let unknown = names.iter().filter(|class| !given.contains(&class.as_str())).filter_map(|class| {
             let meant = stages::nearest(class, given.iter().copied()).filter(|label| !names.iter().any(|class| class == label));

@@ -1,5 +1,5 @@
 //! Stores the sticky events that were in the in-flight queue when the queue was closed. Upstream sends each sticky event only once. So
-//! these events are stored until they can be put on the source pad.
+//! these events are kept here until they can be stored on the source pad, which then sends them.
 
 use gstreamer as gst;
 

@@ -89,7 +89,7 @@ impl Stream {
         work: &Arc<dyn Work>,
         arrived: Instant,
     ) -> Result<(), gst::FlowError> {
-        // From here on the frame is counted, and every return path must count its outcome.
+        // From here on, the frame is counted as arrived, so every return path must also count the outcome of the frame.
         self.counts.arrive();
         let trace = FrameTrace::begin(element);
         let policy = self.policy();
@@ -252,8 +252,8 @@ impl Stream {
                 Err(Refused::Full(item)) => item,
             };
             if queue == QueuePolicy::DropOldest && !policy.drops(Reason::Queue) && !has_waited {
-                // A displaced frame stays in the queue as a skipped frame until its turn. The number of skipped frames is limited, so first
-                // wait until one more fits.
+                // A displaced frame stays in the queue as a skipped frame until its turn. The number of skipped frames in the queue is
+                // limited, so first wait until a further skipped frame is allowed.
                 if self.queue.wait_to_skip().is_err() {
                     return Err(self.refused(item));
                 }
@@ -267,8 +267,8 @@ impl Stream {
                 self.reset_motion();
                 return self.pass(*frame, Reason::Queue, policy);
             }
-            // Wait for the slot of the displaced frame instead of displacing another frame, which could leave the engine idle. The wait is
-            // short: at most, a worker that was about to run the displaced frame must still release the slot.
+            // Wait for the slot of the displaced frame. Displacing a second frame instead could leave the engine idle. The wait is short:
+            // at most, a worker that was about to run the displaced frame must still release the slot.
             break self.queue.admit(item).map_err(|item| self.refused(item))?;
         };
         if guard.has_deadline() {
@@ -345,21 +345,21 @@ impl Stream {
     /// Limits the number of frames in flight, so that no frame waits for a request. Also reduces the number of running frames if
     /// these frames lack CPU time.
     ///
-    /// The limit applies only if upstream waits for a slot and has the next frame ready. A frame that waits in the queue would then add
-    /// latency without making a request busier. With other upstreams, the limit would skip frames of a burst although there is time to
-    /// infer them.
+    /// The limit applies only under [`QueuePolicy::Wait`]: upstream then waits for a slot and has the next frame ready, so a frame that
+    /// waits in the queue would add latency without making a request busier. Under the other queue policies, the limit would skip frames of
+    /// a burst although there is time to infer them.
     fn limit_in_flight(&self, stage: &Stage, queue: QueuePolicy) {
         let n_at_once = stage.n_frames_at_once();
         let (n_fewer, most_in_flight) = match queue {
-            // The number of frames that wait for a run is not limited, because a batch fills sooner if some frames already wait.
+            // Do not limit the number of frames that wait for a run, because a batch fills sooner if frames already wait.
             QueuePolicy::Wait if stage.gathers_frames() => (stage.n_frames_to_remove(), usize::MAX),
             QueuePolicy::Wait => (stage.n_frames_to_remove(), n_at_once),
             _ => (0, usize::MAX),
         };
         let most = match (n_fewer, stage.scheduling()) {
             (0, _) => usize::MAX,
-            // The term 1 stands for a completed frame on its way downstream. There is no term for a frame that waits for a request,
-            // because requests are not idle while they lack CPU time.
+            // The term 1 stands for a completed frame on its way downstream. No frame needs to wait for a request, because requests that
+            // lack CPU time are not idle.
             (n_fewer, Scheduling::Throughput) => n_at_once + 1 - n_fewer,
             (n_fewer, Scheduling::Latency) => n_at_once - n_fewer,
         };
@@ -446,7 +446,7 @@ impl Stream {
         Some(frame)
     }
 
-    /// Finishes a frame whose turn has come: completes its results and counts it.
+    /// Finishes a frame that leaves next: completes the results of the frame, and counts the frame.
     pub(super) fn leave(&self, frame: InFlight) -> Leaving {
         let InFlight { buffer, number, looks_like, mut results, n_before, outcome, arrived, took, guard, trace, held, .. } = frame;
         let mut n_objects = 0;
@@ -511,8 +511,9 @@ impl Stream {
         match outcome {
             Outcome::Inferred => *last_results = Some((number, work.own_results(results, n_before))),
             Outcome::Skipped(_) => {
-                // If a frame is skipped because nothing has moved, the stored results are valid only if they are those of the frame with
-                // which it was compared. The inference of that frame may have failed or been skipped.
+                // A frame that was skipped because nothing has moved gets only the results of the frame with which it was compared. The
+                // stored results may belong to an earlier frame, because the inference of the compared frame may have failed or been
+                // skipped.
                 let holds = |frame_number: u64| policy.carry_results || looks_like == Some(frame_number);
                 if let Some((_, earlier)) = last_results.as_ref().filter(|(frame_number, _)| holds(*frame_number)) {
                     work.carry(earlier, results);

@@ -46,7 +46,7 @@ pub(super) struct InFlight {
     pub(super) deadline: Option<Instant>,
     pub(super) guard: Arc<RunGuard>,
     pub(super) trace: FrameTrace,
-    /// Counts the buffer as held from upstream's pool; `None` if the buffer has no pool or was copied.
+    /// While this value exists, the buffer counts as held from upstream's pool. `None` if the buffer has no pool or was copied.
     pub(super) held: Option<Held>,
 }
 

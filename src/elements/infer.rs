@@ -20,13 +20,12 @@
 //!
 //! # Threads
 //!
-//! - The *streaming thread* (upstream's) brings buffers and events to the sink pad. It maps a buffer, starts the inference and returns.
-//!   It blocks while the in-flight queue is full, which is the backpressure for upstream. Under a policy that skips frames, it blocks
-//!   while too many skipped frames wait for their turn. Behind a live source it blocks only while the stream keeps up
-//!   ([`super::backlog`]).
+//! - The *streaming thread* of upstream brings buffers and events to the sink pad. It maps a buffer, starts the inference and returns. It
+//!   blocks while the in-flight queue is full, which is the backpressure for upstream. Under a policy that skips frames, it blocks while
+//!   too many skipped frames wait for their turn. With a live source, it blocks only while the stream keeps up ([`super::backlog`]).
 //! - *Workers* of the stage complete runs and put the results into the frame's slot. They never block, push, or touch a pad.
-//! - The *source pad's task* takes completed frames in arrival order, attaches the results and pushes them. So a frame leaves as
-//!   soon as it is complete, even when no further frame arrives, and no separate `queue` element is needed.
+//! - The *source pad's task* takes completed frames in arrival order, attaches the results and pushes them. So a complete frame leaves even
+//!   if no further frame arrives, and no separate `queue` element is needed. One call of the task's function is a *turn*.
 //!
 //! The stage may still be loading when the stream begins. [`super::model`] then waits for the stage before the first caps or
 //! frame pass.
@@ -126,7 +125,7 @@ impl Driver {
         self.stream.work()
     }
 
-    /// Whether a warm-up is needed, because the latency of a frame must be known.
+    /// Whether the stage must be warmed up, because the run time must be known before the first frame.
     pub(super) fn needs_warm_up(&self, is_live: bool) -> bool {
         self.stream.needs_warm_up(is_live)
     }
@@ -141,8 +140,8 @@ impl Driver {
         let known = self.stream.policy.lock().unwrap().set(name, value);
         if known {
             if name == policy::MOTION_THRESHOLD {
-                // While the threshold was 0, frames were inferred without a motion comparison. So the frame that the motion gate holds may
-                // be outdated.
+                // While the threshold was 0, frames were inferred without a motion comparison. So the reference frame of the motion gate
+                // may be outdated.
                 self.stream.reset_motion();
             }
             // Wake the task, because the interval of the statistics may have changed.
@@ -299,8 +298,8 @@ impl Driver {
         is_started
     }
 
-    /// Locks `task_control`, so that other threads cannot start the task. Returns `None` on the task's own thread, which must not wait
-    /// for this lock, because a thread that holds it may wait for the task.
+    /// Locks `task_control`, so that other threads cannot start the task. Returns `None` on the task's own thread. That thread must not
+    /// wait for this lock, because a thread that holds the lock may wait for the task.
     fn task_control(&self) -> Option<MutexGuard<'_, ()>> {
         (!self.is_in_turn()).then(|| self.task_control.lock().unwrap())
     }
@@ -369,7 +368,8 @@ impl Driver {
                 if self.stream.ready_stage(element).is_none() {
                     return false;
                 }
-                // Downstream replies for the caps that it received last. So the current caps, and all earlier frames, must leave first.
+                // Downstream answers the query for the caps that it received last. So the current caps, and all earlier frames, must leave
+                // first.
                 if self.stream.queue.drain().is_err() {
                     return false;
                 }
@@ -393,7 +393,7 @@ impl Driver {
         }
     }
 
-    /// Increases the number of buffers in each pool that downstream proposed by the capacity of the in-flight queue.
+    /// Adds the capacity of the in-flight queue to the buffer counts of each pool that downstream proposed.
     fn propose_allocation(&self, allocation: &mut gst::query::Allocation<gst::QueryRef>) {
         let n_held = self.capacity() as u32;
         let pools: Vec<_> =
@@ -453,8 +453,8 @@ impl Driver {
             }
         } else {
             self.handle(Trigger::Deactivate, element, pad);
-            // Take this lock before the task is stopped. Another thread that has just opened the queue holds it until it has also
-            // started the task. Without the lock, that thread could start the task after the stop.
+            // Take this lock before the task is stopped. A thread that opens the queue holds this lock until it has also started the task.
+            // Without the lock, such a thread could start the task after the stop.
             let _control = self.task_control();
             pad.stop_task().map_err(|_| gst::loggable_error!(self.cat, "cannot stop the source pad's task"))?;
         }
@@ -514,7 +514,7 @@ impl Driver {
         }
     }
 
-    /// Like [`Driver::handle`], for triggers that may pause the task.
+    /// Like [`Driver::handle`], but also pauses the task if the transition requires it. The task is paused under the lock of the stream.
     fn handle_in_turn(self: &Arc<Self>, trigger: Trigger<gst::FlowError>, element: &gst::Element, pad: &gst::Pad) {
         let transition = self.stream.handle_and(trigger, |_, transition| {
             if transition.requires(Action::PauseTask) {
@@ -524,7 +524,7 @@ impl Driver {
         self.perform(&transition, element, pad);
     }
 
-    /// Closes the queue after a panic in the task, so that upstream does not wait for it.
+    /// Closes the queue after a panic in the task, so that upstream does not wait for a slot forever.
     fn close_after_panic(self: &Arc<Self>, pad: &gst::Pad, element: &gst::Element) {
         let turn = self.stream.lock().flow.turn();
         let _reported = self.stream.handle(Trigger::Break { turn });

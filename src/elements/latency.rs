@@ -47,7 +47,7 @@ impl Latency {
         self.run_time * (1 + capacity as u32)
     }
 
-    /// Sets the run time to that of a warm-up. Returns the new latency; `None` if the latency was already known.
+    /// Sets the run time to that of a warm-up. Returns the new latency. Returns `None` if the latency was already measured.
     pub(super) fn warmed_up(&mut self, run_time: Duration, capacity: usize) -> Option<Duration> {
         if self.is_known() {
             return None;

@@ -2,7 +2,8 @@
 //! NULL.
 //!
 //! No state change waits for loading, so sources and decoders start at the same time. The first thread that needs the stage waits
-//! ([`super::model`]). A load error is posted as soon as it is known, but not before PAUSED, because settings may change in READY.
+//! ([`super::model`]). A load error is posted at once in PAUSED. In READY, a load error is not posted yet, because settings may still
+//! change.
 //!
 //! The change to NULL waits for threads that load a stage or warm it up, for a limited time.
 //!
@@ -46,8 +47,8 @@ impl<S: Settings> CachedStage<S> {
         self.0.lock().unwrap().as_ref().map(|cached| cached.loading.clone())
     }
 
-    /// Runs the element's part of a state change, before and after the part of the parent class. `load` loads a stage; its error is posted
-    /// on the bus.
+    /// Changes the state of the element: runs the actions of the element before and after the state change of the parent class. `load`
+    /// loads a stage. An error of `load` is posted on the bus.
     ///
     /// Loading starts on the way to READY, on a separate thread. All elements of a pipeline reach READY before the first element
     /// goes on to PAUSED, so their models are compiled in parallel.

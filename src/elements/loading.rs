@@ -1,7 +1,7 @@
 //! Loads a stage on one thread, and warms it up on a second thread. So a flush or a stop can release waiting threads even if compiling
 //! takes long or an engine hangs.
 //!
-//! A load error is posted once on the element's bus, as soon as both error and element are known.
+//! A load error is posted once on the bus of the element, when the error has occurred and the element has been set.
 //!
 //! This module uses `work` and `settings`, but no stream.
 
@@ -96,7 +96,7 @@ impl Loading {
     pub(super) fn wait_for_threads(&self) {
         let here = thread::current().id();
         let mut state = self.state.lock().unwrap();
-        // Without an element, a later load error is not posted.
+        // Remove the element, so that a later load error is not posted.
         state.element = None;
         if state.reporting == Some(here) || state.threads.contains(&here) {
             return;
@@ -118,7 +118,7 @@ impl Loading {
         is_canceled: impl Fn() -> bool,
     ) -> Option<stages::Result<Option<Duration>>> {
         let mut state = self.state.lock().unwrap();
-        // Start a warm-up, unless one is running or has succeeded. So a failed warm-up is repeated.
+        // Start a warm-up if no warm-up is running or has succeeded. A failed warm-up is repeated.
         if !matches!(state.warm_up, WarmUp::Running | WarmUp::Over(Ok(Some(_)))) {
             state.warm_up = WarmUp::Running;
             drop(state);
@@ -137,7 +137,7 @@ impl Loading {
         }
     }
 
-    /// Waits for the stage. Returns `None` if loading failed, which is already reported, or once `is_canceled` returns true.
+    /// Waits for the stage. Returns `None` if loading failed, or once `is_canceled` returns true. A load error is already posted by then.
     pub(super) fn wait(&self, is_canceled: impl Fn() -> bool) -> Option<Arc<dyn Work>> {
         let here = thread::current().id();
         // If loading fails, also wait until the load error is on the bus, because it must be posted before the errors that it causes. The
@@ -172,8 +172,7 @@ impl Loading {
         drop(before);
     }
 
-    /// Applies a change to the state. Then posts the load error, if there is one that was not posted yet. Returns whether loading
-    /// has failed.
+    /// Applies a change to the state. Then posts a load error that was not posted yet. Returns whether loading has failed.
     fn report(&self, change: impl FnOnce(&mut State)) -> bool {
         let (element, error) = {
             let mut state = self.state.lock().unwrap();

@@ -2,30 +2,30 @@
 //! Only this module uses all of these metas.
 //!
 //! Our meta contains the complete [`FrameResults`]. Our meta has no tags, so converters, scalers and encoders keep the meta. Copies of a
-//! buffer share the content of this meta. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. Where GStreamer
-//! provides it, each detection also gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is the ID of its
+//! buffer share the content of this meta. For other readers, each detection also gets a `GstVideoRegionOfInterestMeta`. With GStreamer 1.24
+//! or newer, each detection also gets an entry in the `GstAnalyticsRelationMeta` (`analytics`). The ID of a region is the ID of its
 //! detection's analytics entry, as DL Streamer's elements expect. If the detection has no such entry, the ID of the region is the
 //! detection's ID. Our meta stores the ID of the entry of each detection.
 //!
 //! # Precedence of the metas
 //!
-//! Attached results are immutable, and all readers share them. A reader uses our meta alone while the other metas are unchanged: the
-//! frame size is the same, every region is ours with its ID, type, rectangle and structure names (`roi::Mark`), and every analytics
-//! entry is ours. This check is one pass over the regions without allocation.
+//! Attached results are immutable, and all readers share them. A reader uses our meta alone if nothing has changed since the results were
+//! attached. This means: the frame has the same size, every region is ours and has the same ID, type, rectangle and structure names
+//! (`roi::Mark`), and every analytics entry is ours. This check is one pass over the regions without allocation.
 //!
-//! Otherwise the metas are reconciled on each read, until results are attached again:
+//! If anything has changed, the metas are combined on each read, until results are attached again:
 //!
 //! | value | source |
 //! |---|---|
 //! | rectangle, if region or entry has a different rectangle | the region, which GStreamer rescales with the frame, or else the entry |
 //! | rectangle without region and entry, in a frame of another size | ours, rescaled |
-//! | rectangle otherwise | ours, with subpixel precision |
+//! | rectangle in all other cases | ours, with subpixel precision |
 //! | label, confidence, keypoints, parent, classifications | ours |
 //! | classifications and track IDs that other elements added to our region or entry | added, unless ours has the same name |
 //! | regions and entries of other elements | added as detections; equal detections once |
 //!
-//! An element that adds results moves the earlier results out of our meta ([`take`]) if it is the only owner of the buffer, so they are not
-//! copied. When such an element attaches its results, it adds only the new structures to regions that are unchanged.
+//! An element that adds results and is the only owner of the buffer moves the earlier results out of our meta without a copy ([`take`]).
+//! When the element attaches results again, it adds only the new structures to unchanged regions.
 //!
 //! If an element drops the ROI metas, as videocrop does, only the rectangles in our meta are left, which may be wrong: see
 //! [`has_lost_rois`].
@@ -77,8 +77,8 @@ pub fn attach_to(buffer: &mut gst::BufferRef, results: FrameResults, with_analyt
 
 /// Returns a copy of the buffer's results for a frame of `size`, the size in the current caps.
 ///
-/// See the module for the precedence of the metas. Detections of other elements come after ours. A detection of another element
-/// whose ID is 0 or less gets a new ID on each call.
+/// See the module for the precedence of the metas. Detections of other elements come after ours. A detection of another element with an ID
+/// of 0 or less gets a new ID on each call.
 ///
 /// Returns `None` if the buffer has no results.
 pub fn read(buffer: &gst::BufferRef, size: Size) -> Option<FrameResults> {
@@ -225,7 +225,8 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Adds detections of other elements from ROI metas and the analytics meta. A detection that is in both metas is added once.
+/// Adds detections of other elements from ROI metas and the analytics meta. A detection that is in a ROI meta and in the analytics meta is
+/// added once.
 fn add_foreign(buffer: &gst::BufferRef, results: &mut FrameResults, written: &Written, rois: Vec<Roi<'_>>, entries: Vec<Foreign>) {
     let size = results.size;
     let mut known = ids(results);
@@ -305,7 +306,7 @@ enum Plan {
 
 /// Returns the action for each ROI meta of the buffer, in the order of the metas.
 ///
-/// Takes linear time except for regions that no snapshot matches, because a frame may have thousands of objects.
+/// A frame may have thousands of objects. So this function takes linear time, except for regions that match no snapshot.
 fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> Vec<Plan> {
     let index_of: HashMap<ObjectId, usize> =
         results.detections.iter().enumerate().rev().map(|(idx, detection)| (detection.id, idx)).collect();
@@ -339,7 +340,8 @@ fn plan(buffer: &gst::BufferRef, earlier: &Payload, results: &FrameResults) -> V
     plans
 }
 
-/// Returns the result of [`plan`] for the case that no ROI meta has changed since `marks` were taken. The caller checks that.
+/// Returns the result of [`plan`] for the case that no ROI meta has changed since `marks` were taken. The caller must check that this is
+/// the case.
 fn plan_for(marks: &[Mark], results: &FrameResults) -> Vec<Plan> {
     let detections = &results.detections;
     let mut index_of: Option<HashMap<ObjectId, usize>> = None;
@@ -372,7 +374,7 @@ fn remove_left_out(buffer: &mut gst::BufferRef, plans: &[Plan]) {
 /// Updates the ROI metas of the buffer for which the plan is [`Plan::Update`]. The metas with [`Plan::Remove`] must already be
 /// removed. Returns which detections have a ROI meta, and the new snapshots of these metas.
 ///
-/// `left` is `Some` if all ROI metas are unchanged: it has their snapshots, in the order of the metas.
+/// If all ROI metas are unchanged, `left` has their snapshots, in the order of the metas. If not, `left` is `None`.
 fn update_rois(
     buffer: &mut gst::BufferRef,
     results: &FrameResults,
@@ -530,7 +532,7 @@ mod tests {
                     assert_eq!(read(&other, size), expected, "{}", step_name());
                 }
                 edit(&mut results, &mut next_id, &mut numbers);
-                // An element may attach results that it has not read.
+                // In a tenth of the steps, keep at most one detection, as if an element had replaced the results.
                 if numbers.below(10) == 0 {
                     results.detections.truncate(1);
                 }

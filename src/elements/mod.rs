@@ -83,7 +83,7 @@ use crate::stages;
 /// Name and type of an element.
 type Entry = (&'static str, fn() -> glib::Type);
 
-/// Every element.
+/// All elements of the plugin.
 const ELEMENTS: &[Entry] = &[
     ("roisource", source::RoiSource::static_type),
     ("roiattach", attach::RoiAttach::static_type),
@@ -134,7 +134,7 @@ pub fn set_engine(bin: &impl IsA<gst::Bin>, engine: &stages::Engine) {
     elements.filter_map(|element| element.downcast::<inference::Inference>().ok()).for_each(|element| element.set_engine(engine.clone()));
 }
 
-/// Keeps the models of elements loaded.
+/// Keeps the models of inference elements loaded until this value is dropped.
 #[derive(Default)]
 pub struct HeldModels {
     models: Vec<std::sync::Arc<loading::Loading>>,
@@ -147,8 +147,8 @@ impl HeldModels {
     }
 }
 
-/// Keeps the models that the inference elements of this bin have loaded or are loading, so that a later pipeline need not compile them
-/// again. The result is empty if the elements are stopped.
+/// Keeps the models of the inference elements in this bin loaded, so that a later pipeline need not compile them again. Models that are
+/// still loading are included. The result is empty if the elements are stopped.
 pub fn hold_models(bin: &impl IsA<gst::Bin>) -> HeldModels {
     let elements = bin.as_ref().iterate_recurse().into_iter().flatten();
     let inference = elements.filter_map(|element| element.downcast::<inference::Inference>().ok());

@@ -1,22 +1,22 @@
 //! Waits for the inference stage of a stream, installs the stage, and decides when it is warmed up.
 //!
 //! A stage is loaded on a separate thread ([`super::loading`]). The first thread that needs the stage waits for it. That thread is the
-//! streaming thread, when it handles caps or a frame, or a thread that queries the latency of a live pipeline. A flush or a stop wakes
-//! the waiting thread in both cases.
+//! streaming thread, when it handles caps or a frame, or a thread that queries the latency of a live pipeline. A flush or a stop wakes each
+//! of these threads.
 //!
 //! # Warm-up
 //!
 //! Engines initialize lazily, so the first run is slow. The run time must be known in advance in two cases: a live pipeline queries the
 //! latency, or `max-latency` decides which frames are inferred. In these two cases, the stage runs on a black frame before the caps pass.
-//! If upstream is known to be live, this happens right after loading, otherwise when the caps arrive. In all other cases the first frame
-//! serves as the warm-up, so the first result of a file comes two runs earlier.
+//! If upstream is already known to be live, this run starts right after loading. If not, it starts when the caps arrive. In all other cases
+//! the first frame serves as the warm-up, so the first result of a file does not wait for a separate warm-up.
 //!
-//! A failed warm-up is an error of the element: it ends the stream. A model that never runs must be an error too, not a warning for
-//! each frame. So after a failed run, if no run has succeeded yet, the stage runs on a black frame. If this run succeeds, the frame
-//! has caused the failure.
+//! A failed warm-up is an error of the element and ends the stream. A model that never runs must also end the stream with an error, instead
+//! of a warning for each frame. So after a failed run, if no run has succeeded yet, the stage runs on a black frame. If the run on the
+//! black frame succeeds, the earlier failure was due to the frame and not to the model.
 //!
-//! A waiting thread stores the epoch in which it began to wait. So the thread notices if the element was restarted during the wait, and
-//! then ignores the result of the wait.
+//! A waiting thread stores the epoch in which it began to wait. If the element was restarted during the wait, the epoch has changed, and
+//! the thread ignores the result of the wait.
 //!
 //! This module uses `stream`, `loading`, `pool` and `work`.
 

@@ -47,7 +47,7 @@ pub(super) enum Reason {
     Motion,
     /// The in-flight queue had no free slot.
     Queue,
-    /// The results were not complete within `max-latency`, or would not be.
+    /// The results were not complete within `max-latency`, or were not expected to be.
     Latency,
     /// QoS events of the sink report that the frame is too late.
     Qos,
@@ -63,9 +63,10 @@ impl Reason {
     /// All reasons, in the order of the enum.
     pub(super) const ALL: [Self; 8] =
         [Self::Interval, Self::Motion, Self::Queue, Self::Latency, Self::Qos, Self::Flush, Self::Downstream, Self::Failures];
-    /// Number of reasons that can skip a frame. These are the first reasons in the enum. The other reasons only drop frames.
+    /// Number of reasons that can skip a frame. These are the first reasons in the enum. The reasons after them only drop frames.
     pub(super) const N_OF_SKIPS: usize = 5;
-    /// Number of reasons that never drop a frame, because the user has chosen these skips. These reasons are the first in the enum.
+    /// Number of reasons for which frames are never dropped, because the user has set the property that skips them. These reasons are the
+    /// first in the enum.
     pub(super) const N_OF_CHOICES: usize = 2;
 
     /// Returns the name of the reason in statistics and results.

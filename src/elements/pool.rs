@@ -2,10 +2,10 @@
 //!
 //! In its answer to the allocation query, the element requests additional buffers, as many as its in-flight queue can hold. If upstream's
 //! pool still has fewer buffers, the queue shrinks. If the queue would then be too small for the inference requests, frames are copied.
-//! Several elements may hold buffers of one pool. After a `tee`, they may hold the same buffer.
+//! Several elements may hold buffers of one pool. After a `tee`, several elements may hold the same buffer.
 //!
 //! A non-live upstream waits for a slot in the queue, and also for a free buffer in its pool. A camera does not wait: without a free
-//! buffer, it loses frames that no statistics count. So behind a live source, frames are copied while all elements together hold all
+//! buffer, it loses frames that no statistics count. So downstream of a live source, frames are copied while all elements together hold all
 //! buffers but one. Buffers that other elements hold, such as `queue` or a sink that keeps its last frame, cannot be counted.
 //!
 //! This module uses no stream and no pads.
@@ -59,11 +59,11 @@ pub(super) struct Pool {
     share: Share,
     /// Whether the message that the pool is small was posted.
     is_reported: bool,
-    /// Whether the message that frames are copied, because other elements hold buffers, was posted.
+    /// Whether the message about copied frames was posted. Frames are copied if all elements together hold too many buffers.
     is_copying_reported: bool,
 }
 
-/// How many buffers of a pool this element may hold, and how many it holds.
+/// Number of buffers of a pool that this element may hold, and that it holds now.
 #[derive(Default, Clone)]
 pub(super) struct Share {
     /// Address of the pool, which identifies it; 0 = no pool.
@@ -123,7 +123,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Marks the buffer as pushed. The buffer still counts as held in the process until another element holds it.
+    /// Marks the buffer as pushed. The buffer still counts as held in the process until this value is dropped.
     pub(super) fn leave(&mut self) {
         if let Some(here) = self.here.take() {
             here.fetch_sub(1, Ordering::AcqRel);
@@ -182,8 +182,8 @@ impl Share {
 }
 
 impl Pool {
-    /// Returns this element's share of the pool at `address`. If the pool is not that of the previous buffer, also adapts the number
-    /// of slots to the size of the pool, and returns the message to post on the bus, if there is one.
+    /// Returns this element's share of the pool at `address`. If the previous buffer came from a different pool, also adapts the number of
+    /// slots to the size of the new pool. In this case, returns the message to post on the bus, if there is a message.
     pub(super) fn share(&mut self, address: usize, buffer: &gst::BufferRef, slots: &mut Slots) -> (Share, Option<String>) {
         let mut report = None;
         if self.share.address != address {

@@ -1,11 +1,11 @@
 //! Records: results that do not belong to one frame, such as the image of an object or a recorded clip.
 //!
-//! An element sends a record downstream as a serialized event. Each `roipublish` downstream writes it as a line of its own, with the name of
-//! the stream and a message ID. So records reach every destination, in the order of the stream. Applications can send records too.
+//! An element sends a record downstream as a serialized event. Each `roipublish` downstream writes it as a line of its own, with the name
+//! of the stream and a message ID. So records reach every destination, in the order of the stream. Applications can also send records.
 //!
-//! The event is `custom-downstream` with the structure `roiflow-record`. Its field `event` is the kind of the record, and its field `body` is
-//! a JSON object with the keys of the line. `roipublish` adds the numbers of a restarted stream to the key `frame`, and to `timestamp` and
-//! keys that end in `_timestamp`.
+//! The event is `custom-downstream` with the structure `roiflow-record`. Its field `event` is the kind of the record, and its field `body`
+//! is a JSON object with the keys of the line. If the stream was restarted, `roipublish` adds the number of earlier frames to the key
+//! `frame`. It adds the time of the restart to the key `timestamp` and to keys that end in `_timestamp`.
 
 use gstreamer as gst;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Selects the objects on which an inference element runs its model. Contains the properties for this selection, and the filter.
 //!
-//! This module uses no pads. Of the crate `stages` it uses only the error types.
+//! This module uses no pads. From `crate::stages`, it uses only the error types.
 
 use gst::glib;
 use gst::prelude::*;

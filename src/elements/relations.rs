@@ -10,7 +10,7 @@
 //! The relations between entries are those that the elements of GStreamer and DL Streamer use. A detection contains its classifications and
 //! its child detections, and each of them is part of the detection. A tracked detection relates to a tracking entry with its track ID; the
 //! first-seen time of that entry is set to unknown. A classification entry has no field for the attribute name or for a number such as an
-//! age. Our own meta and the parameters of the ROI metas contain both.
+//! age. Only our own meta and the parameters of the ROI metas contain the attribute name and the number.
 //!
 //! DL Streamer's elements also write class descriptors: a classification entry that lists all labels of a model with confidence 0.
 //! Detections and classifications relate to this descriptor. A class descriptor is not a result: it maps a label ID, which is an index, to
@@ -76,7 +76,7 @@ struct Entry {
     label: GQuark,
     /// IDs of the entries of the detection's classifications.
     classes: Vec<c_uint>,
-    /// Number of the detection's classifications that were written or skipped because the meta cannot represent them.
+    /// Number of the detection's classifications that are complete: written to the meta, or skipped because the meta cannot represent them.
     n_classifications: usize,
     /// ID of the detection's tracking entry.
     track: Option<c_uint>,
@@ -142,7 +142,7 @@ pub(super) struct Read {
 /// A detection of another element.
 #[derive(Debug)]
 pub(super) struct Foreign {
-    /// ID of the detection's entry. `parent` is the ID of the entry of the detection that contains this detection.
+    /// ID of the detection's entry. `parent` is the ID of the parent detection's entry.
     pub(super) entry: i32,
     pub(super) parent: Option<i32>,
     /// The detection, without ID and parent: the caller sets these.
@@ -209,7 +209,7 @@ pub(super) fn write(buffer: &mut gst::BufferRef, results: &FrameResults, written
     let mut unclaimed: Vec<(c_uint, GQuark, Option<PixelRect>)> = Vec::new();
     // IDs of the detections that have a tracking entry.
     let mut tracked: HashSet<c_uint> = HashSet::new();
-    // Classifications in the meta that other elements wrote, by the entry of their detection. If our results contain an equal
+    // Classifications in the meta that other elements wrote, by the ID of their detection's entry. If our results contain an equal
     // classification, it must not be written a second time.
     let mut foreign_classifications: HashMap<c_uint, Vec<Classification>> = HashMap::new();
     let mut is_all_ours = true;
@@ -420,11 +420,11 @@ impl<'a> Relations<'a> {
         (got != 0).then_some((rect, confidence))
     }
 
-    /// Returns the detection that contains this one.
+    /// Returns the ID of the detection that contains the detection `id`.
     fn parent_of(&self, id: c_uint) -> Option<c_uint> {
         let stated = self.related(id, IS_PART_OF, self.object_type()).into_iter().find(|parent| *parent != id);
         let contains = |other: &c_uint| {
-            // SAFETY: the meta is valid, and both are its entries.
+            // SAFETY: the meta is valid, and `other` and `id` are two of its entries.
             let relation = unsafe { (self.api.gst_analytics_relation_meta_get_relation)(self.meta, *other, id) };
             *other != id && relation & CONTAINS != 0
         };
@@ -459,7 +459,8 @@ impl<'a> Relations<'a> {
         let (class_idx, confidence) = best?;
         // SAFETY: the meta is valid, `id` is one of its classifications, and `class_idx` is below the length of that entry.
         let label = unsafe { (self.api.gst_analytics_cls_mtd_get_quark)(&raw mut class, class_idx) };
-        // An entry with a single class does not contain the label ID of that class. The class descriptor, if there is one, contains it.
+        // An entry with a single class does not contain the label ID of that class. If there is a class descriptor, it contains the label
+        // ID.
         let label_id = Some(id).filter(|_| n_classes == 1).and_then(|id| self.class_index(id, label)).unwrap_or(class_idx as u32);
         let outcome = Outcome::Label { label_id, label: text_of(label), confidence };
         Some(Classification { name: FOREIGN_NAME.into(), model: FOREIGN_MODEL.into(), outcome })
@@ -555,7 +556,7 @@ impl<'a> RelationsMut<'a> {
     }
 
     fn relate(&self, first: c_uint, relation: c_int, second: c_uint) {
-        // SAFETY: the meta is valid, its buffer is writable, and both are its entries.
+        // SAFETY: the meta is valid, its buffer is writable, and `first` and `second` are two of its entries.
         let related = unsafe { (self.api.gst_analytics_relation_meta_set_relation)(self.meta, relation, first, second) };
         debug_assert_ne!(related, 0, "both are entries");
     }

@@ -3,12 +3,13 @@
 //! A program that links the library may also load the plugin, which is a second copy with its own code, statics and Rust types. GStreamer
 //! has one table of meta types per process. So the first copy registers the type, and other copies use it.
 //!
-//! The shared data has C layout, whose version is part of the type's name: [`Raw`], [`Held`], [`Functions`] and the encoding
-//! ([`super::payload`]). A payload belongs to the copy that wrote it. Another copy retains, releases and encodes it through the functions
-//! stored with it. No copy uses Rust types or memory of another copy, so copies may differ in version, compiler and allocator.
+//! The shared data has a C layout: [`Raw`], [`Held`], [`Functions`] and the encoding ([`super::payload`]). The version of this layout is
+//! part of the name of the meta type. A payload belongs to the copy that wrote it. Other copies retain, release and encode a payload
+//! through the functions that are stored with the payload. No copy uses Rust types or memory of another copy, so copies may differ in
+//! version, compiler and allocator.
 //!
-//! A change of the layout changes the layout's version. Copies with different layout versions use separate meta types. Each copy reads the
-//! results of the other copies only from region metas, as it reads the results of any other detector.
+//! A change of the layout requires a new version of the layout. Copies with different layout versions use separate meta types. Each copy
+//! reads the results of the other copies only from region metas, as it reads the results of any other detector.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -73,7 +74,8 @@ pub(super) fn claim_ids() {
     ObjectId::begin_at_copy(n_before);
 }
 
-/// Returns an object that all copies share. The object is valid even while GStreamer scans plugins during initialization.
+/// Returns GStreamer's plugin registry. All copies of the library use the lock of this object. The object is valid even while GStreamer
+/// scans plugins during initialization.
 fn registry() -> gst::Registry {
     // SAFETY: the function returns a valid pointer, because GStreamer creates its registry before it scans plugins.
     unsafe { from_glib_none(gst::ffi::gst_registry_get()) }
@@ -109,8 +111,8 @@ struct Held {
     payload: *const c_void,
 }
 
-/// Functions with which any copy of the library handles the payloads of the copy that provides the functions. They are valid
-/// until the process ends.
+/// Functions of one copy of the library, through which all copies handle the payloads that this copy wrote. They are valid until the
+/// process ends.
 #[repr(C)]
 struct Functions {
     /// Adds a reference to the payload.

@@ -1,4 +1,4 @@
-//! Result reuse of `roiclassify`: its properties, and which tracked objects of a frame are classified.
+//! Result reuse of `roiclassify`: its properties, and the selection of the tracked objects that are classified in a frame.
 //!
 //! [`crate::stages::reuse`] decides when an object is classified and combines its results. This file adds a lock, background runs and
 //! counters. The lock is held briefly. It is never held while a run starts or a bus message is posted.
@@ -111,10 +111,10 @@ struct State {
     cache: ResultCache,
     /// Number of resets. Results of runs that began before the last reset are ignored.
     n_resets: u64,
-    /// Frames with running background classifications.
+    /// Number of frames with running background classifications.
     n_in_background: usize,
     /// The first error of the background runs since the last frame. `has_succeeded` says whether one of these runs succeeded. The next
-    /// frame reports both.
+    /// frame reports the error and this flag.
     failed: Option<String>,
     has_succeeded: bool,
     has_tracked: bool,
@@ -139,7 +139,7 @@ pub(super) struct FramePlan {
     pub(super) now: Vec<Region>,
     /// Regions to classify in the background; the frame does not wait.
     pub(super) in_background: Vec<Region>,
-    /// The objects of the frame whose results are cached when their runs are complete.
+    /// The tracked objects of the frame, whose results are cached when their runs are complete.
     pub(super) pending: PendingResults,
     /// A warning for the bus.
     pub(super) warning: Option<String>,
@@ -156,7 +156,7 @@ pub(super) struct BackgroundRuns {
     pub(super) has_succeeded: bool,
 }
 
-/// The objects of a frame whose results are cached when their runs are complete: pairs of detection ID and track ID.
+/// The tracked objects of a frame, whose results are cached when their runs are complete. `objects` has pairs of detection ID and track ID.
 #[derive(Default)]
 pub(super) struct PendingResults {
     n_resets: u64,
@@ -303,15 +303,15 @@ impl State {
         for &(id, name) in objects {
             let mut results = classified.of_regions.iter().filter(|(of, _)| *of == id).peekable();
             if results.peek().is_none() && classified.failed.is_some() {
-                // A run of this frame failed. The object without a result had the failed run, or its run succeeded with a result below the
-                // threshold. It is classified again in both cases.
+                // A run of this frame failed, and this object has no result. Either the run of this object failed, or its result is below
+                // the threshold. In both cases, the object is classified again.
                 self.cache.cancel_attempt(*frame_number, name);
             }
             results.for_each(|(_, result)| self.cache.insert(*frame_number, name, result));
         }
     }
 
-    /// Returns a warning if [`MIN_UNTRACKED`] objects have come and none had a track ID. Returns the warning only once.
+    /// Returns a warning if [`MIN_UNTRACKED`] objects have arrived and none of them had a track ID. Returns the warning only once.
     fn warning(&mut self, n_tracked: usize, n_untracked: usize) -> Option<String> {
         self.has_tracked |= n_tracked > 0;
         self.n_untracked += n_untracked as u64;

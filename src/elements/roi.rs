@@ -163,7 +163,7 @@ impl Mark {
         known.is_some_and(|known| hash_of_names(known) == self.names) && (detection.track.is_some() || !self.has_track)
     }
 
-    /// Whether the detection has no more results than when the region was written.
+    /// Whether the detection has as many results as when the region was written.
     fn is_all_of(&self, detection: &Detection) -> bool {
         detection.classifications.len() == self.n_classifications && detection.track.is_some() == self.has_track
     }
@@ -192,8 +192,8 @@ pub(super) fn add(buffer: &mut gst::BufferRef, detection: &Detection, size: Size
     Mark::of(&roi, detection, size, false)
 }
 
-/// Sets the IDs of a detection's region and adds missing structures. The rectangle stays. `left` is the snapshot of the region if
-/// the region is unchanged, otherwise `None`.
+/// Sets the IDs of a detection's region and adds missing structures. The rectangle stays. `left` is the snapshot of the region, or `None`
+/// if the region has changed.
 pub(super) fn update(roi: &mut RoiMeta, detection: &Detection, size: Size, ids: Ids, left: Option<&Mark>) -> Mark {
     set_ids(roi, ids);
     if let Some(left) = left.filter(|left| left.is_complete && left.has_all_in(detection)) {
@@ -236,7 +236,7 @@ fn add_track(roi: &mut RoiMeta, detection: &Detection) {
     }
 }
 
-/// Adds the classifications from index `begin` on. If several have the same name, the region gets only the first.
+/// Adds the classifications from index `begin` on. If several classifications have the same name, the region gets only the first of them.
 fn add_classifications(roi: &mut RoiMeta, classifications: &[Classification], begin: usize) {
     for (idx, classification) in classifications.iter().enumerate().skip(begin) {
         let is_same = |earlier: &Classification| without_nul(&earlier.name) == without_nul(&classification.name);

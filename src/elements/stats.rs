@@ -88,7 +88,7 @@ impl Counts {
         }
     }
 
-    /// Called at the end of the stream: from then on, the frame rate does not change.
+    /// Ends the measurement of the frame rate at the end of the stream. From then on, the reported frame rate does not change.
     pub(super) fn end(&self) {
         self.pace.lock().unwrap().ended = Some(Instant::now());
     }
@@ -124,8 +124,8 @@ impl Counts {
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.skipped) {
             structure.set(format!("skipped-{}", reason.name()), count(counter));
         }
-        // Frames that are skipped because the user has chosen it (interval, motion) are never dropped. So there are no fields for
-        // dropped frames with these reasons.
+        // Frames that `inference-interval` or `motion-threshold` skips are never dropped. So there are no fields for dropped frames with
+        // these reasons.
         for (reason, counter) in Reason::ALL.into_iter().zip(&self.dropped).skip(Reason::N_OF_CHOICES) {
             structure.set(format!("dropped-{}", reason.name()), count(counter));
         }
@@ -195,7 +195,7 @@ impl Histogram {
         if value < Self::N_EXACT {
             return value as usize;
         }
-        // The six highest bits of the value select the bucket among those between two powers of two.
+        // The six highest bits of the value select one of the buckets between two powers of two.
         let shift = u64::from(value.ilog2()) - 5;
         (Self::N_EXACT + (shift - 1) * Self::N_PER_DOUBLING + (value >> shift) - Self::N_PER_DOUBLING) as usize
     }

@@ -3,9 +3,9 @@
 //! # Locks
 //!
 //! [`StreamState`] has one lock. The queue is open exactly while [`Flow::is_open`] returns true, because both change under this lock
-//! ([`Stream::handle`]). The lock is never held while something is pushed, posted or run, nor while a model or a frame is released. Lock
-//! order: loading model, stream state, queue. `Stream::motion` is held during a motion comparison. `Stream::last_results` is held while
-//! results are stored or added to a frame, and `Stream::policy` is locked during that time.
+//! ([`Stream::handle`]). The lock is never held while a buffer is pushed, a message is posted, a model runs, or a model or a frame is
+//! released. Lock order: loading model, stream state, queue. `Stream::motion` is held during a motion comparison. `Stream::last_results` is
+//! held while results are stored or added to a frame, and `Stream::policy` is locked during that time.
 //!
 //! This module uses `in_flight`, `events`, `pool`, `backlog`, `latency`, `loading` and `work`. Frames are handled in [`super::frames`], the
 //! model in [`super::model`], pads in [`super::infer`].
@@ -39,14 +39,14 @@ pub(super) struct Stream {
     pub(super) policy: Mutex<Policy>,
     /// Number and results of the newest inferred frame. `None` unless the policy adds earlier results to skipped frames.
     pub(super) last_results: Mutex<Option<(u64, FrameResults)>>,
-    /// The motion gate, and the number of the frame that it holds: the newest frame that was selected for inference.
+    /// The motion gate, and the number of its reference frame: the newest frame that was selected for inference.
     pub(super) motion: Mutex<(MotionGate, u64)>,
     pub(super) counts: Counts,
     /// The thresholds that were set last; `None`: never.
     thresholds: Mutex<Option<stages::Thresholds>>,
 }
 
-/// State of the stream. All but `flow` is reset when the element is started.
+/// State of the stream. All fields except `flow` are reset when the element starts.
 #[derive(Default)]
 pub(super) struct StreamState {
     pub(super) flow: Flow<gst::FlowError>,
@@ -66,7 +66,7 @@ pub(super) struct StreamState {
 /// The model of the stream.
 #[derive(Default)]
 pub(super) struct Model {
-    /// The loading stage. `None` while the element is stopped, and if the model does not run.
+    /// The stage, loading or loaded. `None` while the element is stopped, and after a failed warm-up.
     pub(super) loading: Option<Arc<Loading>>,
     /// The loaded stage with the element's work. Stays loaded while the element is stopped.
     pub(super) work: Option<Arc<dyn Work>>,
@@ -150,13 +150,13 @@ impl Stream {
         self.lock().flow.is_flushing()
     }
 
-    /// Like [`Stream::handle_and`], for triggers whose actions under the lock concern neither events nor the task.
+    /// Like [`Stream::handle_and`], without a closure: for callers that have nothing else to do under the lock.
     pub(super) fn handle(&self, trigger: Trigger<gst::FlowError>) -> Transition<gst::FlowError> {
         self.handle_and(trigger, |_, _| {})
     }
 
-    /// Passes a trigger to the state machine and executes the actions that need the lock. The closure `and` also runs under the lock,
-    /// and executes the actions that concern events and the task. The caller executes the remaining actions without the lock.
+    /// Passes a trigger to the state machine and executes the actions that need the lock. Then calls `and` under the same lock. In `and`,
+    /// the caller can read the state, store events, and pause the task. The caller executes the remaining actions without the lock.
     pub(super) fn handle_and(
         &self,
         trigger: Trigger<gst::FlowError>,
@@ -290,7 +290,7 @@ impl Stream {
         }
     }
 
-    /// Resets the motion gate, so that the next frame is inferred. Called when the frame that the gate holds was not inferred.
+    /// Resets the motion gate, so that the next frame is inferred. Called when the reference frame of the gate was not inferred.
     pub(super) fn reset_motion(&self) {
         self.motion.lock().unwrap().0.reset();
     }

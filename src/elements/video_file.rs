@@ -61,7 +61,7 @@ mod imp {
     /// State of the element from its start until its stop.
     struct State {
         file: OutputFile,
-        /// The first bytes of the file, which are held back. `None` once they were written.
+        /// The first bytes of the file, which are held back until the video can be played. `None` once they were written.
         held: Option<Vec<u8>>,
         /// Position in the file at which the next bytes belong.
         position: u64,
@@ -164,7 +164,7 @@ mod imp {
         fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
             match transition {
                 gst::StateChange::ReadyToPaused => self.deadline.clear(),
-                // Bytes that wait for a reader would block the stop.
+                // Set the deadline to now, because bytes that wait for a reader would block the stop.
                 gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
                 _ => {}
             }

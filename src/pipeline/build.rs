@@ -44,8 +44,8 @@ pub fn build(plan: &Plan) -> Result<gst::Pipeline> {
     if let Some(window) = pipeline.by_name(WINDOW) {
         // Let the sink of the window synchronize to the clock, so that a file is shown at its own frame rate.
         window.set_property("sync", true);
-        // If the window is late, its sink sends QoS events upstream. These events would make upstream elements drop frames, which then
-        // also lack in the results. Only the window itself may drop frames.
+        // If the window is late, its sink sends QoS events upstream. These events would make upstream elements drop frames, and the results
+        // of these frames would be missing. Only the window itself may drop frames.
         let sinks = window.downcast_ref::<gst::Bin>().expect("autovideosink is a bin");
         sinks.connect_deep_element_added(|_, _, element| {
             if element.find_property("qos").is_some_and(|property| property.value_type() == glib::Type::BOOL) {

@@ -90,7 +90,7 @@ impl Carried {
     pub(super) fn plan(&self, plan: &Plan) -> Plan {
         let mut next = plan.clone();
         if self.has_results {
-            // The destinations of --publish also have elements, whose names begin with that of --json.
+            // This includes the elements of `--publish`: their names begin with the name of the element of `--json`.
             let if_exists = next.assignments.iter_mut().filter(|set| set.element.starts_with(PUBLISH) && set.property == "if-exists");
             if_exists.for_each(|set| set.value = "append".to_owned());
         }
@@ -130,7 +130,7 @@ fn set(assignments: &mut [Assignment], element: &str, property: &str, value: &st
     }
 }
 
-/// Returns the name of the next part of a video: the first that belongs to no existing file.
+/// Returns the path of the next part of a video: the first path at which no file exists.
 fn next_part(first: &Path, current: &Path) -> PathBuf {
     let stem = first.file_stem().unwrap_or_default().to_string_lossy();
     let ending = first.extension().unwrap_or_default().to_string_lossy();

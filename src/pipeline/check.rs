@@ -22,7 +22,7 @@ pub fn check(spec: &Spec, set: &[(String, String)]) -> Result<Vec<String>> {
     for (name, parameter) in &mut spec.file.parameters {
         if parameter.default.is_none() && !is_set(name) {
             missing.push(name.clone());
-            // Give the parameter an empty text, so that the property of the element keeps its default.
+            // Set the parameter to an empty text, so that the property of the element keeps its default.
             (parameter.r#type, parameter.default) = (ParameterType::String, Some(toml::Value::String(String::new())));
         }
     }

@@ -18,8 +18,8 @@ pub(super) fn missing_bytes(path: &Path) -> Option<(u64, u64)> {
     (declared > length).then_some((declared, length))
 }
 
-/// Returns the declared end of the last part that begins in the file. `None` if the format is another, or if a length is not
-/// declared.
+/// Returns the declared end of the last part that begins in the file. Returns `None` if the format is none of these three, or if a length
+/// is not declared.
 fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     let mut begin = [0; 12];
     file.read_exact(&mut begin).ok()?;
@@ -33,12 +33,12 @@ fn declared_length(mut file: impl Read + Seek, length: u64) -> Option<u64> {
     }
 }
 
-/// Visits the consecutive parts of a file, and returns the end of the last. `size` reads the header of a part and returns the
-/// size of that part.
+/// Visits the consecutive parts of a file, and returns the end of the last part. `size` reads the header of a part and returns the size of
+/// that part.
 fn parts<F: Read + Seek>(mut file: F, length: u64, size: impl Fn(&mut F) -> Option<u64>) -> Option<u64> {
     let mut at = 0_u64;
     for _ in 0..MAX_PARTS {
-        // Fewer bytes are left than a header has, so they are padding.
+        // The remaining bytes are fewer than a header has, so they are padding.
         if at.saturating_add(8) > length {
             return Some(at);
         }

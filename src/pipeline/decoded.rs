@@ -18,8 +18,8 @@ use super::{Error, Input, Plan, container, reasons};
 const DEMUXERS: [&str; 3] = ["qtdemux", "matroskademux", "avidemux"];
 /// Maximum number of compressed frames inside a decoder.
 const MAX_INSIDE: usize = 1024;
-/// Time that may be missing at the end of a file that has all its bytes. If a tenth of the file's duration is less, that limit applies
-/// instead.
+/// Time that may be missing at the end of a file that has all its bytes. For a file shorter than ten seconds, the limit is a tenth of its
+/// duration.
 const MAX_TOLERANCE: gst::ClockTime = gst::ClockTime::from_seconds(1);
 
 /// Counts and compares the compressed and the decoded frames of one input.
@@ -30,7 +30,7 @@ pub(super) struct Decoded {
 
 #[derive(Debug, Default, Clone)]
 struct Seen {
-    /// The demuxer. The reference is weak, because probes on the demuxer's pads hold this value.
+    /// The demuxer. The reference is weak, because probes on the demuxer's pads hold a reference to this struct.
     demuxer: Option<glib::WeakRef<gst::Element>>,
     /// Names of the demuxer's video pads. With several video tracks nothing is compared, because decoded frames do not show their
     /// track.
@@ -52,7 +52,7 @@ struct Seen {
     n_absent: u64,
     /// Position of damage that was not reported yet.
     news: Option<gst::ClockTime>,
-    /// Whether a sink has sent QoS events, because of which decoders drop late frames.
+    /// Whether a sink has sent QoS events. Decoders then drop late frames.
     drops_late: bool,
     /// Whether the stream has reached its limit. Later frames are refused, and the decoder drops frames because of that.
     is_at_limit: Arc<AtomicBool>,
@@ -285,7 +285,7 @@ mod tests {
 
     const FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(40);
 
-    /// Returns the state after a video of 100 frames, of which the decoder outputs only the frames with these numbers.
+    /// Returns the state after a video of 100 frames. The decoder outputs only the frames with these numbers.
     fn seen(decoded: impl Iterator<Item = u64>) -> Seen {
         let mut seen = Seen { declared_end: Some(FRAME * 100), frame_time: FRAME, ..Seen::default() };
         let mut n_in = 0;

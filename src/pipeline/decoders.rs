@@ -1,8 +1,8 @@
 //! Loads the libraries of a decoder plugin one by one, before GStreamer would load all of them at once.
 //!
 //! On Debian, libav's plugin has about 150 dependencies. When these libraries are loaded together, the loader looks up each symbol in all
-//! of them, and holds its lock meanwhile. Engines that compile a model also need this lock. Loaded one by one in dependency order, the
-//! libraries take half the time, and other threads can load libraries in between. The result is the same as if other plugins had loaded
+//! of them, and holds its lock during this time. Engines that compile a model also need this lock. Loaded one by one in dependency order,
+//! the libraries take half the time, and other threads can load libraries in between. The result is the same as if other plugins had loaded
 //! these libraries earlier.
 //!
 //! If this module cannot read or load a library, it ignores the error: GStreamer loads the library later, and reports the error.
@@ -40,8 +40,8 @@ pub(super) fn prepare(caps: &gst::Caps) {
 
 /// Loads the dependencies of a library in dependency order. Returns the number of loaded libraries.
 fn open_needs(library: &Path) -> usize {
-    // Plugins are usually in a subfolder of the folder of the libraries. If they are not, only the load order is worse: dependencies
-    // of the libraries are not found in advance, but the loader itself finds all libraries.
+    // Plugins are usually in a subfolder of the folder with the libraries. If they are elsewhere, this function does not find the
+    // dependencies of these libraries. This changes only the load order, because the loader itself finds all libraries.
     let folders: Vec<&Path> = library.ancestors().skip(1).take(2).collect();
     let (mut ordered, mut seen) = (Vec::new(), HashSet::new());
     order_needs(library, &folders, &mut seen, &mut ordered);

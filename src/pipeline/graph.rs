@@ -26,7 +26,7 @@ pub struct Graph {
     pub slots: Vec<Slot>,
     /// Property values that are written in the line itself, unparsed.
     pub literals: Vec<Literal>,
-    /// The structural placeholders that occur.
+    /// The structural placeholders that the line contains.
     pub places: Vec<&'static str>,
     /// The elements of the description, in order.
     pub elements: Vec<NamedElement>,

@@ -1,4 +1,4 @@
-//! A handle adds, monitors, drains, stops and removes streams while other streams run.
+//! The handle with which an application adds, monitors, drains, stops and removes streams while other streams run.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::stats::{Meter, Stats};
 use super::supervisor::{Inbox, Input, Request, Way};
 use super::{Ending, Error, Plan, Progress, Result};
 
-/// While the application has not read this many events, no progress events are added.
+/// If the application has this many unread events, no further progress events are added.
 const MAX_UNREAD_PROGRESS: usize = 64;
 
 /// Runs any number of streams. A handle is cheap to clone. Dropping the last clone stops the streams.
@@ -204,8 +204,8 @@ impl PipelineHandle {
         Some(stats)
     }
 
-    /// Returns the measurements of a stream so far without single latencies, so the time that this takes does not grow with the stream.
-    /// `None` as for [`PipelineHandle::stats`].
+    /// Returns the measurements of a stream so far, without the list of latencies. So this call takes the same time for long and short
+    /// streams. Returns `None` in the same cases as [`PipelineHandle::stats`].
     pub fn counters(&self, stream: StreamId) -> Option<Stats> {
         let (mut stats, meter) = match &self.0.board.lock().get(&stream)?.outcome {
             Outcome::Ended(ended) => return ended.as_ref().ok().map(|ending| ending.stats.counters()),
@@ -236,8 +236,8 @@ impl PipelineHandle {
     /// Continues a stream with another plan. Does not block: [`Event::Reloaded`] follows.
     ///
     /// First the elements and models of the plan are checked while the stream runs. If they are valid, the stream drains and starts a new
-    /// pipeline, as after a lost source: results are appended, and numbers and track IDs go on. Otherwise the stream continues unchanged.
-    /// Only inputs with an address can be reloaded, because files would begin again.
+    /// pipeline, as after a lost source: results are appended, and frame numbers and track IDs continue. If they are not valid, the stream
+    /// continues unchanged. Only streams whose input has an address can be reloaded, because a file would start again from its beginning.
     pub fn reload(&self, stream: StreamId, plan: &Plan) {
         self.0.inbox.send(Input::Request(stream, Request::Reload(Box::new(plan.clone()), Way::NewPipeline)));
     }
@@ -314,7 +314,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Outcome {
-    /// The stream has not ended. Holds the measurements of its earlier pipelines, and the current pipeline.
+    /// The stream has not ended. `past` are the measurements of its earlier pipelines, and `meter` measures the current pipeline.
     Pending {
         past: Stats,
         meter: Option<Arc<Meter>>,

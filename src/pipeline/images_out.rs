@@ -121,8 +121,8 @@ impl ImageFiles {
         }
     }
 
-    /// Returns the output files of all images. If several images have the same name without extension, their output files are
-    /// distinguished by the complete name or by a number.
+    /// Returns the output files of all images. If several images have the same name without extension, their output files get the complete
+    /// name or a number.
     fn targets(&self, images: &[PathBuf]) -> Vec<PathBuf> {
         let mut taken: HashSet<PathBuf> = HashSet::with_capacity(images.len());
         let mut n_alike: HashMap<&OsStr, u32> = HashMap::new();
@@ -186,7 +186,7 @@ impl ImageFiles {
         }
     }
 
-    /// Refuses `new/../out` where `new` does not exist: its meaning is unknown until `new` is created.
+    /// Refuses a path such as `new/../out` if `new` does not exist. Until `new` is created, it is unknown which folder the path names.
     ///
     /// # Errors
     /// Returns `Usage` with the folder if `..` follows a folder that does not exist.
@@ -365,7 +365,7 @@ fn write_sample(
         .map_err(|error| Error::failed(format!("cannot write image `{}`: {error}", path.display())))
 }
 
-/// Writes an image file atomically. If the file exists, it is replaced, or if `replaces` is false, an error is returned.
+/// Writes an image file atomically. If `replaces` is true, an existing file is replaced. If it is false, an existing file is an error.
 fn write_file(path: &Path, pixels: &[u8], (width, height): (u32, u32), format: Format, replaces: bool) -> Result<(), String> {
     let folder = folder_of(path);
     fs::create_dir_all(folder).map_err(|error| error.to_string())?;

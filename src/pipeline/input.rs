@@ -21,7 +21,7 @@ pub enum Input {
     Images(Vec<PathBuf>),
     /// Any other address that GStreamer plays: `rtsp://`, `https://`, `v4l2://`.
     Uri(Uri),
-    /// This number of frames of GStreamer's test pattern.
+    /// GStreamer's test pattern, with this number of frames.
     Test(u32),
     /// Frames that the application pushes.
     Application,
@@ -101,7 +101,7 @@ impl Input {
 pub(super) fn file_of_uri(text: &str) -> Result<Option<PathBuf>> {
     let Some(rest) = text.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("file:")).map(|_| &text[5..]) else { return Ok(None) };
     let decoded = |path: &str| PathBuf::from(OsString::from_vec(redaction::percent_decoded(path)));
-    // The path may be percent-encoded, or it may be literal and contain a percent sign. Take the one that exists.
+    // The path may be percent-encoded, or it may be literal and contain a percent sign. Use the path that exists.
     let existing = |path: &str| [decoded(path), PathBuf::from(path)].into_iter().find(|path| path.exists());
     let Some(behind) = rest.strip_prefix("//") else {
         return Ok(Some(existing(rest).unwrap_or_else(|| decoded(rest))));

@@ -49,9 +49,9 @@ struct Passed {
 }
 
 impl Gate {
-    /// Adds the gate to a pipeline; `None` if the plan has no such limit. Frames are counted at the source. If elements may drop or
-    /// repeat frames, they are counted at the JSON writer, so that the number of lines is exact. If the graph has branches, frames
-    /// are counted before the branches.
+    /// Adds the gate to a pipeline. Returns `None` if the plan limits neither frames nor time. The gate counts frames at the source. If an
+    /// element may drop or repeat frames, the gate counts frames at the JSON writer instead, so that the number of lines is exact. If the
+    /// graph has branches, the gate always counts frames at the source.
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Option<Self> {
         let Limits { n_frames, duration, .. } = plan.limits;
         if n_frames.is_none() && duration.is_none() {
@@ -119,7 +119,7 @@ fn keeps_all_frames(plan: &Plan) -> bool {
 /// Sends EOS to the peer of a pad, on a thread of GStreamer, because the event waits until downstream has accepted the previous
 /// frame.
 ///
-/// The event is sent to the pad's peer instead of being pushed on the pad, because a lost source may have left the pad flushing.
+/// The event is sent to the peer and not pushed on the pad, because the pad of a lost source may still be flushing.
 pub(super) fn push_end(pad: &gst::Pad) {
     let Some((element, peer)) = pad.parent_element().zip(pad.peer()) else { return };
     element.call_async(move |_| {
@@ -127,7 +127,7 @@ pub(super) fn push_end(pad: &gst::Pad) {
     });
 }
 
-/// Discards the frame and returns EOS to upstream, so that upstream ends.
+/// Discards the frame and returns EOS to upstream, so that upstream stops.
 fn refuse(info: &mut gst::PadProbeInfo<'_>) -> gst::PadProbeReturn {
     info.data.take();
     info.flow_res = Err(gst::FlowError::Eos);
@@ -143,7 +143,7 @@ fn reach(pad: &gst::Pad, is_reached: &AtomicBool) {
     }
 }
 
-/// Returns the running time of a timestamp. Running time continues when a loop starts the input again, unlike timestamps.
+/// Returns the running time of a timestamp. When a loop starts the input again, timestamps start again, but running time continues.
 fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
     let segment = pad.sticky_event::<gst::event::Segment>(0)?;
     segment.segment().downcast_ref::<gst::ClockTime>()?.to_running_time(pts)

@@ -220,7 +220,7 @@ fn compare(reads: &[File], writes: &[File]) -> Result<()> {
     let written: Vec<_> = writes.iter().filter_map(|file| Some((file, identity(&file.path)?))).collect();
     for (idx, (write, id)) in written.iter().enumerate() {
         if is_shared(&write.path) {
-            // Several streams may write lines to standard output. But a mix of lines and video could not be separated again.
+            // Several streams may write lines to standard output. Lines and video must not be mixed, because no reader could separate them.
             let other = written[..idx].iter().find(|(other, other_id)| other_id == id && other.is_json != write.is_json);
             if let Some((other, _)) = other.filter(|(other, _)| is_stdout(other) && is_stdout(write) && !is_null(&write.path)) {
                 return Err(Error::usage(format!("{} and {}: only one of them can be standard output", other.role, write.role)));
@@ -332,8 +332,8 @@ impl Outputs {
 
 /// Returns the elements that write video, and the path that the last element writes.
 pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> Result<(String, PathBuf)> {
-    // An encoder with lookahead holds frames back. A window would wait for these frames, and a loop would assign wrong timestamps to them.
-    // When a camera or the process stops, these frames would be lost. So lookahead is turned off in these cases.
+    // An encoder with lookahead delays frames. A window would wait for these frames, and a loop would assign wrong timestamps to them. When
+    // a live source or the process stops, these frames would be lost. So lookahead is turned off for windows, loops and live sources.
     let is_live = matches!(input, Input::Uri(_));
     let tune = if outputs.show || outputs.repeat || is_live { " tune=zerolatency" } else { "" };
     // Scale input images to one size, because their sizes may differ, and mp4 allows only one size.
@@ -365,8 +365,8 @@ pub(super) fn video_elements(path: &Path, outputs: &Outputs, input: &Input) -> R
 }
 
 /// Makes the `videobox` crop or pad the frames when their size is known, because the encoder accepts only even sizes from 16 x 16. The
-/// `videoscale` after the `videobox` then changes nothing. But without it, negotiation would fail: the encoder's limits are queried before
-/// the size of the frames is known.
+/// `videoscale` after the `videobox` then changes nothing, but without the `videoscale`, negotiation would fail: the encoder's limits are
+/// queried before the size of the frames is known.
 pub(super) fn keep_size_even(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(EVEN).and_then(|even| even.static_pad("sink")) else { return };
     let even = |extent: i32| if extent < 16 { extent - 16 } else { extent % 2 };

@@ -27,7 +27,7 @@ pub struct Outputs {
     pub crops: Option<Crops>,
     /// File of the video with boxes; `-` is standard output, in the format Matroska.
     pub video: Option<PathBuf>,
-    /// Image files, one per frame, with boxes.
+    /// Image files with boxes, one file per frame.
     pub images: Option<ImageFiles>,
     /// Whether the video is shown in a window.
     pub show: bool,
@@ -44,7 +44,7 @@ pub struct Outputs {
     pub stream_of_servers: Option<String>,
     /// Handling of existing files.
     pub if_exists: IfExists,
-    /// What sees each frame with its results; needs `{json}` in the graph.
+    /// Receives each frame with its results. Requires `{json}` in the graph.
     pub tap: Option<Tap>,
     /// Whether a file or test pattern is played at its own frame rate, like a camera, instead of as fast as possible.
     pub real_time: bool,
@@ -192,7 +192,7 @@ impl Plan {
         // roiflow's could show or write the frames.
         let are_ours = graph.elements.iter().all(|element| element.factory.starts_with("roi"));
         if are_ours && !outputs.need_pixels() {
-            // Turn off drawing, because it would copy frames that the decoder still references, without any use.
+            // Turn off drawing, because no output shows it, and because it copies frames that the decoder still references.
             for overlay in graph.elements.iter().filter(|element| element.factory == "roioverlay") {
                 assign(&mut assignments, &overlay.name, "draw", "false");
             }
@@ -234,7 +234,8 @@ fn source(input: &Input, real_time: bool, assignments: &mut Vec<Assignment>) -> 
         }
         Input::Images(_) | Input::Application => format!("appsrc name={SOURCE} format=time block=true max-buffers=4 max-bytes=0"),
     };
-    // Frames wait here and not at the sink, so that the in-flight queues stay short and latencies are those of the inference.
+    // Frames wait for their time here and not at the sink. So the in-flight queues stay short, and the measured latencies contain no
+    // waiting time.
     let waits = real_time && matches!(input, Input::File(_) | Input::Test(_));
     Ok(if waits { format!("{elements} ! identity sync=true silent=true") } else { elements })
 }
@@ -410,8 +411,8 @@ fn default_value(name: &str, parameter: &Parameter, default: &toml::Value, spec:
     Ok(text)
 }
 
-/// Checks that the file that a default of a built-in description names exists. The check is needed because these files are not
-/// part of the program.
+/// Checks that the default file of a parameter in a built-in description exists. The check is needed because such files are not part of the
+/// program.
 fn check_default_file(name: &str, parameter: &Parameter, value: &str, spec: &Spec) -> Result<()> {
     if !spec.is_built_in || parameter.r#type != ParameterType::Path || value.is_empty() || Path::new(value).exists() {
         return Ok(());

@@ -148,7 +148,7 @@ fn expected(pspec: &glib::ParamSpec) -> String {
     }
 }
 
-/// Describes a range of numbers. Limits that are those of the type itself are left out.
+/// Describes a range of numbers. Leaves out a limit that is only the limit of the number type.
 fn between(what: &str, least: String, most: String) -> String {
     let digits = |text: &str| text.trim_start_matches('-').len();
     // A range limit with so many digits is the limit of the number type, and not one of the property, so leave it out. The limits of

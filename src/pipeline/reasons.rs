@@ -51,7 +51,7 @@ impl Reason {
         is_from_source(plan, error.src()) && !is_missing
     }
 
-    /// Whether the server or the system has answered that it refuses: a wrong password, an unknown stream, a missing device, no video.
+    /// Whether the server or the system refuses to deliver the stream: a wrong password, an unknown stream, a missing device, no video.
     pub(super) fn is_refusal(&self) -> bool {
         let Self::OfElement { message, .. } = self else { return false };
         let gst::MessageView::Error(error) = message.view() else { return false };

@@ -13,7 +13,7 @@ pub struct Ending {
     pub stats: Stats,
     /// Whether the stream was drained or stopped on request.
     pub interrupted: bool,
-    /// Whether the stream was stopped before EOS has passed all elements, so that frames in flight were lost.
+    /// Whether the stream was stopped before EOS had passed all elements, so that frames in flight were lost.
     pub forced: bool,
     /// Warnings of elements. Each text occurs once.
     pub warnings: Vec<String>,
@@ -90,7 +90,7 @@ impl Interrupt {
     }
 }
 
-/// Plays the plan to its end. Calls `report` on this thread with each event of the stream.
+/// Plays the plan to its end. Calls `report` on the calling thread with each event of the stream.
 ///
 /// # Errors
 /// Returns the error of an element with the element's name, or an error with the number of result lines that could not be written.

@@ -45,11 +45,11 @@ pub struct SpecFile {
     pub pipeline: PipelineSection,
 }
 
-/// The section `[source]`: when a source counts as lost, and what follows. Options on the command line take precedence.
+/// The section `[source]`: when a source counts as lost, and what happens then. Options on the command line take precedence.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SourceSection {
-    /// Which endings restart the stream.
+    /// The policy: which ends of the source restart the stream.
     pub restart: Option<RestartPolicy>,
     /// Time without a frame after which the stream ends: seconds, or a text such as `"12h"`.
     pub give_up_after: Option<toml::Value>,

@@ -13,8 +13,8 @@ use super::plan::PUBLISH;
 /// Maximum number of stored latencies: one hour at 30 frames per second. For longer streams, every second latency is stored, then every
 /// fourth, and so on.
 const MAX_LATENCIES: usize = 108_000;
-/// Maximum number of entries of frames between the first and the last inference element. In-flight queues hold fewer frames, so the
-/// oldest entries beyond this number belong to frames that were dropped or whose timestamps were changed.
+/// Maximum number of entries of frames between the first and the last inference element. In-flight queues hold fewer frames. So beyond this
+/// number, the oldest entries belong to frames that were dropped, or that got new timestamps.
 const MAX_INSIDE: usize = 4096;
 
 /// Measurements of one or more streams.
@@ -44,7 +44,7 @@ pub struct Stats {
     pub n_restarts: u64,
     /// Time without a source: from the last frame before each loss to the first frame after it.
     pub time_down: Duration,
-    /// Number of all latencies, in the buckets of [`LATENCY_BOUNDS`]; the last bucket is for longer latencies.
+    /// Number of frames by latency, in the buckets of [`LATENCY_BOUNDS`]. The last bucket is for longer latencies.
     pub latency_buckets: Box<[u64; LATENCY_BOUNDS.len() + 1]>,
     /// Sum of all latencies.
     pub latency_sum: Duration,
@@ -75,7 +75,7 @@ pub struct NotInferred {
     pub element: String,
     /// Whether the frames were dropped.
     pub dropped: bool,
-    /// The property that is the reason, or `flush`, `downstream`.
+    /// The reason: the name of a property, or a name such as `flush`.
     pub reason: String,
     /// Number of frames.
     pub n_frames: u64,

@@ -143,8 +143,8 @@ impl Stream {
         Ok(Self { sink, events, wake, entrance, senders, phase, is_abandoned: false, _handle: handle })
     }
 
-    /// Returns a sender of frames. The sender may be used on another thread, and blocks while the pipeline is full. Keep the
-    /// sender until [`Sender::end`].
+    /// Returns a sender of frames. The sender may be used on another thread, and blocks while the pipeline is full. Keep a sender until you
+    /// have called [`Sender::end`].
     pub fn sender(&self) -> Sender {
         let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let token = senders.upgrade().unwrap_or_else(|| Arc::new(Token(self.entrance.clone())));

@@ -103,20 +103,20 @@ impl Outputs {
     }
 }
 
-/// Whether a destination of `--publish` is a file. Only then is the placeholder replaced; in the address of a server,
-/// `roipublish` replaces it.
+/// Whether a destination of `--publish` is a file. [`Outputs::of_stream`] replaces the placeholder only in paths of files. In the address
+/// of a server, `roipublish` replaces it.
 fn is_file_url(url: &str) -> bool {
     url.starts_with("file:") || !url.contains("://")
 }
 
-/// Plays all plans at the same time, each to its end, and returns their results in the order of the plans. Calls `report` on this
-/// thread, with each event and the index of its plan.
+/// Plays all plans at the same time, each to its end, and returns their results in the order of the plans. Calls `report` on the calling
+/// thread, with each event and the index of the plan to which the event belongs.
 pub fn run_all(plans: &[Plan], interrupt: &Interrupt, report: impl FnMut(usize, &Event)) -> Vec<Result<Ending>> {
     run_all_with(plans, interrupt, |_, _| {}, report)
 }
 
-/// Like [`run_all`], but also calls `started` when all streams were added. It receives the streams in the order of the plans;
-/// `None` for a plan whose pipeline cannot be built.
+/// Like [`run_all`], but also calls `started` when all streams were added. `started` receives the streams in the order of the plans; `None`
+/// for a plan whose pipeline cannot be built.
 pub fn run_all_with(
     plans: &[Plan],
     interrupt: &Interrupt,

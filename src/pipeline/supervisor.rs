@@ -20,13 +20,13 @@ use super::session::{Finished, NewSession};
 use super::{Ending, Error, Plan, Result};
 use crate::stages::Stage;
 
-/// What the bus loop receives.
+/// An input of the bus loop.
 pub(super) enum Input {
     /// A stream to start.
     Add(Box<Life>),
     /// A request of the application for a stream. The loop ignores it after the stream has ended.
     Request(StreamId, Request),
-    /// A request of a session with this number for its stream. The loop ignores it after the session has ended.
+    /// A request for a stream from its session with this number. The loop ignores it after the session has ended.
     OfSession(StreamId, u32, Request),
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Request {
     Stop,
     /// The stream must continue with this plan.
     Reload(Box<Plan>, Way),
-    /// The elements and models of a plan that was requested by `Reload` were checked.
+    /// The check of a plan that `Reload` requested has ended, with the loaded models or an error.
     Checked(Box<Plan>, Way, Result<Vec<Stage>>),
     /// The stream's pipeline is stopping. The value is the state that the next pipeline takes over.
     Carried(Box<Carried>),

@@ -17,10 +17,10 @@ use crate::elements::publish::capture_time;
 use crate::elements::{buffer, caps, meta};
 use crate::frame::{Frame, FrameResults, Size};
 
-/// Name of the element where frames are seen.
+/// Name of the element at which the tap receives frames.
 pub(super) const NAME: &str = "roiflow-tap";
 
-/// Sees the frames of a stream.
+/// Receives the frames of a stream with their results.
 pub trait FrameTap: Send + Sync + 'static {
     /// Called on a streaming thread for each frame.
     fn frame(&self, frame: &TappedFrame<'_>);
@@ -31,7 +31,7 @@ pub trait FrameTap: Send + Sync + 'static {
 pub struct Tap(Arc<dyn FrameTap>);
 
 impl Tap {
-    /// Wraps an implementation.
+    /// Creates a tap from an implementation of [`FrameTap`].
     pub fn new(tap: impl FrameTap) -> Self {
         Self(Arc::new(tap))
     }
@@ -51,7 +51,7 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// A frame that passes.
+/// A frame that passes the tap, with its results.
 pub struct TappedFrame<'a> {
     buffer: &'a gst::Buffer,
     caps: Option<gst::Caps>,
@@ -66,7 +66,7 @@ pub struct TappedFrame<'a> {
 }
 
 impl TappedFrame<'_> {
-    /// Returns the pixels with the results. The pixels stay in the memory of the pipeline until the value is dropped.
+    /// Returns the pixels with the results, without a copy. The memory of the frame stays in use until the returned value is dropped.
     ///
     /// # Errors
     /// Returns an error if the pixel format is not supported, or the memory cannot be mapped.
@@ -85,7 +85,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Encodes a JPEG of at most `max_width` pixels per row, with results drawn if `boxes`.
+    /// Encodes a JPEG image with a width of at most `max_width` pixels. If `boxes` is true, the results are drawn on the image.
     ///
     /// # Errors
     /// Returns an error if the frame cannot be read.

@@ -1,7 +1,7 @@
 //! The address of an input that GStreamer opens, with its user and password.
 //!
-//! User and password are removed from an address if the source element has properties for them (RTSP, HTTP). So GStreamer's errors and
-//! logs cannot contain user and password. Passwords with special characters that are not percent-encoded, such as `pa/ss`, also work.
+//! User and password are removed from an address if the source element has properties for them (RTSP, HTTP). So GStreamer's errors and logs
+//! cannot contain user and password. A password may contain special characters without percent-encoding, such as `pa/ss`.
 
 use std::fmt;
 use std::path::Path;

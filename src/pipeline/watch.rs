@@ -1,7 +1,7 @@
-//! Monitors the source of a stream. Detects that the source delivers no data any more, and that EOS was not expected.
+//! Monitors the source of a stream. Detects a source that delivers no data any more, and an EOS that was not expected.
 //!
-//! Data arrival is measured at the source. So a model that is still compiling or a slow output is not mistaken for a lost camera. While
-//! downstream blocks a buffer of the source, the source cannot deliver data, and is not considered late.
+//! The arrival of data is measured at the source. So the module does not mistake a model that is still compiling, or a slow output, for a
+//! lost camera. While downstream blocks a buffer of the source, the source cannot deliver data, and is not considered late.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -117,8 +117,8 @@ impl Watch {
         )))
     }
 
-    /// Returns an error if the data of a live source has resulted in no frame for too long. A frame that downstream has not accepted
-    /// yet counts as arrived.
+    /// Returns an error if a live source has delivered data, but no decoded frame, for too long. A frame that downstream has not accepted
+    /// yet counts as delivered.
     pub(super) fn starving(&self) -> Option<Error> {
         let (data, frames) = (&self.arrivals, &self.frames);
         let mut timeout = self.frame_timeout?;
@@ -145,7 +145,8 @@ impl Watch {
         )))
     }
 
-    /// Whether the source is live. Does not block: an element that is changing its state may hold locks that a query needs.
+    /// Whether the source is live. Sends no query, which could block: an element that is changing its state may hold locks that a query
+    /// needs.
     fn is_live(&self) -> bool {
         let origin = self.source.property::<Option<gst::Element>>("source");
         origin.is_some_and(|origin| {
@@ -177,8 +178,8 @@ impl Watch {
 
     /// Returns an error if EOS was not expected, for example because a camera has no end.
     ///
-    /// `reached` is the end of the last frame. `declares_duration` is true if the container declares its duration; `decoded` checks such
-    /// durations.
+    /// `reached` is the end of the last frame. `declares_duration` is true if the container declares its duration. The module `decoded`
+    /// checks the declared duration.
     pub(super) fn broken_end(&self, reached: Option<gst::ClockTime>, declares_duration: bool) -> Option<Error> {
         if self.is_descriptor {
             return None;
@@ -188,7 +189,7 @@ impl Watch {
         let n_bytes = origin.as_ref().and_then(|origin| origin.query_duration::<gst::format::Bytes>());
         let is_live = origin.as_ref().is_some_and(is_live);
         let is_whole = match (n_bytes.map(|bytes| *bytes).filter(|bytes| *bytes > 0), duration) {
-            // Durations of endless network streams are estimated from the received data.
+            // A live source without a known duration has no regular end, so EOS is unexpected.
             _ if is_live && duration.is_none() && !declares_duration => false,
             // A container may have bytes after its last frame that the demuxer does not read. So a file also counts as complete if
             // its declared duration was played.
@@ -340,8 +341,8 @@ fn count(arrivals: &Arrivals, info: &gst::PadProbeInfo<'_>) {
     }
 }
 
-/// Returns whether the element is inside an `rtspsrc`. Its UDP sources do not count as arrivals, because they also receive RTCP reports,
-/// even without video.
+/// Whether the bin is an `rtspsrc` or inside one. Buffers of the UDP sources in an `rtspsrc` do not count as arrivals, because these
+/// sources receive RTCP reports even without video.
 fn is_in_rtsp(bin: &gst::Bin) -> bool {
     let mut parent: Option<gst::Object> = Some(bin.clone().upcast());
     while let Some(object) = parent {

@@ -23,10 +23,10 @@ const MAX_PROBE: Duration = Duration::from_secs(10);
 /// Runs streams of the server as pipelines.
 pub struct Pipelines(Arc<Shared>);
 
-/// What the backend shares with its streams.
+/// The state that the backend and its streams share.
 pub(super) struct Shared {
     pub(super) handle: PipelineHandle,
-    /// What the thread that receives events knows about each stream.
+    /// State of each stream, as the thread that receives events has recorded it.
     pub(super) observed: Mutex<HashMap<StreamId, Arc<Observed>>>,
     credentials: Credentials,
     /// Folder with further descriptions.
@@ -79,7 +79,7 @@ impl Shared {
         };
         (self.hide)(input.secrets());
         let policy = match &input {
-            // A camera that says goodbye comes back.
+            // Restart a live source also after a regular end, because a camera that ends its stream usually comes back.
             Input::Uri(uri) if uri.is_live() || start.repeat => Some(RestartPolicy::Always),
             Input::Uri(_) => Some(RestartPolicy::OnError),
             _ => None,
@@ -96,7 +96,7 @@ impl Backend for Pipelines {
         let mut all: Vec<(String, Option<PathBuf>, Result<Spec, Error>)> =
             spec::named().into_iter().map(|named| (named.name.clone(), named.path.clone(), named.read())).collect();
         for (name, path) in self.0.folder.iter().flat_map(|folder| in_folder(folder)) {
-            // A description of the folder replaces one of the program.
+            // A description in the folder replaces the named description with the same name.
             all.retain(|(known, _, _)| *known != name);
             let spec = Spec::read(&path);
             all.push((name, Some(path), spec));
@@ -131,7 +131,8 @@ impl Backend for Pipelines {
         let engine = plan.engine.clone();
         let devices = plan.devices().iter().map(|device| engine.prepare_device(device.as_deref())).collect();
         let observed = Arc::new(Observed::new(feed));
-        // The lock delays the events of the stream until it is known.
+        // Hold the lock until the stream is in the map. Otherwise the thread that receives events would ignore the first events of this
+        // stream.
         let mut all = self.0.observed.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = self.0.handle.add(&plan).map_err(failure)?;
         all.insert(stream, observed.clone());
@@ -140,14 +141,14 @@ impl Backend for Pipelines {
     }
 }
 
-/// The descriptions of a folder.
+/// Returns the names and paths of the descriptions in a folder.
 fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let descriptions = files.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
     descriptions.filter_map(|file| Some((file.file_stem()?.to_str()?.to_owned(), file))).collect()
 }
 
-/// Describes a pipeline for clients. One that cannot be read is listed with the reason.
+/// Describes a pipeline for clients. If the pipeline cannot be read, the description is the error.
 fn described(name: String, path: Option<PathBuf>, spec: Result<Spec, Error>) -> Pipeline {
     let spec = match spec {
         Ok(spec) => spec,

@@ -1,4 +1,4 @@
-//! A stream that was started: its state, its counters, and the way of its results to the server.
+//! A stream that was started: its state, its counters, and the delivery of its results to the server.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl FrameTap for ToFeed {
     }
 }
 
-/// A picture, or why there is none.
+/// The pixels of a frame, or the error text if they cannot be read.
 struct Shot(Result<Picture, String>);
 
 impl Pixels for Shot {
@@ -46,7 +46,7 @@ impl Pixels for Shot {
     }
 }
 
-/// What events have told about a stream.
+/// State of a stream, as its events report it.
 pub(super) struct Observed {
     feed: Feed,
     state: Mutex<Seen>,
@@ -59,7 +59,7 @@ struct Seen {
     /// Why the source is lost, or the stream has failed.
     error: Option<String>,
     has_failed: bool,
-    /// Counters when they could last be read.
+    /// The counters that were read last.
     counters: Counters,
     /// Result of the last reload; `None`: not known yet.
     reloaded: Option<Reload>,
@@ -134,7 +134,7 @@ impl<D> RunningStream<D> {
         Self { shared, stream, observed, plan: Mutex::new(plan), _devices: devices }
     }
 
-    /// Returns the counters; those that were read last if the stream has failed.
+    /// Returns the counters. If the stream has failed, returns the counters that were read last.
     fn counters(&self) -> Counters {
         let counters = self.shared.handle.counters(self.stream).map(|stats| converted(&stats));
         let mut seen = self.observed.lock();
@@ -150,7 +150,7 @@ impl<D: Send + Sync> Running for RunningStream<D> {
         let counters = self.counters();
         let phase = self.shared.handle.status(self.stream).map(|status| status.phase);
         let ended = match phase {
-            // The result is recorded by another thread a moment later.
+            // Get the result from the handle, because the thread that receives events may not have recorded it yet.
             None | Some(Phase::Ended) => Some(self.shared.handle.wait(self.stream)),
             Some(_) => None,
         };
@@ -213,7 +213,7 @@ fn converted(stats: &Stats) -> Counters {
         element: stage.name.clone(),
         device: stage.device.clone(),
         runs: stage.n_runs,
-        // The times are means.
+        // `steps` has the mean time per run, so multiply it by the number of runs.
         steps: stage.steps.iter().map(|(step, mean)| (step.clone(), mean.mul_f64(stage.n_runs as f64))).collect(),
     };
     Counters {

@@ -1,17 +1,17 @@
-//! The part of the product that the address sanitizer looks at, under the product's names, with the null device alone.
+//! The code that the address sanitizer checks. Modules have the same names as in roiflow. The only device is NULL.
 
 pub use roiflow_runtime::{self as runtime, inputs};
 pub use roiflow_tensor as tensor;
 pub use roiflow_vision as vision;
 
-/// The one device.
+/// The only device: NULL.
 pub mod devices {
     use std::sync::{Arc, OnceLock};
 
     use roiflow_runtime::Core;
     pub use roiflow_runtime::null;
 
-    /// As the product's, with fewer devices.
+    /// Like `roiflow::devices::core`, with only the device NULL.
     pub fn core() -> &'static Core {
         static CORE: OnceLock<Core> = OnceLock::new();
         CORE.get_or_init(|| {
@@ -22,13 +22,13 @@ pub mod devices {
     }
 }
 
-/// As the product's.
+/// The module `frame` of roiflow.
 pub mod frame {
     pub use roiflow_results::*;
     pub use roiflow_vision::frame::*;
 }
 
-/// Of the stages what needs no engine.
+/// The parts of the module `stages` of roiflow that need no engine.
 pub mod stages {
     pub use roiflow_vision::crop::{Crop, Region};
 }

@@ -86,7 +86,7 @@ fn saturated(
     for subject in [&engines.noop, &engines.short, &engines.millisecond].into_iter().chain(&engines.models) {
         let name = format!("{way}, saturated, {}", subject.name);
         let is_long = ![&engines.noop, &engines.short].into_iter().any(|short| std::ptr::eq(short, subject));
-        // All cores are busy on both sides, so processor time is compared. Wall time is also reported, to confirm this.
+        // All cores are busy on both sides, so processor time is compared. Wall time is also reported, to confirm that all cores are busy.
         let mut more = |name: &str, pairs: &Pairs, judged: bool| match is_long {
             true => {
                 report.more_percent(name, pairs, Clock::Cpu, judged.then_some(MODEL_MORE_PERCENT));

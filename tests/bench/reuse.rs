@@ -11,7 +11,7 @@ use crate::harness::Effort;
 use crate::report::Report;
 use crate::{allocator, budgets};
 
-/// So many frames that CPU caches cannot hold all of them. So no frame is in a cache when it is read, as with a frame from a decoder.
+/// CPU caches cannot hold this number of frames. So no frame is in a cache when it is read, as with a frame from a decoder.
 const N_FRAMES: usize = 24;
 
 /// Measures the time and the allocations per frame.

@@ -17,7 +17,7 @@ const N_REGIONS: u32 = 16;
 /// More frames than requests, as in the in-flight queue of an element.
 const N_IN_FLIGHT: usize = 8;
 
-/// Reports two ratios of the duration of a frame: with its regions in a batch, and with other streams on the same model.
+/// Reports two ratios of the time per frame: all regions in a batch against one by one, and 16 streams on one model against one stream.
 pub fn stages(_engines: &Engines, effort: &Effort, report: &mut Report) -> Result<()> {
     let effort = effort.of_threads(1);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -111,7 +111,7 @@ pub fn frame_region(frame: &Frame) -> Frame {
     frame.region(REGION).expect("it lies inside")
 }
 
-/// Returns a request with an empty model whose input is a batch of slices of the image; and the slices.
+/// Returns slices of the image, and a request whose input is a batch of these slices. The model computes nothing.
 pub fn batched(picture: &Tensor) -> Result<(InferRequest, Vec<Tensor>)> {
     let info = ModelInfo {
         inputs: vec![Port::new("pictures", ElementType::U8, [N_SLICES, EDGE, EDGE, 3])],

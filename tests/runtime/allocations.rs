@@ -122,7 +122,7 @@ fn track_without_allocations(options: &TrackOptions) {
     assert_eq!(n_names, 30, "{options:?}");
 }
 
-/// The request reuses the list of slices for each batch.
+/// The request uses the same list for the slices of every batch, so only the first run allocates memory.
 #[test]
 fn a_stream_of_batches_allocates_nothing() {
     let port = |name: &str| Port::new(name, ElementType::F32, [Dim::Dynamic, Dim::Fixed(4)]);

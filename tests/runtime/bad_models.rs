@@ -360,7 +360,7 @@ fn unsupported_inputs_and_outputs_are_errors() {
     failures.check("two outputs", Stage::classifier(&options), ErrorKind::Config, &["has 2 outputs", "`tensor`", "`color`", "`type`"]);
 }
 
-/// A model that another device read runs on the device NULL. All outputs are zero, so there are no detections.
+/// The built-in engine reads the model, and the device NULL runs it. All outputs are zero, so there are no detections.
 #[test]
 fn detector_on_the_null_device_finds_nothing() {
     let options = StageOptions { model: tiny("stripes.onnx"), device: Some("NULL".to_owned()), ..StageOptions::default() };

@@ -1,5 +1,5 @@
-//! Descriptions that are not named explicitly: descriptions of known models, metadata, ports, and DL Streamer files. If none of these
-//! exists, the error names the file that the user must write.
+//! How a stage finds the description of a model if the user names none: from the list of known models, from metadata, from ports, or from a
+//! DL Streamer file. If nothing is found, the error names the file that the user must write.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn labels(spec: &ModelSpec) -> Vec<String> {
     (0..spec.labels.len() as u32).map(|class_id| spec.labels.get(class_id).unwrap().to_string()).collect()
 }
 
-/// Returns the content of a description as text, without the source of the description.
+/// Returns the content of a description as text, without the field `source`, which says where the description was found.
 fn content(spec: &ModelSpec) -> String {
     let ModelSpec { name, task, heads, preprocess, crop, input_size, input_shape, labels, .. } = spec;
     format!("{name} {task:?} {heads:?} {preprocess:?} {crop:?} {input_size} {input_shape} {labels:?}")
@@ -121,7 +121,8 @@ fn known_model_is_found_by_checksum_or_name() {
     }
 }
 
-/// `roiflow describe` writes a description of a known model. The written description is equivalent to the known one at any path.
+/// `roiflow describe` writes a description of a known model. The written description is equivalent to the built-in description, and does
+/// not depend on the path of the model.
 #[test]
 fn written_description_is_equivalent() {
     let scratch = Scratch::new("written-down");
@@ -136,7 +137,7 @@ fn written_description_is_equivalent() {
         let path = scratch.file("written.toml", begun.with_own_labels(&options.engine).unwrap().text);
         let written = ModelSpec::load(&StageOptions { description: Some(path), ..options.clone() }, &info).unwrap();
         assert_eq!(content(&written), content(&ModelSpec::load(&options, &info).unwrap()), "{}", file.display());
-        // If the model has a single head with labels, the written description may have other labels.
+        // A model with a single head and labels can be described with other labels. Skip all other models.
         if written.labels.is_empty() || written.heads.len() > 1 {
             continue;
         }
@@ -198,7 +199,7 @@ fn ultralytics_export_needs_no_description() {
         ("yolov8n-seg", "yolov8-seg", Size::new(64, 64)),
         ("yolov8n-pose", "yolov8-pose", Size::new(64, 64)),
         ("yolov8n-obb", "yolov8-obb", Size::new(64, 64)),
-        // This export has a list of six columns, whose meaning is not documented.
+        // The output of this export has six columns. Ultralytics does not document their meaning.
         ("rtdetr-l", "an RT-DETR of 4 classes", Size::new(64, 64)),
     ];
     for (case, (network, reader, size)) in golden["cases"].as_array().unwrap().iter().zip(expected) {
@@ -252,7 +253,8 @@ fn ultralytics_metadata_must_match_the_ports() {
         let message = refused(&with_metadata(ports(image, outputs), &entries(names)));
         assert!(parts.iter().all(|part| message.contains(part)), "{outputs:?}: {message}");
     }
-    // Final boxes have no class columns. The number of columns does not depend on the name of the flag in the metadata.
+    // With NMS inside the model, the output contains final boxes of six columns, without a column per class. Two different metadata keys
+    // announce this.
     for flag in [("end2end", "True"), ("args", "{'nms': True}")] {
         let outputs: Ports<'_> = &[("output0", &[1, 300, 6])];
         let entries = [&entries(three)[..], &[flag]].concat();
@@ -327,7 +329,7 @@ fn model_info_of_an_ir_gives_preprocessing_and_labels() {
     assert_eq!(found.unwrap()[0].label.as_deref(), Some("three"));
 }
 
-/// `metadata.yaml` contains more information than `model_info`, in which all models have the type YOLO.
+/// `metadata.yaml` contains more information than `model_info`: in `model_info`, all models have the type YOLO.
 #[test]
 fn openvino_export_of_ultralytics_uses_metadata_yaml() {
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(golden("ultralytics.json")).unwrap()).unwrap();
@@ -347,7 +349,7 @@ fn openvino_export_of_ultralytics_uses_metadata_yaml() {
             ("of the metadata of an Ultralytics export", names.iter().map(|name| (*name).to_owned()).collect())
         );
         assert_eq!(spec.preprocess.resize, if is_classifier { Resize::Crop } else { Resize::Letterbox { anchor: Anchor::Center } });
-        // Without `metadata.yaml`, `model_info` is sufficient for a detector, but labels lose their spaces.
+        // Without `metadata.yaml`, `model_info` is sufficient for a detector, but underscores replace the spaces in its labels.
         std::fs::remove_file(yaml).unwrap();
         match ModelSpec::load(&options, &info) {
             Ok(spec) => {
@@ -468,7 +470,7 @@ fn ambiguous_ports_are_an_error_with_advice() {
             "not guessed",
         ];
         assert!(all.iter().chain(parts).all(|part| message.contains(part)), "{parts:?}: {message}");
-        // The draft is a description in which only the missing values are open.
+        // The draft is a valid TOML file. The values that the user must fill in are comments, such as `# task = `.
         let (begun, open) = Description::draft(&options(), &info).unwrap();
         assert!(!open.is_empty() && begun.text.contains("version = 1") && begun.text.contains("# task = "), "{}", begun.text);
         begun.text.parse::<toml::Table>().unwrap_or_else(|error| panic!("{error}\n{}", begun.text));
@@ -485,11 +487,11 @@ fn given_decoder_adds_the_preprocessing_of_its_family() {
     let expected =
         Preprocess { color: ChannelOrder::Bgr, resize: Resize::Letterbox { anchor: Anchor::TopLeft }, pad: 114.0, ..Preprocess::default() };
     assert_eq!((decoder(&spec), spec.preprocess.clone()), ("yolox", Preprocess { layout: InputLayout::Nchw, ..expected }));
-    // Converters of Paddle models write the class names.
+    // Converters of Paddle models write the class names into the metadata entry `character`.
     let outputs: [(&str, &[usize]); 2] = [("boxes", &[1, 16800, 4]), ("scores", &[1, 16800, 2])];
     let paddle = with_metadata(ports(&[("image", &[1, 3, 640, 640])], &outputs), &[("character", "figure\ntable")]);
     assert!(Description::draft(&options(), &paddle).unwrap().0.text.contains("labels = [\"figure\", \"table\"]"));
-    // The preprocessing of this model could be one of several kinds, so the draft leaves the value open.
+    // Models with the decoder `ssd` are preprocessed in several ways, so the draft leaves the color order open.
     let (begun, open) =
         Description::draft_with_decoder("ssd", &ports(&[("images", &[1, 3, 416, 416])], &[("output", &[1, 1, 9, 7])])).unwrap();
     assert!(!open.is_empty() && begun.text.contains("\ndecoder = \"ssd\"") && begun.text.contains("# color = "), "{}", begun.text);

@@ -45,7 +45,7 @@ struct UnderTest {
     identity: fn() -> CompiledModel,
     /// A separate core, the name of the device, and the model `double` before compilation.
     source: fn() -> (Core, &'static str, Model),
-    /// `identity` with these options. The model file has a fixed batch size of 1.
+    /// Compiles `identity` with these options. The model file has a fixed batch size of 1.
     identity_with: fn(&Config) -> Result<CompiledModel>,
     /// `x` [?, 4] -> `y` [?, 4], with these options. The model subtracts the mean of all batch items from each item.
     center_with: fn(&Config) -> Result<CompiledModel>,
@@ -80,7 +80,7 @@ impl UnderTest {
     }
 }
 
-/// A device that reads the tiny models.
+/// A device that compiles the ONNX files of the tiny models.
 macro_rules! engine {
     ($name:literal) => {
         UnderTest {
@@ -152,7 +152,7 @@ const OPENVINO_CPU: UnderTest = engine!("OPENVINO.CPU");
 /// The runtime treats this device as an accelerator: the engine reports completion through a callback.
 const OPENVINO_HETERO: UnderTest = engine!("OPENVINO.HETERO:CPU");
 
-/// The device NULL. `run` adapts each of its scripts.
+/// The device NULL. `run` changes each script before the device gets it.
 macro_rules! null {
     ($run:path) => {
         UnderTest {
@@ -366,8 +366,8 @@ fn rows_of_a_batch_do_not_mix(device: &UnderTest) {
     }
 }
 
-/// Equivalent OpenVINO test: InferDynamicNetwork. Runs the same shape twice, then a larger shape within the bounds, then smaller and larger
-/// shapes alternately.
+/// Equivalent OpenVINO test: InferDynamicNetwork. A request runs the same shape twice, then a larger shape within the bounds, then smaller
+/// and larger shapes alternately.
 fn batch_sizes_may_alternate(device: &UnderTest) {
     for model in device.open_models() {
         let request = model.create_infer_request().unwrap();
@@ -567,7 +567,7 @@ impl FillInput for Rows {
     }
 }
 
-/// The filler writes to memory of the device. Then the test sets a region of that memory as the input tensor.
+/// A filler writes the input in memory of the device. Then the test sets a region of that memory as the input tensor.
 fn part_of_a_filled_input_is_a_tensor_of_its_own(device: &UnderTest) {
     let request = (device.double)().create_infer_request().unwrap();
     request.set_input((), Rows(3)).unwrap();

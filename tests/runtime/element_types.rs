@@ -10,7 +10,7 @@ use crate::support::{is_here, tiny};
 
 const DEVICES: [&str; 4] = ["CPU", "ORT.CPU", "OPENVINO.CPU", "OPENVINO.HETERO:CPU"];
 
-/// Returns a core whose device `AUTO` has this order of devices.
+/// Returns a core whose device `AUTO` tries devices in this order.
 fn auto(order: &str) -> Core {
     let mut core = devices::core().clone();
     core.register(Arc::new(AutoDevice::with_order(devices::core().clone(), order)));

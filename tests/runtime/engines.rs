@@ -1,5 +1,5 @@
-//! Engines that are loaded at run time. The library may be found, missing, damaged, one of several in a process, or loaded repeatedly. Each
-//! damaged library is loaded in a separate process.
+//! Engines that are loaded at run time. Tests a library that is found, missing or damaged, several libraries in one process, and repeated
+//! loading. Each damaged library is loaded in a separate process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -638,7 +638,7 @@ fn model_with_internal_variables_is_an_error() {
     }
 }
 
-/// The C API reports one name per tensor, but documentation of models may use any of its names.
+/// The C API reports only one name of each tensor. The documentation of a model may use any other name of the tensor.
 #[test]
 fn port_is_found_by_each_name_of_its_tensor() {
     let device = "OPENVINO.CPU";

@@ -1,4 +1,4 @@
-//! Alignment by keypoints, compared with stored results of OpenCV that use similarity transforms of scikit-image.
+//! Alignment by keypoints, compared with stored results: scikit-image computed the similarity transforms, and OpenCV warped the images.
 //! `tests/golden/align/make.py` created the results.
 
 use std::path::Path;

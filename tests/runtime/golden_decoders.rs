@@ -1,5 +1,5 @@
-//! Decoders and NMS, compared with stored results of published packages. `make.py` and `make_shapes.py` in `tests/golden/decoders` created the results, so they are
-//! independent of this implementation.
+//! Decoders and NMS, compared with stored results of published packages. `make.py` and `make_shapes.py` in `tests/golden/decoders` created
+//! the results, so they are independent of this implementation.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use roiflow::vision::decode::{DecoderRegistry, Output, RawDetection, Results};
 use roiflow::vision::nms::{self, NmsMethod, NmsOptions};
 use serde_json::Value;
 
-/// Tolerance of edges and keypoints in pixels. Stored values are rounded to four digits, and sums to 32 bits.
+/// Tolerance of edges and keypoints in pixels. Stored values are rounded to four digits, and sums are computed in 32 bits.
 const PIXELS_OFF_MAX: f32 = 2e-3;
 const SCORE_OFF_MAX: f32 = 2e-5;
 
@@ -153,9 +153,9 @@ fn check_decoder(case: &Value) -> Result<usize, String> {
     Ok(found.len())
 }
 
-/// Compares a mask. The package interpolates probabilities instead of logits, or rounds otherwise, so pixels at the edge may differ.
+/// Compares a mask. The package interpolates probabilities instead of logits, or rounds in another way, so pixels at the edge may differ.
 fn check_mask(stored: &Value, shape: &Geometry, _off_max: f32) -> Result<(), String> {
-    /// Minimum part of the pixels that are the same.
+    /// Minimum fraction of equal pixels.
     const SAME: f32 = 0.98;
     let Geometry::Mask(Grid { columns, values, corners }) = shape else { return Err(format!("expected a mask, got {shape:?}")) };
     let place: Vec<f32> = array(stored)[..4].iter().map(number).collect();

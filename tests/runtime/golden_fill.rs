@@ -24,7 +24,8 @@ fn preprocessing_matches_the_stored_results() {
     }
     assert!(failures.is_empty(), "{} of {} cases differ:\n{}", failures.len(), cases.len(), failures.join("\n"));
     assert!(cases.len() > 100);
-    // A value exactly between two integers is rounded by its last bit, which may differ. Such values must be rare.
+    // A value that is almost exactly between two integers may be rounded in the other direction than in the reference, because its last bit
+    // may differ. Such values must be rare.
     assert!(n_halves * 100 < n_values, "{n_halves} of {n_values} values are rounded the other way");
     eprintln!("{} cases, {n_values} values, {n_halves} rounded the other way", cases.len());
 }

@@ -1,4 +1,4 @@
-//! Lines and zones against stored counts of the package `supervision`, where the rules agree.
+//! Lines and zones, compared with stored counts of the package `supervision`. The cases are those in which both have the same rules.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use roiflow::stages::scene::{Layout, Line, SceneCounter, Units, Zone};
 
 const SIZE: Size = Size::new(200, 200);
 
-/// A row of a golden file: frame, track ID, anchor, and what the reference counts.
+/// Returns the rows of a golden file: frame, track ID, anchor, and the event that the reference counts.
 fn golden(text: &str) -> Vec<(u32, i32, Point, &str)> {
     text.lines().map(row).collect()
 }
@@ -33,7 +33,7 @@ fn object(track: i32, anchor: Point) -> Detection {
     }
 }
 
-/// Runs the rows of all frames. `look` gets the counter and the rows of a frame after it.
+/// Passes all frames to a counter. After each frame, calls `look` with the counter, the events of roiflow, and those of the reference.
 fn run(text: &str, layout: Layout, mut look: impl FnMut(&SceneCounter, Vec<(i32, &str)>, Vec<(i32, &str)>)) {
     let layout = Layout { units: Units::Pixels, hysteresis: 0.0, ..layout };
     let mut counter = SceneCounter::new(layout).unwrap();

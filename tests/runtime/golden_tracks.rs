@@ -1,4 +1,4 @@
-//! The SORT and ByteTrack methods against stored track IDs of the reference implementation.
+//! The methods SORT and ByteTrack, compared with stored track IDs of the reference implementation.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ fn golden(text: &str) -> Vec<Vec<(Rect, f32, i32)>> {
 
 fn check(text: &str, options: &TrackOptions) {
     let (mut tracker, mut last_id, mut n_named) = (Tracker::default(), 0, 0);
-    // IDs are compared one to one, because the reference numbers them in another order.
+    // The reference numbers its tracks in another order. So check that each reference ID corresponds to exactly one ID of roiflow.
     let (mut expected_of, mut ours_of) = (HashMap::new(), HashMap::new());
     for (frame_idx, boxes) in golden(text).into_iter().enumerate() {
         let detection = |&(rect, confidence, _): &(Rect, f32, i32)| Detection {

@@ -274,7 +274,7 @@ fn stage_dropped_during_runs_frees_everything() {
         receive(&first).unwrap();
         drop(detector);
         assert_eq!(Arc::strong_count(&device.script), before, "objects of the engine remain after the last drop");
-        // The job ran, was canceled, or never started. In each case its result was reported.
+        // The job ran, was canceled, or never started. Each of these outcomes must be reported.
         drop(receive(&second));
     }
 }

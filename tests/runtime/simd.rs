@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::support::Random;
 
-/// Bytes directly next to one of two inaccessible pages.
+/// Bytes directly after or directly before an inaccessible page.
 struct Guarded {
     mapping: NonNull<u8>,
     mapping_bytes: usize,

@@ -48,7 +48,7 @@ fn check(device: &str, path: &Path, samples: &[f32], expected: &[f32]) {
         eprintln!("{device}: {} chunks, largest difference {worst:.6}", got.len());
         assert_eq!(got.len(), expected.len());
         assert!(worst < 1e-3, "{device}: {got:?}");
-        // Another request processes another stream in between. Then the first request processes its stream again from the start.
+        // Another request processes another stream. Then the first request is reset and processes its stream again, with the same results.
         probabilities(&other, &samples[..4 * CHUNK]);
         request.reset_state().unwrap();
     }

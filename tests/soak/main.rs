@@ -9,10 +9,10 @@
 //! - Nothing hangs: each operation ends, frames arrive, and threads and descriptors do not accumulate ([`watch`]).
 //! - All errors and warnings on the bus are provoked by the test.
 //!
-//! GStreamer decodes the clip. The models are the tiny ones, on the built-in engine or on NULL devices with scripted failures
-//! ([`faulty`]). [`stream`] chooses the operations of a stream. Between rounds most streams are in READY while memory is measured
-//! ([`memory`]): the streams then hold constant memory, so that growth is visible within seconds. In runs of at least [`LONG`], two
-//! streams only pause, to detect accumulation in endless streams.
+//! GStreamer decodes the clip. The models are the tiny ones, on the built-in engine or on NULL devices with scripted failures ([`faulty`]).
+//! [`stream`] chooses the operations of a stream. Between rounds most streams are in READY while memory is measured ([`memory`]): the
+//! streams then hold constant memory, so that growth is visible within seconds. In runs of at least [`LONG`], two streams only pause, to
+//! detect memory that accumulates in endless streams.
 //!
 //! `SOAK_LEAK=1024` leaks this many bytes per frame, which the soak test must detect. `SOAK_CLIP` sets the clip; the default is that of
 //! the demo (`make demo` fetches it), or a generated one.
@@ -46,7 +46,7 @@ use verdict::{Sample, Violations, judge, number, resident};
 use watch::{ROUND, Watch};
 
 const N_STREAMS: usize = 16;
-/// Samples at the begin that are ignored, while pools, caches and the allocator reach their size.
+/// Number of samples at the beginning that are ignored, while pools, caches and the allocator reach their size.
 const N_WARM_UP: usize = 4;
 
 /// Runs of at least this duration have streams that are never stopped.

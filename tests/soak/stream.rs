@@ -524,7 +524,7 @@ impl Stream {
                     Err(error) => changed = Err(error),
                 }
                 if self.is_at_end {
-                    break; // It may not reach PLAYING without a frame.
+                    break; // Without a frame, the pipeline may not reach PLAYING.
                 }
                 if self.has_lost_eos() {
                     self.n_disturbances += 1;
@@ -574,7 +574,7 @@ impl Stream {
             same("skipped, and by reason", count("skipped"), sum(&skipped));
             let dropped = ["queue-policy", "max-latency", "qos", "flush", "downstream", "max-failures"];
             same("dropped, and by reason", count("dropped"), dropped.iter().map(|why| count(&format!("dropped-{why}"))).sum());
-            // Each disturbance may refuse one frame in a push.
+            // Each disturbance may cause one frame to be refused, so the counts may differ by the number of disturbances.
             let mut near = |what: &str, more: u64, fewer: u64, off: u64| {
                 if more < fewer || more - fewer > off {
                     wrong.push(format!("{}: {what}: {more} and {fewer}, at most {off} apart", stage.element.name()));

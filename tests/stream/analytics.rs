@@ -69,7 +69,7 @@ fn flush_stop_and_new_element_keep_counts() {
     rig.element.set_state(gst::State::Playing).unwrap();
     rig.begin();
     cross(&rig, 0);
-    // Time that goes back is a new scene, not a path.
+    // When timestamps go back, a new scene begins: the jump of the object is not a crossing.
     rig.source.push(frame(0, 10.0)).unwrap();
     let count = |element: &gst::Element| {
         let stats: gst::Structure = element.property("stats");
@@ -90,7 +90,7 @@ fn flush_stop_and_new_element_keep_counts() {
 #[test]
 fn layout_file_with_ground_gives_speeds_and_heat_map() {
     let folder = Folder::new("analytics-ground");
-    // A pixel is 10 cm.
+    // One pixel corresponds to 10 cm on the ground.
     let text = "heat-map = [2, 2]\n[ground]\nimage = [[0, 0], [1, 0], [1, 1], [0, 1]]\nmeters = [[0, 0], [6.4, 0], [6.4, 4.8], [0, 4.8]]\n";
     std::fs::write(folder.file("layout.toml"), text).unwrap();
     let pipeline = pipeline(
@@ -100,7 +100,7 @@ fn layout_file_with_ground_gives_speeds_and_heat_map() {
     pipeline.by_name("publish").unwrap().set_property("address", folder.file("o.jsonl"));
     let count = pipeline.by_name("count").unwrap();
     count.set_property("layout", folder.file("layout.toml"));
-    // One pixel per frame, downwards.
+    // The object moves down by one pixel per frame.
     attach(&pipeline, |n| results(SIZE, n, vec![person(1, 4.0 + n as f32)]));
     let cells = std::sync::Arc::new(std::sync::Mutex::new((0, 0)));
     let (seen, counter) = (cells.clone(), count.clone());

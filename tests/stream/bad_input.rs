@@ -17,7 +17,7 @@ fn case(line: impl Into<String>, words: &[&str]) -> Case {
     Case { line: line.into(), words: words.iter().map(|word| (*word).to_owned()).collect() }
 }
 
-/// Asserts that every case ends with an error that contains its words; prints all that do not.
+/// Asserts that every case ends with an error that contains its words; prints all cases that fail.
 fn check(cases: &[Case]) {
     let mut wrong = Vec::new();
     for case in cases {

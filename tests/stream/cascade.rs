@@ -18,7 +18,7 @@ const RED: [u8; 3] = [255, 0, 0];
 const GREEN: [u8; 3] = [0, 255, 0];
 const WHITE: [u8; 3] = [255; 3];
 
-/// Returns an image of rectangles; later ones are drawn over earlier ones.
+/// Returns an image of rectangles. A later rectangle is drawn over earlier rectangles.
 fn paint(rects: &[(PixelRect, [u8; 3])]) -> gst::Buffer {
     crate::harness::init();
     let mut bytes = vec![0; SIZE.width as usize * SIZE.height as usize * 3];
@@ -32,12 +32,12 @@ fn paint(rects: &[(PixelRect, [u8; 3])]) -> gst::Buffer {
     gst::Buffer::from_mut_slice(bytes)
 }
 
-/// Box of the vehicle: 320 x 240 pixels are 20 x 15 cells of 16 x 16 pixels.
+/// Returns the box of the vehicle in frame `n`. Its 320 x 240 pixels are a grid of 20 x 15 cells of 16 x 16 pixels.
 fn vehicle(n: u64) -> PixelRect {
     PixelRect { x: 40 + n as u32 % 4 * 20, y: 60 + n as u32 % 3 * 30, width: 320, height: 240 }
 }
 
-/// Box of the vehicle's plate, which is the white cell in this column and row.
+/// Returns the box of the vehicle's plate: the white cell in this column and row of the grid.
 fn plate_in(vehicle: PixelRect, column: u32, row: u32) -> PixelRect {
     PixelRect { x: vehicle.x + column * 16, y: vehicle.y + row * 16, width: 16, height: 16 }
 }
@@ -50,7 +50,7 @@ fn pictures(n_frames: u64) -> Vec<gst::Buffer> {
     (0..n_frames).map(|n| paint(&[(vehicle(n), RED), (plate(n), WHITE)])).collect()
 }
 
-/// Runs frames through `middle` and returns the output. Asserts the end without error or warning.
+/// Runs frames through `middle` and returns the output. Asserts that the pipeline ends without an error or a warning.
 fn through(middle: &str, buffers: Vec<gst::Buffer>) -> Vec<Arrived> {
     let pipeline = pipeline(&format!("appsrc name=source ! {middle} ! fakesink name=sink"));
     let arrived = collect(&pipeline, "sink", "sink");

@@ -83,7 +83,7 @@ fn full_frame_region_classifies_frame_regardless_of_objects() {
         let said = results.classifications.iter().map(crate::harness::answer).collect::<Vec<_>>();
         (results.status, results.detections.len(), said)
     };
-    // Every other frame has two objects.
+    // Every second frame has two objects. The frames between them have none.
     let objects: fn(u64) -> Vec<Detection> = |n| (0..n as usize % 2 * 2).map(|place| bar(place as i32 + 1, place, "bar")).collect();
     let arrived = through(PixelFormat::Rgb, &format!("{whole} inference-interval=2 carry-results=true"), 4, objects);
     let status =
@@ -123,7 +123,7 @@ fn object_filters_on_full_frame_are_warned_about() {
 
 #[test]
 fn results_belong_to_object_with_same_id() {
-    // All objects but one have the same box, in a different order in every frame.
+    // Three of the four objects have the same box. The order of the objects differs from frame to frame.
     let objects = |n: u64| -> Vec<Detection> {
         let mut objects = vec![bar(11, 0, "a"), bar(12, 0, "b"), bar(13, 2, "c"), bar(14, 0, "d")];
         objects.rotate_left(n as usize % 4);

@@ -367,7 +367,7 @@ fn interrupt_completes_files_of_looped_clip() {
     let folder = Folder::new("interrupt-clip");
     let clip = folder.file("clip.mp4");
     assert!(roiflow(&["run", &folder.file("colors.toml"), "-q", "--input", "test:15", "--video", &clip]).status.success());
-    // More lines than the input has frames: the loop restarted at least once.
+    // Wait for more lines than the clip has frames, so that the loop has restarted at least once.
     check_interrupt(&folder, &["--input", &clip, "--loop"], 40);
 }
 
@@ -438,7 +438,7 @@ fn failure_is_explained_with_exit_code_1() {
     )));
     check_fails(&["run", &colors, "--input", &folder.file("sound.wav")], 1, &["sound.wav", "expected a file or stream with video"]);
     check_fails(&["inspect", &folder.file("text.mp4")], 1, &["not an ONNX model"]);
-    // The reason is in the message only once.
+    // The message contains the reason only once.
     check_fails(&["bench", "no.onnx"], 1, &["cannot read model `no.onnx`", "check the path\n"]);
 }
 
@@ -545,7 +545,7 @@ fn describe_writes_known_fields_and_overwrites_no_file() {
     let text = std::fs::read_to_string(folder.file("yolo.toml")).unwrap();
     assert!(text.contains("labels = [\"a\", \"b\", \"c\", \"d\"]"), "{text}");
     assert!(text.starts_with("#:schema model-description.schema.json\n"), "{text}");
-    // Unknown fields are reported and must be completed in the file.
+    // Fields that `describe` cannot determine are reported, and the user must complete them in the file.
     std::fs::copy(root.join("assets/tiny/color.onnx"), folder.0.join("color.onnx")).unwrap();
     let (out, error) = said(&["describe", &folder.file("color.onnx"), "--out", "-"]);
     assert!(out.contains("# task = \"detection\"") && out.contains("layout = \"nchw\"") && error.contains("  missing: "), "{out}{error}");

@@ -1,4 +1,4 @@
-//! Users, passwords and tokens of inputs: they are used for their host and never appear in outputs of the real binary.
+//! Users, passwords and tokens of inputs. The real binary sends them only to their host, and never writes them to its outputs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::cli::{Folder, check_fails, command, lines, roiflow};
 
-/// A local server that responds with `answer`, which receives the lines of the request.
+/// A local server. For each request, a function gets the lines of the request and returns the response.
 struct Server {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,

@@ -1,4 +1,4 @@
-//! `roicrop` writes the best image of each object, and `roipublish` a line for it.
+//! `roicrop` writes the best image of each object, and `roipublish` writes a line about this image.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ fn color(n: u64) -> [u8; 3] {
     [40 + 20 * n as u8, 200 - 20 * n as u8, 100]
 }
 
-/// Plays frames with one rectangle each: its place, and the detections on it.
+/// Plays frames. Each frame shows one rectangle at the given position, and has the given detections.
 fn play(line: &str, format: &str, frames: &[(PixelRect, Vec<Detection>)]) -> (gst::Pipeline, crate::harness::Ending) {
     let line = format!("appsrc name=source ! videoconvert ! video/x-raw,format={format} ! identity name=attach ! {line} ! fakesink");
     let pipeline = pipeline(&line);
@@ -46,7 +46,7 @@ fn files(folder: &Folder) -> Vec<PathBuf> {
     files
 }
 
-/// The lines of records.
+/// Returns the lines of the file that report a crop.
 fn records(path: &str) -> Vec<Value> {
     let records: Vec<Value> = lines_of(path).into_iter().filter(|line| line["event"] == "crop").collect();
     crate::results_schema::check_records(&records);

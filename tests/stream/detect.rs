@@ -10,8 +10,8 @@ use crate::harness::{
     Arrived, FRAME_TIME, Folder, assert_near, caps, classify, collect, detect, feed, init, make_clip, picture, pipeline, run, stamp, tiny,
 };
 
-/// The input of the rectangle detector has 64x64 pixels, so each of them covers 4x3 pixels of the frame. So box edges at multiples of 4 and
-/// 3 are detected exactly.
+/// The input of the rectangle detector has 64x64 pixels. Each input pixel covers 4x3 pixels of the frame, so box edges at multiples of 4
+/// and 3 are detected exactly.
 const SIZE: Size = Size::new(256, 192);
 const COLORS: [[u8; 3]; 3] = [[255, 0, 0], [0, 255, 0], [0, 0, 255]];
 
@@ -25,7 +25,7 @@ fn pictures(n_frames: u64) -> impl Iterator<Item = gst::Buffer> {
     (0..n_frames).map(|n| picture(SIZE, place(n), COLORS[n as usize % 3]))
 }
 
-/// Runs frames through `middle` and returns the output. Asserts the end without error and with `n_warnings`.
+/// Runs frames through `middle` and returns the output. Asserts that the pipeline ends without an error, and with `n_warnings` warnings.
 fn through(
     middle: &str,
     caps: &gst::Caps,

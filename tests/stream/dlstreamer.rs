@@ -125,7 +125,7 @@ fn regions_of_gvadetect_are_classified_and_keep_their_parents() {
     ));
     on_buffers(&pipeline, "attach", "src", |_, buffer| {
         let buffer = buffer.make_mut();
-        // Without labels, the first entry of an analytics meta has ID 0; an object of the frame has parent -1.
+        // DL Streamer uses the index in the analytics meta as ID, so the first object can have ID 0. The parent -1 stands for the frame.
         gvadetect(buffer, 0, -1, "dog", (0, 0, 40, 40));
         gvadetect(buffer, 1, -1, "car", (40, 60, 80, 100));
         gvadetect(buffer, 2, 1, "plate", (60, 80, 20, 10));

@@ -10,7 +10,7 @@ use gstreamer as gst;
 use crate::harness::{Folder, pipeline, run, tiny};
 
 const N_FRAMES: usize = 30;
-/// Words of a model's name, its replacement, and the label of the detected objects.
+/// The beginning of a model's name, the tiny model that replaces it, and the label of the detected objects.
 const STAND_INS: [(&str, &str, Option<&str>); 9] = [
     ("face", "rectangle", Some("face")),
     ("ultraface", "rectangle", Some("face")),

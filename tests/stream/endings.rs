@@ -102,7 +102,7 @@ pub fn check(said: &str, parts: &[&str]) {
     assert!(parts.iter().all(|part| said.contains(part)), "expected {parts:?}, got {said}");
 }
 
-/// Asserts that the written video is playable and has nearly all frames of the JSON.
+/// Asserts that the written video is playable, and has nearly as many frames as the JSON has lines.
 pub fn check_outputs(json: &str, video: &str, colors: &str, folder: &Folder) {
     let again = folder.file("again.jsonl");
     let played = roiflow(&["run", colors, "-q", "--input", video, "--json", &again]);
@@ -221,8 +221,8 @@ fn silent_udp_source_is_an_error() {
     check(&said, &["the source `udp://127.0.0.1", "for 6 s", "--source-timeout"]);
 }
 
-/// Returns an HTTP server that sends this response to each connection. The server then closes the connection, or keeps the connection open
-/// until the returned sender is dropped.
+/// Returns an HTTP server that sends this response to each connection. The server then closes the connection, unless `holds` is true: then
+/// it keeps the connection open until the returned sender is dropped.
 pub fn serve(answer: Vec<u8>, holds: bool) -> (u16, mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -21,10 +21,10 @@ enum End {
     Panics,
 }
 
-/// A device whose runs end as scripted by their number.
+/// A device for tests. The function `ends` gets the number of a run and returns how this run ends.
 struct Scripted {
     name: String,
-    /// `None` = runs are not counted and succeed.
+    /// Number of runs so far. If `None`, all runs succeed and are not counted.
     n_runs: Mutex<Option<u64>>,
     ends: Box<dyn Fn(u64) -> End + Send + Sync>,
 }

@@ -1,4 +1,4 @@
-//! Sixteen live cameras, of which eight fail in an order drawn from a seed. `ROIFLOW_SEED` repeats the run of a seed.
+//! Sixteen live cameras, of which eight fail in an order that a seed determines. To repeat a run, set `ROIFLOW_SEED` to its seed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::restarts::{FAST, check_order, plan};
 
 /// Time without data after which the sources of the failing cameras count as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
-/// Longest fault. Each fault lasts at least half as long, so that faults without data are noticed.
+/// Longest fault. Each fault lasts at least half of this time, so that faults without data are noticed.
 const LONGEST: Duration = Duration::from_millis(2400);
 const N_FAULTS: usize = 3;
 
@@ -28,7 +28,7 @@ fn eight_failing_cameras_cost_eight_healthy_ones_no_frame() {
     }));
     crate::harness::init();
     roiflow::stages::Engine::of_process().register_device(Arc::new(NullDevice::instance("NULL.fleet", script.clone())));
-    // Starting a server takes a while.
+    // The servers are started in parallel, because starting one takes a while.
     let starting: Vec<_> = (0..16).map(|_| std::thread::spawn(|| Camera::start(Video::SMALL))).collect();
     let cameras: Option<Vec<Camera>> = starting.into_iter().map(|starting| starting.join().unwrap()).collect();
     let Some(mut healthy) = cameras else { return };
@@ -88,7 +88,7 @@ fn eight_failing_cameras_cost_eight_healthy_ones_no_frame() {
         assert_eq!(lines.len() as u64, ending.stats.n_frames);
         for pair in lines.windows(2) {
             assert_eq!(pair[0]["frame"].as_u64().map(|frame| frame + 1), pair[1]["frame"].as_u64(), "ROIFLOW_SEED={seed}: {pair:?}");
-            // After a camera stood still, GStreamer gives several frames that arrive together the same time.
+            // After the process of a camera was stopped, GStreamer gives the frames that arrive together the same timestamp.
             assert!(pair[0]["timestamp"].as_u64() <= pair[1]["timestamp"].as_u64(), "ROIFLOW_SEED={seed}: {pair:?}");
         }
     }

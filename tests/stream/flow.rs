@@ -553,7 +553,7 @@ fn drop_policies_leave_a_free_buffer_in_small_pool() {
         let count = |name: &str, field: &str| stats(name).get::<u64>(field).unwrap();
         let pool = pool_of_four();
         slow.hold();
-        // Push as many frames as may wait in the first element while its run does not end.
+        // No run ends during these pushes. With `DONTWAIT`, the test fails if the pool has no free buffer for the next frame.
         for n in 0..30 {
             let params = gst::BufferPoolAcquireParams::with_flags(gst::BufferPoolAcquireFlags::DONTWAIT);
             let mut buffer = pool.acquire_buffer(Some(&params)).unwrap_or_else(|_| panic!("{line}: a camera would lose frame {n}"));

@@ -1,4 +1,5 @@
-//! Files in CSV and in COCO's results format, read by independent readers: Python's `csv` and `json`, and `pycocotools` where it is installed.
+//! Files in CSV and in COCO's results format, read by independent readers: Python's `csv` and `json`, and `pycocotools` where it is
+//! installed.
 
 use std::process::Command;
 
@@ -109,7 +110,7 @@ fn coco_results_are_an_array_of_boxes() {
         |image: u64, category: u64| json!({"image_id": image, "category_id": category, "bbox": [0.0, 60.5, 32.25, 60.0], "score": 0.75});
     let cat = json!({"image_id": 0, "category_id": 15, "bbox": [100.0, 60.5, 42.25, 60.0], "score": 0.75});
     assert_eq!(python(READ_COCO, &file), json!([person(0, 1), cat, person(2, 1)]));
-    // With the IDs of the data set, the label decides.
+    // The format `coco-91` writes the category IDs of the COCO data set. It finds the category by the label.
     let file = folder.file("other.json");
     let ending = play(&format!("format=coco-91 address=\"{file}\""));
     assert_eq!((ending.error, ending.warnings.len()), (None, 1));
@@ -189,7 +190,7 @@ fn command_writes_formats_by_file_name() {
     let ids: Vec<u64> = entries.as_array().unwrap().iter().map(|entry| entry["image_id"].as_u64().unwrap()).collect();
     assert_eq!(ids, [42, 397_133]);
     assert_eq!(python(READ_CSV, &csv).as_array().unwrap().len(), 2);
-    // `--json` is JSON, whatever the name.
+    // `--json` always writes JSON, whatever the extension of the file is.
     assert_eq!(crate::cli::lines(&json).len(), 2);
     let clip = folder.file("clip.mp4");
     make_clip(&clip, 5, "mp4mux");

@@ -7,9 +7,9 @@ use roiflow::pipeline::{Error, Event, Events, Input, Outputs, Phase, PipelineHan
 
 use crate::harness::{Folder, eventually, make_clip, tiny};
 
-/// Time limit of a wait; a longer one counts as a hang.
+/// Time limit of each wait. A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
-/// More frames than any test waits for.
+/// An input with more frames than any test waits for.
 const ENDLESS: &str = "test:100000000";
 
 fn plan(input: &str, outputs: Outputs) -> Plan {

@@ -195,7 +195,7 @@ impl Slow {
         })
     }
 
-    /// Like [`Slow::open`], with the computation of a run.
+    /// Like [`Slow::open`]. Each run calls `compute`.
     pub fn computing(
         name: &str,
         n_threads: usize,

@@ -181,7 +181,7 @@ fn srt_sender(uri: &str) -> gst::Pipeline {
 fn srt_source_comes_back() {
     let folder = Folder::new("input-srt");
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    // The camera listens, or roiflow does.
+    // In the first case the sender listens, in the second case roiflow listens.
     for (of_sender, of_input) in
         [("127.0.0.1:PORT?mode=listener", "127.0.0.1:PORT"), ("127.0.0.1:PORT?mode=caller", "127.0.0.1:PORT?mode=listener")]
     {

@@ -215,7 +215,7 @@ fn log_does_not_break_progress_bar() {
     let bytes = std::fs::read(&typescript).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.contains("INFO") && text.contains("fps"), "{text}");
-    // Simulates a terminal: a carriage return moves to the begin of a line, and CSI K or J clear it.
+    // Simulates a terminal: a carriage return moves to the beginning of the line, and CSI K or J clears text.
     let screen = shown(&text);
     let wrong: Vec<&String> = screen.iter().filter(|line| line.contains("INFO") && line.contains(" fps")).collect();
     assert!(wrong.is_empty(), "{wrong:?}");

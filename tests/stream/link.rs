@@ -95,8 +95,8 @@ fn pad_linked_after_eos_receives_eos() {
 
     rig.event(gst::event::Eos::new());
     rig.expect(&["eos"]);
-    // This query returns when the pad has recorded that EOS was delivered. If the pad were relinked earlier, it would take EOS as delivered
-    // to the new peer.
+    // This query returns when the pad has recorded that EOS was delivered. If the pad were relinked earlier, it would record that EOS was
+    // delivered to the new peer.
     let _answered = rig.source.peer_query(gst::query::Drain::new().query_mut());
     src.unlink(&rig.sink).unwrap();
     let (another, seen) = another_sink();

@@ -15,8 +15,8 @@ use roiflow::runtime::executor::Pool;
 use crate::harness::{FRAME_TIME, TIMEOUT, caps, detect, eventually, init, is_alone, on_buffers, picture, pipeline, stamp};
 use crate::rig::{SIZE, black};
 
-/// A device whose runs end individually, in any order. Runs before `hold` are not counted and end at once, except the first, the warm-up,
-/// which has its own duration.
+/// A device whose runs end individually, in any order. Runs before `hold` are not counted and end at once. Only the very first run, the
+/// warm-up, takes the time `warm_up`.
 struct Numbered {
     name: String,
     warm_up: Duration,
@@ -37,7 +37,7 @@ impl Numbered {
         Self::warmed_up_in(Duration::ZERO, name, n_threads, None)
     }
 
-    /// Like [`Numbered::new`], with this warm-up time and a gate for compiling.
+    /// Like [`Numbered::new`], with this duration of the warm-up, and with a gate that blocks the compilation.
     fn warmed_up_in(warm_up: Duration, name: &str, n_threads: usize, compile_gate: Option<Arc<Gate>>) -> Arc<Self> {
         init();
         let name = format!("NULL.numbered-{name}");
@@ -135,7 +135,7 @@ fn results_leave_in_arrival_order_as_soon_as_they_are_ready() {
     let order: Vec<u64> = (0..3).map(|_| number(&harness.pull().unwrap())).collect();
     assert_eq!(order, [0, 1, 2]);
 
-    // No further frame arrives, and another run is still in progress.
+    // The run of frame 3 ends, although no further frame arrives and the run of frame 4 is still in progress.
     harness.push(black(3)).unwrap();
     device.wait_for(4);
     harness.push(black(4)).unwrap();
@@ -292,7 +292,7 @@ fn frames_arriving_during_loading_are_all_inferred() {
         const N_FRAMES: u64 = 9;
         let playing = std::thread::spawn(move || {
             let (mut harness, element) = harness(&line);
-            // All frames are late now. Three have a slot, and each further one is less late than the previous one.
+            // All frames are late now. Three frames have a slot. Each further frame is less late than the frame before it.
             harness.use_testclock();
             harness.set_time(FRAME_TIME * N_FRAMES).unwrap();
             (0..N_FRAMES).for_each(|n| assert_eq!(harness.push(black(n)), Ok(gst::FlowSuccess::Ok)));

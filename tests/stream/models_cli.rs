@@ -54,7 +54,7 @@ fn cached(pipeline: &str, device: &str, cache: &Path) -> Child {
     command.env("ROIFLOW_CACHE_DIR", cache).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// OpenVINO overwrites a cached model while other processes have mapped it, which once ended them with SIGBUS.
+/// OpenVINO overwrites a cached model while other processes have mapped it, which in the past ended these processes with SIGBUS.
 #[test]
 fn concurrent_starts_with_empty_cache_succeed() {
     let folder = Folder::new("cache-at-once");
@@ -220,7 +220,7 @@ fn dynamic_model_is_compiled_for_described_size() {
         assert!(succeeds(&["inspect", &model]).contains("image 96x64"), "{stem}");
         std::fs::remove_file(&description).unwrap();
         check_fails(&["describe", &model, "--size", "0x64"], 2, &["16384"]);
-        // The sizes are one that the model does not support, an excessive one, and none.
+        // The cases are: a size that the model does not support, an excessive size, and no size.
         for (size, parts) in [("size = [0, 64]", "from 1 to"), ("size = [96, 1000000]", "from 1 to"), ("", "has a dynamic size")] {
             std::fs::write(&description, open_faces(size)).unwrap();
             check_fails(&["inspect", &model], 1, &[parts]);
@@ -233,7 +233,7 @@ fn dynamic_model_is_compiled_for_described_size() {
     check_fails(&["describe", &tiny("stripes.onnx"), "--size", "96x96"], 2, &["dynamic input", "[1, 3, 60, 80]"]);
 }
 
-/// OpenVINO reports the shape `[?, ?, ?]` for the boxes of such a model.
+/// OpenVINO reports the shape `[?, ?, ?]` for the boxes of a model that contains NMS.
 #[test]
 fn detector_with_builtin_nms_runs_on_every_engine() {
     let folder = Folder::new("suppressed");

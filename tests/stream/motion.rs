@@ -14,7 +14,7 @@ use crate::harness::{Folder, Slow, caps, collect, detect, eventually, feed, pict
 use crate::reference::real;
 use crate::rig::{Rig, SIZE};
 
-/// Returns a square at the position of scene `scene`.
+/// Returns an image of a square. Its position depends on `scene`.
 fn scene(size: Size, scene: u32) -> gst::Buffer {
     picture(size, PixelRect { x: scene * size.width / 8, y: size.height / 4, width: size.width / 4, height: size.height / 2 }, [255, 0, 0])
 }

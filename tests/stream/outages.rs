@@ -150,7 +150,7 @@ fn slow_broker_does_not_hold_up_the_stream() {
     let folder = Folder::new("slow broker");
     let mut broker = Broker::mosquitto(&folder, "");
     broker.start();
-    // The proxy accepts the connection and passes nothing on, so packets wait without an answer.
+    // The proxy accepts the connection and passes nothing on, so the broker never answers the packets of the publisher.
     let proxy = std::sync::Arc::new(Proxy::new(broker.port, false));
     let subscriber = subscribe(broker.port, "roiflow/#");
     let spool = folder.file("spool");
@@ -185,7 +185,7 @@ fn full_spool_delivers_a_gap_record_in_place_of_what_it_dropped() {
     assert!(stat(&pipeline, "spool-bytes") <= 100_000 && n_waiting > 100);
     broker.start();
     let subscriber = subscribe(broker.port, "roiflow/#");
-    // A later run delivers what is left.
+    // A later run delivers the messages that are left in the spool.
     assert_eq!(run(&stream(1, &properties)).error, None);
     let mut received = Received::default();
     received.receive(&subscriber, n_waiting as usize + 2);
@@ -270,7 +270,7 @@ fn killed_process_delivers_after_its_next_start() {
         command.spawn().unwrap()
     };
     let mut received = Received::default();
-    // The process is killed while it delivers, and while it cannot reach the broker.
+    // The process is killed twice: while it delivers messages, and while it cannot reach the broker.
     for is_reachable in [true, false] {
         let n_before = received.ids.len();
         let mut process = start("test:1000000");
@@ -497,7 +497,7 @@ fn tls_needs_the_right_certificates() {
     let pipeline = stream(100, &format!("url=\"{}\"", url(&options)));
     let ending = run(&pipeline);
     assert_eq!((ending.error, ending.warnings, stat(&pipeline, "lines")), (None, vec![], 100));
-    // The system does not trust the certificate authority of the test.
+    // Without the option `ca`, the connection fails, because the system does not trust the certificate authority of the test.
     let pipeline = stream(1, &format!("url=\"{}\" spool=\"{}\"", url("client-id=a"), folder.file("spool")));
     let warnings = run(&pipeline).warnings;
     assert!(warnings[0].contains("UnknownIssuer") && stat(&pipeline, "spool-waiting") == 1, "{warnings:?}");
@@ -600,7 +600,7 @@ fn streams_of_a_process_share_the_spool_and_report_an_outage_once() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     assert_eq!(["cannot reach", "results wait in the spool"].map(|part| text.matches(part).count()), [1, 1], "{text}");
-    // A second process that uses the spool gets an error, which names the remedy. The lock below stands for the first process.
+    // A second process that uses the spool gets an error that names the remedy. The test takes the lock of the spool, like a first process.
     let held = std::fs::read_dir(&spool).unwrap().flatten().next().unwrap().path().join("lock");
     let lock = std::fs::File::open(held).unwrap();
     lock.try_lock().unwrap();

@@ -11,7 +11,7 @@ use gstreamer as gst;
 
 use crate::cli::{Folder, check_fails, command, roiflow};
 
-/// Fails a test that waits too long.
+/// Time after which a wait fails the test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn said(output: &Output) -> String {
@@ -162,7 +162,7 @@ fn two_outputs_to_same_file_are_refused() {
         check_refused(&[&["run", &colors, "--input", "test:3"][..], &arguments].concat(), &[]);
         assert!(!Path::new(&new).exists(), "{arguments:?}");
     }
-    // Stream names that lead to one file through a link.
+    // Both streams would write to one file, because the second name is a link to the first.
     std::fs::write(folder.file("test.jsonl"), "old").unwrap();
     symlink("test.jsonl", folder.file("test-2.jsonl")).unwrap();
     let two = ["run", &colors, "--input", "test:3", "--input", "test:3", "--json", &folder.file("{stream}.jsonl")];
@@ -347,7 +347,7 @@ fn closed_reader_ends_run_quietly() {
         vec!["completions", "bash"],
         vec!["inspect", &colors],
     ] {
-        // Simulates a reader that closes immediately, even if little is written.
+        // Simulates a reader that closes immediately, even if the command writes little.
         let (reader, writer) = std::io::pipe().unwrap();
         let child = command().args(&arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         drop(reader);
@@ -372,7 +372,7 @@ fn fifo_closed_by_reader_is_an_error() {
     assert!(said(&output).contains("fifo.jsonl"), "{}", said(&output));
 }
 
-/// Sends SIGTERM when the run is `ready`. Returns the exit status, and asserts the time limit.
+/// Sends SIGTERM when `is_ready` returns true. Asserts that the process ends within a time limit, and returns its output.
 fn check_ends(mut command: Command, what: &str, is_ready: impl Fn() -> bool) -> Output {
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     wait_until(what, || is_ready() && is_handling_signals(&child));
@@ -528,7 +528,7 @@ fn show(folder: &Folder, more: &[&str]) -> Output {
 fn window_does_not_drop_frames_from_results() {
     let folder = Folder::new("outputs-show");
     let clip = folder.file("clip.mkv");
-    // More frames than this machine infers in time, so that the window is late.
+    // The clip has more frames per second than this machine can infer, so the frames in the window are late.
     crate::harness::run(&crate::harness::pipeline(&format!(
         "videotestsrc num-buffers=300 ! video/x-raw,width=640,height=480,framerate=300/1 ! videoconvert ! x264enc speed-preset=ultrafast \
          ! h264parse ! matroskamux ! filesink location={clip}"

@@ -14,7 +14,7 @@ use roiflow::frame::Size;
 use crate::harness::{FRAME_TIME, Slow, TIMEOUT, caps, classify, collect, detect, eventually, init, is_alone, on_buffers, pipeline, run};
 use crate::rig::{Left, Rig, SIZE, black};
 
-/// Properties of each policy, and whether skipped frames are dropped.
+/// Properties of each policy, and whether the policy drops frames that are not inferred.
 const POLICIES: [(&str, bool); 6] = [
     ("queue-policy=wait", false),
     ("queue-policy=drop-oldest", false),
@@ -52,7 +52,7 @@ fn through_a_held_device(slow: &Slow, properties: &str, n_frames: u64) -> (Rig, 
     (rig, left, seen)
 }
 
-/// Asserts the order of frames and markers; frames may be missing.
+/// Asserts that frames and markers have the order in which they were pushed. Frames may be missing, markers may not.
 fn check_order(seen: &[String], n_frames: u64) {
     let place = |what: &str| seen.iter().position(|seen| seen.starts_with(what));
     let markers: Vec<usize> = (0..n_frames).map(|n| place(&format!("behind-{n}")).expect("all events arrive")).collect();

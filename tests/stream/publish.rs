@@ -94,7 +94,7 @@ fn every_frame_is_a_line_with_its_objects() {
     assert_eq!(stats(&pipeline), [5, 5, n_bytes, 0]);
 }
 
-/// Returns the timestamps in the lines for frames with these timestamps in this segment.
+/// Publishes frames with these PTS (in milliseconds) in this segment. Returns the fields `timestamp` and `pts` of each line.
 fn times_in(test: &str, segment: &gst::FormattedSegment<gst::ClockTime>, pts: &[Option<u64>]) -> Vec<(Value, Value)> {
     roiflow::elements::register_static().unwrap();
     let destination = Destination::new(test);
@@ -236,7 +236,7 @@ fn lines_are_written_while_stream_stalls() {
     on_buffers(&pipeline, "publish", "sink", move |n, _| {
         let n_lines = || std::fs::read_to_string(&path).map_or(0, |text| text.lines().count() as u64);
         assert!(n_lines() <= n);
-        // The first line is written at once, later lines together, without further frames.
+        // The first line is written at once. Later lines are written together after a while, even if no further frame arrives.
         if [1, 5, 11].contains(&n) {
             eventually("the lines are written", || n_lines() == n);
         }

@@ -40,7 +40,7 @@ fn play(folder: &Folder, properties: &str, n: u64, events: &[u64]) -> (gst::Pipe
     (pipeline, ending)
 }
 
-/// The complete clips, by name.
+/// Returns the paths of the complete clips, sorted by name.
 fn clips(folder: &Folder) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder.0.join("clips")).map(|entries| entries.map(|entry| entry.unwrap().path()).collect());
     let mut files: Vec<PathBuf> = entries.unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Real models on real clips in real pipelines, compared with results of OpenCV and ONNX Runtime.
 //!
-//! Decoder and color conversion differ from the reference, so the bounds are those that the README of the reference derives: 95 % of the
-//! boxes at IoU 0.9, 98 % equal labels. On gray images the network finds other boxes than on color images. So GRAY8 is compared with
-//! reference results for gray images: `golden/gray`.
+//! The video decoder and the color conversion differ from those of the reference. So the bounds are 95 % of the boxes at IoU 0.9, and 98 %
+//! equal labels; the README of the reference derives them. The network finds other boxes on gray images than on color images. So the format
+//! GRAY8 is compared with reference results for gray images, in `golden/gray`.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ fn gray_reference(file: &str) -> Vec<Vec<Object>> {
 }
 
 /// Returns the results of the reference under `group`. For each classifier, they have the label and the probabilities of all labels.
-/// Objects barely above the threshold are left out, because the color conversion alone decides about them.
+/// Objects barely above the threshold are left out, because a difference in the color conversion can move them below the threshold.
 fn reference(file: &Path, threshold: f64, group: &str, classifiers: &[&'static str]) -> Vec<Vec<Object>> {
     let is_certain = |object: &&serde_json::Value| object["score"].as_f64().unwrap() > threshold + 0.02;
     let object = |object: &serde_json::Value| {

@@ -326,7 +326,7 @@ fn the_c_api_has_a_page_of_its_header() {
         "# C API\n\nThe header [`include/roiflow.h`](../../include/roiflow.h), which `make install` installs with a pkg-config file.\n\
                     [Read the results in your program](../tutorials/read-results.md#c) shows it in use.\n\n"
             .to_owned();
-    // First the comment at the begin of the header, then each declaration with its preceding comment.
+    // First the comment at the beginning of the header, then each declaration with its preceding comment.
     let opening = header.split("*/").next().unwrap();
     let paragraphs = opening.lines().map(|line| line.trim_start_matches("/*").trim_start_matches(" *").trim_end());
     let mut is_rules = false;

@@ -19,7 +19,7 @@ use crate::harness::{eventually, init, make_clip, pipeline, tiny};
 use crate::results_schema::check_events;
 use crate::rtsp::{Server, signal};
 
-/// Time limit of a wait; a longer one counts as a hang.
+/// Time limit of each wait. A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A policy that restarts without noticeable delay.
@@ -334,7 +334,7 @@ fn restart_compiles_no_model_and_continues_numbers() {
     assert_eq!(script.n_compiled(), 1);
     let lines = check_order(&json);
     assert_eq!(lines.len() as u64, ending.stats.n_frames, "all frames have a line, and none of an earlier run");
-    // A track ID never returns after a restart.
+    // A track ID is never used again after a restart.
     let mut ids: Vec<u64> = lines.iter().filter_map(|line| line["objects"][0]["id"].as_u64()).collect();
     assert!(ids.is_sorted(), "{ids:?}");
     ids.dedup();
@@ -397,7 +397,7 @@ fn plan_that_is_reloaded_during_an_outage_is_used_afterwards() {
     assert!(matches!(next(&events, stream), Event::SourceBack { .. }));
     let n_before = handle.stats(stream).unwrap().n_frames;
     eventually("frames", || handle.stats(stream).unwrap().n_frames > n_before + 5);
-    // A plan that is reloaded while frames arrive is used at once, and is no restart.
+    // A plan that is reloaded while frames arrive is used at once. This does not count as a restart.
     let n_restarts = handle.status(stream).unwrap().n_restarts;
     handle.reload(stream, &plan(&uri, "CPU", to_json("new.jsonl"), FAST));
     assert_eq!(next(&events, stream), Event::Reloaded(Ok(())));
@@ -441,7 +441,7 @@ fn camera_and_broker_lost_together_deliver_everything_in_order() {
     };
     frames_pass();
     let mut messages = vec![first.recv_timeout(LIMIT).unwrap()];
-    // The broker goes first, then the camera. The camera is back first, and delivers frames while the broker is away.
+    // The broker is lost first, then the camera. The camera returns first, and delivers frames while the broker cannot be reached.
     proxy.close();
     broker.kill();
     frames_pass();

@@ -186,7 +186,7 @@ fn the_schema_refuses_what_is_no_line_of_results() {
     }
 }
 
-/// Asserts that each of these lines, which are no frames, conforms to its schema.
+/// Asserts that each of these lines, which describe other events than frames, conforms to its schema.
 pub fn check_records(lines: &[Value]) {
     let validator = Validator::of(include_str!("../../assets/records.schema.json"));
     for line in lines {

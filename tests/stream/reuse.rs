@@ -152,7 +152,8 @@ fn label_is_vote_of_last_results() {
     let sequence = [RED, GREEN, RED, GREEN, GREEN, BLUE, BLUE, BLUE];
     let seen = through("color", "consensus=3", &sequence, one);
     assert_eq!(seen.labels[0], "red");
-    // With one result each, the label with the higher confidence wins, then the newer one. Later, two of three results decide.
+    // While each label has one result, the label with the higher confidence wins. If the confidences are equal, the newer label wins.
+    // Later, two of three results decide.
     assert_eq!(seen.labels[2..], ["red", "green", "green", "green", "blue", "blue"]);
     // After three results, the object is classified in every second frame.
     let seen = through("color", "consensus=3 reclassify-interval=2", &sequence, one);

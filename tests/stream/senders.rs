@@ -9,7 +9,7 @@ use roiflow::pipeline::{Spec, Stream};
 
 use crate::harness::{Folder, tiny};
 
-/// Time limit of a wait; a longer one counts as a hang.
+/// Time limit of each wait. A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn description() -> String {

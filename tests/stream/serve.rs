@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::{Folder, command, roiflow};
 use crate::rtsp::signal;
 
-/// Time limit of a wait; a longer one counts as a hang.
+/// Time limit of each wait. A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Sends a request to an HTTP server. Returns status and body.
@@ -154,7 +154,7 @@ fn stream_survives_sigkill_until_it_is_removed() {
     let server = Served::start(&folder, &[]);
     let (status, view) = server.json("POST", "/api/streams", Some(stream("door", "clip.mp4")));
     assert_eq!((status, &view["name"]), (201, &"door".into()), "{view}");
-    // The clip has 30 frames, so it has started again.
+    // The clip has 30 frames. More frames show that the stream has started the clip again.
     let view = server.wait_until("door", |view| view["frames"].as_u64().unwrap() > 45);
     assert!(view["state"] == "running" && view["objects"].as_object().is_some_and(|objects| !objects.is_empty()), "{view}");
     assert!((15.0..=45.0).contains(&view["fps"].as_f64().unwrap()), "the clip plays at its own rate of 30 fps: {view}");
@@ -187,7 +187,7 @@ fn stream_survives_sigkill_until_it_is_removed() {
 fn acknowledged_streams_survive_sigkill_in_mid_write() {
     let folder = Folder::new("serve-kill");
     let mut server = Served::start(&folder, &[]);
-    // A stream that ends at once costs nothing.
+    // Add streams that end immediately, because only their storage is tested.
     let short = |name: &str| json!({"name": name, "pipeline": "colors", "input": "test:1"});
     let mut acknowledged = Vec::new();
     for round in 0..3 {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::Folder;
 use crate::serve::{Served, send};
 
-/// Time limit of a wait; a longer one counts as a hang.
+/// Time limit of each wait. A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
@@ -20,7 +20,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// Starts the browser; `None` if it is not installed. On a machine for continuous integration, it must be.
+    /// Starts the browser. Returns `None` if it is not installed. On a machine for continuous integration, it must be installed.
     fn start() -> Option<Self> {
         let started =
             Command::new("chromedriver").arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
@@ -217,7 +217,7 @@ fn stream_is_added_watched_and_removed_in_a_browser() {
     browser.wait_until("return document.querySelectorAll('.uplot').length === 2");
     browser.wait_until("return document.querySelector('main').innerText.includes('started')");
 
-    // The other pages.
+    // Open the other pages.
     browser.run("location.hash = '#/events'");
     browser.wait_until("return document.querySelector('tbody')?.innerText.includes('added')");
     browser.run("location.hash = '#/settings'");

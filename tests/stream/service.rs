@@ -12,7 +12,7 @@ use crate::harness::eventually;
 use crate::restarts::lines_so_far;
 use crate::rtsp::{Server, signal};
 
-/// Time limit of a wait; a longer one counts as a hang.
+/// Time limit of each wait. A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The socket on which systemd would receive the messages.
@@ -49,7 +49,7 @@ impl Systemd {
 
     /// Like [`Systemd::start`], in a process without a terminal, as a service.
     fn start_without_terminal(folder: &Folder, watchdog: Duration, arguments: &[&str]) -> (Self, Service) {
-        // `setsid` only forks if it leads a process group, which a child of a test does not.
+        // `setsid` starts a child process only if it leads a process group. Here it does not, so the process ID stays the same.
         let mut without = Command::new("setsid");
         without.arg(command().get_program()).stderr(Stdio::piped());
         Self::start_command(without, folder, watchdog, arguments)
@@ -64,7 +64,7 @@ impl Systemd {
         (Self(socket), Service(child))
     }
 
-    /// Returns the next message; `None` if none comes within this time.
+    /// Returns the next message, or `None` if no message arrives within this time.
     fn next(&self, within: Duration) -> Option<String> {
         self.0.set_read_timeout(Some(within)).unwrap();
         let mut bytes = [0; 1024];
@@ -75,7 +75,7 @@ impl Systemd {
         }
     }
 
-    /// Reads until this message, and returns how often the watchdog was fed before.
+    /// Reads messages until this message arrives. Returns the number of watchdog messages before it.
     fn wait_for(&self, expected: &str) -> usize {
         let (begin, mut n_fed) = (Instant::now(), 0);
         loop {
@@ -185,7 +185,7 @@ fn hangup_reads_the_description_again_and_keeps_the_old_one_if_it_is_broken() {
     let Some(server) = Server::start(&[]) else { return };
     let (json, colors) = (folder.file("o.jsonl"), folder.file("colors.toml"));
     let uri = server.uri("rtspt", "", "/live");
-    // Without a terminal, as a service: in a process with a terminal, SIGHUP ends the run.
+    // Start the run without a terminal, like a service. With a terminal, SIGHUP would end the run.
     let options = ["--input", &uri, "--json", &json];
     let (systemd, mut child) = Systemd::start_without_terminal(&folder, Duration::from_secs(30), &options);
     let mut said = Said::of(&mut child);

@@ -72,7 +72,7 @@ fn shared_tensor_is_inferred_without_copy() {
         assert_near(results.detections[0].rect, rect.to_rect(), 0.01, "the box");
     }
     // The buffers show the bytes that are written to the file. The buffers lease the tensor, so this process cannot write through the
-    // tensor and writes to the file.
+    // tensor. It writes to the file instead.
     assert_eq!(tensor.view_mut::<u8>().unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(made.write_from(&painted(rect)).unwrap_err().kind(), ErrorKind::Busy);
     let file = std::fs::File::from(made.descriptor.try_clone().unwrap());

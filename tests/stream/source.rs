@@ -1,4 +1,4 @@
-//! `roisource`: a source that comes back, in pipelines as gst-launch-1.0 makes them.
+//! `roisource`: a source that is lost and then delivers frames again, in pipelines like those of gst-launch-1.0.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn play(properties: &str) -> (gst::Pipeline, Frames) {
     (pipeline, frames)
 }
 
-/// Returns the next message of these kinds, as text.
+/// Returns the next element message, error or EOS on the bus, as text.
 fn next(pipeline: &gst::Pipeline) -> String {
     let types = [gst::MessageType::Element, gst::MessageType::Error, gst::MessageType::Eos];
     loop {

@@ -50,7 +50,8 @@ fn stats_have_latency_and_frame_rate() {
     let fps = stats().get::<f64>("fps").unwrap();
     let least = 49.0 / begin.elapsed().as_secs_f64();
     assert!(fps >= least * 0.9, "expected at least {least} fps, got {fps}");
-    // Read the frame rate when EOS leaves, and again long after a next frame would have been due. Both values must be equal.
+    // Read the frame rate when the element forwards EOS, and again much later than a next frame would have arrived. Both values must be
+    // equal.
     let (sender, receiver) = std::sync::mpsc::channel();
     let element = rig.element.clone();
     let fps_of = |element: &gst::Element| element.property::<gst::Structure>("stats").get::<f64>("fps").unwrap();

@@ -36,7 +36,7 @@ fn lines(file: &str) -> Vec<Value> {
 fn object_has_same_id_in_every_frame() {
     let folder = Folder::new("track");
     let clip = folder.file("clip.mp4");
-    // The object moves with the clip's pattern, which jumps back after some frames.
+    // The object moves in the clip and jumps back after some frames.
     let rects = make_clip(&clip, 16, "mp4mux");
     let pipeline = pipeline(&format!(
         "filesrc name=file ! decodebin ! videoconvert ! {} ! roitrack name=track ! videoconvert ! roipublish name=publish ! fakesink name=sink",
@@ -116,7 +116,7 @@ fn trackers_in_a_row_give_different_ids() {
 fn track_id_is_region_parameter_as_in_gvatrack() {
     let pipeline =
         pipeline("videotestsrc num-buffers=4 ! video/x-raw,width=64,height=48 ! identity name=attach ! roitrack ! fakesink name=sink");
-    // Regions of a foreign detector with arbitrary IDs, and one region with a track ID of another tracker.
+    // Attach regions as another detector writes them, with arbitrary IDs, and one region with a track ID of another tracker.
     on_buffers(&pipeline, "attach", "src", |n, buffer| {
         let buffer = buffer.make_mut();
         RoiMeta::add(buffer, "car", (4 + 2 * n as u32, 10, 20, 24));

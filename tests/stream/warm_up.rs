@@ -1,5 +1,5 @@
-//! If the run time must be known, a model runs before the first frame; otherwise the first frame is the warm-up. In both cases, a model
-//! that never runs is an error, not a warning per frame.
+//! If an element must know the run time in advance, the model runs before the first frame. Otherwise the first frame is the warm-up. In
+//! both cases, a model that never runs is an error, not a warning per frame.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use roiflow::runtime::{Error, ErrorKind};
 use crate::harness::{Slow, TIMEOUT, caps, detect_compiled_through, eventually, face, pipeline, results, run};
 use crate::rig::{Rig, SIZE, black};
 
-/// Returns a device whose runs fail by their number, including warm-up runs.
+/// Returns a device. `fails` gets the number of a run, counted with the warm-up runs, and returns whether this run fails.
 fn failing(name: &str, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> Arc<Slow> {
     let n_runs = AtomicU64::new(0);
     Slow::computing(name, 1, move |io| {
@@ -213,7 +213,7 @@ fn flushes(rig: &Rig) -> bool {
     ended.recv_timeout(TIMEOUT.into()).is_ok()
 }
 
-/// Begins a stream on a thread, which waits for the model or its warm-up when this returns.
+/// Starts a stream on a new thread. When this function returns, that thread waits for the model or its warm-up.
 fn begin_aside(rig: &Rig) -> std::thread::JoinHandle<()> {
     let (source, (sender, caps_came)) = (rig.source.clone(), channel());
     let sinkpad = rig.element.static_pad("sink").unwrap();

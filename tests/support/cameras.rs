@@ -1,4 +1,4 @@
-//! Simulated cameras: real RTSP servers that fail in an order drawn from a seed.
+//! Simulated cameras: real RTSP servers that fail in an order that a seed determines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,9 +10,9 @@ use crate::rtsp::Server;
 /// How a camera fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process ends without closing its connections in order, as at a power failure; later it starts again.
+    /// The process ends without closing its connections properly, as after a power failure; later it starts again.
     Killed,
-    /// The process stands still: connections stay open, and new ones get no answer.
+    /// The process is stopped by a signal: connections stay open, and new ones get no answer.
     Stopped,
     /// The server answers, but sends no video.
     Stalled,

@@ -249,7 +249,7 @@ fn any_shape(source: &mut Source<'_>) -> Vec<usize> {
     (0..source.below(5)).map(|axis| if axis == 0 { 1 } else { source.below(12) }).collect()
 }
 
-/// Values for a shape, sometimes one too few.
+/// Returns values for a shape. Sometimes one value is missing.
 fn values(shape: &[usize], source: &mut Source<'_>) -> Vec<f32> {
     let n_values: usize = shape.iter().product();
     let n_values = if source.below(64) == 0 { n_values.saturating_sub(1) } else { n_values };

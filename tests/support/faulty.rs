@@ -1,6 +1,6 @@
 //! NULL devices whose runs take time, fail or panic, at random and on command.
 //!
-//! Returns outputs like the tiny models `rectangle` and `color`. Independent of pipelines.
+//! The outputs have the format of the tiny models `rectangle` and `color`. This module does not use pipelines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,14 +46,14 @@ impl Faulty {
         faulty
     }
 
-    /// Makes all runs fail until it is repaired.
+    /// If `is_broken` is true, all runs fail until the next call with false.
     pub fn breaks(&self, is_broken: bool) {
         self.is_broken.store(is_broken, Ordering::Release);
     }
 
     fn run(&self, io: &mut DeviceIo<'_>) -> Result<()> {
         let n = self.n_runs.fetch_add(1, Ordering::Relaxed);
-        // The number of the run decides, not the order of threads.
+        // The outcome depends on the number of the run only, not on the order of threads.
         let mut random = Random::new(self.seed ^ n);
         let Habits { fails_permille, panics_permille, takes_us_max } = self.habits;
         if takes_us_max > 0 {
@@ -65,7 +65,7 @@ impl Faulty {
         assert!(random.below(1000) >= panics_permille, "{SCRIPTED} panic");
         let input = io.input_tensor(0).shape();
         let n_rows = input[0];
-        // A box in three of four images.
+        // In three of four images, the device detects a box.
         let found = if random.below(4) > 0 { [0.0, 1.0, 0.25, 0.25, 0.75, 0.75] } else { [1.0, 0.0, 0.0, 0.0, 0.0, 0.0] };
         let (shape, row): (&[usize], &[f32]) =
             if input[1..] == [64, 64, 3] { (&[n_rows, 1, 6], &found) } else { (&[n_rows, 4], &[1.0, 0.0, 0.0, 0.0]) };

@@ -6,8 +6,8 @@
 
 use std::os::unix::process::CommandExt;
 
-/// Settings of the allocators of glibc and GLib. Per-thread caches of freed memory would count as in use, and the number of threads
-/// varies.
+/// Settings of the allocators of glibc and GLib. They turn off caches of freed memory per thread: such memory would count as in use, and
+/// the number of threads varies.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_MMAP_THRESHOLD_", "131072"),

@@ -11,7 +11,7 @@ pub struct Trend {
     pub high: f64,
 }
 
-/// More points are thinned out, because the number of pairs is quadratic, and their memory would affect the measurement.
+/// Maximum number of points that are used. The number of pairs grows quadratically, and their memory would affect the measurement.
 const MAX_POINTS: usize = 200;
 
 /// Returns the trend of points (x, y). `None` for fewer than five points.

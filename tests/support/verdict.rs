@@ -8,9 +8,10 @@ use crate::memory::Held;
 use crate::trend::{Trend, trend};
 use crate::watch::{self, Watch};
 
-/// Bytes per frame. The lower bound of the trend's interval must exceed it to count as growth.
+/// Maximum growth in bytes per frame. Memory counts as growing if the lower bound of the trend's interval exceeds this value.
 pub const MAX_GROWTH: f64 = 256.0;
-/// Pools keep a varying number of idle threads for a while: a rise of the minimum by this number is growth.
+/// Maximum rise of the number of threads or descriptors, from the maximum in the first half to the minimum in the second half. Pools keep a
+/// varying number of idle threads for a while.
 const MAX_MORE: usize = 16;
 
 /// Violated invariants.

@@ -1,6 +1,6 @@
 //! Current operation of each thread, and a watchdog that ends the process if an operation takes too long.
 //!
-//! Independent of the rest of the soak test: uses only names and times.
+//! This module does not depend on the rest of the stress test: it uses only names and times.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -8,7 +8,8 @@
 //! `DATA/gt/<set>/<sequence>/seqinfo.ini`. Writes `OUT/<set>/NAME/data/<sequence>.txt`: rows `frame,id,x,y,width,height,1,-1,-1,-1`.
 //!
 //! Keys: `method` (`hybrid`, `bytetrack`, `sort` or `iou`), the options `iou-threshold`, `high-confidence`, `max-age`, `min-hits` and
-//! `max-tracks`, and `min-confidence`: detections below it are dropped. Without keys, the tracker has its defaults.
+//! `max-tracks`, and `min-confidence`: detections with a lower confidence are dropped. Keys that are not given have the default values of
+//! the tracker.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -22,14 +23,14 @@ use roiflow_results::{Detection, FrameResults, ObjectId, Rect, Size};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What the arguments set.
+/// Tracker options and detection filter, as set by the arguments.
 #[derive(Default)]
 struct Settings {
     options: TrackOptions,
     min_confidence: f32,
 }
 
-/// Frames and the time for tracking them.
+/// Number of frames of all sequences, and the time that tracking took.
 #[derive(Default)]
 struct Total {
     n_frames: usize,

@@ -5,7 +5,7 @@
 //! - [`SceneCounter`] counts tracked objects at lines and in zones, and measures their speed.
 //! - [`MotionGate`] reports whether a frame differs from a reference frame.
 //!
-//! Uses results and frames, but no models, clocks or GStreamer.
+//! This crate works on results and frames. It runs no models, reads no clocks and does not depend on GStreamer.
 
 #![forbid(unsafe_code)]
 

@@ -109,7 +109,7 @@ impl Plane<'_> {
             for &begin in &begins[..n_columns] {
                 let sum_of = |line: &[u8]| line[begin..begin + sample_bytes].as_chunks::<N>().0.iter().map(&luma).sum::<u32>();
                 let sum = lines.iter().take(sample_height).map(|line| sum_of(line)).sum::<u32>();
-                // Division by a constant compiles to a multiplication. Nearly all frames are large enough for full samples.
+                // Dividing by a constant is faster, because it compiles to a multiplication. Only tiny frames have smaller samples.
                 let mean = if n_pixels == SAMPLE_PIXELS { sum / SAMPLE_PIXELS } else { sum / n_pixels };
                 samples.push(mean as u8);
             }

@@ -1,10 +1,10 @@
 //! Result reuse: caches the classifications of tracked objects, so that an object is not classified in every frame.
 //!
 //! Objects are identified by track ID. [`ResultCache::plan`] is called in the order of arriving frames and decides whether an object is
-//! classified. [`ResultCache::insert`] stores results in any order. [`ResultCache::apply`] adds cached results to an outgoing frame. It
-//! uses results of this frame and earlier frames only, so the output does not depend on thread timing.
+//! classified. [`ResultCache::insert`] stores results in any order. [`ResultCache::apply`] adds cached results to an outgoing frame. Only
+//! results of this frame and of earlier frames are added, so the output does not depend on thread timing.
 //!
-//! Uses no models, threads or clocks.
+//! This module uses no models, threads or clocks.
 //!
 //! # When an object is classified
 //!
@@ -12,19 +12,19 @@
 //! |---|---|
 //! | without a track ID | in every frame |
 //! | with fewer than [`ReuseOptions::consensus`] attempts | in every frame |
-//! | has grown by more than [`ReuseOptions::growth`] | immediately |
-//! | [`ReuseOptions::interval`] has expired | unless it moved less than [`ReuseOptions::movement`] |
+//! | whose box area grew by more than [`ReuseOptions::growth`] | immediately |
+//! | whose [`ReuseOptions::interval`] has expired | if it moved by more than [`ReuseOptions::movement`] |
 //!
-//! A failed run is not an attempt. A result below the threshold is an attempt without a vote.
+//! A failed run does not count as an attempt. A run whose result is below the threshold counts as an attempt, but adds no vote.
 //!
 //! # The result of several classifications
 //!
 //! For each attribute, the last [`ReuseOptions::consensus`] results vote:
 //!
-//! - Labels: the most frequent label wins. Ties are decided by the sum of confidences, then by the newest result. The confidence is the mean
-//!   of the winning results.
+//! - Labels: the most frequent label wins. Ties are decided by the sum of confidences, then by the newest result. The confidence is the
+//!   mean of the winning results.
 //! - Numbers, such as an age: the mean.
-//! - An attribute with labels and numbers: the kind of the newest result is used.
+//! - Both labels and numbers: only the results of the same kind as the newest result vote.
 
 use crate::frame::{Classification, Detection, ObjectId, Outcome, Rect, Size};
 
@@ -43,8 +43,8 @@ pub struct ReuseOptions {
     pub interval: u32,
     /// Classify again when the box area has grown by more than this fraction; 0 turns this off. Default: 0.
     pub growth: f32,
-    /// When the interval expires, classify only if a box edge moved by more than this fraction of the box's size. 0: classify also
-    /// without movement. Default: 0.
+    /// When the interval expires, classify only if a box edge moved by more than this fraction of the box's size. With 0, movement is not
+    /// required. Default: 0.
     pub movement: f32,
     /// Number of results that vote; at least 1. Default: 1.
     pub consensus: u32,
@@ -57,7 +57,7 @@ impl Default for ReuseOptions {
 }
 
 impl ReuseOptions {
-    /// Returns whether these options need cached results.
+    /// Returns whether these options make the classifier use cached results.
     pub fn are_used(&self) -> bool {
         *self != Self { growth: self.growth, ..Self::default() }
     }
@@ -225,7 +225,7 @@ impl ResultCache {
 impl CachedObject {
     fn is_due(&self, frame_number: u64, rect: Rect, options: &ReuseOptions) -> bool {
         let Some((attempt_frame, was)) = self.last_attempt else { return true };
-        // An equal number is the same frame. A smaller number belongs to a new stream.
+        // If the number is equal, this is the same frame. If it is smaller, a new stream has started.
         let Some(n_frames) = frame_number.checked_sub(attempt_frame) else { return true };
         if n_frames == 0 {
             return false;
@@ -279,7 +279,7 @@ fn vote(results: &[(u64, Outcome)]) -> Outcome {
                 None => newest.clone(),
             }
         }
-        // Other kinds of results do not vote.
+        // Results that are neither labels nor numbers do not vote.
         _ => newest.clone(),
     }
 }
@@ -331,7 +331,7 @@ mod tests {
         for (interval, expected) in [(0, vec![0]), (1, (0..10).collect()), (2, vec![0, 2, 4, 6, 8]), (4, vec![0, 4, 8])] {
             assert_eq!(attempts(ReuseOptions { interval, ..ReuseOptions::default() }, 10, still), expected, "every {interval}");
         }
-        // In every frame until there are enough results.
+        // The object is classified in every frame until it has `consensus` results.
         let options = ReuseOptions { interval: 4, consensus: 3, ..ReuseOptions::default() };
         assert_eq!(attempts(options, 12, still), [0, 1, 2, 6, 10]);
         assert_eq!(attempts(ReuseOptions { interval: 0, ..options }, 12, still), [0, 1, 2]);

@@ -77,7 +77,7 @@ pub fn other_format(source: &ModelSource) -> Option<&'static str> {
 /// The file ending of OpenVINO IR.
 pub const IR: &str = "xml";
 
-/// Checks that the model file still has as many inputs as when the caller read it. `read` is what the caller read.
+/// Checks that the model file still has as many inputs as when the caller read it. `read` has the ports that the caller read.
 ///
 /// # Errors
 /// Returns an error if the number of inputs has changed.
@@ -191,7 +191,7 @@ impl<V> BoundValue<V> {
     }
 
     /// Returns the engine's object for an input. If the object of the latest run does not fit, calls `make` to create a new one. The memory
-    /// is valid until the run ends. The engine must only read it, although the functions of engines take mutable pointers.
+    /// is valid until the run ends. The engine must only read this memory, although the functions of engines take mutable pointers.
     ///
     /// # Errors
     /// Returns the error of `make`, or the tensor's error if a dense copy cannot be allocated.
@@ -236,8 +236,8 @@ impl<V> BoundValue<V> {
         self.over(&extent, make)
     }
 
-    /// Must be called after a run. If the output's tensor has gaps, the engine wrote to a dense copy: copies the values from it into the
-    /// tensor.
+    /// Must be called after a run. If the output's tensor has gaps, the engine wrote to a dense copy. This method copies the values from
+    /// the dense copy into the tensor.
     ///
     /// # Errors
     /// Returns the errors of [`DeviceIo::output`].

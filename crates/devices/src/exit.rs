@@ -97,7 +97,7 @@ mod tests {
         static CALLS: Calls = Calls::new();
         let (first, second) = (CALLS.enter().unwrap(), CALLS.enter().unwrap());
         drop(first);
-        assert!(!CALLS.close(Duration::ZERO), "one is still inside");
+        assert!(!CALLS.close(Duration::ZERO), "a call is still inside");
         assert!(CALLS.enter().is_none() && CALLS.enter().is_none());
         let closing = std::thread::spawn(|| CALLS.close(Duration::MAX));
         drop(second);

@@ -7,11 +7,11 @@
 //! 3. the loader's path and the system's folders;
 //! 4. the packages of a `python3` program;
 //! 5. the folder `engines` of roiflow's data, which `scripts/fetch-engines` fills;
-//! 6. the packages of a `python3` that is a script of a version manager. Such a script must be run to find its packages, which can take
-//!    longer than loading an engine, so it is last.
+//! 6. the packages of a `python3` that is a script of a version manager. The script must be run to find the packages. This can take longer
+//!    than loading an engine, so this place is last.
 //!
-//! If a library cannot be used, the search logs a warning and continues. But if the engine's own variable is set, only the library that it
-//! names is tried.
+//! If a library cannot be used, the search logs a warning and continues. But if the engine's own variable is set, only the library that
+//! this variable names is tried.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -62,7 +62,7 @@ impl Wanted {
             let candidates = if named.is_dir() { versions_in(&named, self.file) } else { vec![named.clone()] };
             let mut refused = format!("there is no `{}` in `{}`", self.file, named.display());
             for path in candidates {
-                // The variable has a plain name without a folder, so the loader searches for the library.
+                // If the variable has only a file name, the loader searches for the library.
                 let is_name = path.components().count() == 1 && !path.exists();
                 match if is_name { open(&path) } else { try_open(&path) } {
                     Ok(opened) if is_name => return Ok((opened, loaded_path(&named.to_string_lossy()).unwrap_or(path))),

@@ -2,22 +2,22 @@
 //! Implemented only on x86-64 with the System V calling convention. On other systems, the engines are called without this change.
 //!
 //! A processor computes denormal numbers (below 1.2e-38 in `f32`) in microcode, some hundred times slower than other numbers. Trained
-//! weights and activations that have decayed contain many of them: one age classifier takes 6.9 ms with denormals and 2.0 ms if they are
-//! taken for zero. No decoder depends on such small values. ONNX Runtime takes denormals for zero on its own threads, but not on the thread
-//! that calls it.
+//! weights and activations that have decayed contain many of them. One age classifier takes 6.9 ms with denormals, and 2.0 ms if denormals
+//! are treated as zero. No decoder depends on such small values. ONNX Runtime treats denormals as zero on its own threads, but not on the
+//! thread that calls it.
 //!
 //! Rust code must not run while the control differs from its default, because the compiler assumes the default. So one assembly block sets
 //! the control, calls the foreign function, and restores the control. For the compiler, the control therefore never changes. If the engine
-//! calls back into Rust code, it does so with the changed control. [`entered_with_default_control!`] defines such callbacks: it sets the
-//! default control before the first instruction of Rust code, and restores the engine's control after the last one.
+//! calls back into Rust code, it does so with the changed control. [`entered_with_default_control!`] defines callbacks that set the default
+//! control before the first instruction of Rust code, and restore the engine's control after the last instruction.
 
-/// Calls `function` with `arguments`, while the processor takes denormal operands and results for zero. Afterwards restores the control of
+/// Calls `function` with `arguments`, while the processor treats denormal operands and results as zero. Afterwards restores the control of
 /// the thread, even if the function changed it.
 ///
 /// # Safety
-/// `function` must be a foreign function with the C calling convention that takes at most eight arguments, all of them pointers or integers
-/// of up to 64 bits, and returns a pointer. It must not unwind. It must not read more arguments than it takes. The caller must also meet
-/// the requirements of `function` itself.
+/// `function` must be a foreign function with the C calling convention. It must take at most eight arguments, which are pointers or
+/// integers of up to 64 bits, and return a pointer. It must not unwind. It must not read more arguments than it takes. The caller must also
+/// meet the requirements of `function` itself.
 #[cfg(all(target_arch = "x86_64", unix))]
 #[cfg_attr(not(feature = "onnxruntime"), allow(dead_code, reason = "for ONNX Runtime only"))]
 pub(crate) unsafe fn flushing_denormals(function: *const (), arguments: [*const (); 8]) -> *mut () {

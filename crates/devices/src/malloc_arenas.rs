@@ -18,7 +18,8 @@ pub fn share() {
     }
 }
 
-/// Returns the number of arenas: two for each core. With more than four cores, it is eight, or the number of cores if that is larger.
+/// Returns the number of arenas: two for each core. With more than four cores, the number is eight, or the number of cores if there are
+/// more than eight cores.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn n_arenas(n_cores: usize) -> usize {
     (2 * n_cores).min(n_cores.max(8))

@@ -28,7 +28,7 @@ const KINDS: [&str; 3] = ["openvino", "onnxruntime", "reshaped"];
 const SUMS: &str = "sums";
 /// The ending of the name of a draft.
 const DRAFT: &str = "tmp";
-/// On a file system without locks, a draft of this age is taken for abandoned.
+/// On a file system without locks, a draft of this age is considered abandoned.
 const DRAFT_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// A cache entry, identified by its folder and name. The entry need not exist yet.
@@ -44,9 +44,9 @@ impl CacheEntry {
     /// # Errors
     /// Returns the system's error if the folder cannot be created.
     pub fn of(folder: &Path, kind: &str, made_from: impl Hash) -> io::Result<Self> {
-        debug_assert!(KINDS.contains(&kind), "the cleaning must know `{kind}`");
+        debug_assert!(KINDS.contains(&kind), "`KINDS` must contain `{kind}`");
         create_private(folder, true)?;
-        // The name has two 64-bit hashes. With only one of them, two models could get the same name by chance.
+        // The name has two 64-bit hashes. With only one hash, two models could get the same name by chance.
         let [a, b] = [0_u8, 1].map(|seed| {
             let mut hasher = DefaultHasher::new();
             (seed, FORMAT, &made_from).hash(&mut hasher);
@@ -160,8 +160,8 @@ impl Draft<'_> {
             if sums.is_empty() {
                 return Ok(());
             }
-            // On a full disk, an engine may write a truncated file without reporting an error. The file of checksums then cannot be written
-            // either, so its error prevents that the draft becomes an entry.
+            // On a full disk, an engine may write a truncated file without reporting an error. Then the file of checksums cannot be written
+            // either, and this error prevents the draft from becoming an entry.
             let mut file = File::create_new(path.join(SUMS))?;
             io::Write::write_all(&mut file, sums.as_bytes())?;
             match fs::rename(path, entry.path()) {
@@ -436,7 +436,7 @@ mod tests {
             assert!(kept.found().is_some());
             damage(&file);
             assert!(kept.found().is_none());
-            assert_eq!(folder.n_files(), 0, "what is damaged is removed");
+            assert_eq!(folder.n_files(), 0, "a damaged entry is removed");
         }
     }
 
@@ -474,11 +474,11 @@ mod tests {
         }
         let is_there = || entries.iter().map(|entry| entry.path().exists()).collect::<Vec<_>>();
         clean(&folder.0, &Limits::DEFAULT, "");
-        assert_eq!(is_there(), [true, false, true, true], "one is too old");
+        assert_eq!(is_there(), [true, false, true, true], "an entry that is too old is removed");
         clean(&folder.0, &Limits { n_bytes: 2500, ..Limits::DEFAULT }, "");
         assert_eq!(is_there(), [false, false, true, true]);
         clean(&folder.0, &Limits { n_bytes: 0, ..Limits::DEFAULT }, &entries[3].name);
-        assert_eq!(is_there(), [false, false, false, true], "what was just used stays");
+        assert_eq!(is_there(), [false, false, false, true], "the entry that was just used stays");
     }
 
     #[test]

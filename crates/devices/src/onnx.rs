@@ -197,7 +197,8 @@ fn next_varint(file: &mut impl Read, left: &mut u64) -> io::Result<u64> {
     read_varint(&mut &bytes[..]).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
-/// Returns an input with the shape of the port of the same name. Returns `None` if it already has that shape, or if no port has its name.
+/// Returns an input with the shape of the port of the same name. Returns `None` if the input already has that shape, or if no port has the
+/// name of the input.
 fn with_wanted_shape(input: &[u8], inputs: &[Port]) -> EngineResult<Option<Vec<u8>>> {
     let name = text(input, VALUE_NAME)?;
     let Some(port) = inputs.iter().find(|port| port.name().as_bytes() == name) else { return Ok(None) };
@@ -241,8 +242,7 @@ fn extent_of(dim: &[u8]) -> EngineResult<Dim> {
     let (mut extent, mut rest) = (Dim::Dynamic, dim);
     while let Some(field) = Field::next(&mut rest)? {
         match (field.number, field.content) {
-            // Some exporters write a dynamic extent as 0 or -1. ONNX Runtime takes such a number for a fixed extent, so it is fixed here as
-            // well.
+            // Some exporters write a dynamic extent as 0 or -1. ONNX Runtime treats 0 and -1 as fixed extents, so this code does the same.
             (DIM_EXTENT, Content::Number(number)) => extent = Dim::Fixed(usize::try_from(number as i64).unwrap_or(0)),
             // If a message has several fields with an extent or a name, only the last one of them counts.
             (DIM_NAME, Content::Message(_)) => extent = Dim::Dynamic,
@@ -299,8 +299,8 @@ fn messages(message: &[u8], number: u64) -> EngineResult<Vec<&[u8]>> {
     Ok(found)
 }
 
-/// Returns the text with this field number, or an empty text if there is none. If there are several such fields, the last one counts, as in
-/// all protocol buffers.
+/// Returns the text with this field number, or an empty text if there is none. If the message has several fields with this number, the last
+/// field counts, as in all protocol buffers.
 fn text(message: &[u8], number: u64) -> EngineResult<&[u8]> {
     Ok(messages(message, number)?.last().copied().unwrap_or_default())
 }
@@ -425,7 +425,8 @@ mod tests {
         // { dim (1)
         let named = |number: u8, names: [u8; 2]| [number << 3 | 2, 1, names[0], number << 3 | 2, 1, names[1]];
         let node = [named(3, *b"an"), named(4, *b"PA")].concat();
-        // Two extents. The first has 7, then 4. The second has 7, then the name `N`.
+        // Two extents, each with two fields. The fields of the first extent are 7 and 4, the fields of the second extent are 7 and the name
+        // `N`.
         let shape = b"\x0a\x04\x08\x07\x08\x04\x0a\x05\x08\x07\x12\x01N";
         let tensor = [&b"\x12\x0d"[..], shape].concat();
         let of_type = [&b"\x12\x11\x0a\x0f"[..], &tensor].concat();

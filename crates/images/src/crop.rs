@@ -7,7 +7,7 @@ use roiflow_vision::{InputLayout, Preprocess, Scratch};
 
 use crate::frame::{Frame, PixelRect, Size};
 
-/// Regions with a longer side are reduced to this length, which bounds the memory of an image to 3 MiB.
+/// Maximum length of an image's longer side in pixels. Larger regions are scaled down, so an image takes at most 3 MiB.
 pub const MAX_SIDE: u32 = 1024;
 
 /// Copies a region of a frame of any format. The image has the size of the region, or less: its longer side is at most [`MAX_SIDE`].
@@ -36,7 +36,7 @@ fn reduced(size: Size) -> Size {
 /// Encodes an image as JPEG. `quality` is 1 to 100.
 ///
 /// # Errors
-/// Returns the error of the encoder. An image of [`cut`] has none.
+/// Returns the error of the encoder. Images from [`cut`] cause no error.
 pub fn jpeg(image: &RgbImage, quality: u8) -> image::ImageResult<Vec<u8>> {
     let mut bytes = Vec::new();
     let encoder = JpegEncoder::new_with_quality(&mut bytes, quality);

@@ -1,7 +1,7 @@
 //! Draws rectangles and text on a frame in any supported format. Pure functions on bytes.
 //!
-//! Converts colors to pixel values of a format, and blends chroma samples that are partially covered. Everything is clipped to the frame.
-//! Uses neither GStreamer nor results.
+//! Converts colors to pixel values of a format, and blends chroma samples that are partially covered. All drawing is clipped to the frame.
+//! This module uses neither GStreamer nor results.
 
 use std::ops::Range;
 
@@ -271,7 +271,7 @@ impl<'a> Canvas<'a> {
 
     /// Draws an antialiased line whose ends are square. Coordinates are limited to those of [`Area::of`].
     pub fn line(&mut self, from: (f32, f32), to: (f32, f32), thickness: u32, ink: Ink) {
-        /// Number of columns or rows that are drawn together. It is even, so that a chroma sample belongs to one part.
+        /// Number of columns or rows that are drawn together. The number is even, so that each chroma sample belongs to only one part.
         const PART: i64 = 32;
         const FAR: f32 = 1e9;
         if [from.0, from.1, to.0, to.1].iter().any(|value| !value.is_finite()) {
@@ -290,7 +290,7 @@ impl<'a> Canvas<'a> {
             (across * along * 255.0) as u8
         };
         let is_flat = dx.abs() >= dy.abs();
-        // Along the longer axis, from the first to the last pixel that can be covered and is in the frame.
+        // The range along the longer axis: from the first to the last pixel of the frame that the line may cover.
         let ((from_along, to_along), extent) = if is_flat { ((from.0, to.0), self.size.width) } else { ((from.1, to.1), self.size.height) };
         let reach = radius * 2.0 + 2.0;
         let begin = ((from_along.min(to_along) - reach).floor() as i64).max(0);
@@ -535,7 +535,7 @@ mod tests {
                 let expected: [&[u8]; 3] = match format {
                     PixelFormat::Nv12 => [&[81], &[90, 240], &[]],
                     PixelFormat::I420 => [&[81], &[90], &[240]],
-                    // 326, 361 and 960 of 1023.
+                    // The 10-bit values 326, 361 and 960.
                     PixelFormat::P010 => [&[0x80, 0x51], &[0x40, 0x5a, 0x00, 0xf0], &[]],
                     PixelFormat::I420Ten => [&[0x46, 0x01], &[0x69, 0x01], &[0xc0, 0x03]],
                     PixelFormat::Gray8 => [&[81], &[], &[]],

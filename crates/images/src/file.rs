@@ -9,7 +9,7 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbIma
 
 /// Extensions of image files.
 pub const IMAGE_EXTENSIONS: [&str; 5] = ["png", "jpg", "jpeg", "bmp", "webp"];
-/// Maximum number of pixels. The largest cameras have fewer. An image of this size has 1 GiB at 16 bits with alpha.
+/// Maximum number of pixels. The largest cameras have fewer. An RGBA image of this size with 16 bits per channel takes 1 GiB.
 const PIXELS_MAX: u64 = 128 << 20;
 /// Allocation limit for decoders.
 const DECODER_BYTES_MAX: u64 = 1536 << 20;
@@ -24,7 +24,7 @@ pub struct DecodedImage {
     pub note: Option<&'static str>,
 }
 
-/// Whether the file has an extension of image formats.
+/// Whether the file name has the extension of an image format.
 pub fn has_image_extension(path: &Path) -> bool {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase()).unwrap_or_default();
     IMAGE_EXTENSIONS.contains(&&*ending)
@@ -123,8 +123,8 @@ pub fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().map(escaped).collect()
 }
 
-/// Returns the reason if the file is incomplete. This check is needed because decoders of some formats invent the missing part without an
-/// error.
+/// Returns the reason if the file is incomplete. This check is needed because the decoders of some formats fill the missing part with
+/// made-up pixels, without an error.
 fn is_cut(bytes: &[u8]) -> Option<&'static str> {
     let is_whole = match format_of(bytes)? {
         ImageFormat::Jpeg => jpeg_ends(bytes),

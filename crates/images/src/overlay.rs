@@ -217,7 +217,7 @@ fn take_free(near: Area, size: Size, extent: (i64, i64), taken: &mut Vec<Area>) 
     area
 }
 
-/// Maximum number of captions that are placed without overlap. The time grows with the square of the number, and a frame with more
+/// Maximum number of earlier captions that a new caption avoids. The time grows with the square of this number, and a frame with more
 /// captions is not readable.
 const MAX_COMPARED: usize = 200;
 

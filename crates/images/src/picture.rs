@@ -1,4 +1,4 @@
-//! A frame as a small JPEG, with its results drawn: for people who watch, not for measurements.
+//! Encodes a frame, with its results drawn, as a small JPEG for live views. Do not use these images for measurements.
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageEncoder};
@@ -10,7 +10,7 @@ use super::frame::{Frame, PixelFormat};
 use super::overlay::{Painter, Style, Surroundings};
 use roiflow_vision::frame::{FrameResults, PixelRect, Size};
 
-/// JPEG quality of live pictures.
+/// JPEG quality of images for live views.
 pub const QUALITY: u8 = 80;
 
 /// Scales a frame to at most `max_width` pixels per row, draws its results, and encodes it as JPEG. `quality` is 1 to 100.
@@ -41,7 +41,7 @@ pub fn jpeg(frame: &Frame, results: Option<&FrameResults>, max_width: u32, quali
     Ok(encoded)
 }
 
-/// Returns the size of the picture, with the aspect ratio of the frame.
+/// Returns the size of the image, with the aspect ratio of the frame.
 fn scaled(size: Size, max_width: u32) -> Size {
     if size.width <= max_width {
         return size;
@@ -50,7 +50,7 @@ fn scaled(size: Size, max_width: u32) -> Size {
     Size::new(max_width.max(1), (height as u32).max(1))
 }
 
-/// Returns the results in the pixels of another size.
+/// Returns the results, scaled to a frame of another size.
 fn moved(results: &FrameResults, size: Size) -> FrameResults {
     let mut moved = results.clone();
     if moved.size != size && moved.size.width > 0 && moved.size.height > 0 {
@@ -91,16 +91,16 @@ mod tests {
             let jpeg = jpeg(&frame, results, width, 95).unwrap();
             image::load_from_memory(&jpeg).unwrap().into_rgb8()
         };
-        assert_eq!(read(None, 4000).dimensions(), (1600, 800), "a picture is never enlarged");
+        assert_eq!(read(None, 4000).dimensions(), (1600, 800), "an image is never enlarged");
         let (plain, drawn) = (read(None, 400), read(Some(&results), 400));
         assert_eq!(plain.dimensions(), (400, 200));
         let difference = |x: u32, y: u32| (0..3).map(|c| plain[(x, y)][c].abs_diff(drawn[(x, y)][c]) as u32).sum::<u32>();
-        // The box is at (200, 40) in the picture, and 120 pixels wide and high. Its label is above the box.
+        // In the image, the box is at (200, 40), and 120 pixels wide and high. Its label is above the box.
         for (x, y) in [(200, 100), (319, 100), (260, 40), (260, 159)] {
             assert!(difference(x, y) > 60, "the edge of the box at ({x}, {y}): {}", difference(x, y));
         }
         for (x, y) in [(190, 100), (210, 100), (310, 100), (330, 100), (260, 150), (260, 170)] {
-            assert!(difference(x, y) < 20, "beside the edge at ({x}, {y}): {}", difference(x, y));
+            assert!(difference(x, y) < 20, "next to the edge at ({x}, {y}): {}", difference(x, y));
         }
     }
 }

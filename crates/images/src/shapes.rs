@@ -75,7 +75,7 @@ fn pose(canvas: &mut Canvas, keypoints: &Keypoints, color: Rgb, thickness: u32) 
     }
 }
 
-/// Blends a color into the pixels whose centers are in a grid. `part` returns how much, 0 to 255, for the value of their cell.
+/// Blends a color into the pixels whose centers are in a grid. `part` returns the opacity, 0 to 255, for the value of a cell.
 fn shade<T>(canvas: &mut Canvas, grid: &Grid<T>, ink: crate::draw::Ink, part: impl Fn(&T) -> u8) {
     let [origin, right, down] = grid.corners;
     let (along, across) = ((right.x - origin.x, right.y - origin.y), (down.x - origin.x, down.y - origin.y));
@@ -89,7 +89,7 @@ fn shade<T>(canvas: &mut Canvas, grid: &Grid<T>, ink: crate::draw::Ink, part: im
     let range = |values: [f32; 4]| values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), v| (min.min(*v), max.max(*v)));
     let ((x_min, x_max), (y_min, y_max)) = (range(corners.map(|point| point.x)), range(corners.map(|point| point.y)));
     let Some(bounds) = Area::of(&Rect::from_corners(x_min.floor(), y_min.floor(), x_max.ceil(), y_max.ceil())) else { return };
-    // Position in the grid, in cells: x and y of a pixel's center, multiplied by these numbers.
+    // Factors that convert the center of a pixel to its position in the grid, in cells.
     let (x_scale, y_scale) = (columns as f32 / area, rows as f32 / area);
     let (ux, uy, vx, vy) = (across.1 * x_scale, -across.0 * x_scale, -along.1 * y_scale, along.0 * y_scale);
     let values = &*grid.values;

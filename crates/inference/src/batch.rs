@@ -1,4 +1,5 @@
-//! Preprocesses and decodes a batch: each job writes its image into its batch item of the input, and decodes its batch item of the outputs.
+//! Preprocesses and decodes a batch. Each job has one batch item: it writes its image into this item of the input, and decodes this item of
+//! the outputs.
 //!
 //! If a batch item cannot be preprocessed or decoded, only the job of that item fails. This module asks the [`Queue`] only for the
 //! number of cores that a run may use.
@@ -17,13 +18,13 @@ use crate::tensor::{BytesMut, ElementType, MAX_RANK, Shape, Tensor};
 use crate::vision::decode::{Output, Results};
 use crate::vision::{Scratch, Target};
 
-/// The batch items of one run, which the steps of the run share.
+/// The batch items of one run. All steps of the run share them.
 pub(super) struct Batch {
     /// The batch items of the current run. The list is empty while the request is idle, and during decoding.
     pub(super) items: Vec<BatchItem>,
     /// Shape of the model's input for one batch item. All items of the run have the same shape.
     pub(super) input_shape: Option<Shape>,
-    /// Time when the jobs were assigned to the request. `began` is the time when their first step started.
+    /// Time when the jobs were assigned to the request. `began` is the time when the run's first step started.
     pub(super) assigned: Option<Instant>,
     pub(super) began: Option<Instant>,
 }
@@ -116,8 +117,8 @@ impl FillInput for BatchInput {
                     n_filled += 1;
                 }
                 Err(error) if n_items == 1 => return Err(error),
-                // The other batch items run although the preprocessing of this item failed. Its part of the input keeps the values of an
-                // earlier run, and its outputs are ignored.
+                // The other batch items run although the preprocessing of this item failed. The part of the input for this item keeps the
+                // values of an earlier run, and the outputs for this item are ignored.
                 Err(error) => self.batch.lock().unwrap().items[item_idx].failed = Some(error),
             }
         }
@@ -196,7 +197,7 @@ fn values_of<'a>(context: &'a RunContext<'_>, output_idx: usize) -> Result<(Shap
         ElementType::I64 => cast!(i64),
         ElementType::U64 => cast!(u64),
         ElementType::F64 => cast!(f64),
-        // For all other element types except `f32`, `output` returns an error.
+        // The element type is `f32`, or a type for which `output` returns an error.
         _ => {
             let (shape, values) = context.output::<f32>(output_idx)?;
             (shape, Cow::Borrowed(values))

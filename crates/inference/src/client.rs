@@ -42,7 +42,7 @@ pub struct StepStats {
     pub total: Duration,
 }
 
-/// The part of a stage that its jobs and the queue use. See the module.
+/// The part of a stage that its jobs and the queue use. See the module documentation.
 pub(super) struct Client {
     /// The checked description of the model, with its preprocessing and decoding.
     pub(super) spec: ModelSpec,

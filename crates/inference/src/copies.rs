@@ -1,9 +1,10 @@
-//! Compiles a small model several times, with one request for each compiled model. Some devices run faster with such copies. For a cascade
-//! on OpenVINO's CPU device, such copies reduced the idle time of two cores from 9.6 % to 0.9 %.
+//! Compiles a small model several times. Each compiled copy has one request. Some devices run faster with copies: for a cascade on
+//! OpenVINO's CPU device, copies reduced the idle time of two cores from 9.6 % to 0.9 %.
 //!
 //! Each copy needs memory for its weights, so copies are used only for small models and on few cores. They also require a cache of compiled
 //! models, from which a copy loads within milliseconds. The first copy is compiled at the start. Further copies are compiled when jobs wait
-//! for a request. With copies, canceling a run takes effect at the end of the engine's call, not between two nodes.
+//! for a request. A canceled run of a copy stops when the engine's call returns. Without copies, a canceled run can stop earlier, between
+//! two nodes of the model.
 
 use std::num::NonZero;
 

@@ -1,7 +1,7 @@
 //! Schedules the jobs of all stages of a model on a bounded set of requests.
 //!
-//! An idle request takes the next jobs. The callback of a request delivers the results and starts the next jobs on the same request.
-//! So no thread blocks until a run ends.
+//! An idle request takes the next jobs. The callback of a request delivers the results and starts the next jobs on the same request. No
+//! thread has to wait for the end of a run.
 //!
 //! A [`Queue`] owns the requests of one compiled model. Each stage of the model is a [`Client`] with its own jobs and counters. Removing a
 //! client discards its waiting jobs and waits for its running jobs. Other clients are not affected.
@@ -9,8 +9,8 @@
 //! # Order of jobs
 //!
 //! Jobs are ordered by time. [`Scheduling::Throughput`] uses the arrival at the stage, [`Scheduling::Latency`] the arrival of the frame at
-//! the element. Both arrival times come from the same clock, so clients of both kinds can share a queue. The queue does not bound the
-//! number of jobs, because the in-flight queues of the callers bound it. A job that is discarded reports an error.
+//! the element. Both arrival times come from the same clock, so clients with different scheduling can share a queue. The queue does not
+//! bound the number of jobs, because the in-flight queues of the callers bound it. A job that is discarded reports an error.
 //!
 //! # Batches
 //!
@@ -106,8 +106,8 @@ pub(super) struct Worker {
 }
 
 thread_local! {
-    /// Whether this thread is delivering a result. Such a thread must not wait until all deliveries have ended, because it would wait
-    /// for itself.
+    /// Whether this thread is delivering a result. A thread that delivers a result must not wait for the end of all deliveries, because it
+    /// would wait for itself.
     static IS_DELIVERING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -185,8 +185,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Schedules the jobs of one frame. Never blocks. If `alone` is true, each job runs in a separate call and does not wait for a
-    /// batch to fill. Blocking callers use this.
+    /// Schedules the jobs of one frame. Never blocks. If `alone` is true, each job runs in a separate call and does not wait for a batch to
+    /// fill. Blocking callers set `alone`.
     pub(super) fn submit(&self, jobs: impl IntoIterator<Item = Job>, alone: bool) {
         let submitted = Instant::now();
         let mut state = self.state.lock().unwrap();
@@ -286,8 +286,8 @@ impl Queue {
             (std::mem::take(&mut state.workers), [state.watcher.take(), state.maker.take()])
         };
         self.watched.notify_all();
-        // If this thread is delivering a result, do not join: it may be one of these two threads, and a thread cannot wait for
-        // itself. The requests are released even without the join.
+        // If this thread is delivering a result, do not join: this thread may be the watcher or the compiling thread, and a thread cannot
+        // wait for itself. The requests are released even without the join.
         for thread in threads.into_iter().flatten().filter(|_| !IS_DELIVERING.get()) {
             let _ended = thread.join();
         }
@@ -320,7 +320,8 @@ impl Queue {
         dropped.into_iter().rev().for_each(|item| deliver(item.job, Err(stopped())));
     }
 
-    /// Starts calls until no job is due or no request is idle. Uses the request `own` first, which the caller has just completed.
+    /// Starts calls until no job is due or no request is idle. Uses the request with the index `own` first: the caller has just completed a
+    /// call on this request.
     fn start_calls(&self, mut own: Option<usize>) {
         loop {
             let mut canceled = Vec::new();
@@ -394,8 +395,8 @@ impl Queue {
             drop(state);
         }
         let mut clients: Vec<Arc<Client>> = Vec::new();
-        // In most calls, all jobs have the same client. Count them separately, so that the list of clients stays empty and
-        // allocates nothing.
+        // In most calls, all jobs have the same client. Count the jobs of the first client separately: the list of clients then stays empty
+        // and allocates nothing.
         let mut first: Option<(Arc<Client>, usize)> = None;
         for BatchItem { job, failed, .. } in items.drain(..) {
             let client = job.runs.client.clone();
@@ -465,7 +466,7 @@ impl State {
         let first = self.pending.front()?;
         match limits.timeout {
             Some(timeout) if self.pending.len() < limits.max_items && !self.pending.iter().any(|pending| pending.alone) => {
-                // The first job in the queue need not be the one submitted first, because the queue is ordered by the age of frames.
+                // The queue can be ordered by the age of frames, so the job at the front is not always the job that was submitted first.
                 self.pending.iter().map(|pending| pending.submitted).min().and_then(|oldest| oldest.checked_add(timeout))
             }
             _ => Some(first.submitted),

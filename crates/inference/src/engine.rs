@@ -87,8 +87,8 @@ impl Engine {
         *self.0.decoders.write().unwrap_or_else(PoisonError::into_inner) = decoders;
     }
 
-    /// Sets the cache folder for compiled models. It applies to stages whose options name no cache folder. `None` disables the cache
-    /// for these stages. Only the first call has an effect. Default: the environment variable `ROIFLOW_CACHE_DIR`, or no cache.
+    /// Sets the cache folder for compiled models. A stage uses this folder if its options set no other cache folder. `None` disables the
+    /// cache for these stages. Only the first call has an effect. Default: the environment variable `ROIFLOW_CACHE_DIR`, or no cache.
     pub fn set_cache_folder(&self, folder: Option<PathBuf>) {
         let _first = self.0.cache_folder.set(folder);
     }
@@ -135,7 +135,8 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// A device that is being loaded. Dropping the value waits, because a process must not exit while a library is loading.
+/// A device that is being loaded. Dropping this value waits until the device is loaded, because a process must not exit while a library is
+/// loading.
 #[must_use = "dropped, it waits until the device is prepared"]
 #[derive(Debug)]
 pub struct Preparing(Option<std::thread::JoinHandle<bool>>);

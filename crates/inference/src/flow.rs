@@ -71,7 +71,7 @@
 //! relinked after the turn began: the RECONFIGURE event of the new link was already handled, so if the queue were closed now, no later
 //! event would open it again.
 
-/// Period between two closings of the in-flight queue; see the module.
+/// Period between two closings of the in-flight queue; see the module documentation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Epoch {
     n_starts: u64,
@@ -85,7 +85,7 @@ impl Epoch {
     }
 }
 
-/// Number of the current link of the source pad: it changes each time when the pad is linked.
+/// Number of the source pad's current link. Each new link of the pad gets a new number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Link(u64);
 
@@ -103,7 +103,7 @@ impl Turn {
     }
 }
 
-/// State of a stream; see the module. `E` is the type of the errors that downstream returns.
+/// State of a stream; see the module documentation. `E` is the type of the errors that downstream returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State<E> {
     /// The source pad is not active.
@@ -164,7 +164,7 @@ pub enum Return<E> {
     Error(E),
 }
 
-/// An event to which the state machine reacts; see the module.
+/// An event to which the state machine reacts; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trigger<E> {
     /// The element changes to PAUSED.
@@ -204,14 +204,14 @@ pub enum Trigger<E> {
     BeginStream,
     /// EOS arrived from upstream.
     Eos,
-    /// An event found the queue closed.
+    /// An event could not be added, because the queue is closed.
     EventRefused {
         /// Whether the event must be stored. True for sticky events except EOS, because they remain valid if frames are lost.
         is_kept: bool,
     },
     /// A turn of the task begins.
     BeginTurn,
-    /// The task found the queue closed.
+    /// The task could not take an item, because the queue is closed.
     QueueClosed,
     /// The task pushed an event.
     EventPushed {
@@ -346,7 +346,7 @@ impl<E> Transition<E> {
     }
 }
 
-/// The state machine; see the module.
+/// The state machine; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Flow<E> {
     state: State<E>,
@@ -626,7 +626,7 @@ mod tests {
 
             let mut flow = streaming();
             let turn = flow.turn();
-            assert_eq!(after(&mut flow, &[Trigger::Relink, pushed(turn, result)]), [], "linked while {result:?} was on its way");
+            assert_eq!(after(&mut flow, &[Trigger::Relink, pushed(turn, result)]), [], "relinked during the push that returned {result:?}");
         }
     }
 

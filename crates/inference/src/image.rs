@@ -53,7 +53,7 @@ pub fn image_input(images: impl Into<Images>) -> ImageInput {
 pub struct Images(Vec<Image>);
 
 #[derive(Debug, Clone)]
-#[allow(clippy::large_enum_variant, reason = "a frame's planes are inline, so that a region allocates nothing")]
+#[allow(clippy::large_enum_variant, reason = "a frame stores its planes inline, so that creating a region allocates nothing")]
 enum Image {
     Frame(Frame),
     Values(Tensor, InputLayout),
@@ -119,7 +119,7 @@ impl FillInput for ImageInput {
             [] => return Err(Error::new(ErrorKind::Tensor, "expected at least one image, got none")),
             [first, ..] => first.size(),
         };
-        // If the width or height of the port is dynamic, use that of the first image.
+        // If the width or height of the port is dynamic, use the width or height of the first image.
         let (height_axis, width_axis) = match self.preprocess.layout {
             InputLayout::Nchw => (2, 3),
             InputLayout::Nhwc => (1, 2),

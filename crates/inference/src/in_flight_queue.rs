@@ -7,7 +7,7 @@
 //! wait only until earlier frames have left. Their number has a separate bound. Flushing empties the queue and makes blocked calls return.
 //! Completing a frame that is no longer in the queue has no effect.
 //!
-//! Closures that read or change items run under the queue's lock. Such closures must only read, move and assign.
+//! Closures that read or change items run under the queue's lock. These closures must be short: they only read, move and assign values.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -18,7 +18,7 @@ const MAX_EVENTS: usize = 64;
 /// Maximum number of skipped frames in the queue.
 const MAX_SKIPPED: usize = 32;
 
-/// The in-flight queue; see the module.
+/// The in-flight queue; see the module documentation.
 #[derive(Debug)]
 pub struct InFlightQueue<T> {
     state: Mutex<State<T>>,
@@ -43,7 +43,7 @@ struct State<T> {
     flushing: bool,
     /// Whether `take` must return once without an item.
     wake_requested: bool,
-    /// Number of items that `take` has returned and whose processing the caller has not reported with `finish_taken`.
+    /// Number of items that `take` has returned and for which the caller has not called `finish_taken`.
     n_taken: usize,
 }
 
@@ -268,8 +268,8 @@ impl<T> InFlightQueue<T> {
         item
     }
 
-    /// Whether `is_it` returns true for a frame in flight. Visits the frames from the oldest to the newest, and stops at the first
-    /// for which it returns true.
+    /// Whether `is_it` returns true for a frame in flight. Visits the frames from the oldest to the newest, and stops at the first frame
+    /// for which `is_it` returns true.
     pub fn find_in_flight(&self, is_it: impl FnMut(&T) -> bool) -> bool {
         let state = self.state.lock().unwrap();
         state.entries.iter().filter(|entry| entry.kind == Kind::InFlight).map(|entry| &entry.item).any(is_it)
@@ -357,7 +357,8 @@ impl<T> InFlightQueue<T> {
 
     /// Removes the items before the oldest event for which `is_last` returns true, or all items if there is no such event.
     ///
-    /// Returns the removed items, oldest first, and whether there was such an event, which is then the oldest item.
+    /// Returns the removed items, oldest first. The second value is true if there was such an event. This event is then the oldest item in
+    /// the queue.
     pub fn skip_to(&self, is_last: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
         let mut state = self.state.lock().unwrap();
         let skipped = state.pop_until(is_last);
@@ -602,7 +603,7 @@ mod tests {
         let deadline = move |item: &&'static str| (*item == "1").then_some(begin + Duration::from_millis(5));
         let other = Arc::clone(&queue);
         let taking = std::thread::spawn(move || other.take(deadline, None));
-        // The thread `taking` may already wait in `take`, when the queue was empty and there was no deadline.
+        // The thread `taking` may have called `take` while the queue was empty. It then waits without a deadline.
         let (first, second) = (queue.admit("1").unwrap(), queue.admit("2").unwrap());
         queue.recheck_deadlines();
         assert_eq!(taking.join().unwrap(), Ok(Taken::Late("1")));

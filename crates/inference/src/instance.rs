@@ -1,8 +1,8 @@
 //! An instance is a compiled model with its requests. The stages of an engine can share an instance.
 //!
-//! Stages can share an instance if their [`Settings`] and [`Role`] are equal. Preprocessing, decoders, labels, thresholds and scheduling
-//! belong to each stage, and each job refers to those of its stage. The registry [`Instances`] holds weak references, so dropping the
-//! last stage of an instance frees the model.
+//! Stages can share an instance if their [`Settings`] and [`Role`] are equal. Each stage has its own preprocessing, decoders, labels,
+//! thresholds and scheduling, which its jobs use. The registry [`Instances`] holds weak references, so dropping the last stage of an
+//! instance frees the model.
 //!
 //! While a stage compiles a model, it holds only the lock of that model's instance. So a model is compiled once, even if several stages
 //! request it at the same time, and other models load in parallel.
@@ -105,7 +105,8 @@ impl Settings {
         }
     }
 
-    /// Sets each option that is not set to its default. So settings are equal whether a user sets a default explicitly or not.
+    /// Fills in the defaults of options that the user omits. Settings are then equal whether a user sets a default explicitly or omits the
+    /// option.
     fn with_defaults(mut self) -> Self {
         self.device.get_or_insert_with(|| DEFAULT_DEVICE.to_owned());
         self.batch_timeout = self.batch_size.filter(|&size| size > 1).and(self.batch_timeout.or(Some(DEFAULT_BATCH_TIMEOUT)));
@@ -214,7 +215,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     // If batches are not used, a dynamic batch axis is fixed at 1, because engines are faster with static shapes. With a dynamic batch
     // axis, UltraFace takes 25 % longer on OpenVINO.
     let pinned = is_unbatched.then(|| with_batch_size_one(&model)).flatten();
-    // Check the ports before requests are created, because a request of a stage can only fill a model with one image input.
+    // Check the ports before requests are created, because a stage supports only models with one image input.
     let accept = |info: &ModelInfo| ModelSpec::load(options, info).map(drop);
     let compile = |model: &Model| Copies::compile(core, model, device, options, &config, &accept);
     let copies = match pinned.as_ref().map(compile) {
@@ -245,15 +246,15 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
         }
         Some(_) | None => (copies, unbatched),
     };
-    // Runs of classifiers have priority: their frames have passed a detector, so they are older and hold memory longer.
+    // Runs of classifiers have priority: frames reach a classifier after a detector, so these frames are older and have held memory longer.
     let model = copies.first.clone();
     let throttles = config.n_requests.is_none();
     let queue = Queue::new(copies, limits, runs_regions, throttles)?;
     Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 
-/// Returns the model with the batch axis of its image input fixed at 1, and that of the input for the size. `None` if the model has other
-/// inputs or the axis is static.
+/// Returns the model with the batch axes of its image input and of its optional size input fixed at 1. `None` if the model has other inputs
+/// or if a batch axis is static.
 fn with_batch_size_one(model: &Model) -> Option<Model> {
     let ports = &model.info().inputs;
     let inputs = ModelInputs::of(ports)?;

@@ -126,17 +126,17 @@ impl FrameRuns {
 
 /// The image of a job: pixels, or the values of a model's input.
 #[derive(Clone)]
-#[allow(clippy::large_enum_variant, reason = "a frame's planes are inline, so that a region allocates nothing")]
+#[allow(clippy::large_enum_variant, reason = "a frame stores its planes inline, so that creating a region allocates nothing")]
 pub(super) enum JobImage {
     Frame(Frame),
     /// Values that the caller has preprocessed, and the transform from input coordinates to frame coordinates.
     Values(Tensor, Transform),
 }
 
-/// Mapping from input to frame of an image that is not an upright region.
+/// Mapping from input coordinates to frame coordinates, for an image that is not an upright region.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Alignment {
-    /// Aligned by keypoints. In both spaces, integers are pixel centers.
+    /// Aligned by keypoints. In the input and in the frame, pixel centers have integer coordinates.
     Keypoints(Similarity),
     /// A rotated box that is turned upright.
     Rotated(RotatedPlacement),

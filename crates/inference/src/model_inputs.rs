@@ -1,7 +1,7 @@
 //! The inputs of a model: an image, and in some models the size of the image.
 //!
-//! Deployed detection transformers (RT-DETR, D-FINE, DEIM) have a second input `orig_target_sizes`, by which they scale their boxes. It gets
-//! the width and height of the model's input. So boxes are in pixels of the input, like those of other models.
+//! Deployed detection transformers (RT-DETR, D-FINE, DEIM) have a second input `orig_target_sizes` and scale their boxes to this size.
+//! roiflow sets it to the width and height of the image input. The boxes are then in pixels of the image input, as for other models.
 
 use crate::runtime::{Dim, Error, ErrorKind, Port, Result};
 use crate::tensor::{ElementType, Tensor};
@@ -59,7 +59,7 @@ impl ModelInputs {
     }
 }
 
-/// Whether a port is `[N, 2]` and has a name such as `orig_target_sizes`.
+/// Whether a port has the shape `[N, 2]` and a name that contains `size`, such as `orig_target_sizes`.
 fn is_size(port: &Port) -> bool {
     matches!(port.shape.dims(), [_, Dim::Fixed(2)]) && port.names.iter().any(|name| name.to_ascii_lowercase().contains("size"))
 }

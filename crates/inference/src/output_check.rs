@@ -1,7 +1,7 @@
 //! Output check: detects that the first outputs of a model contradict its description, and reports once which key to change.
 //!
 //! A model with a wrong description usually finds nothing, which is not an error by itself. So the first runs of a stage are examined
-//! ([`Survey`]). In four of these runs, all output values are examined. In the other runs, only the boxes above the threshold are.
+//! ([`Survey`]). In four of these runs, all output values are examined. In the other runs, only the boxes above the threshold are examined.
 //! The check ends after [`MAX_RUNS`] runs at the latest. From then on, it costs one atomic load per run.
 //!
 //! If the description was deduced from the ports alone, a contradiction is an error of every run instead of a warning.
@@ -22,7 +22,7 @@ const MAX_RUNS: u32 = 200;
 /// The check ends early when this many boxes above the threshold were examined.
 const MAX_CANDIDATES: usize = 500;
 
-/// The output check of one stage; see the module.
+/// The output check of one stage; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct OutputCheck {
     is_over: AtomicBool,

@@ -18,8 +18,8 @@ impl ResultSpace {
     /// Maps a point from input to frame coordinates.
     fn point(&self, point: Point) -> Point {
         match self.alignment {
-            // In the coordinates of the alignment, pixel centers are integers. In those of results, they are at 0.5. So subtract
-            // half a pixel first and add it afterwards.
+            // The alignment has pixel centers at integers. Results have pixel centers at integers plus 0.5. So subtract half a pixel first
+            // and add it afterwards.
             Some(Alignment::Keypoints(alignment)) => {
                 let (x, y) = alignment.apply(f64::from(point.x) - 0.5, f64::from(point.y) - 0.5);
                 Point { x: x as f32 + 0.5, y: y as f32 + 0.5 }

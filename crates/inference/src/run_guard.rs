@@ -1,8 +1,8 @@
 //! Run guard: cancels the inference of a frame while the frame waits for a request.
 //!
 //! The stage calls `RunGuard::begin` before each run. The owner of the frame can cancel the guard. Both operations change the same atomic
-//! from its initial state, so only one of them succeeds. The guard also records whether any run of the frame succeeded. The results do not
-//! show that: they are empty after a run that found nothing, and also for a frame without regions, which needs no run.
+//! from its initial state, so only one of them succeeds. The guard also records whether any run of the frame succeeded. The results alone
+//! do not show this: they are empty after a run that detected nothing, and also for a frame without regions, for which no run starts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const BEGUN: u8 = 1;
 const DISPLACED: u8 = 2;
 const LATE: u8 = 3;
 
-/// A run guard, shared by a frame's owner and the frame's jobs; see the module.
+/// A run guard, shared by a frame's owner and the frame's jobs; see the module documentation.
 pub struct RunGuard {
     state: AtomicU8,
     arrived: Instant,

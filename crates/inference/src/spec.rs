@@ -7,7 +7,8 @@
 //! - `deduce` creates a description from a model's metadata and ports, `model_proc` from a DL Streamer file.
 //! - `draft` writes a description as text.
 //!
-//! Preprocessing and decoding of a model are never guessed. Without a description, an error names the file to write.
+//! This module never guesses the preprocessing or decoding of a model. If it finds no description, its error names the file that the user
+//! must write.
 
 mod deduce;
 mod description;
@@ -315,8 +316,7 @@ pub fn load_model(options: &StageOptions) -> Result<(CompiledModel, ModelSpec)> 
 /// Returns the labels in the description of a model. The model is read, but not compiled.
 ///
 /// # Errors
-/// Returns the errors of [`ModelSpec::load`]. For some models, the outputs are known only after the model is compiled; this is an
-/// error too.
+/// Returns the errors of [`ModelSpec::load`]. Also returns an error if the outputs are known only after compilation, as for some models.
 pub fn described_labels(options: &StageOptions) -> Result<Labels> {
     let (core, _) = options.engine.core_for(options.device.as_deref());
     let model = with_described_size(&core.read_model(options.source()?)?, options)?;

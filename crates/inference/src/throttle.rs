@@ -16,7 +16,7 @@ const MIN_LONG_WAIT: Duration = Duration::from_millis(1);
 /// Maximum mean waiting time that counts as no waiting.
 const MAX_SHORT_WAIT: Duration = Duration::from_micros(500);
 
-/// Decides by how many frames the in-flight queue shrinks; see the module.
+/// Decides by how many frames the in-flight queue shrinks; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     /// Number of runs since the last decision. `waited` is their total waiting time, and `ran` is their total duration.
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn waits_below_a_millisecond_remove_no_frames() {
         let mut throttle = Throttle::default();
-        assert_eq!(after(&mut throttle, 64, 900, 10), 0, "a thread takes this long to wake up");
+        assert_eq!(after(&mut throttle, 64, 900, 10), 0, "a wait below a millisecond is normal: a thread wakes up");
         assert_eq!(after(&mut throttle, 64, 1_100, 10), 2);
         assert_eq!(after(&mut throttle, 64, 400, 10), 0);
     }

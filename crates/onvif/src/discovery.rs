@@ -8,11 +8,11 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::xml;
 
-/// A datagram can be lost, so the probe is sent several times.
+/// Time until the probe is sent again. The probe is sent several times, because a datagram can be lost.
 const REPEAT_AFTER: Duration = Duration::from_millis(500);
 /// Number of times that the probe is sent.
 const N_PROBES: u32 = 3;
-/// Largest datagram.
+/// Maximum size of a datagram in bytes.
 const MAX_DATAGRAM: usize = 64 * 1024;
 /// Maximum number of devices.
 const MAX_DEVICES: usize = 10_000;
@@ -26,7 +26,7 @@ pub struct Device {
     pub sender: SocketAddr,
     /// Addresses of the device's service, such as `http://192.168.1.20/onvif/device_service`.
     pub services: Vec<String>,
-    /// The name that the device has.
+    /// The name that the device reports.
     pub name: Option<String>,
     /// The model of the device.
     pub hardware: Option<String>,
@@ -59,7 +59,7 @@ pub fn discover(targets: &[SocketAddr], timeout: Duration) -> io::Result<Vec<Dev
             break;
         }
         socket.set_read_timeout(Some(wait.max(Duration::from_millis(1))))?;
-        // A target that is not reachable is an error of this call; other targets may answer.
+        // If a target is not reachable, this call fails. Continue, because other targets may answer.
         let Ok((n_bytes, sender)) = socket.recv_from(&mut datagram) else { continue };
         let text = String::from_utf8_lossy(&datagram[..n_bytes]);
         for device in matches(&text, &id, sender) {

@@ -3,10 +3,10 @@
 //! 1. [`discover`] sends a probe by UDP, to the multicast group of WS-Discovery or to given addresses, and collects the answers.
 //! 2. [`streams`] asks the service of a device for its media profiles, and for the address of each profile's stream.
 //!
-//! A login is sent as the digest of WS-Security (`UsernameToken`), never as plain text. The time of the digest is that of the device, because
-//! cameras refuse a digest of another time, and their clocks are often wrong.
+//! A login is sent as the digest of WS-Security (`UsernameToken`), never as plain text. The digest contains the time of the device's clock,
+//! because cameras refuse a digest with another time, and their clocks are often wrong.
 //!
-//! Answers come from the network: their size is limited, and document type definitions are refused. Services by `https` are not supported.
+//! Answers come from the network, so their size is limited, and document type definitions are refused. `https` services are not supported.
 //!
 //! Specifications: WS-Discovery (April 2005), ONVIF Core and ONVIF Media (ver10).
 
@@ -26,7 +26,7 @@ pub const PORT: u16 = 3702;
 /// The multicast group of WS-Discovery.
 pub const GROUP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(239, 255, 255, 250)), PORT);
 
-/// Why a device cannot be asked.
+/// The reason why a request to a device failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     text: String,

@@ -10,9 +10,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{Error, xml};
 
-/// Longest answer, in bytes.
+/// Maximum size of an answer in bytes.
 const MAX_ANSWER: u64 = 1 << 20;
-/// Maximum number of profiles that are asked for their streams.
+/// Maximum number of profiles for which the address of the stream is requested.
 const MAX_PROFILES: usize = 64;
 
 const DEVICE: &str = "http://www.onvif.org/ver10/device/wsdl";
@@ -51,7 +51,7 @@ pub struct Stream {
 /// Asks the service of a device for its streams. Each request takes at most `timeout`.
 ///
 /// # Errors
-/// Returns an error if the device cannot be reached, refuses the login, or answers with something else.
+/// Returns an error if the device cannot be reached, refuses the login, or sends an unexpected answer.
 pub fn streams(service: &str, login: Option<&Login>, timeout: Duration) -> Result<Vec<Stream>, Error> {
     let agent = ureq::Agent::config_builder()
         .timeout_global(Some(timeout))
@@ -88,7 +88,7 @@ fn read(answer: &str, path: &[&'static str]) -> Option<String> {
     xml::text(xml::parse(answer)?.root(), path).filter(|text| !text.is_empty())
 }
 
-/// Returns the token of each profile, and its stream without an address.
+/// Returns the token and the stream of each profile. The addresses of the streams are still empty.
 fn profiles_of(answer: &str) -> Vec<(String, Stream)> {
     let Some(document) = xml::parse(answer) else { return Vec::new() };
     let profile = |node: roxmltree::Node<'_, '_>| {
@@ -136,7 +136,8 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Returns the clock of the device, which tells its time without a login. If it does not, its clock counts as right.
+    /// Returns the difference between the clocks of the device and of this machine. Devices report their time without a login. If a device
+    /// does not, the difference is taken as zero.
     fn clock_of(&self, service: &str) -> Clock {
         let Ok(answer) = self.post(service, DEVICE, "GetSystemDateAndTime", "", "") else { return Clock::default() };
         time_of(&answer).map(|time| Clock::of(time, SystemTime::now())).unwrap_or_default()

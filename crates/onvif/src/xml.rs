@@ -2,7 +2,7 @@
 
 use roxmltree::{Document, Node};
 
-/// Longest value that is taken from an answer.
+/// Maximum length of a value in characters. Longer values are cut off.
 const MAX_TEXT: usize = 4096;
 
 /// Parses an answer. `None` if it is not well-formed, or has a document type definition.
@@ -15,19 +15,19 @@ pub(crate) fn all<'a, 'input>(node: Node<'a, 'input>, name: &'static str) -> imp
     node.descendants().filter(move |node| node.is_element() && node.tag_name().name() == name)
 }
 
-/// Returns the first element of a path of names.
+/// Follows a path of names: for each name, finds the first element with this name below the element found before. Returns the last element.
 pub(crate) fn find<'a, 'input>(node: Node<'a, 'input>, path: &[&'static str]) -> Option<Node<'a, 'input>> {
     path.iter().try_fold(node, |node, name| all(node, name).next())
 }
 
-/// Returns the text of the first element of a path, without control characters.
+/// Returns the text of the element at the end of a path, without control characters.
 pub(crate) fn text(node: Node<'_, '_>, path: &[&'static str]) -> Option<String> {
     let found = find(node, path)?;
     let text: String = found.descendants().filter_map(|node| if node.is_text() { node.text() } else { None }).collect();
     Some(text.trim().chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect())
 }
 
-/// Replaces the characters that have a meaning in XML.
+/// Escapes the characters that have a meaning in XML.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -13,19 +13,19 @@ pub(crate) struct Address {
     pub(crate) scheme: String,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-    /// The host. An IPv6 address has no brackets. Several hosts have commas between, and ports except for the last.
+    /// The host. An IPv6 address has no brackets. A list of hosts is `HOST:PORT,HOST:PORT,HOST`: the port of the last host is in `port`.
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
     /// The path without the first slash, percent-decoded.
     pub(crate) path: String,
     /// The path as written, with the first slash.
     pub(crate) raw_path: String,
-    /// Options that are not taken yet.
+    /// Options that [`Address::take`] and similar functions have not removed yet.
     options: Vec<(String, String)>,
 }
 
 impl Address {
-    /// Parses the text after checking its form.
+    /// Parses an address. Returns the description of the first mistake if the text is not a valid address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or("expected SCHEME://HOST, got no `://`")?;
         let scheme = scheme.to_ascii_lowercase();
@@ -64,7 +64,7 @@ impl Address {
         })
     }
 
-    /// Takes the options of the login, whose names begin with `prefix`.
+    /// Removes the options `user` and `password-file`, with `prefix` before their names, and stores their values as the login.
     pub(crate) fn take_login(&mut self, prefix: &str) -> Result<(), String> {
         if let Some(user) = self.take(&format!("{prefix}user")) {
             self.user = Some(user);
@@ -76,13 +76,13 @@ impl Address {
         Ok(())
     }
 
-    /// The options that are not taken.
+    /// The options that are not removed yet.
     #[cfg(feature = "http")]
     pub(crate) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
         self.options.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// The address without credentials, with the options that are not taken.
+    /// The address without credentials, with the options that are not removed yet.
     #[cfg(feature = "http")]
     pub(crate) fn shown_with_options(&self) -> String {
         let mut text = self.shown();
@@ -106,7 +106,7 @@ impl Address {
         taken.map(|(name, value)| (name[prefix.len()..].to_owned(), value)).collect()
     }
 
-    /// Removes an option that is a switch.
+    /// Removes an option with the value `true` or `false`. Returns `false` if the option is missing.
     pub(crate) fn take_switch(&mut self, name: &str) -> Result<bool, String> {
         match self.take(name).as_deref() {
             None | Some("false") => Ok(false),
@@ -115,19 +115,20 @@ impl Address {
         }
     }
 
-    /// Removes an option that is a number.
+    /// Removes an option and returns it as a number, or `None` if the option is not set. Fails if the value is not a number.
     pub(crate) fn take_number(&mut self, name: &str) -> Result<Option<u64>, String> {
         let parse = |text: String| bytes(&text).ok_or_else(|| format!("option {name}: expected a number such as 500 or 64M, got `{text}`"));
         self.take(name).map(parse).transpose()
     }
 
-    /// Removes an option that is a duration.
+    /// Removes an option and returns it as a duration, or `None` if the option is not set. Fails if the value is not a duration.
     pub(crate) fn take_duration(&mut self, name: &str) -> Result<Option<Duration>, String> {
         let parse = |text: String| duration(&text).map_err(|error| format!("option {name}: {error}"));
         self.take(name).map(parse).transpose()
     }
 
-    /// Returns an error if an option is left, because no code has taken it. `known` lists the options of the destination.
+    /// Returns an error if an option is left: the destination does not know it. `known` lists the options of the destination, for the
+    /// error.
     pub(crate) fn finish(&self, known: &str) -> Result<(), String> {
         match self.options.first() {
             None => Ok(()),
@@ -135,7 +136,7 @@ impl Address {
         }
     }
 
-    /// Like [`Address::finish`], for files, which have no login.
+    /// Like [`Address::finish`], for files. The error does not list the options of a login, because a file has none.
     pub(crate) fn finish_file(&self, known: &str) -> Result<(), String> {
         self.finish("").map_err(|error| format!("{}{known}", error.trim_end_matches("user, password-file, ")))
     }

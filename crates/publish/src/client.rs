@@ -1,6 +1,6 @@
-//! A server over one connection: messages in flight, acknowledgments and failures, the same for all protocols of this crate.
+//! The client side of one connection to a server: messages in flight, acknowledgments and failures. All protocols of this crate share it.
 //!
-//! A [`Protocol`] opens the connection, encodes messages and reads answers. [`Client`] makes a [`Destination`] of it.
+//! A [`Protocol`] opens the connection, encodes messages and reads answers. [`Client`] turns a protocol into a [`Destination`].
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::connection::Connection;
 use super::{Deadline, Destination, Failure, Message};
 
-/// Maximum time until an answer.
+/// Maximum time to wait for an answer of the server.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of unacknowledged messages.
 pub(crate) const MAX_IN_FLIGHT: usize = 256;
@@ -62,7 +62,7 @@ impl InFlight {
         self.n_acknowledged
     }
 
-    /// Adds the last message.
+    /// Adds a message after the messages in flight.
     pub(crate) fn add(&mut self, number: u64) {
         self.messages.push_back((number, false));
     }
@@ -76,7 +76,7 @@ impl InFlight {
         self.messages.len()
     }
 
-    /// Whether the first message has a number that `is_it` accepts. Only the first message can be rejected.
+    /// Whether `is_it` accepts the number of the first message. Used before [`Failure::rejected`], which always means the first message.
     pub(crate) fn is_first(&self, is_it: impl Fn(u64) -> bool) -> bool {
         self.messages.front().is_some_and(|(number, _)| is_it(*number))
     }
@@ -93,7 +93,7 @@ impl InFlight {
     }
 }
 
-/// A destination over one connection.
+/// A destination that uses one connection to a server.
 pub(crate) struct Client<P> {
     protocol: P,
     connection: Option<Connection>,
@@ -107,7 +107,7 @@ impl<P: Protocol> Client<P> {
         Self { protocol, connection: None, in_flight: InFlight::default(), next: 1 }
     }
 
-    /// Calls a function with the open connection. Discards the connection and the messages in flight if it fails, as [`Destination`]
+    /// Calls `act` with the open connection. If `act` fails, discards the connection and the messages in flight, as [`Destination`]
     /// requires.
     fn with_connection(
         &mut self,
@@ -157,7 +157,7 @@ impl<P: Protocol> Destination for Client<P> {
             let bytes = match protocol.encode(*next, message) {
                 Ok(bytes) => bytes,
                 Err(text) => {
-                    // Only the first unacknowledged message can be rejected.
+                    // [`Failure::rejected`] means the first unacknowledged message. Wait until this message is the first.
                     wait_for(0, protocol, connection, in_flight)?;
                     return Err(Failure::rejected(io::Error::new(ErrorKind::InvalidInput, text)));
                 }

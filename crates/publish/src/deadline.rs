@@ -1,4 +1,4 @@
-//! Deadline of writes. Another thread can set it while a write waits.
+//! Deadline of writes. Another thread can set the deadline while a write waits.
 
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! A folder with many files of one kind, such as images or clips: atomic names, and a limit of their total size.
+//! A folder with many files of one kind, such as images or clips. Files appear only when they are complete, and their total size is
+//! limited.
 //!
 //! A file gets its name when it is complete. Until then it has a hidden name that ends in `.part`. When the limit is reached, the oldest
 //! files of the same kind are deleted. Several stores, also of several processes, can use the same folder.
@@ -9,7 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Part of the limit that is freed in advance, so that not every new file needs a list of the folder.
+/// If the limit is reached, 1/`MARGIN` of it is freed in advance. Otherwise the folder would be listed for every new file.
 const MARGIN: u64 = 16;
 /// Age from which a partial file counts as left behind by a process that was killed.
 const ABANDONED: Duration = Duration::from_secs(3600);
@@ -25,8 +26,8 @@ pub struct FileStore {
 }
 
 impl FileStore {
-    /// Creates the folder if it is missing, and removes partial files of processes that were killed. `prefix` is the begin of the names of
-    /// all files of this kind: other files are never deleted. `max_bytes` limits the total size of the files; 0 is no limit.
+    /// Creates the folder if it is missing, and removes partial files of processes that were killed. `prefix` is the beginning of the names
+    /// of all files of this kind: other files are never deleted. `max_bytes` limits the total size of the files; 0 is no limit.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be created or read.
@@ -37,7 +38,7 @@ impl FileStore {
         let now = SystemTime::now();
         for (time, path, _) in store.list(|name| name.starts_with(&format!(".{prefix}")) && name.ends_with(".part"))? {
             if now.duration_since(time).is_ok_and(|age| age >= ABANDONED) {
-                // Another process may have removed it.
+                // Another process may have removed the file.
                 let _removed = fs::remove_file(path);
             }
         }
@@ -100,7 +101,7 @@ impl FileStore {
         let mut files = self.list(|name| name.starts_with(&self.prefix))?;
         files.sort();
         let mut total: u64 = files.iter().map(|(_, _, n_bytes)| n_bytes).sum();
-        // Free more than needed, if possible.
+        // Free more than needed: see `MARGIN`.
         let goal = (self.max_bytes - n_bytes).saturating_sub(self.max_bytes / MARGIN);
         for (_, path, n_bytes) in files {
             if total <= goal {
@@ -108,7 +109,7 @@ impl FileStore {
             }
             match fs::remove_file(path) {
                 Ok(()) => total -= n_bytes,
-                // Another store has deleted it.
+                // Another store has deleted the file.
                 Err(error) if error.kind() == ErrorKind::NotFound => total -= n_bytes,
                 Err(error) => return Err(error),
             }
@@ -134,7 +135,7 @@ impl FileStore {
     }
 }
 
-/// Returns a text as a part of a file name: other characters than letters, digits, `.`, `_` and `-` become `_`.
+/// Returns the first 64 characters of a text for use in a file name. All characters except letters, digits, `.`, `_` and `-` become `_`.
 pub fn file_name_part(text: &str) -> String {
     text.chars().map(|c| if c.is_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '_' }).take(64).collect()
 }

@@ -1,4 +1,4 @@
-//! What a file has around its messages, such as line ends, a header line, or the brackets of a JSON array.
+//! The text that a file contains around its messages: line ends, a header line, or the brackets of a JSON array.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};

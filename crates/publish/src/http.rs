@@ -1,7 +1,7 @@
 //! Posts batches of messages to an HTTP server, with an optional signature.
 //!
-//! A message is acknowledged when the server answers with a status of 200 to 299. Messages are collected until the flush, or until a batch is
-//! full.
+//! A message is acknowledged when the server answers with a status of 200 to 299. Messages are collected until the flush, or until a batch
+//! is full.
 
 use std::io::{self, ErrorKind, Read};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -31,10 +31,10 @@ pub(super) struct Http {
     /// Value of the header `Authorization`.
     authorization: Option<String>,
     secret: Option<ring::hmac::Key>,
-    /// Whether a body is one JSON array instead of lines.
+    /// Whether the body of a request is one JSON array. Otherwise each message is a line.
     is_array: bool,
     max_batch: usize,
-    /// Smaller than `max_batch` while the server rejects a batch, to find the message.
+    /// Current size of a batch. Smaller than `max_batch` while the server rejects a batch, to find the message that it rejects.
     batch: usize,
     pending: Vec<Vec<u8>>,
     n_pending_bytes: usize,
@@ -152,7 +152,7 @@ impl Http {
             if !(200..300).contains(&status) {
                 let quoted = if text.is_empty() { String::new() } else { format!(": {text}") };
                 let error = io::Error::other(format!("the server answers with status {status}{quoted}"));
-                // These status codes mean that the server rejects the content.
+                // With these status codes, the server rejects the content. All other failures are temporary.
                 if !matches!(status, 400 | 413 | 415 | 422) {
                     return Err(Failure::retryable(error));
                 }

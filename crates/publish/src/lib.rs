@@ -10,15 +10,15 @@
 //! accepts messages, and reports how many it has stored.
 //!
 //! [`LineFile`] is the destination for files, FIFOs, devices and standard output: each message is one line. A `LineFile` writes to an
-//! [`OutputFile`], which other writers use, too. [`Target`] is the destination that a URL names, such as an MQTT broker. To add a
-//! destination, add a file that implements [`Destination`].
+//! [`OutputFile`]. Programs can also use an `OutputFile` for other formats. [`Target`] is the destination that a URL names, such as an MQTT
+//! broker. To add a destination, add a file that implements [`Destination`].
 //!
 //! A [`Spool`] stores messages on disk until the destination acknowledges them. Messages survive an outage of the destination and the end
 //! of the process. Each message is delivered at least once, in order; [`Message::id`] identifies repeated messages.
 //!
 //! A [`FileStore`] is a folder of whole files, such as images and clips, that messages refer to.
 //!
-//! Uses no GStreamer and no message format.
+//! This crate does not depend on GStreamer or on the format of messages.
 
 mod address;
 mod client;
@@ -68,7 +68,7 @@ pub struct Message {
     pub epoch: u64,
     /// Number of the frame. Increases within an epoch of a stream.
     pub frame: u64,
-    /// 0 for the results of the frame. Numbers the further messages between this frame and the next, from 1.
+    /// 0 for the results of the frame. Further messages before the next frame have the numbers 1, 2 and so on.
     pub part: u32,
 }
 
@@ -113,8 +113,8 @@ impl Failure {
         Self { error, kind: FailureKind::Fatal }
     }
 
-    /// The destination rejects the first message after [`Destination::committed`], for example because it is too large. The message is
-    /// lost, and later messages are passed.
+    /// The destination rejects the first message after [`Destination::committed`], for example because it is too large. The publisher
+    /// counts the message as lost, and passes the later messages.
     pub fn rejected(error: io::Error) -> Self {
         Self { error, kind: FailureKind::Rejected }
     }
@@ -129,7 +129,7 @@ impl Failure {
         self.kind == FailureKind::Fatal
     }
 
-    /// Whether only the first message is concerned.
+    /// Whether the destination rejected only the first message.
     pub fn is_rejected(&self) -> bool {
         self.kind == FailureKind::Rejected
     }
@@ -143,7 +143,7 @@ impl Failure {
 /// After a failure of any method, the destination discards the messages after [`Destination::committed`]. The publisher connects again and
 /// passes the discarded messages again, or drops them. In both cases the next message has the number after the committed messages.
 pub trait Destination: Send + 'static {
-    /// Connects, also after a failure.
+    /// Connects. Also called after each failure, to connect again.
     ///
     /// `deadline` limits the waiting time of this and all later calls. It can be set while a call waits, so waiting calls must check it at
     /// least every 100 ms.
@@ -152,7 +152,7 @@ pub trait Destination: Send + 'static {
     /// Returns an error if the destination cannot be opened or reached.
     fn connect(&mut self, deadline: &Deadline) -> Result<(), Failure>;
 
-    /// Accepts a message, possibly into a buffer. Only [`Destination::flush`] waits for acknowledgments.
+    /// Accepts a message. The destination may buffer it. Only [`Destination::flush`] waits for acknowledgments.
     ///
     /// # Errors
     /// Returns an error if this or an earlier message was rejected, or the connection was lost.
@@ -167,8 +167,8 @@ pub trait Destination: Send + 'static {
     /// Number of messages that the destination has stored permanently, from the first. Never decreases.
     fn acknowledged(&self) -> u64;
 
-    /// Like [`Destination::acknowledged`], plus messages that cannot be undone because a part of the last message is written. The publisher
-    /// does not pass these messages again; the destination completes them in the next flush.
+    /// Number of acknowledged messages, plus the messages that the destination cannot undo because a part of the last one is written. The
+    /// publisher does not pass these messages again. The destination completes them in the next flush.
     fn committed(&self) -> u64 {
         self.acknowledged()
     }

@@ -15,7 +15,7 @@ use super::{Deadline, Destination, Failure, Framing, IfExists, Message, OutputFi
 
 /// Buffered lines are written at this size, even without a flush.
 const MAX_PENDING_BYTES: usize = 64 * 1024;
-/// Interval of attempts while another writer writes to the same file.
+/// Interval of attempts to get the lock while another writer writes to the same file.
 const TURN_TICK: Duration = Duration::from_millis(2);
 
 /// A destination that writes each message as a line. Connecting opens the file and handles an existing file as [`IfExists`] specifies.
@@ -36,7 +36,8 @@ pub struct LineFile {
     /// End positions of the pending lines.
     ends: VecDeque<usize>,
     n_acknowledged: u64,
-    /// Committed lines: the acknowledged lines, plus one if a part of the next line is written. [`LineEnd`] holds the rest of that line.
+    /// Committed lines: the acknowledged lines, plus one if a part of the next line is written. [`LineEnd`] holds the unwritten rest of
+    /// that line.
     n_committed: u64,
 }
 
@@ -71,7 +72,7 @@ impl LineFile {
         self.is_new == Some(true) && self.n_committed == 0 && self.ends.is_empty()
     }
 
-    /// Writes the pending lines. After a failure they are discarded, except for the rest of a started line.
+    /// Writes the pending lines. Discards them after a failure, except for the rest of a line that is partly written.
     fn write_pending(&mut self) -> io::Result<()> {
         let file = self.file.as_mut().ok_or(ErrorKind::NotConnected)?;
         let shared = file.line_end()?;
@@ -157,7 +158,7 @@ impl Destination for LineFile {
     }
 }
 
-/// Waits for other writers of the same file.
+/// Waits until no other writer of the same file writes, and returns the lock.
 fn lock<'a>(shared: &'a Mutex<LineEnd>, deadline: &Deadline) -> io::Result<MutexGuard<'a, LineEnd>> {
     loop {
         match shared.try_lock() {
@@ -227,7 +228,7 @@ mod tests {
 
     fn publish(file: &mut LineFile, text: &str) {
         let message = Message { payload: text.into(), ..Message::default() };
-        // The error is reported by the flush.
+        // The next flush reports the error.
         let _flushed_if_large = file.publish(&message);
     }
 

@@ -15,7 +15,8 @@ use super::client::{ANSWER_TIMEOUT, InFlight, MAX_IN_FLIGHT, Protocol};
 use super::connection::{Connection, Endpoint, TLS_OPTIONS};
 use super::{Deadline, Failure, Message};
 
-/// The broker publishes the last will after one and a half times this time without a packet. Idle connections send a packet more often.
+/// If the broker receives no packet for 1.5 times this time, it publishes the last will. An idle connection sends packets at a shorter
+/// interval.
 const KEEP_ALIVE_SECONDS: u16 = 30;
 /// The largest packet that the protocol can express.
 const MAX_PACKET_BYTES: usize = 268_435_455;
@@ -40,7 +41,7 @@ pub(super) struct Mqtt {
     topic: Template,
     status_topic: Option<String>,
     retain: bool,
-    /// After this time a broker deletes messages for absent subscribers.
+    /// After this time, a broker deletes messages that it stores for disconnected subscribers.
     expiry: Option<Duration>,
     /// Protocol level: 5 for MQTT 5, 4 for MQTT 3.1.1.
     version: u8,
@@ -187,11 +188,11 @@ impl Mqtt {
             _ => ("", false),
         };
         let error = io::Error::new(ErrorKind::PermissionDenied, format!("the broker refuses the connection: {reason} (code {code:#04x})"));
-        // A broker that has accepted the login before may be starting up.
+        // If the broker has accepted this login before, it may be starting up: the failure is temporary.
         if is_login && !self.has_connected { Failure::fatal(error) } else { Failure::retryable(error) }
     }
 
-    /// Reads the limits of the broker from the properties of CONNACK. `None` if they are malformed.
+    /// Reads the limits of the broker from the properties of CONNACK. Returns `None` if the properties are malformed.
     fn apply(&mut self, properties: &[u8]) -> Option<()> {
         let (n_bytes, mut rest) = split_length(properties)?;
         rest = rest.get(..n_bytes)?;
@@ -284,7 +285,7 @@ fn acknowledge(body: &[u8], in_flight: &mut InFlight) -> Result<(), Failure> {
     if code >= 0x80 {
         let is_first = in_flight.is_first(|number| packet_id(number) == id);
         let error = io::Error::new(ErrorKind::PermissionDenied, format!("the broker does not accept a message (code {code:#04x})"));
-        // Invalid topic or payload. Other reasons can be corrected at the broker.
+        // These codes mean an invalid topic or payload. All other reasons can be corrected at the broker.
         return Err(if is_first && matches!(code, 0x90 | 0x99) { Failure::rejected(error) } else { Failure::retryable(error) });
     }
     in_flight.acknowledge(|number| packet_id(number) == id);
@@ -300,7 +301,7 @@ fn unexpected(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("expected an MQTT broker, got {what}"))
 }
 
-/// Appends a string with its length in two bytes. Strings that are too long are cut.
+/// Appends a string with its length in two bytes. Cuts strings above 65,535 bytes.
 fn text(bytes: &mut Vec<u8>, text: &str) {
     let n_bytes = text.floor_char_boundary(usize::from(u16::MAX));
     bytes.extend_from_slice(&(n_bytes as u16).to_be_bytes());
@@ -323,7 +324,7 @@ fn packet(kind: u8, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Splits a length from the bytes after it. `None` if it is incomplete or too long.
+/// Reads the length at the start. Returns it and the bytes after it. `None` if the length is incomplete or has more than four bytes.
 fn split_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut n = 0;
     for (idx, byte) in bytes.iter().enumerate().take(4) {

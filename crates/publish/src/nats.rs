@@ -19,7 +19,7 @@ use super::{Deadline, Failure, Message};
 
 /// Longer lines and larger messages from the server are an error.
 const MAX_RECEIVED_BYTES: usize = 1 << 20;
-/// Error codes of JetStream: the stream exists with other settings, or its subjects belong to another stream.
+/// Error codes of JetStream: a stream with this name but other settings exists, or another stream stores the subjects.
 const STREAM_EXISTS: [i64; 2] = [10058, 10065];
 
 /// A NATS server with a subject for each stream.
@@ -94,7 +94,7 @@ impl Nats {
                 options["user"] = user.as_str().into();
                 options["pass"] = password.as_str().into();
             }
-            // A single word before the host is a token.
+            // An address with only a user or only a password before the host contains a token.
             (Some(token), None) | (None, Some(token)) => options["auth_token"] = token.as_str().into(),
             (None, None) => {}
         }
@@ -205,7 +205,7 @@ fn acknowledge(subject: &str, status: Option<String>, payload: &[u8], in_flight:
     Ok(())
 }
 
-/// Whether a character may be in one part of a subject.
+/// Whether a part of a subject, between two dots, may contain the character.
 fn is_token_text(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !matches!(c, '.' | '*' | '>')
 }
@@ -242,7 +242,8 @@ fn take(connection: &mut Connection) -> io::Result<Option<Received>> {
             let Some(content) = received.get(begin..begin + n_total + 2) else { return Ok(None) };
             let (headers, payload) = content[..n_total].split_at(n_headers);
             let first = headers.split(|byte| *byte == b'\r').next().unwrap_or_default();
-            // The first line is `NATS/1.0`, with a status in answers of the server itself.
+            // The first line is `NATS/1.0`. If the server itself answers, for example because no stream stores the subject, a status
+            // follows.
             let status = String::from_utf8_lossy(first).split_once(' ').map(|(_, status)| status.trim().to_owned());
             let subject = fields.first().copied().unwrap_or_default().to_owned();
             (Received::Message(subject, status, payload.to_vec()), begin + n_total + 2)

@@ -1,8 +1,8 @@
 //! Output to a file, FIFO, device or standard output.
 //!
 //! [`OutputFile::check`] reports before the start whether the output can be written, without changing anything. The first write or flush
-//! opens the file and replaces an existing one, so a failed start keeps earlier results. A write that waits for a reader ends at a
-//! [`Deadline`], which another thread can set.
+//! opens the file and replaces an existing file. If the program fails before its first result, the earlier results remain. A write that
+//! waits for a reader ends at a [`Deadline`], which another thread can set.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::Deadline;
 
-/// What to do if the file exists. Devices and FIFOs are always written.
+/// What to do if the file exists. Output to devices and FIFOs is always written, regardless of this setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfExists {
     /// Empty the file before the first write.
@@ -60,8 +60,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Number of bytes that a writable pipe accepts at once.
 const PIPE_BYTES: usize = 4096;
 
-/// The rest of a line that a writer could not complete. The lock is held while lines are written, so lines of several streams are not
-/// mixed. The next writer writes the rest first, so no line is torn.
+/// The rest of a line that a writer could not complete. The next writer writes this rest first, so no line is torn. Writers hold the lock
+/// while they write lines, so lines of several streams are not mixed.
 #[derive(Debug, Default)]
 pub(super) struct LineEnd {
     pub(super) rest: Vec<u8>,
@@ -71,7 +71,8 @@ pub(super) struct LineEnd {
 
 pub(super) type SharedLineEnd = Arc<Mutex<LineEnd>>;
 
-/// The line ends of standard output, devices and FIFOs, by device and inode number. These are unique while a writer has the file open.
+/// The shared [`LineEnd`] of standard output, a device or a FIFO, by device and inode number. These numbers are unique while a writer has
+/// the file open.
 fn line_end_at(device: u64, number: u64) -> SharedLineEnd {
     type Entry = ((u64, u64), Weak<Mutex<LineEnd>>);
     static LINE_ENDS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
@@ -160,7 +161,7 @@ impl OutputFile {
         Ok(self.opened.as_mut().expect("the file was opened above"))
     }
 
-    /// The line end of this file. Opens the file if it is not open.
+    /// The [`LineEnd`] that all line writers of this file share. Opens the file if it is not open.
     pub(super) fn line_end(&mut self) -> io::Result<SharedLineEnd> {
         Ok(self.open()?.line_end.clone())
     }
@@ -200,7 +201,7 @@ impl Opened {
     }
 }
 
-/// Waits briefly for the file to become writable. Also true if a write would fail.
+/// Waits at most [`TICK`] until the file is writable. Also returns true if a write would fail, because the write then reports the error.
 fn is_writable(file: &File, deadline: &Deadline) -> io::Result<bool> {
     let mut descriptors = [PollFd::new(file, PollFlags::OUT)];
     // After the deadline, bytes that can be written immediately are still written.
@@ -215,8 +216,8 @@ fn is_writable(file: &File, deadline: &Deadline) -> io::Result<bool> {
     }
 }
 
-/// Folder and name of a file that does not exist; no name if the path can only be a folder. Dangling symlinks are followed, because their
-/// target would be created.
+/// Returns the folder and the name of a file that does not exist yet. The name is `None` if the path can only be a folder. Dangling
+/// symlinks are followed, because opening the path would create their target.
 ///
 /// # Errors
 /// Returns an error if symlinks form a cycle.
@@ -238,7 +239,7 @@ fn open_path(path: &Path, if_exists: IfExists, ends_lines: bool, deadline: &Dead
     loop {
         let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         let mut options = OpenOptions::new();
-        // A FIFO without a reader or a slow device must not block the thread.
+        // Opening a FIFO without a reader, or a slow device, must not block the thread.
         options.write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
         match if_exists {
             _ if is_special => {}

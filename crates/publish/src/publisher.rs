@@ -1,8 +1,8 @@
 //! The bounded queue before a destination, and its worker thread.
 //!
-//! A message is queued, then in flight (passed to the destination, not acknowledged), then acknowledged or lost. The bounds of the queue
-//! count queued and in-flight messages. The worker passes queued messages when [`Options::linger`] has passed since the oldest message
-//! arrived, or earlier if a batch is full or a flush is requested. The very first message does not wait.
+//! A message is queued, then in flight (passed to the destination, not acknowledged), then acknowledged or lost. The limits of the queue
+//! count queued and in-flight messages. The worker passes queued messages to the destination [`Options::linger`] after the oldest one
+//! arrived, or earlier if a batch is full or a flush is requested. The very first message is passed immediately.
 //!
 //! One lock protects the state. The lock is not held while the destination is called or a loss is reported.
 
@@ -25,7 +25,7 @@ pub(super) const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Maximum number of queued and in-flight messages; at least 1.
     pub max_messages: usize,
-    /// Maximum number of bytes of these messages. A single message may be larger.
+    /// Maximum number of bytes of queued and in-flight messages. A single message may be larger.
     pub max_bytes: usize,
     /// What to do when the queue is full.
     pub when_full: WhenFull,
@@ -88,7 +88,7 @@ pub enum Event<'a> {
     Down(&'a Failure),
     /// The destination has acknowledged messages after an outage.
     Up,
-    /// The spool drops messages, because it is full or the disk accepts no more. Reported once until all messages are delivered.
+    /// The spool drops messages, because it or the disk is full. Reported once; reported again only after all messages were delivered.
     Dropping(&'a str),
 }
 
@@ -131,7 +131,7 @@ struct State {
     counts: Counts,
     n_flushes_requested: u64,
     n_flushes_done: u64,
-    /// Whether callers must not block.
+    /// Set by [`Publisher::interrupt`]: calls return instead of blocking.
     is_interrupted: bool,
 }
 
@@ -239,7 +239,7 @@ impl Publisher {
         }
     }
 
-    /// Like [`Publisher::flush`], but blocks at most until `end`. Returns whether no message waits.
+    /// Like [`Publisher::flush`], but blocks at most until `end`. Returns true if no message is queued or in flight.
     pub fn flush_until(&self, end: Instant) -> bool {
         let mut state = self.shared.lock();
         let flush = self.shared.request_flush(&mut state);
@@ -328,13 +328,14 @@ impl Shared {
         state.n_flushes_requested
     }
 
-    /// Whether the worker should not wait for a full batch, because the queue would fill up meanwhile.
+    /// Whether a batch is full: half of the queue's limits is used. A longer wait could fill the queue before the destination gets a
+    /// message.
     fn is_batch_full(&self, state: &State) -> bool {
         2 * state.n_held >= self.options.max_messages || 2 * state.n_held_bytes >= self.options.max_bytes
     }
 
-    /// Waits for work: the queued messages, and the number of the last requested flush. `None` at the end. If `is_connected`, returns
-    /// without messages after [`IDLE_INTERVAL`].
+    /// Waits for work. Returns the queued messages and the number of the last requested flush, or `None` when the publisher is closed. If
+    /// `is_connected`, returns without messages after [`IDLE_INTERVAL`].
     fn next_batch(&self, is_connected: bool) -> Option<(VecDeque<Arc<Message>>, u64)> {
         let mut state = self.lock();
         loop {
@@ -411,7 +412,7 @@ struct Worker {
     is_down: bool,
     /// Messages that were passed and are not acknowledged.
     in_flight: VecDeque<Arc<Message>>,
-    /// Last known position of the destination.
+    /// The value of [`Destination::acknowledged`] at the last check.
     n_acknowledged: u64,
 }
 
@@ -531,9 +532,10 @@ impl Worker {
         self.shared.progress.notify_all();
     }
 
-    /// The destination failed permanently: all messages are lost.
+    /// Handles a permanent failure of the destination: all messages are lost.
     fn fail(&mut self, failure: &Failure) {
-        // Report the failure before callers can see it: they may report a consequent error, which must come second.
+        // Report the failure before callers can see it. A caller that sees the failure may report an error too, and this report must come
+        // second.
         let n_messages = self.shared.lock().n_held as u64;
         (self.on_event)(Event::Lost { failure, n_messages });
         self.shared.lock().fail();
@@ -551,7 +553,7 @@ mod tests {
     /// Time after which a test is considered hanging.
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// How the test destination answers a call, which waits for the answer.
+    /// The outcome of a call of the test destination. The call waits until the test sends it.
     enum Answer {
         Accept,
         /// Accept without acknowledgment.
@@ -684,7 +686,7 @@ mod tests {
         Message { payload: text.into(), ..Message::default() }
     }
 
-    /// Messages are passed only in full batches or by a flush, except for the first message.
+    /// Options for which the worker passes messages only in full batches or for a flush. The first message is passed immediately.
     fn patient() -> Options {
         Options { max_messages: 4, linger: LIMIT, ..Options::default() }
     }
@@ -728,7 +730,7 @@ mod tests {
         let waiting = rig.spawn(|publisher| publisher.publish(message("c")));
         rig.answers.send(Answer::Accept).unwrap();
         rig.expect([("a", Answer::Keep)]);
-        assert!(!waiting.is_finished(), "in flight counts");
+        assert!(!waiting.is_finished(), "messages in flight count toward the limit");
         rig.expect([("flush", Answer::Accept), ("b", Answer::Accept)]);
         assert_eq!(waiting.join().unwrap(), Ok(()));
         assert_eq!(rig.accept_all().acknowledged, 3);
@@ -761,7 +763,7 @@ mod tests {
         for (when_full, kept) in [(WhenFull::DropOldest, ["c", "d"]), (WhenFull::DropNewest, ["b", "c"])] {
             let rig = Rig::new(Options { max_messages: 3, when_full, ..patient() });
             rig.publish("a").unwrap();
-            // In flight from here on, so it is not dropped.
+            // Once the worker connects, `a` is in flight and is not dropped.
             assert_eq!(rig.calls.recv_timeout(LIMIT).unwrap(), "connect");
             ["b", "c", "d"].iter().for_each(|text| rig.publish(text).unwrap());
             rig.answers.send(Answer::Accept).unwrap();

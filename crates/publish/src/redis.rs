@@ -96,7 +96,7 @@ impl Protocol for Redis {
                 // All errors are treated as temporary: the server has no memory, is loading or is read-only, or the key has another type.
                 return Err(Failure::retryable(io::Error::other(failure)));
             }
-            // Answers have the order of the commands. The answer to `PING` is the only one that begins with `+`.
+            // The server answers in the order of the commands. The answer to `PING` is the only one that begins with `+`.
             if !answer.starts_with('+') {
                 in_flight.acknowledge(|_| true);
             }
@@ -130,7 +130,7 @@ fn command(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Removes a complete answer from the received bytes. Returns its first line; the content of a string is dropped.
+/// Removes a complete answer from the received bytes. Returns its first line. Discards the content of a string.
 fn take_answer(connection: &mut Connection) -> io::Result<Option<String>> {
     let unexpected = || io::Error::new(ErrorKind::InvalidData, "expected a Redis server, got other bytes");
     let received = connection.received();

@@ -1,4 +1,4 @@
-//! Number and pauses of attempts after a failure.
+//! How many attempts follow a failure, and the pauses between them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;

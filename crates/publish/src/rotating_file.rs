@@ -1,8 +1,8 @@
 //! Writes messages as lines to a file that is rotated by size or time. Rotation renames the file to a numbered part, which can be
 //! compressed.
 //!
-//! `results.jsonl` becomes `results.000001.jsonl`, then `results.000001.jsonl.gz`. Numbers grow with time and continue after a restart. A part
-//! always ends with a whole line. Each file needs its own writer.
+//! `results.jsonl` becomes `results.000001.jsonl`, then `results.000001.jsonl.gz`. Numbers grow with time and continue after a restart. A
+//! part always ends with a whole line. Each file needs its own writer.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -22,7 +22,7 @@ pub(crate) struct Rotation {
     pub(crate) max_bytes: Option<u64>,
     /// Maximum time from the first line of a part to the next part.
     pub(crate) max_age: Option<Duration>,
-    /// Number of parts that are kept, in addition to the current file.
+    /// Number of parts that are kept, in addition to the current file. Older parts are deleted.
     pub(crate) keep: Option<u64>,
     /// Whether parts are compressed.
     pub(crate) gzip: bool,
@@ -37,7 +37,7 @@ pub(crate) struct RotatingFile {
     deadline: Deadline,
     /// Acknowledged messages of earlier parts.
     n_before: u64,
-    /// Size of the file with all lines passed.
+    /// Size of the current file, including the lines that are not written yet.
     n_bytes: u64,
     first_line_at: Option<Instant>,
     compressing: Option<JoinHandle<()>>,
@@ -183,7 +183,7 @@ fn tidy(path: &Path, rotation: Rotation) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces a file by its compressed form. The compressed file is complete when it appears.
+/// Replaces a file by its compressed form. The compressed file gets its final name when it is complete.
 fn compress(path: &Path) -> io::Result<()> {
     let with = |ending: &str| PathBuf::from(format!("{}{ending}", path.display()));
     let (unfinished, finished) = (with(".gz.unfinished"), with(".gz"));

@@ -1,4 +1,4 @@
-//! Destinations by URL: which destination a text names, checked before anything is opened.
+//! Parses the URL or path of a destination, and reports mistakes before anything is opened.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ impl Target {
         &self.shown
     }
 
-    /// Name of the subfolder of a spool for this destination. Different for different destinations; without credentials.
+    /// Name of the subfolder that a spool uses for this destination. Different destinations have different names. Contains no password.
     pub fn spool_name(&self) -> &str {
         &self.spool_name
     }

@@ -1,7 +1,8 @@
 //! Outlines of masks as polygons, and masks in the run-length format of COCO.
 //!
-//! [`polygons`] follows the edges between cells inside and outside, and then removes points that are nearer to the line between their
-//! neighbors than a tolerance (Douglas and Peucker, 1973). [`coco_counts`] samples the mask at the centers of the frame's pixels.
+//! [`polygons`] follows the edges between cells inside and outside the object. Then it removes each point whose distance to the line
+//! between its neighbors is below a tolerance (Douglas and Peucker, 1973). [`coco_counts`] samples the mask at the centers of the frame's
+//! pixels.
 
 use super::{Grid, Point, Size};
 
@@ -31,7 +32,7 @@ pub fn polygons(mask: &Grid<u8>) -> Vec<Vec<Point>> {
     outlines(mask).iter().map(|outline| simplified(outline).into_iter().map(to_frame).collect()).collect()
 }
 
-/// The area of the cells inside, in units of the frame.
+/// The area of the cells inside the object, in pixels of the frame.
 pub fn area(mask: &Grid<u8>) -> f32 {
     let [origin, right, down] = mask.corners;
     let (along, across) = ((right.x - origin.x, right.y - origin.y), (down.x - origin.x, down.y - origin.y));
@@ -39,8 +40,8 @@ pub fn area(mask: &Grid<u8>) -> f32 {
     (along.0 * across.1 - along.1 * across.0).abs() * n_inside as f32 / mask.values.len().max(1) as f32
 }
 
-/// The classes of a map, in order, with the fraction of the cells in the frame that belong to each. Cells whose centers are outside the
-/// frame do not count, such as those of letterbox borders.
+/// The classes of a map, in the order of their indexes. Each class has the fraction of the cells in the frame that belong to it. Cells with
+/// a center outside the frame, such as cells of letterbox borders, do not count.
 pub fn class_areas(classes: &Grid<u8>, size: Size) -> Vec<(u8, f64)> {
     let (columns, rows) = (classes.columns, classes.rows());
     let [origin, right, down] = classes.corners;
@@ -68,7 +69,7 @@ fn outlines(mask: &Grid<u8>) -> Vec<Vec<(usize, usize)>> {
     let inside = |x: isize, y: isize| {
         (0..columns as isize).contains(&x) && (0..rows as isize).contains(&y) && is_inside(mask.values[y as usize * columns + x as usize])
     };
-    // The cell to the right and in front of a corner, when looking in a direction; the cell to the left and in front.
+    // The two cells in front of a corner, when looking in the direction `to`: the right cell and the left cell.
     let right_front = |x: isize, y: isize, to: usize| [(x, y), (x - 1, y), (x - 1, y - 1), (x, y - 1)][to];
     let left_front = |x: isize, y: isize, to: usize| right_front(x, y, (to + 3) % 4);
     let mut is_used = vec![false; columns * rows];
@@ -78,7 +79,7 @@ fn outlines(mask: &Grid<u8>) -> Vec<Vec<(usize, usize)>> {
             if !inside(x, y) || inside(x, y - 1) || is_used[y as usize * columns + x as usize] {
                 continue;
             }
-            // Each outline has an upper edge of a cell.
+            // Each outline contains the upper edge of at least one cell, so a search of upper edges finds all outlines.
             let (mut at, mut to, mut outline) = ((x, y), 0, Vec::new());
             loop {
                 if to == 0 {
@@ -135,7 +136,7 @@ fn simplified(outline: &[(usize, usize)]) -> Vec<(usize, usize)> {
         }
     }
     let kept: Vec<_> = (0..n).filter(|&idx| is_kept[idx]).map(|idx| outline[idx]).collect();
-    // A thin object must keep its area.
+    // Fewer than three points have no area, so a thin object keeps all its points.
     if kept.len() < 3 { outline.to_vec() } else { kept }
 }
 
@@ -176,7 +177,8 @@ pub fn coco_counts(mask: &Grid<u8>, size: Size) -> String {
     compressed(&counts)
 }
 
-/// Writes numbers as COCO does: differences to the number before the last, in groups of five bits.
+/// Writes numbers as COCO does, in groups of five bits. From the fourth number on, writes the difference to the number two positions
+/// earlier.
 fn compressed(counts: &[i64]) -> String {
     let mut text = String::new();
     for (idx, &count) in counts.iter().enumerate() {
@@ -207,7 +209,7 @@ mod tests {
         Grid { columns: rows[0].len(), values: values.into(), corners }
     }
 
-    /// Twice the area inside, by the shoelace formula. Holes have the opposite sign.
+    /// The area inside the polygons, by the shoelace formula. The areas of holes have the opposite sign.
     fn area_of(polygons: &[Vec<Point>]) -> f32 {
         let edges = polygons.iter().flat_map(|polygon| polygon.iter().zip(polygon.iter().cycle().skip(1)));
         edges.map(|(one, other)| one.x * other.y - other.x * one.y).sum::<f32>() / 2.0

@@ -1,7 +1,7 @@
 //! CSV format: a row for each object, as in RFC 4180.
 //!
 //! The columns have the meaning of the keys in [`crate::json`]. Empty fields are unknown values, which are null in JSON. Masks, polygons,
-//! keypoints and other results that are no label, number or text are left out.
+//! keypoints and other results that are not labels, numbers or texts are left out.
 
 use std::collections::HashMap;
 use std::fmt::{Display, Write as _};

@@ -14,7 +14,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 pub struct ObjectId(pub i32);
 
 impl ObjectId {
-    /// Smallest ID that [`ObjectId::next`] returns. Smaller IDs would collide with those of other elements: detectors number the
+    /// Smallest ID that [`ObjectId::next`] returns. Smaller IDs would collide with the IDs that other elements use: detectors number the
     /// regions of a frame from 0 or 1, and trackers number tracks from 1.
     const FIRST: u32 = 1 << 16;
 

@@ -138,7 +138,7 @@ pub fn write_line(line: &mut Vec<u8>, results: &FrameResults, context: &Context)
     Ok(())
 }
 
-/// Whether the frame has an object of which at least one pixel is inside the frame, an attribute of the whole frame, or an event.
+/// Whether the frame has at least one of these: an object with a pixel inside the frame, an attribute of the whole frame, an event.
 pub fn has_results(results: &FrameResults) -> bool {
     objects(results).next().is_some() || !results.classifications.is_empty() || !results.events.is_empty()
 }
@@ -592,7 +592,7 @@ mod tests {
         face.classifications = vec![named("detection"), named("age"), named("age"), named("x")];
         let (text, value) = line(&results(vec![face]));
         let object = value["objects"][0].as_object().unwrap();
-        assert_eq!(object.len(), KEYS.len() - 1 + 4, "no tracker follows it: {text}");
+        assert_eq!(object.len(), KEYS.len() - 1 + 4, "there is no tracker: {text}");
         assert!(["detection_2", "age", "age_2", "x_2"].iter().all(|key| object.contains_key(*key)), "{text}");
     }
 

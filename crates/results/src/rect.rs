@@ -82,7 +82,7 @@ impl Rect {
         [self.x, self.y, self.width, self.height].iter().all(|v| v.is_finite()) && self.width > 0.0 && self.height > 0.0
     }
 
-    /// Returns the intersection over union of two rectangles, 0..=1. The value is 0 if one of them is empty.
+    /// Returns the intersection over union of two rectangles, 0..=1. The value is 0 if one of the two rectangles is empty.
     pub fn iou(&self, other: &Rect) -> f32 {
         let width = self.x_max().min(other.x_max()) - self.x.max(other.x);
         let height = self.y_max().min(other.y_max()) - self.y.max(other.y);
@@ -124,7 +124,7 @@ impl Rect {
     }
 
     /// Moves and scales this rectangle in the same way as a second rectangle that changes from `was` to `is`. The position of this
-    /// rectangle relative to the second one stays the same. If `was` is empty, this rectangle is only moved.
+    /// rectangle relative to the second rectangle stays the same. If `was` is empty, this rectangle is only moved.
     pub fn moved_with(&self, was: Rect, is: Rect) -> Rect {
         let scale = |was: f32, is: f32| if was > 0.0 { is / was } else { 1.0 };
         let (sx, sy) = (scale(was.width, is.width), scale(was.height, is.height));

@@ -86,7 +86,7 @@ pub fn redact(address: &str) -> Cow<'_, str> {
 pub struct Secrets {
     /// Pairs of a complete address and its redacted form.
     addresses: Vec<(String, String)>,
-    /// Credentials, both as given and percent-decoded. The longest is first.
+    /// Each credential in two forms: as given, and percent-decoded. The longest text is first.
     secrets: Vec<Vec<u8>>,
 }
 
@@ -356,7 +356,7 @@ fn value_end(address: &str, begin: usize) -> usize {
     value.char_indices().find(is_end).map_or(address.len(), |(at, _)| begin + at)
 }
 
-/// Adds the ranges of query values that are neither numbers nor words, whatever their key is, because they may be tokens.
+/// Adds the ranges of all query values that are not numbers or words, because they may be tokens. The keys of the values do not matter.
 fn hide_odd_values(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let Some(mut begin) = address[tail..].find(['?', '#']).map(|found| tail + found + 1) else { return };
     for item in address[begin..].split(['&', ';', '?', '#']) {
@@ -378,8 +378,8 @@ fn is_harmless(value: &str) -> bool {
     }
 }
 
-/// Adds the ranges of path segments that may be credentials. These are the segment after one whose name is a credential key, long
-/// segments of mixed letters and digits, and pairs such as `user:password`.
+/// Adds the ranges of path segments that may be credentials. These are: the segment after a segment that is a credential key, long segments
+/// of mixed letters and digits, and pairs such as `user:password`.
 fn hide_segments(address: &str, tail: usize, ranges: &mut Vec<Range<usize>>) {
     let end = tail + address[tail..].find(['?', '#']).unwrap_or(address.len() - tail);
     let (mut begin, mut is_token) = (tail, false);

@@ -38,7 +38,7 @@ pub enum SceneEventKind {
         occupancy: u64,
         /// Time in the zone.
         dwell: Duration,
-        /// Whether the object vanished inside the zone. Then the dwell time ends when the object was seen last.
+        /// Whether the object vanished inside the zone. In this case, the dwell time ends when the object was last seen.
         is_lost: bool,
     },
     /// The object has been in the zone for the zone's loitering time.

@@ -4,8 +4,8 @@
 //! Each request contributes one batch item to a call, and has its own tensors, steps and callback. Two compiled models execute the runs:
 //!
 //! - `alone` executes single runs. It is the model as the caller compiled it.
-//! - `together` executes calls of several batch items. Its first axis is dynamic, up to the batch size. If the model of the caller already
-//!   has such an axis, `together` is the same model as `alone`.
+//! - `together` executes calls of several batch items. The first axis of its inputs is dynamic, up to the batch size. If the caller's model
+//!   already has a dynamic first axis, `together` is the same model as `alone`.
 //!
 //! The first step of a run offers its inputs to the [`collector`](super::collector), which decides whether the run is batched. A batched
 //! run copies its batch item out of the outputs of the call, and skips the steps of the device. A single run executes the steps of the
@@ -13,7 +13,7 @@
 //!
 //! When a call starts, one pass copies the inputs from the tensors of the requests into the input tensors of the call. The tensors of the
 //! requests keep their values, because callbacks and steps may read them, and because the run executes alone if the call fails. A run
-//! cannot write its inputs directly into the tensors of the call, because only the collector decides, later, whether there is a call.
+//! cannot write its inputs directly into the tensors of the call, because the collector decides only later whether to start a call.
 //!
 //! Three kinds of runs are not batched: runs whose inputs already have a batch size above 1, runs with a tensor in device memory, and
 //! synchronous runs. A synchronous run computes on the calling thread, and this thread should not wait for the runs of other requests.
@@ -76,8 +76,8 @@ pub(super) struct Opened {
     pub(super) model: CompiledModel,
 }
 
-/// Returns a model whose first axis is dynamic, for 1 to `max_rows` batch items. Recompiles the model if its first axis is fixed. Fails if
-/// the batch items depend on each other.
+/// Returns a model that accepts 1 to `max_rows` batch items along its first axis. Recompiles the model if the first axis of an input is
+/// fixed. Fails if the batch items depend on each other.
 pub(super) fn open_rows(
     device: &dyn Device,
     name: &str,
@@ -136,8 +136,8 @@ fn mixes_rows(how: &str) -> String {
     format!("its batch items are not independent ({how}), so the result of one run would depend on other runs; use batch size 1")
 }
 
-/// Checks that the first axis of all ports can be the batch. `info` has the ports of the compiled model, `said` the ports of the model
-/// before compilation, with its declared axes. Returns whether the first axis of an input is fixed at 1, so that the model must be
+/// Checks that the first axis of every port can be the batch axis. `info` has the ports of the compiled model. `said` has the ports before
+/// compilation, with the axes that the caller declared. Returns whether the first axis of an input is fixed at 1, so that the model must be
 /// recompiled.
 fn check_ports(info: &ModelInfo, said: &ModelInfo, size: usize) -> Result<bool> {
     if info.inputs.is_empty() {
@@ -184,7 +184,7 @@ pub struct Gathering {
     collector: Arc<Collector>,
     /// The executor on which a run continues after its batch item was computed.
     resume: Arc<dyn Executor>,
-    /// The number of batch items in all calls that the engine executes concurrently.
+    /// The maximum number of batch items that the engine computes concurrently: the number of concurrent calls times the batch size.
     n_rows: usize,
 }
 
@@ -242,7 +242,7 @@ pub(super) struct Seat {
     resume: Arc<dyn Executor>,
     n_inputs: usize,
     n_outputs: usize,
-    /// An empty list between runs, kept to avoid allocations. A run fills it with its inputs and passes it to the collector.
+    /// This list is empty between runs, and is reused to avoid allocations. A run fills it with its inputs and passes it to the collector.
     inputs: Vec<Tensor>,
     /// Whether the latest run was batched.
     is_gathered: bool,
@@ -285,7 +285,7 @@ impl Seat {
         Ok(row.elements()?.copy_to(io.output(output_idx, &row.shape())?)?)
     }
 
-    /// Tells the collector that the run no longer needs the engine.
+    /// Reports to the collector that the run no longer needs the engine.
     pub(super) fn leave(&mut self) {
         if let Some(mut inputs) = self.collector.leave(self.seat_idx) {
             inputs.clear();
@@ -349,8 +349,8 @@ fn try_rows(alone: &CompiledModel, together: &CompiledModel, n_rows: usize) -> R
     Ok(())
 }
 
-/// Creates a tensor of `n_rows` random batch items, which differ. Integers are 0 or 1, because the model may use an integer as an index,
-/// and a larger index may be out of range.
+/// Creates a tensor of `n_rows` batch items with different random values. Integers are 0 or 1, because the model may use an integer as an
+/// index, and a larger index may be out of range.
 fn noise(port: &Port, n_rows: usize) -> Result<Tensor> {
     let mut is_batch = true;
     let mut extents = port.shape.dims().iter().map(|dim| match dim {

@@ -29,17 +29,17 @@
 //!
 //! An action is due when an engine is free and one of these holds: the waiting runs fill a batch, all requests of the model wait, or the
 //! oldest waiting run has reached its time limit. The collector counts free engines, one for each call that can run concurrently. A call
-//! occupies an engine from its start until its last batch item is copied. A single run occupies an engine until its last device step. So
-//! runs are collected while all engines compute, and while an engine is free, a run waits at most until its time limit.
+//! occupies an engine from its start until its last batch item is copied. A single run occupies an engine until its last device step.
+//! Therefore runs are collected while all engines compute. While an engine is free, a run waits at most until its time limit.
 //!
 //! Some runs occupy no counted engine: runs whose seat stays `Idle`, synchronous runs, and runs that continue alone after a failed call or
 //! a cancel. These runs wait in the queue of the device's executor, as they do without batching.
 //!
 //! With a time limit of 0, the collector looks for due actions only after the tasks that are already in the queue of the executor. On a
-//! CPU, these tasks need the threads on which the engine computes. Without this delay, the first run would start to compute at once, and
-//! the runs that these tasks are about to offer would always come too late for its call.
+//! CPU, these tasks need the threads on which the engine computes. Without this delay, the first run would start to compute immediately.
+//! The runs that these tasks are about to offer would then always be too late to be batched with the first run.
 //!
-//! # Why nothing is lost, and which sizes are bounded
+//! # Why no run is lost, and which sizes are bounded
 //!
 //! - One lock protects the state of all seats, calls and engines. `pump` is called after each change that may make an action due. The
 //!   watcher sleeps without a limit only while no waiting run has a time limit that it must watch. It sets `sleeps` under the lock before
@@ -131,7 +131,7 @@ enum SeatState {
     },
 }
 
-/// A request of the batched model, and the seats whose runs are in its current call.
+/// A request of the batched model, and the seats of the runs in its current call.
 struct Call {
     request: InferRequest,
     is_on: bool,
@@ -152,7 +152,7 @@ struct Results {
     profile: Option<Arc<[NodeTime]>>,
 }
 
-/// An action that is due, except for its change of the state. This part must be done while the lock is not held.
+/// The part of a due action that must be done while the lock is not held. The action has already changed the state, under the lock.
 enum Action {
     RunAlone {
         seat_idx: usize,
@@ -270,7 +270,7 @@ impl Collector {
     pub(super) fn offer(&self, seat_idx: usize, inputs: Vec<Tensor>) {
         let mut state = self.shared.state.lock().unwrap();
         let seat = &mut state.seats[seat_idx];
-        debug_assert!(seat.state == SeatState::Idle && seat.inputs.is_empty(), "the run before has left");
+        debug_assert!(seat.state == SeatState::Idle && seat.inputs.is_empty(), "the previous run must have left its seat");
         (seat.inputs, seat.state) = (inputs, SeatState::Offered);
     }
 
@@ -342,7 +342,7 @@ impl Drop for Collector {
 }
 
 impl State {
-    /// If an action is due, changes the state for it, and returns the part that must be done while the lock is not held.
+    /// If an action is due, changes the state for it, and returns the part of the action that must be done while the lock is not held.
     fn next_action(&mut self, size: usize) -> Option<Action> {
         let oldest = self.waiting.front()?;
         let n_waiting = self.waiting.len();
@@ -358,7 +358,7 @@ impl State {
             let task = seat.task.take().expect("a run that waits has its task here");
             return Some(Action::RunAlone { seat_idx, task });
         }
-        let call_idx = self.idle_calls.pop().expect("as many calls as engines are idle");
+        let call_idx = self.idle_calls.pop().expect("an engine is free, so a call is idle");
         let call = &mut self.calls[call_idx];
         call.is_on = true;
         call.seats.clear();

@@ -20,8 +20,8 @@ const CALLBACKS: &str = "roiflow-callbacks";
 #[derive(Clone)]
 pub struct CompiledModel {
     shared: Arc<CompiledShared>,
-    /// The requests for [`CompiledModel::infer`]. Each request holds `shared`. So the pool must not be a part of `shared`: such a reference
-    /// cycle would never be freed.
+    /// The requests for [`CompiledModel::infer`]. Each request holds `shared`. So the pool must not be a part of `shared`, because this
+    /// reference cycle would never be freed.
     direct: Arc<OnceLock<RequestPool>>,
 }
 
@@ -107,7 +107,7 @@ impl CompiledModel {
     }
 
     /// Checks that the model accepts up to `max_rows` independent batch items. The first axis of every input must be dynamic. If the device
-    /// cannot say whether items are independent, runs with random inputs check it.
+    /// does not know whether the items are independent, a few runs with random inputs check this.
     ///
     /// # Errors
     /// Returns `Unsupported`, with the reason, if the items are not independent or the first axis is fixed. Also returns the errors of the

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!         start                         complete                  the run goes on
-//!  Idle ─────────▶ Pending (run or not) ─────────▶ Complete ─────────────────────▶ Idle
+//!  Idle ─────────▶ Pending ──────────────────────▶ Complete ─────────────────────▶ Idle
 //!   ▲                 │
 //!   └─────────────────┘ the engine refused to start
 //! ```
@@ -29,7 +29,7 @@ use super::executor::Executor;
 use super::run::RunTask;
 use crate::sync::{Condvar, Mutex};
 
-/// Reports that work which a step started is complete. The module documentation explains its use.
+/// Reports that the work of an asynchronous step is complete. The module documentation explains how to use this type.
 #[derive(Default)]
 pub struct Completion {
     /// The lock is held only to read or change the state.

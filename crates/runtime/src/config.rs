@@ -40,8 +40,8 @@ pub struct Config {
     /// Set this option, for example, to give some models a separate [`Pool`](super::executor::Pool). `None`, the default, selects the pool
     /// that all models share.
     ///
-    /// If a callback or step waits, a `Pool` runs other tasks on an additional worker. An executor of another type cannot do this, so give
-    /// it one more thread for each such wait.
+    /// If a callback or step waits, a `Pool` runs other tasks on an additional worker. An executor of another type cannot do this: give it
+    /// one more thread for each callback or step that may wait.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub executor: Option<Arc<dyn Executor>>,
     /// The executor of callbacks, as an alternative to [`Config::callback_thread`]. The default is `None`.
@@ -55,8 +55,7 @@ pub struct Config {
     /// [`Core::compile_model`](super::Core::compile_model).
     pub batch_size: usize,
     /// Longest time that a run waits for other runs to form a batch; 5 ms by default. With 0, a run does not wait for a batch: only runs
-    /// that wait anyway, because the engine is busy, are combined. If all requests of the model wait, their runs start before the time is
-    /// over.
+    /// that already wait for a busy engine are combined. If all requests of the model wait, their runs start before the time is over.
     #[cfg_attr(feature = "serde", serde(with = "crate::formats::seconds"))]
     pub batch_timeout: Duration,
     /// Longest time that the drop of the last handle blocks while the request runs; 5 s by default. After that time, the run keeps its
@@ -142,9 +141,9 @@ impl Config {
         }
     }
 
-    /// Returns the number of concurrent engine calls, and the number of threads of each call, for this number of cores. Neither is 0.
-    /// Their product exceeds the number of cores only if the caller set [`Config::n_requests`] or [`Config::n_threads`] so high. With
-    /// batching, up to [`Config::batch_size`] requests share one call.
+    /// Returns the number of concurrent engine calls, and the number of threads of each call, for this number of cores. Neither is 0. The
+    /// product of the two numbers exceeds the number of cores only if the caller set [`Config::n_requests`] or [`Config::n_threads`] too
+    /// high. With batching, up to [`Config::batch_size`] requests share one call.
     pub fn requests_and_threads(&self, n_cores: usize) -> (usize, usize) {
         let one_request = match self.performance {
             Performance::Throughput => self.n_threads.unwrap_or(1),

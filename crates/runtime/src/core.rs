@@ -35,7 +35,7 @@ impl Core {
     }
 
     /// Returns the names and descriptions of all devices, including devices that are missing on this machine. To list the devices of an
-    /// engine, it loads the library of the engine.
+    /// engine, this method loads the engine's library.
     pub fn devices(&self) -> Vec<(String, DeviceInfo)> {
         let of_families = self.families.iter().flat_map(|family| family.devices());
         self.devices.iter().cloned().chain(of_families).map(|device| (device.name().to_owned(), device.info())).collect()
@@ -111,8 +111,8 @@ impl Core {
     /// If [`Config::batch_size`] is above 1, the first axis of every input must be the batch. The extent of the first axis must be 1 or
     /// dynamic, and all other extents must be fixed. If the first axis is dynamic, single and batched runs use the same compiled model. If
     /// its extent is 1, the model is compiled a second time with a dynamic first axis, which doubles the memory; single runs then take as
-    /// long as without batching. Batch items must be independent. If the device cannot say whether they are, a few runs with random inputs
-    /// check it.
+    /// long as without batching. Batch items must be independent. If the device does not know whether they are, a few runs with random
+    /// inputs check this.
     ///
     /// # Errors
     /// Returns `NotFound` if there is no such device. Returns `Unsupported` if the device is missing on this machine, or if the model
@@ -192,7 +192,7 @@ impl Core {
         self.device(device)?.create_context(params)
     }
 
-    /// Same as [`Core::compile_accepted`], but returns the model as a device compiled it. For devices that delegate to other devices.
+    /// Same as [`Core::compile_accepted`], but returns the device's own [`DeviceModel`]. Called by devices that delegate to other devices.
     ///
     /// # Errors
     /// Returns the errors of [`Core::compile_accepted`].
@@ -213,7 +213,8 @@ impl Core {
         config.check_engines(self.families.iter().map(|family| family.prefix()).chain(own_prefixes))?;
         let device = self.device(device)?;
         let alone = device.compile_accepted(model, config, &self.executors, accept)?;
-        // A device that delegates has called this function for its other device, which has already added batching.
+        // If `device` delegates, as `AUTO` does, it has called this function for the device that it chose. That call has already added
+        // batching.
         if config.batch_size == 1 || alone.gathering().is_some() {
             return Ok(alone);
         }

@@ -59,7 +59,7 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// Returns `Io` if the file cannot be read. Returns `Model` if the device does not know the format. Returns `Unsupported` if the device
-    /// does not read such sources. After any of these errors, the runtime tries the next device.
+    /// does not read this kind of source. After any of these errors, the runtime tries the next device.
     fn read_model(&self, source: &ModelSource) -> Result<ModelInfo>;
 
     /// Compiles a model. All devices of the core share `executors`.
@@ -69,7 +69,7 @@ pub trait Device: Send + Sync {
     fn compile(&self, model: &Model, config: &Config, executors: &Executors) -> Result<Arc<dyn DeviceModel>>;
 
     /// Same as [`Device::compile`], but calls `accept` to check the ports of the compiled model. If `accept` fails, a device that delegates
-    /// to other devices tries the next of them.
+    /// to other devices tries the next device.
     ///
     /// # Errors
     /// Returns the errors of [`Device::compile`] and of `accept`.
@@ -92,8 +92,8 @@ pub trait Device: Send + Sync {
     }
 
     /// Returns the reason why results on this device differ from the arithmetic of the model's element types. Example: the engine computes
-    /// `i64` in 32 bits. The default, `None`, means that the results do not differ. `AUTO` skips a device that returns a reason, if it has
-    /// another one.
+    /// `i64` in 32 bits. The default, `None`, means that the results do not differ. `AUTO` skips a device that returns a reason, unless it
+    /// is the only device in the list of `AUTO`.
     ///
     /// Differences that come from the order of sums, or from options that the caller sets ([`Config::precision`]), do not count.
     fn inexact(&self, _model: &Model) -> Option<String> {
@@ -191,8 +191,8 @@ pub trait DeviceModel: Send + Sync {
         false
     }
 
-    /// Returns how the runs of this model are batched. Only a device that delegates implements this method: it returns the value of the
-    /// other device's model.
+    /// Returns how the runs of this model are batched. Only a device that delegates implements this method. It returns the value from the
+    /// model of the device to which it delegates.
     fn gathering(&self) -> Option<&Gathering> {
         None
     }

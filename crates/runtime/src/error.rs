@@ -65,7 +65,7 @@ impl ErrorKind {
 /// An error of the runtime or a device. Every thread that waits for a failed run gets a clone.
 ///
 /// Programs use [`Error::kind`]. If the error concerns a port, they can also use [`Error::port`], [`Error::expected`] and [`Error::got`].
-/// People read the message, which contains the port and both values as well.
+/// The message, for people, also contains the port, the expected value and the actual value.
 ///
 /// ```
 /// # use roiflow::{devices, runtime::ErrorKind, tensor::Tensor};

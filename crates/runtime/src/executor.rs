@@ -44,14 +44,14 @@ pub trait Executor: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Returns the executor on which tasks finally run, if this executor only delays them. After a delayed step, the run executes the steps
-    /// that follow on that executor in the same task.
+    /// Returns the executor on which tasks finally run, if this executor only delays them. After a delayed step, the same task also
+    /// executes the next steps of the run that use the returned executor.
     fn goes_on_at(&self) -> Option<Arc<dyn Executor>> {
         None
     }
 
-    /// Called when a run was canceled while its task waits in this executor. If the executor holds the task until an event, instead of
-    /// until a thread is free, it must now queue the task.
+    /// Called when a run was canceled while its task waits in this executor. If the executor holds the task until an event (and not only
+    /// until a thread is free), it must now queue the task.
     fn recall(&self) {}
 
     /// Returns the number of tasks that run concurrently on this executor. Devices compute their optimal number of requests from it. The
@@ -183,7 +183,7 @@ impl Executors {
     }
 
     /// Returns the executor of the CPU steps of a device. If [`Config::exclusive_requests`] is set, this is a pool of one worker, which all
-    /// such models of the device share. Otherwise, it is the result of [`Executors::for_steps`].
+    /// models of the device with this option share. Otherwise, it is the result of [`Executors::for_steps`].
     ///
     /// # Errors
     /// Returns `Device` if the system cannot start a thread.
@@ -229,7 +229,7 @@ impl Executors {
     }
 }
 
-/// The count of one request, of at most [`MAX_REQUESTS`].
+/// Counts one request until the ticket is dropped. At most [`MAX_REQUESTS`] tickets exist.
 #[derive(Debug)]
 pub(crate) struct Ticket(Executors);
 

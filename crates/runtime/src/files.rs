@@ -51,8 +51,8 @@ pub fn read_limited(path: &Path, max_bytes: u64, what: &str) -> Result<Vec<u8>> 
         return Err(too_large(&n_bytes));
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
-    // Do not trust the reported size: the file may grow, and files in `/proc` report 0. So read up to one byte more than the limit, which
-    // shows that the file is too large.
+    // Do not trust the reported size: the file may grow, and files in `/proc` report 0. So read up to one byte more than the limit: if this
+    // byte exists, the file is too large.
     file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot_read(path, what, &error, "check the path"))?;
     if bytes.len() as u64 > max_bytes {
         return Err(too_large(&"more"));

@@ -14,7 +14,7 @@ use super::{Error, InferRequest, Result, Results};
 ///
 /// The future of [`InferRequest::run`] returns the [`Results`] of the request. Dropping it before the run is complete cancels the run. The
 /// future of [`InferRequest::completed`] or of `request.await` returns `()`. Dropping it has no effect on the run.
-#[must_use = "a future does nothing unless it is awaited, and dropping that of `run` cancels the run"]
+#[must_use = "a future does nothing unless it is awaited, and dropping the future of `run` cancels the run"]
 pub struct RunFuture<T = ()> {
     request: InferRequest,
     state: State,

@@ -10,7 +10,7 @@ use crate::tensor::{Element, Tensor, Values, bf16, f16};
 /// A value for one input.
 ///
 /// A `&Tensor` converts to `Share`, and an `&ndarray` converts to `Copy`: `request.infer([("a", &tensor)])`, `request.infer(&array)`. Write
-/// the variant explicitly only if one call has inputs of both kinds.
+/// the variants explicitly only if one call has shared and copied inputs.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a region of a tensor must not allocate, so its layout is inline")]
 pub enum Input<'a> {
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Input<'_> {
     }
 }
 
-/// A type whose value can be the value of one input.
+/// A type of values for one input.
 pub trait AsInput {
     /// Returns `self` as the value of an input.
     fn as_input(&self) -> Input<'_>;

@@ -1,8 +1,8 @@
 //! The tensors of a request: where each input comes from, where each output goes, and the leases that a run holds on these tensors.
 //!
 //! Each input has a tensor that belongs to the request, in memory that the device can use. The `Source` of an input says what the next run
-//! reads: that tensor, a tensor of the user, a batch of slices, or the values of a filler. Slices and the values of a filler are first
-//! written into the request's tensor, in one pass, by the step `fill`.
+//! reads: the request's tensor, a tensor of the user, a batch of slices, or the values of a filler. Slices and the values of a filler are
+//! first written into the request's tensor, in one pass, by the step `fill`.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -57,8 +57,8 @@ pub(super) struct InputSlot {
     own: Tensor,
     source: Source,
     pub(super) lease: Option<InputLease>,
-    /// The leased memory and layout as a tensor, for devices that need a tensor. It may differ from the tensor that was set, if that tensor
-    /// is the output of another request: when that output grows, the set tensor moves to new memory, but this run keeps the old memory.
+    /// The leased memory and layout as a tensor, for devices that need a tensor. It may differ from the tensor that the user set: if that
+    /// tensor is also an output of another request and grows, it moves to new memory, but this run keeps the old memory.
     leased: OnceCell<Tensor>,
     /// The leases on tensors whose values are copied into `own`: the slices of a batch, or a tensor of indices in shared memory.
     slices: Vec<Bytes>,
@@ -140,8 +140,8 @@ impl InputSlot {
         std::mem::replace(&mut self.source, source)
     }
 
-    /// Checks a value and stores it in [`InputSlot::staged`]. Every later step of setting inputs succeeds, except a copy into the request's
-    /// own tensor.
+    /// Checks a value and stores it in [`InputSlot::staged`]. After all values of a call are staged, only a copy into the request's own
+    /// tensor can still fail.
     fn stage(&mut self, device: &mut dyn DeviceRequest, input: &Input<'_>) -> Result<()> {
         if self.staged.is_some() {
             let message = format!("input {}: expected one value, got two in one call; name each input once", self.port);
@@ -202,8 +202,8 @@ impl InputSlot {
             }
         };
         self.is_given = true;
-        // Two lists alternate: one holds the slices of the present batch, and the other one is empty and kept for the next batch. The
-        // second list is allocated together with the first one.
+        // Two lists alternate: the first list holds the slices of the present batch, and the second list is empty and kept for the next
+        // batch. The second list is allocated together with the first one.
         let n_slices = if let Source::Batch(list) = &source { list.len() } else { 0 };
         self.list = match self.replace_source(source) {
             Source::Batch(mut list) => {
@@ -425,7 +425,7 @@ impl InputSlot {
     }
 }
 
-/// Returns the expected shape of a slice, for messages. On axes where the port is open, the first slice sets the expected extent.
+/// Returns the expected shape of a slice, for messages. On the dynamic axes of the port, the extent of the first slice is expected.
 fn of_batch_1(port: &PartialShape, first: &Shape) -> PartialShape {
     let dims = port.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
         (0, _) => Dim::Fixed(1),
@@ -603,7 +603,7 @@ impl RunIo {
         Ok(copy)
     }
 
-    /// Sets a variable to the values of `state`. If `state` is `None`, sets it to zeros, with an extent of 0 on each open axis.
+    /// Sets a variable to the values of `state`. If `state` is `None`, sets it to zeros, with an extent of 0 on each dynamic axis.
     pub(super) fn set_variable(&mut self, device: &mut dyn DeviceRequest, variable_idx: usize, state: Option<&Tensor>) -> Result<()> {
         let slot = &mut self.inputs[self.places.variables[variable_idx].0];
         match state {

@@ -24,11 +24,14 @@
 //! - Dropping the last handle of a request prevents new runs, cancels the current run, and waits for a bounded time. If the device still
 //!   uses memory after that time, the run keeps this memory and frees it when the device returns.
 //!
-//! Reading order for the source. The interface for callers: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`],
-//! [`mod@inputs`], [`results`], [`prepared`]. The execution: `state`, `run`, [`steps`], [`pipeline`], [`io`], [`executor`], `pool`, and
-//! `waits` (workers that block). Further interfaces: [`future`], [`queue`], [`ordered`], [`request_pool`], [`variable`]. Devices:
-//! [`device`], [`completion`] (asynchronous devices), [`config`], `options` (the configuration as text), [`profile`], [`remote`], and
-//! `batching` with `collector` (several runs in one call of the engine).
+//! To read the source, read the modules in this order:
+//!
+//! - Interface for callers: [`mod@core`], [`model`], [`source`], [`port`], [`compiled`], [`request`], [`mod@inputs`], [`results`],
+//!   [`prepared`].
+//! - Execution of runs: `state`, `run`, [`steps`], [`pipeline`], [`io`], [`executor`], `pool`, and `waits` (workers that block).
+//! - Further interfaces for callers: [`future`], [`queue`], [`ordered`], [`request_pool`], [`variable`].
+//! - Devices: [`device`], [`completion`] (asynchronous devices), [`config`], `options` (the configuration as text), [`profile`],
+//!   [`remote`], and `batching` with `collector` (several runs in one call of the engine).
 //!
 //! The [`guide`] explains requests with examples.
 //!

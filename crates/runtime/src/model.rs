@@ -98,7 +98,8 @@ impl Model {
         self.is_reshaped
     }
 
-    /// Returns the model with dynamic first axes: the first axis of each input whose extent is 1 becomes dynamic, from 1 to `max`.
+    /// Returns the model with dynamic first axes: if the first axis of an input has the extent 1, this axis becomes dynamic, from 1 to
+    /// `max`.
     pub(super) fn with_open_batch(&self, max: usize) -> Result<Self> {
         let open = |port: &Port| {
             let dims = port.shape.dims().iter().enumerate().map(|(axis, dim)| match (axis, dim) {
@@ -110,7 +111,7 @@ impl Model {
         let inputs = self.info.inputs.iter().enumerate().map(|(input_idx, port)| Ok((input_idx, open(port)?)));
         let mut model = self.reshape(inputs.collect::<Result<Vec<_>>>()?)?;
         if let ModelSource::Ports = *self.source {
-            // No engine infers the output shapes of such a model, so open them in the same way as the input shapes.
+            // This model has no file, so no engine infers its output shapes. Make their first axes dynamic, as for the inputs.
             let info = Arc::make_mut(&mut model.info);
             info.outputs.iter_mut().try_for_each(|port| open(port).map(|shape| port.shape = shape))?;
         }

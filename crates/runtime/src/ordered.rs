@@ -158,7 +158,7 @@ impl<T> Drop for Delivery<T> {
 }
 
 /// The iterator that [`AsyncInferQueue::ordered`] returns.
-#[must_use = "nothing runs before the first result is asked for"]
+#[must_use = "nothing runs before the first result is requested"]
 pub struct Ordered<'a, U, I, T> {
     queue: &'a AsyncInferQueue<U>,
     inputs: Option<I>,
@@ -198,7 +198,7 @@ impl<U, I, T> fmt::Debug for Ordered<'_, U, I, T> {
 }
 
 /// The stream that [`AsyncInferQueue::ordered_stream`] returns.
-#[must_use = "nothing runs before the first result is asked for"]
+#[must_use = "nothing runs before the first result is requested"]
 pub struct OrderedStream<'a, U, S: Stream, T> {
     queue: &'a AsyncInferQueue<U>,
     inputs: Option<S>,

@@ -259,8 +259,8 @@ impl Workers {
         }
     }
 
-    /// Removes a worker that ends from the list of threads. Returns `None`, the value that ends the worker's loop. The worker must no
-    /// longer be counted as active.
+    /// Removes the worker, which is about to end, from the list of threads. Returns `None`, the value that ends the worker's loop. The
+    /// worker must no longer be counted as active.
     fn end<T>(&self, mut state: MutexGuard<'_, State>, worker_idx: usize) -> Option<T> {
         state.threads.retain(|(known_idx, _)| *known_idx != worker_idx);
         None
@@ -327,8 +327,8 @@ impl fmt::Debug for Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // This process was forked, so it has no workers. One of them may have held the lock during the fork, so the lock must not be
-            // taken.
+            // This process was forked, so it has no workers. A worker of the parent process may have held the lock during the fork. The
+            // lock is then never released here, so do not take it.
             return;
         }
         self.workers.lock().is_closed = true;

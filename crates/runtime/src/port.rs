@@ -151,7 +151,8 @@ impl PartialShape {
         self.with_dynamic(|_| None)
     }
 
-    /// Returns the shape in which each dynamic axis has the extent that `extent` returns for it. Returns `None` if `extent` returns `None`.
+    /// Returns the shape in which each dynamic axis has the extent that `extent` returns for it. Returns `None` if `extent` returns `None`
+    /// for any axis.
     pub fn with_dynamic(&self, mut extent: impl FnMut(usize) -> Option<usize>) -> Option<Shape> {
         let mut dims = [0; MAX_RANK];
         for (axis, dim) in self.0.iter().enumerate() {
@@ -196,7 +197,7 @@ impl fmt::Display for PartialShape {
 }
 
 /// The meaning of the axes of a port: one letter for each axis, as in `NCHW`. `?` stands for an axis without a declared meaning, and `...`
-/// for any number of such axes.
+/// for any number of axes without a declared meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Axes(String);
 
@@ -390,7 +391,7 @@ mod tests {
             assert!(batch_axis("NCHW", rank).unwrap_err().to_string().contains(&format!("expected {rank} axes, got 4")));
         }
         assert!(batch_axis("C...HW", 2).unwrap_err().to_string().contains("expected 2 axes, got 3"));
-        assert_eq!(batch_axis("N...", 5).unwrap(), Some(0), "a gap stands for any number");
+        assert_eq!(batch_axis("N...", 5).unwrap(), Some(0), "`...` stands for any number of axes");
         for bad in ["NN", "nchw", "N.C", "N......C"] {
             assert_eq!(bad.parse::<Axes>().unwrap_err().kind(), ErrorKind::Config, "{bad}");
         }

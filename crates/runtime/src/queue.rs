@@ -19,7 +19,7 @@ use super::waits::{self, Target, Waits};
 use super::{CompiledModel, Error, ErrorKind, InferRequest, Inputs, Result};
 use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, this_thread};
 
-/// Maximum number of errors that [`AsyncInferQueue::wait_all`] returns. Of further errors, it returns only their number.
+/// Maximum number of errors in the result of [`AsyncInferQueue::wait_all`]. Further errors are only counted.
 const MAX_ERRORS: usize = 16;
 
 /// A fixed number of requests of one model, and a queue of jobs that run on them. `U` is the type of the user data of a job.
@@ -78,7 +78,7 @@ enum Slot<U> {
     Idle,
     /// An [`IdleRequest`] owns the request.
     Taken,
-    /// A run is in progress. Only runs with a number above `after` count: when such a run completes, the request becomes idle.
+    /// A run is in progress. The request becomes idle when a run with a number above `after` completes.
     Started {
         after: u64,
         job: Option<Job<U>>,
@@ -186,7 +186,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
     }
 
     /// Same as [`AsyncInferQueue::set_callback`], but the callback may change captured variables. So it is called for one job at a time, in
-    /// the order in which jobs complete. While it runs, the threads that complete further jobs block. So the callback should be short, and
+    /// the order in which jobs complete. While it runs, the threads that complete further jobs block. Therefore keep the callback short. It
     /// must not wait for other jobs of the queue. If the callback starts a job that completes on the same thread before the callback
     /// returns, that job fails with [`ErrorKind::WouldDeadlock`].
     ///
@@ -286,7 +286,7 @@ impl<U: Send + 'static> AsyncInferQueue<U> {
         while state.idle.is_empty() {
             state = shared.changed.wait(state).unwrap();
         }
-        Ok(shared.take(&mut state).expect("one is idle"))
+        Ok(shared.take(&mut state).expect("a request is idle"))
     }
 
     /// Same as [`AsyncInferQueue::take_idle`], but takes the request that has been idle longest, and waits for at most `timeout`. Returns
@@ -642,7 +642,7 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
     pub fn start_or_return(self, inputs: impl Inputs, user_data: U) -> Result<u64, RefusedJob<U>> {
         self.start_then(inputs, Then::Callback(user_data)).map_err(|(error, then)| match then {
             Then::Callback(user_data) => RefusedJob { error, user_data },
-            Then::Tell(_) => unreachable!("it is what was given"),
+            Then::Tell(_) => unreachable!("`start_then` returns the `then` that it got"),
         })
     }
 
@@ -659,7 +659,8 @@ impl<U: Send + 'static> IdleRequest<'_, U> {
             Ok(body) => body,
             Err(error) => return Err((error, then)),
         };
-        std::mem::forget(self); // From here on, the slot keeps track of the request, so its drop must not return it to the queue.
+        // From here on, the slot keeps track of the request, so the drop of this `IdleRequest` must not return the request to the queue.
+        std::mem::forget(self);
         request.shared().set_keeper(Keeper::Queue);
         let mut state = shared.state.lock().unwrap();
         let number = state.n_started;
@@ -734,8 +735,8 @@ impl<U> Drop for AsyncInferQueue<U> {
         drop((callback, jobs));
         self.shared.requests.iter().for_each(InferRequest::cancel);
         for request in &self.shared.requests {
-            // If this drop runs inside the request's own callback, the wait fails immediately. In this case, dropping the last handle of
-            // the request, later, stops the request.
+            // If this drop runs inside the request's own callback, the wait fails immediately. In this case, the request is stopped later,
+            // when its last handle is dropped.
             let _over = request.wait_for(request.model().config.drop_patience);
         }
     }

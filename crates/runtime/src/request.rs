@@ -111,7 +111,7 @@ impl InferRequest {
     /// # let model = devices::core().compile("assets/tiny/double.onnx", "CPU")?;
     /// # let request = model.create_infer_request()?;
     /// request.set_callback(|request, result| {
-    ///     let frame = request.user_data::<u64>().expect("given with the start");
+    ///     let frame = request.user_data::<u64>().expect("attached by `start_with`");
     ///     println!("frame {frame}: {result:?}");
     /// })?;
     /// request.start_with(&ndarray::arr2(&[[1.0_f32; 4]]), Arc::new(7_u64))?;
@@ -188,8 +188,8 @@ impl InferRequest {
     /// # Errors
     /// Returns `Busy` while the request runs. Returns `OwnedByQueue` for a request of a queue.
     pub fn set_callback(&self, callback: impl FnMut(&InferRequest, Result<()>) + Send + 'static) -> Result<()> {
-        // No thread ever waits for this lock, because only one thread at a time calls the callback: if a run ends while the callback is
-        // executed for an earlier run, the same thread calls the callback again afterwards.
+        // No thread ever waits for this lock, because only one thread at a time calls the callback. If a run ends while the callback of an
+        // earlier run is executed, the thread of that callback calls the callback again afterwards.
         let callback = Mutex::new(callback);
         let callback = move |request: &InferRequest, result: Result<()>| {
             let mut callback = callback.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,7 +218,7 @@ impl InferRequest {
         Ok(())
     }
 
-    /// Attaches user data to the request, which its callback can read. Drops the previous data.
+    /// Attaches user data to the request. The request's callback can read this data. Drops the data that was attached before.
     ///
     /// # Errors
     /// Returns `Busy` while the request runs.
@@ -404,7 +404,7 @@ impl InferRequest {
     }
 
     /// Sets a batch of tensors as an input. Each tensor is one batch item with batch size 1, and may be a region of another tensor. The
-    /// number of tensors becomes the batch size. If the batch size of the port is fixed, both numbers must be equal.
+    /// number of tensors becomes the batch size. If the batch size of the port is fixed, it must equal the number of tensors.
     ///
     /// When a run starts, it copies the tensors into the request's own tensor. So the run reads the values that the tensors have at that
     /// time. A list with one tensor has the same effect as [`InferRequest::set_tensor`]. A tensor that is set later replaces the batch.
@@ -636,7 +636,8 @@ impl InferRequest {
         self.shared().with_body(|body| Ok(body.steps.iter().filter_map(PipelineStep::of).collect()))
     }
 
-    /// Replaces the pipeline of later runs, which is the list of steps with their executors. Drops the user steps that were set before.
+    /// Replaces the pipeline of later runs. A pipeline is a list of steps, each with its executor. Drops the user steps that were set
+    /// before.
     ///
     /// Consecutive steps on the same executor run as one task. If the steps have different executors, the runs of several requests overlap:
     /// the inputs of one request are preprocessed while the device computes another request.
@@ -820,7 +821,7 @@ fn check_outputs(body: &Body, ports: &[Port], tensors: &[(usize, Tensor)]) -> Re
     })
 }
 
-/// Of a list of values for inputs and outputs, the values for inputs.
+/// The values for inputs, selected from a list of values for inputs and outputs.
 struct OfInputs<'a, I> {
     tensors: &'a I,
     inputs: &'a [Port],

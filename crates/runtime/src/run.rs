@@ -33,9 +33,9 @@ pub(super) type Callback = Arc<dyn Fn(&InferRequest, Result<()>) + Send + Sync>;
 /// Called when no run and no callback of the request is in progress any more. The argument is the number of the latest run.
 pub(super) type OnQuiet = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// The part of a request that its runs use. A thread of an executor may hold this part slightly longer than the last handle exists, but
-/// resources of the device must not live that long. Between runs, only the body holds such resources, so dropping the last handle takes the
-/// body out and frees it.
+/// The part of a request that its runs use. A thread of an executor may hold this part for a short time after the last handle was dropped.
+/// But the drop of the last handle must free the resources of the device. Between runs, only the body holds these resources, so the drop of
+/// the last handle takes the body out and frees it.
 pub(super) struct Shared {
     pub(super) id: u64,
     pub(super) cancel: CancelToken,
@@ -54,7 +54,7 @@ pub(super) struct Shared {
 
 pub(super) struct Guarded {
     pub(super) state: RequestState,
-    /// `Some` while the request is idle. An edit or a run takes the body out, and puts it back at its end.
+    /// `Some` while the request is idle. An edit or a run takes the body out, and puts it back when the edit or run ends.
     pub(super) body: Option<Box<Body>>,
     pub(super) callback: Option<Callback>,
     pub(super) user_data: Option<Arc<dyn Any + Send + Sync>>,
@@ -101,8 +101,8 @@ struct Awaited {
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) model: Arc<CompiledShared>,
-    /// Counts the request for [`MAX_REQUESTS`](super::executor::MAX_REQUESTS). It belongs to the handles and not to `shared`, because a
-    /// task that stays in the queue of an executor holds `shared`, and must not count as a request.
+    /// Counts the request for [`MAX_REQUESTS`](super::executor::MAX_REQUESTS). The ticket belongs to the handles and not to `shared`: a
+    /// task that stays in the queue of an executor holds `shared`, but must not count as a request.
     _ticket: Ticket,
 }
 
@@ -314,8 +314,8 @@ impl Shared {
             while !body.is_over() {
                 body.run_next_step(&self.cancel, self.id);
                 if body.is_pending() {
-                    // If no other worker can replace this one, `begin` returns an error, which is ignored: this thread must wait in any
-                    // case, and the engine completes its work without a worker.
+                    // If no other worker can replace this worker, `begin` returns an error. The error is ignored: this thread must wait in
+                    // any case, and the engine completes its work without a worker.
                     let _waits = self.registry().begin(|| Target::Timed);
                     body.wait_for_completion();
                 }
@@ -324,7 +324,7 @@ impl Shared {
         });
     }
 
-    /// Ends a run that was begun, but whose steps were never started, as canceled.
+    /// Ends a run as canceled. The run was begun, but its steps were never started.
     pub(super) fn abandon(self: &Arc<Self>, mut body: Box<Body>) {
         body.abandon(&self.cancel, canceled());
         self.end(body);
@@ -391,8 +391,8 @@ impl Shared {
         }
     }
 
-    /// Handles a panic of an executor that should have queued a task: the run ends with that error, unless a thread already executes the
-    /// task.
+    /// Handles a panic of an executor that should have queued a task. The run ends with `error`, which describes the panic, unless a thread
+    /// already executes the task.
     fn end_refused(self: &Arc<Self>, n_queued: u64, error: Error) {
         let refused = self.in_flight.lock().unwrap().take_if(|body| body.n_queued == n_queued);
         match refused {
@@ -422,8 +422,8 @@ impl Shared {
     }
 
     /// Completes a cancel. Called while no lock is held. If the run waits in the queue of an executor and the engine has no pending work,
-    /// ends the run. Otherwise, if the executor holds the task until an event (such as a full batch), asks it to queue the task at once, so
-    /// that the run ends at its next step.
+    /// ends the run. Otherwise, an executor that holds the task until an event (such as a full batch) must queue the task now. The run then
+    /// ends at its next step.
     fn end_canceled(self: &Arc<Self>, run: u64) {
         let mut waits_at = None;
         let queued = {
@@ -748,7 +748,7 @@ pub(super) struct RunTask {
 }
 
 impl RunTask {
-    /// Queues the task on `executor`. If the executor panics, the run ends with that error.
+    /// Queues the task on `executor`. If the executor panics, the panic becomes the error of the run.
     pub(super) fn queue_on(self: Arc<Self>, executor: &dyn Executor) {
         // Keep only a weak reference to the request. The current thread may belong to the engine, and must not free the request there.
         let (shared, n_queued) = (Arc::downgrade(&self.shared), self.n_queued);

@@ -8,7 +8,7 @@
 //! | calling back | idle or running again, during the callback of an earlier run | a run with a callback ended | the callback returned |
 //! | stopped | the last handle was dropped; no run can start | drop | never |
 //!
-//! A callback may start its own request again, so "calling back" overlaps with idle and with running. Therefore it has a field of its own
+//! A callback may start its own request again, so "calling back" overlaps with idle and with running. Therefore a separate field stores it
 //! (`calling`).
 
 /// The thread number that means "no thread".
@@ -48,7 +48,8 @@ pub(crate) enum EndOfRun {
     Finished,
 }
 
-/// What the caller must do next after a callback returned. In both cases it must notify the threads that wait for the callback's run.
+/// What the caller must do next after a callback returned. In both cases the caller must notify the threads that wait for the callback's
+/// run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum EndOfCallback {
@@ -229,7 +230,7 @@ mod tests {
         assert!(state.is_running(), "the callback of run 1 must not see the outputs of run 2");
         assert_eq!(state.end_callback(), EndOfCallback::CallBackAgain);
         assert!(state.is_finished(1) && !state.is_finished(2) && !state.is_running());
-        assert!(state.is_busy(here) && state.is_busy(other), "a notified waiter must not start it before its callback");
+        assert!(state.is_busy(here) && state.is_busy(other), "a notified waiter must not start the request before its callback");
         state.begin_callback(here);
         assert!(!state.is_busy(here));
         assert_eq!(state.end_callback(), EndOfCallback::Finished);

@@ -89,7 +89,7 @@ impl CancelToken {
         self.tell_engine();
     }
 
-    /// Ends the registration by [`CancelToken::interrupt_with`], so a later cancel does not interrupt the engine.
+    /// Ends the registration that [`CancelToken::interrupt_with`] began. A later cancel does not interrupt the engine.
     pub fn forget(&self) {
         let mut engine = self.engine.lock().unwrap();
         // Another thread may be calling the interrupt. Wait until it returns, so that an interrupt of this run does not reach the engine in

@@ -36,7 +36,8 @@ impl Display for OneLine<'_> {
 
 /// Displays text as one word of a shell command. Adds single quotes if the text contains a character that a shell interprets.
 ///
-/// Control characters are escaped as by [`OneLine`], so a command with such a word must be corrected before it works.
+/// Control characters are escaped as by [`OneLine`]. A shell does not undo this escape, so a user must replace the escaped characters
+/// before the command works.
 #[derive(Debug, Clone, Copy)]
 pub struct Quoted<'a>(pub &'a str);
 

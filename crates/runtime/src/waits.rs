@@ -7,8 +7,8 @@
 //!
 //! A wait may be part of a cycle: the callback of one request waits for a second request, whose callback waits for the first one. Therefore
 //! a thread inside a callback, step, filler or interrupt registers the requests that it waits for with [`Registry::begin`]. The registry
-//! rejects a wait if all requests that could end it are inside callbacks or steps whose threads wait in the same cycle. Waits with a time
-//! limit always end, so they are not registered.
+//! rejects a wait if every request that could end it is inside a callback or step, and the thread of that callback or step waits in the
+//! same cycle. Waits with a time limit always end, so they are not registered.
 //!
 //! Lock order: first the registry, then a request. Never lock the registry while the lock of a request is held.
 

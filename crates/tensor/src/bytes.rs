@@ -23,7 +23,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Leases `span`, which must cover the elements of the layout. `gaps` says that `span` also covers the bytes between the elements.
+    /// Leases `span`, which must cover the elements of the layout. `gaps` says whether `span` also covers the bytes between the elements.
     #[inline]
     pub(super) fn take(placed: &Placed, span: Option<Span>, writes: bool, gaps: bool) -> Result<Self> {
         placed.memory.check_host()?;
@@ -31,7 +31,7 @@ impl Leased {
         Ok(Self::new(lease, placed.layout, placed.offset_bytes, gaps))
     }
 
-    /// Combines a lease with the layout whose elements it covers. `gaps` says that the lease also covers the bytes between the elements.
+    /// Combines a lease with the layout whose elements it covers. `gaps` says whether the lease also covers the bytes between the elements.
     pub(super) fn new(lease: Lease, layout: Layout, offset_bytes: usize, gaps: bool) -> Self {
         Self { lease, layout, offset_bytes, is_gapless: gaps || layout.is_dense() }
     }
@@ -40,8 +40,8 @@ impl Leased {
     #[inline]
     pub(super) fn ptr(&self) -> NonNull<u8> {
         // SAFETY: `add` requires that the result stays inside the allocation or just after its end. The constructor of the tensor has
-        // checked that the elements are inside the memory. So the offset is inside it, or just after its last byte if the layout has no
-        // elements.
+        // checked that the elements are inside the memory. So the offset is inside the memory, or just after its last byte if the layout
+        // has no elements.
         unsafe { self.lease.ptr().add(self.offset_bytes) }
     }
 
@@ -61,8 +61,8 @@ impl Leased {
 
     fn extent(&self) -> &[u8] {
         let len = self.extent_bytes();
-        // SAFETY: `extent_bytes` has checked that the lease covers these bytes, so no other thread writes them. They are initialized, they
-        // are in one block, and the memory lives as long as the lease, which `self` borrows.
+        // SAFETY: `extent_bytes` has checked that the lease covers these bytes, so no other thread writes them. The bytes are initialized
+        // and in one block. The memory lives as long as the lease, which is a field of `self`.
         unsafe { std::slice::from_raw_parts(self.ptr().as_ptr(), len) }
     }
 
@@ -135,8 +135,8 @@ impl Bytes {
     /// Returns the bytes from the first to the last element, including gaps.
     ///
     /// # Panics
-    /// Panics if the layout has gaps that are not leased, because the guard comes from [`Tensor::elements`], like the input of a run.
-    /// [`Bytes::copy_all_to_dense`] copies any layout.
+    /// Panics if the layout has gaps that are not leased. A guard from [`Tensor::elements`], such as the input of a run, does not lease
+    /// gaps. [`Bytes::copy_all_to_dense`] copies any layout.
     pub fn extent(&self) -> &[u8] {
         self.0.extent()
     }
@@ -230,7 +230,8 @@ impl BytesMut {
     /// Returns the bytes from the first to the last element, including gaps.
     ///
     /// # Panics
-    /// Panics if the layout has gaps that are not leased, because the guard comes from [`Tensor::elements_mut`], like the output of a run.
+    /// Panics if the layout has gaps that are not leased. A guard from [`Tensor::elements_mut`], such as the output of a run, does not
+    /// lease gaps.
     pub fn extent(&self) -> &[u8] {
         self.0.extent()
     }
@@ -238,8 +239,8 @@ impl BytesMut {
     /// Returns the bytes from the first to the last element, including gaps, as a mutable slice.
     ///
     /// # Panics
-    /// Panics if the layout has gaps that are not leased, because the guard comes from [`Tensor::elements_mut`], like the output of a run.
-    /// [`BytesMut::copy_all_from_dense`] fills any layout.
+    /// Panics if the layout has gaps that are not leased. A guard from [`Tensor::elements_mut`], such as the output of a run, does not
+    /// lease gaps. [`BytesMut::copy_all_from_dense`] fills any layout.
     pub fn extent_mut(&mut self) -> &mut [u8] {
         let len = self.0.extent_bytes();
         // SAFETY: as in `extent`, the bytes are leased, initialized and in one block. The lease is for writing, so it excludes all other
@@ -334,8 +335,8 @@ impl RowMut<'_> {
             let message = format!("batch item: expected {expected} {element}, got {} {}", from.shape(), from.element());
             return Err(Error::new(ErrorKind::Shape, message));
         }
-        // SAFETY: as in `Bytes::copy_to`: both guards cover the elements, the layouts have the same element type and shape, and no byte is
-        // in both.
+        // SAFETY: as in `Bytes::copy_to`: both guards cover the elements, the layouts have the same element type and shape, and the
+        // elements have no byte in common.
         unsafe { copy_strided(source.0.ptr().as_ptr(), from, self.ptr.as_ptr(), &self.layout) };
         Ok(())
     }
@@ -383,9 +384,9 @@ unsafe fn copy_strided(from: *const u8, from_layout: &Layout, to: *mut u8, to_la
     });
 }
 
-/// Calls `visit` for each run of adjacent elements. Its arguments are the byte offset of the run in `layout`, the byte offset of the same
-/// elements in `second`, and the length of the run in bytes. `second` is a layout of the same shape; if it is `None`, `layout` takes its
-/// place.
+/// Calls `visit` for each run of adjacent elements. The arguments of `visit` are the byte offset of the run in `layout`, the byte offset of
+/// the same elements in `second`, and the length of the run in bytes. `second` is a layout of the same shape. If `second` is `None`, both
+/// offsets refer to `layout`.
 pub(super) fn for_each_run(layout: &Layout, second: Option<&Layout>, mut visit: impl FnMut(usize, usize, usize)) {
     if layout.is_empty() {
         return;

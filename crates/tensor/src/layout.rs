@@ -27,7 +27,7 @@ impl Shape {
         Self { dims: inline, rank: dims.len() as u8 }
     }
 
-    /// Returns the extents of the window from `begin` to `end`. Both must have the same number of axes, at most [`MAX_RANK`].
+    /// Returns the extents of the window from `begin` to `end`. `begin` and `end` must have the same number of axes, at most [`MAX_RANK`].
     #[inline(always)]
     fn between(begin: &[usize], end: &[usize]) -> Self {
         let mut dims = [0; MAX_RANK];
@@ -153,7 +153,7 @@ impl Layout {
 
     /// Returns the number of elements.
     pub fn n_elements(&self) -> usize {
-        self.shape.n_elements().expect("checked when the layout was made")
+        self.shape.n_elements().expect("checked when the layout was created")
     }
 
     /// Returns whether there are no elements.

@@ -98,8 +98,8 @@ impl Span {
         if (self.n_axes, other.n_axes) == (0, 0) || end.max(other_end) > isize::MAX as usize / 4 {
             return true;
         }
-        // Collect the axes of both spans, the largest stride first. If only one span has an axis with a stride, the number of repetitions
-        // of the other span along this axis is 1.
+        // Collect the axes of both spans, the largest stride first. If only one of the two spans has an axis with this stride, the number
+        // of repetitions of the other span along this axis is 1.
         let mut axes = [Common { stride: 1, n: 1, n_other: 1 }; 2 * MAX_AXES];
         let mut n_axes = 0;
         let (mut own, mut others) = (self.axes().iter().peekable(), other.axes().iter().peekable());

@@ -91,7 +91,7 @@ mod tests {
         let address = tensor.address();
         let share = tensor.roi(&[1], &[3]).unwrap();
         drop(tensor);
-        assert_eq!(pool.n_idle(), 0, "a region still uses it");
+        assert_eq!(pool.n_idle(), 0, "a region still uses the memory");
         drop(share);
         assert_eq!(pool.n_idle(), 1);
         let (again, other) = (pool.take(), pool.take());

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Identifies the process that created the token. A forked process does not have the threads of its parent, so code that needs them must
 /// check.
 ///
-/// A token detects forks through the C library, such as Python's `os.fork`. The first token registers a handler that counts such forks, so
-/// a comparison of tokens only reads an atomic counter. If the handler cannot be registered, the process ID is compared instead.
+/// A token detects forks through the C library, such as Python's `os.fork`. The first token registers a handler that counts these forks.
+/// After that, a comparison of tokens only reads an atomic counter. If the handler cannot be registered, the process ID is compared
+/// instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessToken(u64);
 

@@ -65,8 +65,8 @@ impl<T: RemoteMemory> Deref for InRemote<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        let remote: &dyn Any = self.memory.as_remote().expect("checked when it was made");
-        remote.downcast_ref().expect("checked when it was made")
+        let remote: &dyn Any = self.memory.as_remote().expect("the type was checked when this value was created");
+        remote.downcast_ref().expect("the type was checked when this value was created")
     }
 }
 
@@ -102,7 +102,7 @@ impl Tensor {
         remote.is::<T>().then(|| InRemote { memory: Arc::clone(&memory), layout, offset_bytes, kind: PhantomData })
     }
 
-    /// Leases the tensor for an access by a device or another process, which uses no host addresses.
+    /// Leases the tensor for an access without host addresses, by a device or by another process.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] or [`ErrorKind::Access`] in the same cases as [`Tensor::view`] and [`Tensor::view_mut`].

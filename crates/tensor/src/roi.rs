@@ -9,9 +9,9 @@ use super::{Result, Tensor};
 impl Tensor {
     /// Returns the region from `begin` to `end` (exclusive), with one coordinate per axis, like OpenVINO's ROI tensor.
     ///
-    /// The region shares the memory of the tensor: values that are written through one of them are visible through the other. A guard of a
-    /// region leases only the elements of the region, so regions without a common element can be written at the same time. The region keeps
-    /// the memory alive.
+    /// The region shares the memory of the tensor: values that are written through the region are visible through the tensor, and the
+    /// reverse. A guard of a region leases only the elements of the region, so regions without a common element can be written at the same
+    /// time. The region keeps the memory alive.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Shape`](super::ErrorKind::Shape) unless `begin <= end <= shape` on every axis.

@@ -247,8 +247,8 @@ impl SharedTensor {
                 ),
             ));
         }
-        // A file with huge pages is refused: an access to its memory fails if no huge page is left, which kills the process, like an access
-        // beyond the end of a file. So only files in ordinary memory are accepted.
+        // A file with huge pages is refused. If no huge page is left, an access to the memory of this file kills the process, like an
+        // access beyond the end of a file. So only files in ordinary memory are accepted.
         let kind = rustix::fs::fstatfs(&self.descriptor)
             .map_err(|errno| system(&format!("{operation}: cannot read the kind of the file system"), errno))?
             .f_type;
@@ -319,8 +319,8 @@ impl SharedTensor {
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(system("receive", errno)),
             };
-            // Only the last descriptor is kept. This loop drops, and so closes, the other ones. The system has closed those that did not
-            // fit into `space`.
+            // Only the last descriptor is kept. This loop drops the other descriptors, which closes them. The system has closed the
+            // descriptors that did not fit into `space`.
             for part in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(descriptors) = part {
                     for received in descriptors {
@@ -432,7 +432,7 @@ impl Drop for CopyLease {
     }
 }
 
-/// The leases on one file. In one process, there is one such value per file, even if the file was received and mapped several times.
+/// The leases on one file. A process has one `FileLeases` per file, even if the file was received and mapped several times.
 #[derive(Debug)]
 struct FileLeases {
     key: FileKey,
@@ -444,8 +444,8 @@ struct FileLeases {
 /// The numbers of the device and the inode, which identify a file.
 type FileKey = (u64, u64);
 
-/// The files in use. This lock is the standard library's even in model checks, because no operation that the checker observes happens under
-/// it.
+/// The files in use. Model checks also use the standard library's lock here, because no operation that the model checker observes happens
+/// under this lock.
 static FILES: Mutex<BTreeMap<FileKey, Weak<FileLeases>>> = Mutex::new(BTreeMap::new());
 
 impl FileLeases {
@@ -642,7 +642,7 @@ mod tests {
         let writer = corner.view_mut::<u8>().unwrap();
         assert_eq!(two.view::<u8>().unwrap_err().kind(), ErrorKind::Busy);
         assert_eq!(two.export().unwrap().import().unwrap_err().kind(), ErrorKind::Busy, "a copy would see half of a write");
-        assert_eq!(two.roi(&[2, 0], &[4, 4]).unwrap().view_mut::<u8>().unwrap().len(), 8, "other bytes are free");
+        assert_eq!(two.roi(&[2, 0], &[4, 4]).unwrap().view_mut::<u8>().unwrap().len(), 8, "the other bytes are not leased");
         drop(writer);
         drop((one, corner));
         two.view_mut::<u8>().unwrap();
@@ -765,6 +765,6 @@ mod tests {
         assert_eq!(broken(5, 200), ErrorKind::ElementType);
         assert_eq!(broken(6, 9), ErrorKind::Shape);
         assert_eq!(broken(8 + 8 * (1 + MAX_RANK) + 16, 1), ErrorKind::Shape, "a stride smaller than an element");
-        assert_eq!(broken(8 + 8 + 7, 0x70), ErrorKind::Shape, "an extent beyond every memory");
+        assert_eq!(broken(8 + 8 + 7, 0x70), ErrorKind::Shape, "an extent that exceeds all memory");
     }
 }

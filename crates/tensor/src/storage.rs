@@ -201,7 +201,7 @@ impl Memory {
         Ok(WriteLease(self.lease(self.whole(), true)?))
     }
 
-    /// Leases all bytes for an access by a device or another process, which uses no host addresses.
+    /// Leases all bytes for an access without host addresses, by a device or by another process.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Busy`] or [`ErrorKind::Access`] in the same cases as [`Memory::lease_read`] and [`Memory::lease_write`].
@@ -224,8 +224,8 @@ impl Memory {
             return Err(read_only());
         }
         let held = match span {
-            // Read-only memory has no writers, so a lease on the whole memory excludes no more than a lease on a part. It needs no lock, so
-            // it is faster.
+            // Read-only memory has only readers, which never conflict. So lease the whole memory, which is faster than leasing a part,
+            // because it needs no lock.
             Some(_) if !self.writable && !self.is_shared() => self.leases().take_whole_to_read(),
             _ => self.leases().take(span, writes),
         };

@@ -200,8 +200,8 @@ impl Tensor {
         self.placed().memory.is_same(&other.placed().memory)
     }
 
-    /// Returns whether a guard that writes one of the tensors excludes a guard of the other one. This is the case if they have an element
-    /// in common, or are handles of one tensor.
+    /// Returns whether a guard that writes one of the two tensors excludes all guards of the second tensor. This is the case if they have
+    /// an element in common, or are handles of one tensor.
     pub fn overlaps(&self, other: &Tensor) -> bool {
         if !self.shares_memory_with(other) {
             return false;

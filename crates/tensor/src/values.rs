@@ -28,8 +28,8 @@ pub trait Values {
     /// Returns [`ErrorKind::Shape`] if `target` has a different shape or has gaps.
     fn copy_to(&self, target: &mut BytesMut) -> Result<()>;
 
-    /// Returns whether [`Values::copy_to`] never fails for a target of the same shape without gaps. If the method may fail, the runtime
-    /// first copies the values into new memory, so that a failure leaves the input unchanged.
+    /// Returns whether [`Values::copy_to`] always succeeds for a target without gaps that has the shape of the values. If the method may
+    /// fail, the runtime first copies the values into new memory, so that a failure leaves the input unchanged.
     fn copies_always(&self) -> bool {
         false
     }
@@ -192,7 +192,7 @@ mod tests {
     fn other_types_are_cast_as_rust_does() {
         assert_eq!(copied::<u8>(&array![-1.5_f32, 2.9, 300.0, f32::NAN]), [0, 2, 255, 0]);
         assert_eq!(copied::<i8>(&array![200_u8, 3]), [-56, 3]);
-        assert_eq!(copied::<i64>(&array![u64::MAX, 1 << 60]), [-1, 1 << 60], "no way through a float");
+        assert_eq!(copied::<i64>(&array![u64::MAX, 1 << 60]), [-1, 1 << 60], "the cast must not go through a float");
         assert_eq!(copied::<f32>(&array![true, false]), [1.0, 0.0]);
         assert_eq!(copied::<bool>(&array![0.0_f64, -0.5]), [false, true]);
         assert_eq!(copied::<f16>(&aview1(&[0.5_f32])), [f16::from_f32(0.5)]);

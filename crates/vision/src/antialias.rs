@@ -18,7 +18,7 @@ const FRACTION_BITS: u32 = 22;
 /// The filter taps along one axis, for a range of pixels of the scaled image.
 #[derive(Debug, Default)]
 pub(super) struct Taps {
-    /// Number of taps (source samples with a weight) per pixel. A pixel that needs fewer taps has weight 0 for the rest.
+    /// Number of taps (source samples with a weight) per pixel. If a pixel needs fewer taps, its remaining taps have weight 0.
     pub(super) n_taps: usize,
     /// Index of the first source sample that each pixel uses.
     firsts: Vec<u32>,
@@ -32,8 +32,8 @@ pub(super) struct Taps {
 }
 
 impl Taps {
-    /// Computes the taps for the pixels `visible` of the input. The image is scaled from `extent` to `scaled` pixels, and its first pixel
-    /// is at `offset`.
+    /// Computes the taps for the pixels `visible` of the input. The image is scaled from `extent` to `scaled` pixels, and the first pixel
+    /// of the scaled image is at `offset`.
     pub(super) fn set(&mut self, extent: u32, scaled: u32, visible: Range<usize>, offset: i64) {
         let step = f64::from(extent) / f64::from(scaled);
         let reach = step.max(1.0);

@@ -127,7 +127,7 @@ impl Colors<3> for Yuv {
     }
 }
 
-/// Converts luma to gray or to three equal channels. The range (limited or full) is that of the frame's colorimetry.
+/// Converts luma to gray or to three equal channels. The frame's colorimetry determines the range (limited or full).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Luma {
     black: i32,

@@ -10,7 +10,7 @@ use crate::preprocess::Resize;
 /// A region of a frame to classify.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Region {
-    /// ID of the region, which results of the region carry.
+    /// ID of the region. The results of the region contain this ID.
     pub id: ObjectId,
     /// The box of the detection, in frame pixels.
     pub rect: Rect,
@@ -70,8 +70,8 @@ impl RotatedPlacement {
         (origin.0 + (right.0 - origin.0) * u + (down.0 - origin.0) * v, origin.1 + (right.1 - origin.1) * u + (down.1 - origin.1) * v)
     }
 
-    /// Position in the frame of the pixel in this column and row of the input; integers are pixel centers. Not a number for pixels outside
-    /// the box, which become borders.
+    /// Returns the frame position of the input pixel in this column and row. Pixel centers have integer coordinates. Returns NaN for pixels
+    /// outside the box: these pixels become borders.
     pub(super) fn sample(&self, column: usize, row: usize) -> (f64, f64) {
         let is_inside = |at: usize, offset: i64, extent: u32| (offset..offset + i64::from(extent)).contains(&(at as i64));
         if is_inside(column, self.offset.0, self.scaled.width) && is_inside(row, self.offset.1, self.scaled.height) {
@@ -134,8 +134,8 @@ impl Crop {
         RotatedRect { width: width * factor, height: height * factor, ..rect }
     }
 
-    /// Returns the similarity transform from input to frame pixels whose inverse maps the keypoints to their targets. In the
-    /// coordinates of both the input and the frame, integers are pixel centers.
+    /// Returns the similarity transform from input pixels to frame pixels. Its inverse maps the keypoints as closely as possible to their
+    /// targets. In the input and in the frame, pixel centers have integer coordinates.
     ///
     /// Returns `None` if the crop has no alignment, if the number of keypoints differs from the number of targets, or if all
     /// keypoints coincide.

@@ -19,10 +19,10 @@ use super::store::{Blend, Line, Normalizer};
 pub(super) struct FilteredRows {
     columns: Taps,
     lines: Taps,
-    /// Sampling plan of the columns, for pairs of taps.
+    /// Sampling plan of the columns. The taps of a column are sampled in pairs.
     samples: Samples,
-    /// Ring buffers with one row per channel. Row `n` is at index `n` modulo the number of rows. Either `exact` or
-    /// `integer` is used.
+    /// Ring buffer of filtered rows: source row `n` is in slot `n` modulo the number of slots. A slot has one row per channel. Either
+    /// `exact` or `integer` is used.
     exact: Aligned<f32>,
     integer: Aligned<u16>,
     row_len: usize,

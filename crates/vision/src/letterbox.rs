@@ -91,8 +91,8 @@ impl Placement {
     }
 }
 
-/// Returns the inverse transform of the reference postprocessing, which subtracts the offset and then divides by the ideal ratio. If the
-/// ratio of the rounded sizes were used instead, results would differ by less than a pixel at the far edge.
+/// Returns the transform from input to image that the reference postprocessing uses: it subtracts the offset and then divides by the ideal
+/// ratio. With the ratio of the rounded sizes, results would differ from the reference by less than a pixel at the far edge.
 fn undo(ratio: f64, offset: (i64, i64)) -> Transform {
     let scale = 1.0 / ratio;
     let back = |offset: i64| (-(offset as f64) * scale) as f32;

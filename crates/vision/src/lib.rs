@@ -1,6 +1,6 @@
 //! Preprocessing converts pixels to input tensors; postprocessing converts output tensors to detections. All functions are pure.
 //!
-//! Two coordinate spaces: *frame* space has the pixels of a frame or region, *input* space the pixels of a model's input.
+//! There are two coordinate spaces. *Frame* space has the pixels of a frame or region. *Input* space has the pixels of a model's input.
 //! [`Preprocess::fill`] writes the input tensor and returns the transform `frame_from_input`. A [`decode::Decoder`] turns the model's
 //! outputs into results in input space. The transform maps these results back to the frame:
 //!

@@ -42,7 +42,7 @@ pub enum NmsMethod {
     },
 }
 
-/// Number of candidates that hard suppression sorts first. When it needs more, it sorts twice as many.
+/// Number of candidates that hard suppression sorts first. If these candidates are not enough, it sorts twice as many next.
 const N_SORTED_AT_ONCE: usize = 512;
 
 /// Applies non-maximum suppression. Moves the remaining boxes to the front, in the order of [`better_first`], and returns their number. The
@@ -152,7 +152,7 @@ mod tests {
         RawDetection { rect: Rect { x, y, width, height }, score, class_id, row: 0 }
     }
 
-    /// Returns the boxes with the row number of each set to its position in the list.
+    /// Returns the boxes. The row number of each box is its position in the list.
     fn numbered(boxes: &[RawDetection]) -> Vec<RawDetection> {
         (0..).zip(boxes).map(|(row, &found)| RawDetection { row, ..found }).collect()
     }

@@ -7,7 +7,7 @@ use super::resize::{Columns, FINE_STEPS, blocks};
 use super::sample::{LANES, reaching, window_bytes};
 use super::simd::{Simd, SimdBackend};
 
-/// Interpolation plan for packed RGB bytes; see the module.
+/// Interpolation plan for packed RGB bytes; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     /// Index of the color component that is the first byte of a pixel.

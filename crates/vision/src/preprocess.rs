@@ -45,15 +45,15 @@ pub struct Preprocess {
     pub resize: Resize,
     /// Pixel value of letterbox borders before normalization, 0..=255. Default: 114.
     pub pad: f32,
-    /// Mean of each channel in pixel values (0..=255), in the order of the input's channels. A gray input uses only the first.
+    /// Mean of each channel in pixel values (0..=255), in the order of the input's channels. A gray input uses only the first mean.
     /// Default: 0.
     pub mean: [f32; 3],
     /// Divisor of each channel, after the mean is subtracted; not 0. Default: 1.
     pub scale: [f32; 3],
     /// Rounding of intermediate values. Default: [`Rounding::Exact`].
     pub rounding: Rounding,
-    /// Whether downscaling uses all source pixels instead of the two nearest per axis. Set it for models that were trained on antialiased
-    /// images. Default: false.
+    /// Whether downscaling uses all source pixels instead of the two nearest per axis. Set this option for models that were trained on
+    /// antialiased images. Default: false.
     pub antialias: bool,
 }
 
@@ -252,9 +252,9 @@ impl Preprocess {
 
     /// Writes `frame` into batch item `row` of `input`. Returns `frame_from_input`.
     ///
-    /// `frame_from_input` maps input pixels to pixels of the frame or region, and both are measured from their top left corner. `input` has
-    /// the shape that [`Preprocess::input_size`] describes, with any batch size and strides. `u8` and `i8` values are rounded half up and
-    /// saturated. Other batch items are not changed.
+    /// `frame_from_input` maps input pixels to pixels of the frame or region. The origin of both coordinate systems is the top left corner.
+    /// `input` has the shape that [`Preprocess::input_size`] describes, with any batch size and strides. `u8` and `i8` values are rounded
+    /// half up and saturated. Other batch items are not changed.
     ///
     /// # Errors
     /// Returns the errors of [`Preprocess::input_size`] and [`Preprocess::check_element`]. Returns [`ErrorKind::Shape`] if the batch item
@@ -324,7 +324,7 @@ impl Preprocess {
         self.fill_warped(frame, |x, y| placement.sample(x, y), input, row, scratch)
     }
 
-    /// `position` returns the position in the frame of a pixel of the input.
+    /// `position` maps the column and row of an input pixel to a position in the frame.
     fn fill_warped(
         &self,
         frame: &Frame,
@@ -360,8 +360,8 @@ impl Preprocess {
 
     fn fill_from(&self, image: &Image, input: &mut BytesMut, row: usize, scratch: &mut Scratch) -> Result<Transform> {
         let input_size = self.check_row(input.layout(), row)?;
-        // Each line of the unrotated image becomes a line or a column of the input. The rotation changes only where it is
-        // written.
+        // Each line of the unrotated image becomes a line or a column of the input. The rotation changes only the position where the line
+        // is written.
         let placement = Placement::of_turned(self.resize, self.rotation, image.size(), input_size);
         let is_filtered = self.is_filtered(image.size(), placement.scaled);
         let fill = Fill { preprocess: self, image, placement, input_size: self.rotation.turned(input_size), is_filtered };
@@ -378,7 +378,7 @@ impl Preprocess {
         self.antialias && (shrinks || self.rounding == Rounding::U8)
     }
 
-    /// Returns the normalization of each channel. A gray input uses only the first.
+    /// Returns the normalization of each channel. A gray input uses only the first entry.
     pub(super) fn normalizers(&self) -> [Normalizer; 3] {
         std::array::from_fn(|channel| Normalizer { mean: self.mean[channel], factor: 1.0 / self.scale[channel] })
     }

@@ -53,9 +53,9 @@ impl Sample for [u8; 4] {
 
 /// Byte positions of the samples of a component group, for the columns of an input.
 ///
-/// Picked samples are stored in blocks of [`LANES`] columns. A *piece* is the first samples, or the second samples, of one component in a
-/// block. A block has the first piece of a component, then its second piece, then the pieces of the next component. The components of a
-/// group are interleaved in memory and are picked together.
+/// Picked samples are stored in blocks of [`LANES`] columns. A *piece* contains the first samples, or the second samples, of one component
+/// for the columns of a block. A block has the two pieces of the first component, then the two pieces of the next component, and so on. The
+/// components of a group are interleaved in memory and are picked together.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
     /// Byte offsets of the two samples of each column, from the first sample of the row. The offsets are in ascending order.
@@ -119,8 +119,8 @@ pub(super) fn reaching<'a>(row: &'a [u8], reach_bytes: usize, padded: &'a mut Ve
     padded
 }
 
-/// Returns the length of the windows that can contain `span_bytes` bytes: one or two registers of 64 bytes. `None` if both are
-/// too short.
+/// Returns the length of the windows that can contain `span_bytes` bytes: one or two registers of 64 bytes. `None` if both lengths are too
+/// short.
 pub(super) fn window_bytes(span_bytes: usize) -> Option<usize> {
     [64, 128].into_iter().find(|window_bytes| span_bytes <= *window_bytes)
 }

@@ -9,7 +9,7 @@ use super::simd::Simd;
 /// The buffered samples of one source row, and the plan by which they are picked.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// Positions of the samples: for each sample pair of a column, one grid per component group.
+    /// Positions of the samples. The list has one entry per sample pair of a column, and an entry has one grid per component group.
     grids: Vec<[Grid; 3]>,
     groups: [Group; 3],
     n_groups: usize,

@@ -92,7 +92,7 @@ pub(super) struct InputRow<'a> {
     first_line: usize,
     element: InputElement,
     n_channels: usize,
-    /// Offset in the plane at which the first value of the first channel is.
+    /// Offset in a plane of the first value of the first line. It depends on the rotation.
     offset_bytes: usize,
     /// Distance of adjacent channels, if one plane contains all channels.
     channel_stride_bytes: usize,
@@ -257,7 +257,7 @@ impl<'a> InputRow<'a> {
         }
     }
 
-    /// Whether the three values of each pixel, of `n_bytes` bytes each, are contiguous, and the pixels of a line are too.
+    /// Whether a line has no gaps: the three values of each pixel and the pixels are contiguous. A value has `n_bytes` bytes.
     fn is_interleaved(&self, n_bytes: usize) -> bool {
         self.n_channels == 3 && self.channel_stride_bytes == n_bytes && self.column_stride_bytes == 3 * n_bytes as isize
     }

@@ -21,8 +21,8 @@ pub(super) struct WarpedLine {
     right: Aligned<f32>,
     below: Aligned<f32>,
     inside: Aligned<f32>,
-    /// The picked samples of each component: first those of the top row, in blocks of left and right samples alternately, then
-    /// those of the bottom row.
+    /// The picked samples of each component: the samples of the top row, then the samples of the bottom row. Within a row, blocks of left
+    /// samples alternate with blocks of right samples.
     samples: Aligned<u8>,
     above: Aligned<f32>,
     lower: Aligned<f32>,
@@ -61,8 +61,8 @@ impl WarpedLine {
         }
     }
 
-    /// Computes line `y` of an input of `width` pixels.
-    /// `position` returns the place of a pixel of the input, from its column and row; integers are pixel centers.
+    /// Computes line `y` of an input of `width` pixels. `position` maps the column and row of an input pixel to a position in the image.
+    /// Pixel centers have integer coordinates.
     pub(super) fn line(
         &mut self,
         y: usize,

@@ -8,7 +8,7 @@ use super::resize::{Columns, blocks};
 use super::sample::{LANES, reaching, window_bytes};
 use super::simd::{Simd, SimdBackend};
 
-/// Interpolation plan for 8-bit luma and chroma; see the module.
+/// Interpolation plan for 8-bit luma and chroma; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct YuvBytes {
     factors: YuvFactors,

@@ -1,6 +1,6 @@
 //! Properties of `roianalytics`, and counting of a buffer's objects.
 //!
-//! The element writes only metas. [`crate::stages::scene`] has the rules; `layout` reads the layout.
+//! The element writes only metas. The rules for counting are in [`crate::stages::scene`]. The module `layout` reads lines and zones.
 
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Settings {
 #[derive(Default)]
 struct State {
     counter: Option<SceneCounter>,
-    /// Counts of earlier starts.
+    /// Counts up to the last stop of the element, or the counts of an earlier element.
     carried: SceneCounts,
     /// Frame size from the caps.
     size: Option<Size>,
@@ -142,7 +142,7 @@ impl ElementImpl for RoiAnalytics {
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
         static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            // Pixels are not read, so any memory is accepted, and encoded video with metas.
+            // The element reads no pixels, so it accepts any memory type, and also encoded video with metas.
             let caps = gst::Caps::new_any();
             let template = |name, direction| {
                 gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("a static template is valid")
@@ -359,7 +359,7 @@ impl State {
     }
 }
 
-/// The message of an event.
+/// Returns the bus message of an event.
 fn message(event: &SceneEvent, pts: Option<gst::ClockTime>) -> gst::Structure {
     let builder = gst::Structure::builder("roianalytics-event")
         .field("event", event.kind.name())

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::frame::Point;
 use crate::stages::scene::{Anchor, Layout, Line, Units, Zone};
 
-/// Largest file that is read.
+/// Maximum size of a layout file.
 const MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ fn point((x, y): (f32, f32)) -> Point {
     Point { x, y }
 }
 
-/// A time in seconds. Errors name the key.
+/// Converts a number of seconds. Errors name the key.
 fn seconds(key: &str, value: f64) -> Result<Duration, String> {
     Duration::try_from_secs_f64(value).map_err(|_| format!("{key}: expected seconds, 0 or more, got {value}"))
 }
@@ -99,7 +99,7 @@ fn seconds(key: &str, value: f64) -> Result<Duration, String> {
 /// Reads a layout file and adds the lines and zones of the short form.
 ///
 /// # Errors
-/// Returns what was expected and found, with the file or property.
+/// Returns a message with the file or property, and with the expected and the actual value.
 pub(super) fn read(path: Option<&str>, lines: Option<&str>, zones: Option<&str>) -> Result<Layout, String> {
     let mut layout = match path {
         Some(path) => parse(&text(Path::new(path)).map_err(|error| format!("layout {path:?}: {error}"))?)
@@ -121,7 +121,7 @@ pub(super) fn read(path: Option<&str>, lines: Option<&str>, zones: Option<&str>)
     Ok(layout)
 }
 
-/// The text of a regular file.
+/// Returns the text of a regular file.
 fn text(path: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(path).map_err(|error| format!("the file cannot be read: {error}"))?;
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
@@ -170,7 +170,7 @@ fn parse(text: &str) -> Result<Layout, String> {
     })
 }
 
-/// The name, if there is one, and the points of a line or zone.
+/// The optional name and the points of a line or zone.
 type NamedPoints = (Option<Arc<str>>, Vec<Point>);
 
 /// Reads `name:x,y,x,y;name:...`; names are optional.

@@ -13,9 +13,9 @@
 //! - `layout`: a file in TOML with lines and zones, and with classes, minimum times, loitering, the anchor point, the ground and a heat map.
 //!   The page "Count and track" of the book has all keys and rules.
 //!
-//! Events are in `events` of the JSON of their frame. Each event is also an element message `roianalytics-event` on the bus, with the fields
-//! `event`, `place`, `id`, `label`, `pts`, and `direction` and `count`, or `occupancy` and `dwell` (nanoseconds). With a ground, objects have
-//! the attributes `speed` (meters per second) and `heading` (degrees).
+//! Events are in `events` of the JSON of their frame. Each event is also an element message `roianalytics-event` on the bus, with the
+//! fields `event`, `place`, `id`, `label`, `pts`, and `direction` and `count`, or `occupancy` and `dwell` (nanoseconds). If the layout
+//! describes the ground, objects have the attributes `speed` (meters per second) and `heading` (degrees).
 //!
 //! `stats` has `frames`, `events`, `takeovers` (new track IDs that continue an object), and the arrays `crossings` and `zones`. `heat-map` has
 //! `columns`, `rows` and the `cells`, row by row. A flush, a seek and a new stream keep the counts.
@@ -48,7 +48,8 @@ impl RoiAnalytics {
         self.imp().check_layout()
     }
 
-    /// Continues the counts of an earlier element, before the start, so that a restarted stream counts on.
+    /// Continues counting from the counts of an earlier element. Call this before the element starts, so that a restarted stream keeps its
+    /// counts.
     pub fn continue_counts(&self, counts: SceneCounts) {
         self.imp().continue_counts(counts);
     }

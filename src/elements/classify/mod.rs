@@ -21,8 +21,8 @@
 //! after more than `max-failures` frames in a row in which all regions failed. Frames without regions are not counted.
 //!
 //! Tracked objects need not be classified in every frame. In the following pipeline, an object is classified when it is new, every ten
-//! frames, and when its box has grown by a fifth. Its label is a vote of the last five results, and its age is the mean of the last five
-//! results:
+//! frames, and when its box has grown by a fifth. The first classifier reports the most frequent gender among the last five results of the
+//! object. The second classifier reports the mean age of the last five results:
 //!
 //! ```text
 //! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
@@ -32,24 +32,26 @@
 //!     ! roipublish ! fakesink
 //! ```
 //!
-//! - `reclassify-interval`: an object is classified again after this number of frames; 1: in every frame, 0: only once. In between, the
-//!   object carries its last results, also on frames without inference.
+//! - `reclassify-interval`: an object is classified again after this number of frames; 1: in every frame, 0: only once. Until then, each
+//!   frame has the last results of the object, also if the frame is not inferred.
 //! - `reclassify-growth`: an object is also classified again when its box area has grown by more than this fraction.
 //! - `reclassify-movement`: when the interval expires, an object is classified again only if its box moved by more than this fraction of
 //!   the box's width or height.
-//! - `consensus`: number of results that vote. Until an object was classified this many times, it is classified in every frame. The most
-//!   frequent label wins; ties are decided by the sum of confidences, then by the newest result. The reported confidence is the mean over
-//!   the results with the winning label. Numbers, such as an age, are averaged. A result below `threshold` has no vote, but counts as a
-//!   classification. A failed run does not count.
+//! - `consensus`: number of results that vote. An object is classified in every frame until it has been classified this many times. The
+//!   most frequent label wins; ties are decided by the sum of confidences, then by the newest result. The reported confidence is the mean
+//!   over the results with the winning label. Numbers, such as an age, are averaged. A result below `threshold` has no vote, but counts as
+//!   a classification. A failed run does not count.
 //! - `classifier-async-mode`: frames do not wait; results appear on later frames, and failures are reported with the next frame. While a
 //!   background run holds a buffer, a downstream element that draws on the buffer must copy it.
 //! - `min-object-width`, `-height`, `max-object-width`, `-height`: only objects of this size, in pixels of the frame, are classified. An
 //!   object that becomes too small keeps its earlier results.
 //!
-//! All these properties except the size limits need track IDs. Objects without a track ID are classified in every frame, their frames wait
-//! for the results, and one warning is posted. Results of at most 1024 objects are stored. A flush and a stop discard all stored results.
+//! All these properties except the size limits need track IDs. Objects without a track ID are classified in every frame, and their frames
+//! wait for the results. A warning about this is posted once. Results of at most 1024 objects are stored. A flush and a stop discard all
+//! stored results.
 //!
-//! `stats` counts `objects-classified`, `objects-recalled`, `objects-nameless`, `objects-passed-over` and `objects-unaligned`.
+//! `stats` counts objects: `objects-classified`, `objects-recalled` (results were reused), `objects-nameless` (without a track ID),
+//! `objects-passed-over` (due, but too many background runs were active) and `objects-unaligned` (without keypoints for alignment).
 
 mod imp;
 mod work;

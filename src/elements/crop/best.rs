@@ -24,7 +24,7 @@ pub(super) struct Crop {
     pub(super) pts_ns: Option<u64>,
 }
 
-/// The best images of the tracks that have not ended, in the order of the tracks' begins.
+/// The best images of the tracks that have not ended, in the order in which the tracks began.
 #[derive(Debug, Default)]
 pub(super) struct BestCrops {
     tracks: Vec<Track>,
@@ -36,7 +36,7 @@ struct Track {
     id: ObjectId,
     score: f64,
     crop: Crop,
-    /// Count of frames when the object was last seen.
+    /// Number of the frame in which the object was last seen.
     seen_at: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn score(detection: &Detection, rect: PixelRect) -> f64 {
 }
 
 impl BestCrops {
-    /// Notes that a track is in this frame. Returns whether an image with this score is better than the stored image.
+    /// Records that a track is in this frame. Returns whether an image with this score is better than the stored image.
     pub(super) fn see(&mut self, id: ObjectId, score: f64, now: u64) -> bool {
         match self.tracks.iter_mut().find(|track| track.id == id) {
             None => true,
@@ -57,7 +57,7 @@ impl BestCrops {
         }
     }
 
-    /// Stores an image that [`BestCrops::see`] has called better.
+    /// Stores an image for which [`BestCrops::see`] returned true.
     pub(super) fn keep(&mut self, id: ObjectId, score: f64, crop: Crop, now: u64) {
         self.n_bytes += crop.image.len();
         match self.tracks.iter_mut().find(|track| track.id == id) {
@@ -69,7 +69,8 @@ impl BestCrops {
         }
     }
 
-    /// Removes the images of the tracks that are absent for more than `max_age` frames, and of those that need too much memory.
+    /// Removes and returns the images of the tracks that are absent for more than `max_age` frames. If the remaining images exceed the
+    /// maximum size, also removes images of the tracks that have been absent longest.
     pub(super) fn take_ended(&mut self, now: u64, max_age: u64) -> Vec<Crop> {
         let mut ended = self.take(|track| now.saturating_sub(track.seen_at) > max_age);
         while self.n_bytes > MAX_BYTES && self.tracks.len() > 1 {
@@ -80,7 +81,7 @@ impl BestCrops {
         ended
     }
 
-    /// Removes all images.
+    /// Removes and returns all images.
     pub(super) fn take_all(&mut self) -> Vec<Crop> {
         self.take(|_| true)
     }

@@ -1,7 +1,7 @@
 //! Properties of `roicrop`; cutting, encoding and storing of images.
 //!
-//! Images are encoded and written on the streaming thread: once for each track. The lines are sent with the next frame, so that a line
-//! never arrives before the line of its frame.
+//! Images are encoded and written on the streaming thread, once for each track. The line about an image is sent with the next frame, so
+//! that it never arrives before the line of the frame from which the image was cut.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -30,7 +30,7 @@ use crate::publish::{FileStore, absolute, file_name_part};
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roicrop", gst::DebugColorFlags::empty(), Some("Writes images of objects")));
 
-/// Begin of the names of all files.
+/// Prefix of the names of all files.
 const PREFIX: &str = "crop-";
 
 /// Settings of the element.
@@ -70,7 +70,7 @@ struct Counts {
 struct State {
     settings: Settings,
     store: Option<FileStore>,
-    /// Start of the run in file names: milliseconds since 1970.
+    /// Start time of the run in milliseconds since 1970, as part of file names.
     epoch: u64,
     info: Option<gst_video::VideoInfo>,
     best: BestCrops,
@@ -90,7 +90,7 @@ pub struct RoiCrop {
     counts: Mutex<Counts>,
 }
 
-/// The keys of a line.
+/// The JSON line about an image.
 #[derive(Serialize)]
 struct Line<'a> {
     frame: u64,
@@ -264,7 +264,8 @@ impl BaseTransformImpl for RoiCrop {
     }
 
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
-        // A stop without EOS also ends the tracks. Their lines have no destination any more.
+        // A stop without EOS also ends the tracks, so write their images. Lines about these images are not sent, because the stream has
+        // ended.
         let state = self.state.lock().unwrap().take();
         if let Some(mut state) = state {
             let crops = state.best.take_all();
@@ -312,7 +313,7 @@ impl RoiCrop {
     fn send_lines(&self) {
         let lines = self.with_state(|state| std::mem::take(&mut state.lines)).unwrap_or_default();
         for line in lines {
-            // False only if no element is linked downstream.
+            // Ignore the result, because a line has no receiver if no element is linked downstream.
             let _sent = self.obj().static_pad("src").is_some_and(|pad| pad.push_event(line));
         }
     }
@@ -347,7 +348,7 @@ impl RoiCrop {
         warnings.into_iter().next()
     }
 
-    /// Counts a lost image. Returns a warning for the first.
+    /// Counts a lost image. Returns a warning for the first lost image.
     fn count_error(&self, state: &mut State, error: &str) -> Option<String> {
         self.counts.lock().unwrap().errors += 1;
         gst::warning!(CAT, imp = self, "{error}");
@@ -441,7 +442,7 @@ fn cut_all(
     Ok(())
 }
 
-/// Whether the object was detected in this frame, and is not waiting for its track ID.
+/// Whether the object was detected in this frame, and has a confirmed track or no tracker.
 fn is_detected(detection: &Detection) -> bool {
     matches!(detection.track_state, None | Some(TrackState::Confirmed))
 }

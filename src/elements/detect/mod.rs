@@ -5,8 +5,8 @@
 //!     ! roidetect model=face.onnx ! roioverlay ! videoconvert ! autovideosink
 //! ```
 //!
-//! The model's description is found automatically, or set with `description=`. Frames leave in order. Several are in flight at once, so no
-//! `queue` is needed around the element. Other elements find the boxes as `GstVideoRegionOfInterestMeta`.
+//! The model's description is found automatically, or set with `description=`. Frames leave in order. Several frames are in flight at once,
+//! so no `queue` is needed before or after the element. Other elements find the boxes as `GstVideoRegionOfInterestMeta`.
 //!
 //! A detector can run on the objects of another detector. The following pipeline finds the plates of cars and trucks; the `parent_id` of a
 //! plate is the ID of the vehicle:
@@ -41,9 +41,9 @@
 //!     ! roitrack ! roipublish address=people.jsonl ! fakesink
 //! ```
 //!
-//! For `motion-threshold`, luma samples of the frame are compared with those of the last frame whose inference succeeded, in every pixel
-//! format. `class-thresholds` sets thresholds by label. With `inference-region=roi-list`, `min-object-width`, `-height`, `max-object-width`
-//! and `-height` limit the size of the parent objects, in pixels of the frame.
+//! For `motion-threshold`, luma samples of the frame are compared with those of the last frame whose inference succeeded. This works with
+//! every pixel format. `class-thresholds` sets thresholds by label. With `inference-region=roi-list`, `min-object-width`, `-height`,
+//! `max-object-width` and `-height` limit the size of the parent objects, in pixels of the frame.
 
 mod imp;
 mod work;

@@ -50,8 +50,8 @@ impl Work for DetectWork {
         }
     }
 
-    /// Also returns the parent objects of the detections: `carry` moves the detections inside a parent, and compares the parent's earlier
-    /// box with its current box to do so.
+    /// Returns the results of this detector, and the parent objects of its detections. `carry` compares the earlier and the current box of
+    /// a parent to move the detections inside the parent.
     fn own_results(&self, results: &FrameResults, n_before: usize) -> FrameResults {
         let (before, found) = results.detections.split_at(n_before.min(results.detections.len()));
         let is_parent = |earlier: &&Detection| self.parents.is_some() && found.iter().any(|found| found.parent == Some(earlier.id));

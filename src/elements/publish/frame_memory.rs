@@ -1,13 +1,16 @@
 //! Pixels of published frames in shared memory, for a program that reads the lines of results: the Python package.
 //!
-//! The reader creates the memory: an anonymous file of a fixed size without pages. [`FrameMemory::write`] converts a frame to 8-bit colors,
-//! writes the pixels to a free slot of the file, and returns their place. The line of the frame contains the place as `image`. The reader
-//! maps the slot, so no pixel passes through a pipe. It answers with one line of text for each step:
+//! The reader creates the shared memory: an anonymous file of a fixed size, which initially occupies no memory pages.
+//! [`FrameMemory::write`] converts a frame to 8-bit colors, writes the pixels to a free slot of the file, and returns the position of the
+//! slot. The line of the frame contains this position as `image`. The reader maps the slot, so no pixel passes through a pipe. The reader
+//! sends lines of text:
 //!
-//! - `read OFFSET`: it has read the line. Until then, the slot counts as unread; streams wait while too many slots are unread.
-//! - `free OFFSET`: its program no longer uses the pixels, so the slot can be written again.
+//! - `read OFFSET`: the reader has read the line of the frame in the slot at this offset. Until then, the slot counts as unread. Streams
+//!   wait while too many slots are unread.
+//! - `free OFFSET`: the program no longer uses the pixels, so the slot can be written again.
 //!
-//! A slot is never written between its line and `free`, so the reader may keep a frame as long as it wants, and may also draw on it.
+//! After the line of a frame was sent, its slot is not written again until `free`. So the reader may keep a frame for any time, and may
+//! also draw on it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,14 +25,15 @@ use crate::frame::{Frame, Size};
 use crate::tensor::{ElementType, Error, ErrorKind, Result, Shape, Tensor};
 use crate::vision::{ChannelOrder, InputLayout, Preprocess, Resize, Scratch};
 
-/// Number of bytes that unread frames may have in total. Fewer than [`MIN_UNREAD`] frames may have more.
+/// Maximum number of bytes of all unread frames together. The limit does not apply to fewer than [`MIN_UNREAD`] frames.
 const MAX_UNREAD_BYTES: u64 = 256 << 20;
 const MIN_UNREAD: usize = 4;
-/// Maximum number of unread frames. Their lines wait up to 100 ms, so fewer would limit the frame rate of small frames.
+/// Maximum number of unread frames. The line of a frame may wait 100 ms until it is written, so a lower maximum would limit the frame rate
+/// of small frames.
 const MAX_UNREAD: usize = 128;
 /// Offsets are multiples of the largest page size of the supported systems, because a mapping starts at a page.
 const ALIGNMENT_BYTES: u64 = 64 << 10;
-/// How often a waiting stream checks whether it is stopping.
+/// Interval at which a waiting stream checks whether it is stopping.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Shared memory for frames, used by all streams of a process. Clones use the same memory.
@@ -42,14 +46,14 @@ struct Inner {
     color: ChannelOrder,
     slots: Mutex<Slots>,
     changed: Condvar,
-    /// Buffers of conversions that do not run now.
+    /// Buffers of earlier conversions, for reuse.
     idle: Mutex<Vec<Conversion>>,
 }
 
 /// Buffers for the conversion of a frame.
 #[derive(Default)]
 struct Conversion {
-    /// The last frame, `[1, H, W, 3]`.
+    /// Pixels of the last converted frame, with the shape `[1, H, W, 3]`.
     pixels: Option<Tensor>,
     scratch: Scratch,
 }
@@ -64,7 +68,7 @@ struct Slots {
     free: HashMap<u64, Vec<u64>>,
     n_unread: usize,
     unread_bytes: u64,
-    /// Whether the reader has closed its end.
+    /// Whether the reader has closed its end of the pipe.
     is_closed: bool,
 }
 
@@ -90,8 +94,8 @@ impl PartialEq for FrameMemory {
 impl Eq for FrameMemory {}
 
 impl FrameMemory {
-    /// Uses `file`, which the reader maps. `color` is the order of the colors, RGB or BGR. [`FrameMemory::follow`] must read the answers of
-    /// the reader.
+    /// Uses the memory of `file`, which the reader maps. `color` is the order of the colors, RGB or BGR. The caller must call
+    /// [`FrameMemory::follow`] on a separate thread.
     ///
     /// # Errors
     /// Returns an error if the size of the file cannot be read.
@@ -101,7 +105,8 @@ impl FrameMemory {
         Ok(Self(Arc::new(Inner { file, n_bytes, color, slots, changed, idle })))
     }
 
-    /// Reads the answers of the reader until it closes its end. Later frames are published without pixels. Call this on its own thread.
+    /// Reads the lines of the reader until the reader closes its end of the pipe. Frames after that are published without pixels. This
+    /// function blocks, so call it on a separate thread.
     pub fn follow(&self, answers: impl BufRead) {
         for answer in answers.lines().map_while(io::Result::ok) {
             let (step, offset) = answer.split_once(' ').unwrap_or_default();
@@ -116,8 +121,8 @@ impl FrameMemory {
         self.0.changed.notify_all();
     }
 
-    /// Writes the pixels of a frame, and returns their place for the line of the frame. Blocks while the reader has too many lines to read.
-    /// Returns `None` if the reader has closed its end, or `is_over` returns true.
+    /// Writes the pixels of a frame, and returns their position for the line of the frame. Blocks while too many frames are unread. Returns
+    /// `None` if the reader has closed its end of the pipe, or `is_over` returns true.
     ///
     /// # Errors
     /// Returns an error if the frame cannot be read, or no memory is left.
@@ -143,7 +148,7 @@ impl FrameMemory {
         }
     }
 
-    /// Frees a slot that no line names.
+    /// Frees the slot of a frame without a line.
     pub fn discard(&self, offset: u64) {
         self.lock().free(offset);
         self.0.changed.notify_all();

@@ -93,9 +93,9 @@ struct State {
     masks: Masks,
     /// The format, which is never `Auto`.
     format: Format,
-    /// Objects that the format leaves out because of their labels.
+    /// Number of objects that the format leaves out because of their labels.
     n_unknown: u64,
-    /// Start of the run in the IDs of messages: milliseconds since 1970.
+    /// Start time of the run in milliseconds since 1970, as part of message IDs.
     epoch: u64,
     /// Number of the last frame with a message, and the number of records since then.
     last_frame: Option<u64>,
@@ -121,7 +121,7 @@ pub struct RoiPublish {
     last_stats: Mutex<Stats>,
     /// Whether upstream is flushing. Calls must not block during a flush.
     is_flushing: AtomicBool,
-    /// Time until which messages may wait for a reader.
+    /// Time until which messages may wait for a reader of the destination.
     pub(super) deadline: Deadline,
     pub(super) numbering: Mutex<Numbering>,
     /// Shared memory for the pixels of the frames.
@@ -255,7 +255,7 @@ impl ObjectImpl for RoiPublish {
         match pspec.name() {
             "method" => settings.method.to_value(),
             "address" | "file-path" => settings.address.to_value(),
-            // Shown by tools such as gst-launch-1.0 -v.
+            // Remove credentials, because tools such as gst-launch-1.0 -v print this value.
             "url" => settings.url.as_deref().map(redaction::redact).as_deref().to_value(),
             "spool" => settings.spool.to_value(),
             "spool-max-bytes" => settings.spool_max_bytes.to_value(),
@@ -302,7 +302,7 @@ impl ElementImpl for RoiPublish {
     fn change_state(&self, transition: gst::StateChange) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => self.deadline.clear(),
-            // A message that waits for a reader would block the stop.
+            // Set the deadline to now, because a message that waits for a reader would block the stop.
             gst::StateChange::PausedToReady => self.deadline.set(Instant::now()),
             _ => {}
         }
@@ -349,7 +349,7 @@ impl BaseTransformImpl for RoiPublish {
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
         let state = self.state.lock().unwrap().take();
         if let Some(State { route, n_frames, .. }) = state {
-            // EOS has usually emptied the queue.
+            // Do not wait for the queue, because EOS has usually emptied it.
             let counts = route.publisher.close(Instant::now());
             *self.last_stats.lock().unwrap() = (n_frames, counts, route.spool_status());
         }
@@ -466,7 +466,7 @@ impl RoiPublish {
         self.with_publisher(Publisher::flush);
     }
 
-    /// Publishes a record of an element upstream, if the event is one.
+    /// Publishes the record in this event, if the event contains a record of an element upstream.
     fn publish_record(&self, event: &gst::Event) {
         let record = match records::read(event) {
             None => return,
@@ -482,12 +482,12 @@ impl RoiPublish {
         };
         let (route, message) = {
             let mut guard = self.state.lock().unwrap();
-            // Other formats have no place for records.
+            // Only JSON lines can contain records.
             let Some(state) = guard.as_mut().filter(|state| state.format == Format::JsonLines) else { return };
             let numbering = *self.numbering.lock().unwrap();
             (state.route.clone(), state.record(record, numbering, stream_id, source.as_deref()))
         };
-        // A refusal is counted, or the stream is flushing.
+        // Ignore the result: a message is refused only if its loss is already counted, or if the stream is flushing.
         let _published = route.publisher.publish(message);
     }
 
@@ -515,7 +515,7 @@ impl RoiPublish {
         }
     }
 
-    /// Returns the frame count, message counters and state of the spool of this run, or of the last one.
+    /// Returns the frame count, message counters and state of the spool. The values are those of the current run, or of the last run.
     fn stats(&self) -> Stats {
         let state = self.state.lock().unwrap();
         let current = |state: &State| (state.n_frames, state.route.publisher.counts(), state.route.spool_status());
@@ -607,7 +607,7 @@ struct About<'a> {
     source: Option<&'a str>,
     /// Place of the pixels in shared memory.
     image: Option<json::ImagePlace>,
-    /// Whether a frame without results has a message.
+    /// Whether a frame without results gets a message.
     add_empty_results: bool,
 }
 
@@ -646,7 +646,7 @@ impl State {
         let context = json::Context {
             frame_number,
             stream_id: stream_id.as_deref(),
-            // Each image file has its own source.
+            // If the frame was read from an image file, that file is the source.
             source: origin.as_ref().map(|origin| &*origin.path).or(source),
             timestamp_ns,
             pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
@@ -666,7 +666,7 @@ impl State {
             Format::Coco => write_coco(coco::Categories::LabelIds),
             Format::Coco91 => write_coco(coco::Categories::Coco),
         }
-        // Files of these formats have nothing for a frame without objects.
+        // CSV and COCO files have no entry for a frame without objects.
         (!message.payload.is_empty()).then_some(message)
     }
 

@@ -11,8 +11,9 @@
 //! and `drop-newest` drop lines, for live sources. EOS waits until the queue is empty. A stop writes only the lines that the destination
 //! accepts without blocking.
 //!
-//! `url` names a server instead, such as `mqtt://broker/roiflow/{stream}`. With `spool`, a folder, results are stored on disk until the
-//! server acknowledges them: an outage of the server or of this process loses nothing, and the stream never waits for the server.
+//! `url` names a server instead of a file, such as `mqtt://broker/roiflow/{stream}`. With the folder `spool`, results are stored on disk
+//! until the server acknowledges them. So an outage of the server or a restart of this process loses nothing, and the stream never waits
+//! for the server.
 //!
 //! A failing destination never stops the stream: lines that could not be written are counted and reported on the bus. The destination is
 //! opened with the first frame, so a failed start does not change earlier results. The schema is that of DL Streamer's `gvametaconvert`,
@@ -54,19 +55,20 @@ impl RoiPublish {
         self.imp().open();
     }
 
-    /// Sets where numbers begin. Call this before the element starts.
+    /// Sets the first frame number and the first timestamp. Call this before the element starts.
     pub fn set_numbering(&self, numbering: Numbering) {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         *self.imp().numbering.lock().unwrap() = numbering;
     }
 
-    /// Returns the current numbers.
+    /// Returns the values that were set, and the largest timestamp written so far.
     pub fn numbering(&self) -> Numbering {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         *self.imp().numbering.lock().unwrap()
     }
 
-    /// Also writes the pixels of each frame to shared memory; its lines contain their places. The frames must be raw video.
+    /// Also writes the pixels of each frame to shared memory. The line of a frame contains the position of its pixels. The frames must be
+    /// raw video.
     pub fn set_frame_memory(&self, memory: FrameMemory) {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         *self.imp().frame_memory.lock().unwrap() = Some(memory);
@@ -79,18 +81,18 @@ impl RoiPublish {
     }
 }
 
-/// Where the numbers of frames and times in the lines begin. A restarted stream continues the numbers of its earlier pipeline.
+/// First frame number and first timestamp of the lines. A restarted stream continues the numbers and timestamps of its earlier pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Numbering {
     /// Added to the number of each frame.
     pub first_frame: u64,
     /// Added to the stream time of each frame.
     pub first_timestamp_ns: u64,
-    /// The largest time written.
+    /// The largest timestamp written so far.
     pub last_timestamp_ns: Option<u64>,
 }
 
-/// Destinations.
+/// Kind of destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiPublishMethod", allow_name_conflict)]
 pub enum Method {
@@ -138,7 +140,7 @@ impl WhenFull {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "RoiPublishFormat", allow_name_conflict)]
 pub enum Format {
-    /// The format of the file name.
+    /// The format that the file name determines.
     #[default]
     #[enum_value(name = "By the file name: .csv, .coco.json; otherwise JSON lines", nick = "auto")]
     Auto,
@@ -151,16 +153,16 @@ pub enum Format {
     /// The results format of COCO, with the class indexes of the model.
     #[enum_value(name = "COCO results: a JSON array; category_id is the class index of the model", nick = "coco")]
     Coco,
-    /// The results format of COCO, with the category IDs of its data set.
+    /// The results format of COCO, with the category IDs of the COCO data set.
     #[enum_value(name = "COCO results with the category IDs 1 to 90 of COCO's classes, by label", nick = "coco-91")]
     Coco91,
 }
 
 impl Format {
-    /// Returns the format for this file; `None` is a server.
+    /// Returns the format for this file, or for a server if `file` is `None`.
     ///
     /// # Errors
-    /// Returns a description if the destination cannot have the format.
+    /// Returns an error text if the format is not possible for the destination.
     fn of(self, file: Option<&std::path::Path>) -> Result<Self, String> {
         let name = file.map(|file| file.to_string_lossy().to_lowercase()).unwrap_or_default();
         match self {
@@ -175,7 +177,7 @@ impl Format {
         }
     }
 
-    /// Returns what a file of this format has around its messages.
+    /// Returns the text that a file of this format has before, between and after its messages.
     fn framing(self) -> publish::Framing {
         match self {
             Self::Auto | Self::JsonLines => publish::Framing::LINES,
@@ -196,7 +198,7 @@ pub enum Masks {
     /// Outlines of the object and of its holes.
     #[enum_value(name = "Outlines of the object and of its holes", nick = "polygons")]
     Polygons,
-    /// The run lengths of COCO.
+    /// Compressed run lengths, as in the results format of COCO.
     #[enum_value(name = "Compressed run lengths of the frame's pixels, as in COCO", nick = "coco")]
     Coco,
 }

@@ -11,7 +11,7 @@ use crate::redaction;
 
 /// How long EOS waits for a server that acknowledges no messages.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Queue in front of a server without a spool.
+/// Capacity of the queue for a server without a spool: number of messages, and bytes.
 const SERVER_QUEUE: (usize, usize) = (4096, 8 << 20);
 
 /// The settings of a destination.
@@ -25,7 +25,7 @@ pub(super) struct Destination {
     /// Folder of the spool.
     pub(super) spool: Option<PathBuf>,
     pub(super) limits: Limits,
-    /// What a file has around its messages.
+    /// The text that a file has before, between and after its messages.
     pub(super) framing: Framing,
 }
 
@@ -122,15 +122,16 @@ impl Destination {
         let opened = Spool::open(folder, self.limits, Retry::unlimited(), destination, on_event);
         let (spool, writer) = opened.map_err(|error| cannot_open_spool(folder, &error))?;
         let options = Options { when_full: self.when_full.in_front_of(false), ..Options::default() };
-        // The publisher's queue reports no errors here, because writing to a spool does not fail.
+        // Ignore events of the publisher, because writing to a spool does not fail. The spool reports errors of the destination.
         let publisher = Publisher::start(writer, options, deadline, |_| {}).map_err(no_thread)?;
         Ok(Route { publisher, spool: Some(spool), is_server: true })
     }
 }
 
 impl Route {
-    /// Waits for the acknowledgment of all messages, for a server at most as long as it makes progress. Returns the number of messages that
-    /// stay in the spool. If several streams share the spool, only one of them gets this number; the others get 0.
+    /// Waits until all messages are acknowledged. The wait for a server without a spool is limited to [`PATIENCE`]. With a spool, the wait
+    /// ends when the server acknowledges nothing for this time. Returns the number of messages that stay in the spool. If several streams
+    /// share the spool, one stream gets this number, and the others get 0.
     pub(super) fn finish(&self, is_over: impl Fn() -> bool) -> u64 {
         if let (true, None) = (self.is_server, &self.spool) {
             self.publisher.flush_until(Instant::now() + PATIENCE);

@@ -9,7 +9,7 @@ use gstreamer_app as gst_app;
 
 /// Maximum size of the frames that wait for the disk.
 const MAX_WAITING_BYTES: u64 = 128 << 20;
-/// How long the end of a clip waits for the disk.
+/// Maximum time for which the end of a clip waits for the disk.
 const MAX_FINISH: Duration = Duration::from_secs(60);
 
 /// A clip that is being written.
@@ -58,7 +58,7 @@ impl ClipWriter {
         }
         let base = *self.base.get_or_insert_with(|| buffer.dts().or(buffer.pts()).unwrap_or_default());
         let own = buffer.make_mut();
-        // The muxer needs presentation times.
+        // If a frame has no presentation timestamp, use its decoding timestamp, because the muxer requires a presentation timestamp.
         let (pts, dts) = (own.pts().or(own.dts()), own.dts());
         own.set_pts(pts.map(|pts| pts.saturating_sub(base)));
         own.set_dts(dts.map(|dts| dts.saturating_sub(base)));
@@ -75,7 +75,7 @@ impl ClipWriter {
         self.end
     }
 
-    /// Completes the file. Blocks until it is written.
+    /// Completes the file. Blocks until the file is written.
     ///
     /// # Errors
     /// Returns a description if the file cannot be written.
@@ -98,7 +98,7 @@ impl ClipWriter {
 
 impl Drop for ClipWriter {
     fn drop(&mut self) {
-        // Ending a pipeline cannot fail in a way that has a remedy.
+        // Ignore the result, because nothing can be done if the pipeline does not stop.
         let _stopped = self.pipeline.set_state(gst::State::Null);
     }
 }

@@ -9,20 +9,20 @@ use gstreamer_video as gst_video;
 
 use super::clip::text_of;
 
-/// Frames that wait for the encoder. Then the stream waits.
+/// Maximum number of frames that wait for the encoder. At this number, the stream waits.
 const MAX_WAITING: u64 = 8;
-/// Maximum time between key frames, which is how much earlier than its pre-roll a clip can begin.
+/// Maximum time between key frames. A clip begins at a key frame, so it can begin earlier than its pre-roll by up to this time.
 const KEY_INTERVAL_SECONDS: i32 = 1;
-/// Distance of a frame whose time does not grow from the frame before it.
+/// Time step after the previous frame, for a frame whose timestamp is not later than that of the previous frame.
 const MIN_STEP_NS: u64 = 1_000_000;
-/// Frame rate of streams that report none.
+/// Frame rate of streams that report no frame rate.
 const DEFAULT_RATE: i32 = 30;
 
 /// A running encoder.
 pub(super) struct Encoder {
     pipeline: gst::Pipeline,
     source: gst_app::AppSrc,
-    /// Timestamp of the last frame in nanoseconds, plus 1; 0 before the first.
+    /// Timestamp of the last frame in nanoseconds, plus 1; 0 before the first frame.
     after_last: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ impl Encoder {
         let new_sample = move |sink: &gst_app::AppSink| {
             let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
             if let (Some(buffer), Some(caps)) = (sample.buffer_owned(), sample.caps_owned()) {
-                // The encoder shifts all timestamps, and its segment by the same time.
+                // Use the running time, because the encoder shifts the timestamps and the segment by the same time.
                 let segment = sample.segment().and_then(|segment| segment.downcast_ref::<gst::ClockTime>());
                 let time = segment.and_then(|segment| segment.to_running_time(buffer.dts().or(buffer.pts())));
                 on_frame(buffer, caps, time.map(gst::ClockTime::nseconds));
@@ -85,7 +85,7 @@ impl Encoder {
         let after_last = self.after_last.load(Ordering::Relaxed);
         let mut time = buffer.pts().unwrap_or_default().nseconds();
         if time < after_last {
-            // Encoders and muxers need times that grow. When a file begins again, two frames can have the same running time.
+            // Encoders and muxers need increasing timestamps. When a file starts again, two frames can have the same running time.
             time = after_last + MIN_STEP_NS;
             buffer.make_mut().set_pts(gst::ClockTime::from_nseconds(time));
         }
@@ -94,16 +94,16 @@ impl Encoder {
         if let Some(error) = bus.pop_filtered(&[gst::MessageType::Error]).and_then(|message| text_of(&message)) {
             return Err(format!("the encoder fails: {error}"));
         }
-        // Flushing: the element stops.
+        // `Flushing` and `Eos` are no errors: the element is stopping.
         self.source.push_buffer(buffer).map(|_| ()).or_else(|flow| match flow {
             gst::FlowError::Flushing | gst::FlowError::Eos => Ok(()),
             flow => Err(format!("the encoder refuses a frame ({flow})")),
         })
     }
 
-    /// Encodes the waiting frames. `on_end` is called after the last.
+    /// Encodes the waiting frames. `on_end` is called after the last frame.
     pub(super) fn finish(&self) {
-        // An error is reported by the next push.
+        // Ignore an error: the next push reports it.
         let _ended = self.source.end_of_stream();
     }
 

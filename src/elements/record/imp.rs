@@ -1,6 +1,8 @@
-//! Properties and pads of `roirecord`. The streaming threads pass frames on, and send copies of references to the worker thread.
+//! Properties and pads of `roirecord`. The streaming threads pass frames on, and send a reference to each recorded frame to the worker
+//! thread.
 //!
-//! EOS leaves the element when both inputs have ended and all clips are complete, so that the lines of all clips arrive before EOS.
+//! EOS leaves the element when the pads `sink` and `video` have received EOS and all clips are complete. So the lines of all clips arrive
+//! before EOS.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -29,7 +31,7 @@ use crate::publish::{FileStore, absolute};
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roirecord", gst::DebugColorFlags::empty(), Some("Writes clips around events")));
 
-/// Name of the structure of a custom downstream event that is an event of the recording. Its field `label` names it.
+/// Name of the structure of a custom downstream event with which an application triggers a clip. Its field `label` names the trigger.
 const TRIGGER: &str = "roirecord-trigger";
 /// How long EOS waits for the last clips.
 const MAX_END: Duration = Duration::from_secs(70);
@@ -93,10 +95,10 @@ struct Counts {
     errors: u64,
 }
 
-/// Where the recorded frames come from.
+/// Source of the recorded frames.
 #[derive(Clone, Default)]
 enum Video {
-    /// Nowhere yet, or the caps cannot be recorded.
+    /// There is no source yet, or the caps cannot be recorded.
     #[default]
     None,
     /// The pad `video`.
@@ -109,7 +111,7 @@ enum Video {
 
 /// State of the element between start and stop.
 struct State {
-    /// Declared before the worker, because the worker ends when all senders are dropped.
+    /// Declared before `_worker`, so that it is dropped first: the worker ends only when all senders are dropped.
     sender: SyncSender<Input>,
     video: Video,
     /// Notified when the encoder has delivered its last frame.
@@ -121,7 +123,7 @@ struct State {
     video_has_ended: bool,
     /// EOS of `sink`, which waits for the end of `video`.
     eos: Option<gst::Event>,
-    /// Completes its clips when it is dropped, which is last.
+    /// Declared last, so that it is dropped last. Dropping the worker completes its clips.
     _worker: Worker,
 }
 
@@ -138,7 +140,7 @@ pub struct RoiRecord {
     is_stopping: AtomicBool,
 }
 
-/// The keys of a line.
+/// The JSON line about a clip.
 #[derive(Serialize)]
 struct Line<'a> {
     timestamp: Option<u64>,
@@ -167,7 +169,7 @@ impl ObjectSubclass for RoiRecord {
             .event_function(|_, parent, event| Self::catch_panic_pad_function(parent, || false, |imp| imp.sink_event(event)))
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION | gst::PadFlags::PROXY_SCHEDULING)
             .build();
-        // Without these functions, events and queries would also go to the pad `video`.
+        // Without these functions, upstream events and queries would also go to the pad `video`.
         let src = gst::Pad::builder_from_template(&template("src"))
             .event_function(|_, parent, event| Self::catch_panic_pad_function(parent, || false, |imp| imp.sink.push_event(event)))
             .query_function(|_, parent, query| Self::catch_panic_pad_function(parent, || false, |imp| imp.sink.peer_query(query)))
@@ -303,7 +305,7 @@ impl ElementImpl for RoiRecord {
             let template = |name, direction, presence, caps: &gst::Caps| {
                 gst::PadTemplate::new(name, direction, presence, caps).expect("names and caps of pads are valid")
             };
-            // With these formats, the caps hold the parameter sets that the begin of a clip needs.
+            // In these formats, the caps contain the parameter sets, which a decoder needs at the begin of a clip.
             let encoded = gst::Caps::builder_full()
                 .structure(gst::Structure::builder("video/x-h264").field("stream-format", "avc").field("alignment", "au").build())
                 .structure(gst::Structure::builder("video/x-h265").field("stream-format", "hvc1").field("alignment", "au").build())
@@ -355,7 +357,7 @@ impl ElementImpl for RoiRecord {
             })?,
             gst::StateChange::PausedToReady => {
                 self.is_stopping.store(true, Ordering::Release);
-                // A frame that waits for the encoder would block the stop.
+                // Stop the encoder, because a frame that waits for it would block the stop of the element.
                 if let Some(Video::Raw(encoder)) = self.state.lock().unwrap().as_ref().map(|state| state.video.clone()) {
                     encoder.stop();
                 }
@@ -364,7 +366,8 @@ impl ElementImpl for RoiRecord {
         }
         let changed = self.parent_change_state(transition)?;
         if transition == gst::StateChange::PausedToReady {
-            // The worker completes the current clip. Dropped without the lock, because completed clips post messages.
+            // Dropping the state waits until the worker has completed the current clip. Drop it outside the lock, because a completed clip
+            // posts a message.
             let state = self.state.lock().unwrap().take();
             drop(state);
         }
@@ -451,7 +454,7 @@ impl RoiRecord {
                 .field("frames", *frames)
                 .field("bytes", *bytes)
                 .field("labels", labels.join(","));
-            // Fails only without a bus.
+            // Posting fails only if the element has no bus.
             let _posted = element.post_message(gst::message::Element::builder(message.build()).src(&element).build());
         })
     }
@@ -460,10 +463,10 @@ impl RoiRecord {
         self.state.lock().unwrap().as_mut().map(act)
     }
 
-    /// Sends a message to the worker. Without a state, the element has stopped.
+    /// Sends a message to the worker. Has no effect if the element has stopped.
     fn send(&self, input: Input) {
         if let Some(sender) = self.with_state(|state| state.sender.clone()) {
-            // The worker ends after the last sender.
+            // Sending cannot fail, because the worker runs until all senders are dropped.
             let _sent = sender.send(input);
         }
     }
@@ -472,7 +475,7 @@ impl RoiRecord {
     fn send_lines(&self) {
         let lines = std::mem::take(&mut *self.lines.lock().unwrap());
         for line in lines {
-            // False only if no element is linked downstream.
+            // Ignore the result, because a line has no receiver if no element is linked downstream.
             let _sent = self.src.push_event(line);
         }
     }
@@ -536,12 +539,12 @@ impl RoiRecord {
         self.src.push_event(event)
     }
 
-    /// Completes the current clip. The times of the following frames begin anew, so they need a new encoder.
+    /// Completes the current clip after a flush. Running time starts again at 0, so raw video needs a new encoder.
     fn flush(&self) {
         let encoder = self.with_state(|state| std::mem::take(&mut state.video));
         let is_raw = matches!(encoder, Some(Video::Raw(_)));
         match encoder {
-            // Frames that are not encoded yet belong to the time before the flush.
+            // Discard the frames that are not encoded yet, because they arrived before the flush.
             Some(Video::Raw(encoder)) => encoder.stop(),
             Some(video) => drop(self.with_state(|state| state.video = video)),
             None => {}
@@ -565,7 +568,7 @@ impl RoiRecord {
         self.send_lines();
     }
 
-    /// Waits until the sender is dropped or sends, or the element stops.
+    /// Waits until `done` receives a message or its sender is dropped. Returns early if the element stops, or after [`MAX_END`].
     fn wait(&self, done: &Receiver<()>) {
         let end = Instant::now() + MAX_END;
         while done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) && !self.is_stopping.load(Ordering::Acquire) && Instant::now() < end
@@ -573,13 +576,13 @@ impl RoiRecord {
         }
     }
 
-    /// Chooses where the recorded frames come from.
+    /// Chooses the source of the recorded frames, from the caps of the pad `sink`.
     fn set_sink_caps(&self, caps: &gst::CapsRef) {
         self.with_state(|state| state.size = caps::size_in_caps(caps));
         if self.with_state(|state| matches!(state.video, Video::Pad)) != Some(false) {
             return;
         }
-        // Frames of an earlier encoder arrive before frames of the next.
+        // Drain the previous encoder, so that its frames arrive before the frames of the next encoder.
         if let Some((Video::Raw(encoder), Some(end))) =
             self.with_state(|state| (std::mem::take(&mut state.video), state.encoded_end.take()))
         {
@@ -615,7 +618,7 @@ impl RoiRecord {
         let (ended, end) = channel();
         let mut known: Option<gst::Caps> = None;
         let on_frame = move |buffer: gst::Buffer, caps: gst::Caps, running_time: Option<u64>| {
-            // The worker ends after the last sender.
+            // Sending cannot fail, because the worker runs until all senders are dropped.
             if known.as_ref() != Some(&caps) {
                 let _sent = sender.send(Input::Caps(caps.clone()));
                 known = Some(caps);
@@ -626,7 +629,7 @@ impl RoiRecord {
             let stream_time = segment.to_stream_time(position).map(gst::ClockTime::nseconds);
             let _sent = sender.send(Input::Frame { buffer, running_time, stream_time });
         };
-        // The receiver is gone if the element has stopped.
+        // Sending fails only if the element has stopped.
         let encoder = Encoder::start(caps, bitrate, on_frame, move || {
             let _received = ended.send(());
         })?;

@@ -7,21 +7,22 @@
 //!     camera. ! queue ! decodebin ! videoconvert ! roidetect model=yolo11n.onnx ! roitrack ! record.sink
 //! ```
 //!
-//! An event is an object with one of the labels in `object-class`, and with at least `min-confidence`, on a frame that arrives at the pad
-//! `sink`. A clip begins `pre-roll` before its first event, at the key frame before that time, and ends `post-roll` after its last event.
-//! Events whose clips would overlap share one clip. A clip that reaches `max-duration` is continued by another clip.
+//! Each object on a frame at the pad `sink` is an event if it has one of the labels in `object-class` and at least the confidence
+//! `min-confidence`. A clip begins `pre-roll` before its first event, at the key frame before that time, and ends `post-roll` after its
+//! last event. Events whose clips would overlap share one clip. A clip that reaches `max-duration` is continued by another clip.
 //!
-//! Frames at `sink` pass unchanged to `src`. Where the recorded video comes from:
+//! Frames at `sink` pass unchanged to `src`. The recorded video has one of two sources:
 //!
-//! - With the request pad `video`: H.264 or H.265 of the same source, as above. It is not decoded or encoded, so it costs nearly nothing.
-//!   Frames are matched with results by running time.
-//! - Without it, and with raw video at `sink`: the frames are encoded once, by `x264enc` or `openh264enc`.
+//! - With the request pad `video`: H.264 or H.265 of the same source, as above. This video is neither decoded nor encoded, so recording it
+//!   costs nearly nothing. Frames are matched with results by running time.
+//! - Without the pad `video`, and with raw video at `sink`: the frames are encoded once, by `x264enc` or `openh264enc`.
 //!
-//! A clip is an MP4 file. The file gets its name when it is complete. With `max-bytes`, the oldest clips in the folder are deleted. For each
-//! clip, the element posts the message `roirecord-clip`, and `roipublish` downstream writes a line `{"event":"clip", ...}` with the path.
+//! A clip is an MP4 file, which appears under its final name only when it is complete. With `max-bytes`, the oldest clips in the folder are
+//! deleted. For each clip, the element posts the message `roirecord-clip`, and `roipublish` downstream writes a line
+//! `{"event":"clip", ...}` with the path.
 //!
-//! An application can make an event too: with a custom downstream event `roirecord-trigger` at the pad `sink`. Its optional field `label` names
-//! the event.
+//! An application can also trigger a clip: it sends the custom downstream event `roirecord-trigger` to the pad `sink`. The optional field
+//! `label` names the trigger.
 //!
 //! A folder that cannot be written never stops the stream: lost clips are counted, and reported once on the bus.
 

@@ -1,11 +1,12 @@
 //! Decides which encoded frames belong to a clip, as a pure state machine without GStreamer.
 //!
-//! Two sequences arrive independently: encoded frames, and the times up to which results are known, with events. Either can be ahead of the
-//! other. Encoded frames wait in a ring until the results tell whether a clip needs them.
+//! Encoded frames and results arrive independently, and either can be ahead. Each message about results has the time up to which results
+//! are known, and whether there is an event at this time. Encoded frames wait in a ring buffer until the results show whether a clip needs
+//! them.
 //!
-//! - A clip begins when the frames around `event - pre-roll` have arrived, at the last key frame before that time.
+//! - A clip begins at the last key frame before `event - pre-roll`. This key frame is known when the frames around that time have arrived.
 //! - Frames up to the end of the clip, `last event + post-roll`, are written at once.
-//! - The clip is complete when the results are known up to `end + pre-roll`: a later event cannot overlap it.
+//! - The clip is complete when the results are known up to `end + pre-roll`, because the clip of a later event cannot overlap it.
 //!
 //! All times are running times in nanoseconds.
 
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unit<T> {
     pub(super) data: T,
-    /// Decoding time, or presentation time without one.
+    /// Decoding timestamp, or the presentation timestamp if the frame has no decoding timestamp.
     pub(super) time: u64,
     pub(super) is_key: bool,
     pub(super) n_bytes: usize,
@@ -61,7 +62,8 @@ struct Clip {
 }
 
 impl<T> Recorder<T> {
-    /// Frames that wait for results may have `max_bytes` in total. Then the oldest are dropped, up to a key frame.
+    /// Creates a recorder. `max_bytes` limits the total size of the frames that wait for results. Above the limit, the oldest frames are
+    /// dropped, up to the next key frame.
     pub(super) fn new(durations: Durations, max_bytes: usize) -> Self {
         Self { durations, max_bytes, ring: VecDeque::new(), n_bytes: 0, known: None, clip: None }
     }
@@ -73,12 +75,13 @@ impl<T> Recorder<T> {
         self.advance(false)
     }
 
-    /// Notes that the results up to this time are known, and whether there is an event at this time.
+    /// Records that the results up to this time are known, and whether there is an event at this time.
     pub(super) fn know(&mut self, time: u64, is_event: bool) -> Vec<Action<T>> {
         self.known = Some(self.known.map_or(time, |known| known.max(time)));
         let mut actions = Vec::new();
         if is_event {
-            // First complete a clip that the event does not belong to. If the last frames of that clip have not arrived, it continues.
+            // If this event is too late for the current clip, complete that clip first. If the last frames of that clip have not arrived
+            // yet, the event extends the clip.
             actions = self.advance(false);
             let end = time.saturating_add(self.durations.post);
             let clip = self.clip.get_or_insert(Clip { first_event: time, end, begin: None });
@@ -96,18 +99,18 @@ impl<T> Recorder<T> {
         actions
     }
 
-    /// Forgets all frames and times. The caller has ended the clip.
+    /// Discards all frames and times. The caller must have ended the current clip.
     pub(super) fn reset(&mut self) {
         (self.n_bytes, self.known, self.clip) = (0, None, None);
         self.ring.clear();
     }
 
-    /// Whether there is a clip, or one will begin when its frames have arrived.
+    /// Whether there is a clip, or a clip begins when its frames have arrived.
     pub(super) fn has_clip(&self) -> bool {
         self.clip.is_some()
     }
 
-    /// Whether no event can extend this clip.
+    /// Whether the results are known so far ahead that no later event can extend this clip.
     fn is_over(&self, clip: &Clip) -> bool {
         self.known.is_some_and(|known| known > clip.end.saturating_add(self.durations.pre))
     }
@@ -144,7 +147,7 @@ impl<T> Recorder<T> {
     /// Begins a clip if its first frame is known.
     fn begin(&mut self, clip: &mut Clip, is_last: bool, actions: &mut Vec<Action<T>>) {
         let wanted = clip.first_event.saturating_sub(self.durations.pre);
-        // A later key frame may be nearer.
+        // Wait for frames up to this time, because a key frame that arrives later may be nearer to it.
         if !is_last && self.ring.back().is_none_or(|unit| unit.time < wanted) {
             return;
         }
@@ -181,8 +184,8 @@ mod tests {
 
     const SECONDS: Durations = Durations { pre: 20, post: 30, max: None };
 
-    /// Plays frames with a key frame at each tenth, with results that are `lag` behind (or ahead, if negative). Returns the first and the
-    /// last frame of each clip.
+    /// Simulates `n` frames of which every tenth is a key frame. The results arrive `lag` frames after their frame, or before it if `lag`
+    /// is negative. Returns the first and the last frame of each clip.
     fn clips(durations: Durations, lag: i64, n: u64, events: &[u64]) -> Vec<(u64, u64)> {
         let mut recorder = Recorder::new(durations, 1 << 20);
         let mut clips: Vec<Vec<u64>> = Vec::new();
@@ -228,7 +231,7 @@ mod tests {
     #[test]
     fn overlapping_events_share_a_clip() {
         for lag in [0, 25, -25] {
-            // The second event begins 20 before 150, which is inside the first clip.
+            // The clip of the event at 155 begins at 155 - 20 = 135, before the clip of the first two events ends at 120 + 30 = 150.
             assert_eq!(clips(SECONDS, lag, 300, &[105, 120, 155]), [(80, 185)], "{lag}");
             assert_eq!(clips(SECONDS, lag, 400, &[105, 220]), [(80, 135), (200, 250)], "{lag}");
         }
@@ -253,7 +256,7 @@ mod tests {
             assert!(recorder.add(Unit { data: time, time, is_key: time.is_multiple_of(10), n_bytes: 1 }).is_empty());
             assert!(recorder.ring.len() <= 25);
         }
-        // Without events, only the pre-roll stays.
+        // Without events, only the frames of the pre-roll stay in the ring.
         let mut recorder = Recorder::new(SECONDS, 1 << 20);
         for time in 0..1000 {
             recorder.add(Unit { data: time, time, is_key: time.is_multiple_of(10), n_bytes: 1 });

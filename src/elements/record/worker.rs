@@ -1,7 +1,7 @@
-//! The thread of a `roirecord`: turns encoded frames and events into clips.
+//! The worker thread of `roirecord`: turns encoded frames and events into clips.
 //!
-//! The streaming threads only send to a bounded channel. This thread never waits for the disk: each clip has a small pipeline, and a
-//! further thread completes it.
+//! The streaming threads only send to a bounded channel. This thread never waits for the disk: each clip is written by a small pipeline of
+//! its own, and a second thread completes the files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use crate::publish::{FileStore, file_name_part};
 const MAX_RING_BYTES: usize = 256 << 20;
 /// Maximum number of messages that wait for the thread.
 const MAX_MESSAGES: usize = 256;
-/// Begin of the names of all files.
+/// Prefix of the names of all files.
 pub(super) const PREFIX: &str = "clip-";
 
-/// A message of a streaming thread. Times are in nanoseconds.
+/// A message from a streaming thread to the worker thread. Times are in nanoseconds.
 pub(super) enum Input {
     /// Caps of the encoded frames that follow. A clip cannot continue with other caps.
     Caps(gst::Caps),
@@ -31,13 +31,13 @@ pub(super) enum Input {
         running_time: u64,
         stream_time: Option<u64>,
     },
-    /// The results are known up to this running time. Labels of an event; `None` without an event.
+    /// The results are known up to this running time. `event` has the labels of an event at this time; `None` = no event.
     Results {
         running_time: u64,
         stream_time: Option<u64>,
         event: Option<Vec<Arc<str>>>,
     },
-    /// Frames and results begin anew, for example after a flush.
+    /// The following frames and results start again at time 0, for example after a flush.
     Reset,
     /// No more frames and results follow. The sender is dropped when all clips are complete.
     End(Sender<()>),
@@ -56,15 +56,15 @@ pub(super) struct Clip {
     pub(super) labels: Vec<String>,
 }
 
-/// Gets complete clips, and errors of lost clips.
+/// Receives complete clips, and errors of lost clips.
 pub(super) type OnClip = Arc<dyn Fn(Result<Clip, String>) + Send + Sync>;
 
-/// Settings of the thread.
+/// Settings of the worker thread.
 pub(super) struct Options {
     pub(super) durations: Durations,
     /// Name of the stream in file names.
     pub(super) stream: String,
-    /// Start of the run in file names: milliseconds since 1970.
+    /// Start time of the run in milliseconds since 1970, as part of file names.
     pub(super) epoch: u64,
 }
 
@@ -94,14 +94,14 @@ impl Worker {
         let run = move || {
             recording.run(&receiver);
             drop(recording);
-            // Its panic has been reported.
+            // Ignore the result: a panic of this thread was already reported.
             let _ended = finisher.join();
         };
         let thread = std::thread::Builder::new().name("roirecord".to_owned()).spawn(run)?;
         Ok(Self { sender: Some(sender), thread: Some(thread) })
     }
 
-    /// A sender for a streaming thread.
+    /// Returns a sender for a streaming thread.
     pub(super) fn sender(&self) -> SyncSender<Input> {
         self.sender.clone().expect("the sender is taken only on drop")
     }
@@ -116,7 +116,7 @@ impl Drop for Worker {
     }
 }
 
-/// A clip that has all its frames.
+/// A clip that has all its frames, and whose file must be completed.
 struct Finishing {
     writer: Option<ClipWriter>,
     name: String,
@@ -192,7 +192,7 @@ impl Recording {
                 }
                 Input::Results { running_time, stream_time, event } => {
                     let actions = self.recorder.know(running_time, event.is_some());
-                    // The event can end the clip before, so its labels belong to the clip after these actions.
+                    // These actions may end the previous clip. So add the labels afterwards: they belong to the clip of this event.
                     self.act(actions);
                     if let Some(labels) = event {
                         self.labels.extend(labels.iter().map(|label| (**label).to_owned()));
@@ -267,7 +267,7 @@ impl Recording {
     fn end(&mut self) {
         let Some(Open { writer: Some(writer), name, begin_ns }) = self.clip.take() else { return };
         let labels = std::mem::take(&mut self.labels).into_iter().collect();
-        // The thread ends after this one.
+        // Sending cannot fail, because the thread that completes files ends after this thread.
         let _sent =
             self.to_finish.send(Finishing { writer: Some(writer), name, begin_ns, event_ns: self.event_ns.take(), labels, done: None });
     }

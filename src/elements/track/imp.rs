@@ -1,6 +1,6 @@
 //! Properties of `roitrack`, and tracking of a buffer's detections.
 //!
-//! `roitrack` writes only metas, so it is a plain element: it copies a shared buffer without copying the buffer's memory. This module
+//! `roitrack` writes only metas. If a buffer is shared, the element copies the buffer, but not the memory of the buffer. This module
 //! decides when a new stream begins. [`crate::stages::track`] associates objects with tracks; `meta` transports results.
 
 use std::sync::{LazyLock, Mutex};
@@ -50,8 +50,8 @@ struct State {
 /// Allocates track IDs 1, 2, 3, and so on, so that the same stream has the same IDs in every run. Numbering continues after resets, so that
 /// one ID never identifies two objects.
 ///
-/// Several trackers in one stream must not allocate the same ID. So each has its own range: the first from 1, the second from 2^24 + 1,
-/// and so on.
+/// Several trackers in one stream must not allocate the same ID. So each tracker has its own range of IDs: the first tracker from 1, the
+/// second tracker from 2^24 + 1, and so on.
 #[derive(Debug, Default)]
 struct Names {
     last: i32,
@@ -65,14 +65,14 @@ impl Names {
         ObjectId(self.last)
     }
 
-    /// Continues in this range, or stays in the current range if the current range is later.
+    /// Continues numbering in this range. Has no effect if the current range is later.
     fn skip_to_range(&mut self, range: i32) {
         if self.last / Self::RANGE < range {
             self.last = range.saturating_mul(Self::RANGE);
         }
     }
 
-    /// Continues after the range of a track ID of another tracker.
+    /// Continues numbering in the range after that of `foreign`, a track ID of another tracker.
     fn skip(&mut self, foreign: ObjectId) {
         self.skip_to_range(foreign.0 / Self::RANGE + 1);
     }
@@ -250,7 +250,7 @@ impl ElementImpl for RoiTrack {
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
         static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            // Pixels are not read, so any memory is accepted, and encoded video with metas.
+            // The element reads no pixels, so it accepts any memory type, and also encoded video with metas.
             let caps = gst::Caps::new_any();
             let template = |name, direction| {
                 gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).expect("a static template is valid")

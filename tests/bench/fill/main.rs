@@ -133,7 +133,8 @@ fn time(case: &Case, frame: &Frame, instructions: SimdBackend, n_runs: usize) ->
     Ok((ns, mean(input.bytes()?.dense()?)))
 }
 
-/// Reads and writes as many bytes as the case needs, half each.
+/// Copies half of the minimum number of bytes of the case. The bytes that are read and the bytes that are written then add up to this
+/// minimum number.
 fn time_memory(case: &Case, n_runs: usize) -> (f64, f64) {
     let n_bytes = case.n_bytes_min() / 2;
     let (source, mut target) = (vec![7_u8; n_bytes], vec![0_u8; n_bytes]);

@@ -189,7 +189,7 @@ fn time_limits(search: Search) -> usize {
             drop(model);
             let [one, other, idle] = <[InferRequest; 3]>::try_from(requests).unwrap();
             if way == 3 {
-                // The dropped request has already waited for a batch.
+                // The request has already waited for a batch in an earlier run, which was canceled.
                 one.start_async(input(7.0)).unwrap();
                 one.cancel();
                 check(&one, 7.0, true);
@@ -204,7 +204,7 @@ fn time_limits(search: Search) -> usize {
                         other.cancel();
                         check(&other, 2.0, true);
                     }
-                    // The run is gathered with the first run, or is alone and is dropped while it waits.
+                    // Drop the request. Its run is batched with the first run, or still waits for a batch.
                     2 => return None,
                     _ => {}
                 }

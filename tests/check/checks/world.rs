@@ -1,5 +1,5 @@
-//! Parts that the checks of requests share: an executor whose threads the checker controls, an empty model, and a journal of events. The
-//! journal uses locks of the standard library, because the journal itself is not checked.
+//! Parts that the checks of requests share: an executor whose threads the checker controls, a model without ports, and a journal of events.
+//! The journal uses locks of the standard library, because the journal itself is not checked.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -10,8 +10,13 @@ Run in this folder, with the names of the files to write, or without names for a
     pip install opencv-python-headless==4.10.0.84 "numpy<2"
     python3 make_shapes.py
 
-The format is that of make.py, with one more list for each box: `masks` are [x, y, columns, rows, runs], alternating pixels of the input
-outside and inside the object, row by row. `keys` are more keys of the decoder. `off` is the tolerance in pixels, because a package rounds. `poses` are lists of [x, y, confidence]. `rotated` are lists of the corners.
+The format is that of make.py, with more keys:
+
+- `masks`, `poses` or `rotated`: a list with one entry for each box. A mask is [x, y, columns, rows, runs]: its position and size in pixels
+  of the input, and the lengths of alternating runs of pixels outside and inside the object, row by row. A pose is a list of [x, y,
+  confidence]. A rotated box is a list of its corners.
+- `keys`: more keys of the decoder in a description.
+- `off`: the tolerance in pixels, because some packages round.
 """
 
 import json
@@ -49,7 +54,7 @@ def smooth(rng, n_maps, rows, columns):
 
 
 def mask_of(mask, corners):
-    """The pixels of a mask inside a box, as stored. They are those whose left and upper edges are inside."""
+    """Returns a mask in the format of the files. It has the pixels whose left and upper edges are inside the box."""
     x_min, y_min, x_max, y_max = (int(np.clip(np.ceil(value), 0, limit)) for value, limit in zip(corners, (*SIZE, *SIZE)))
     cells = mask[y_min:y_max, x_min:x_max].astype(bool).ravel()
     edges = np.flatnonzero(np.diff(np.concatenate([[False], cells]).astype(np.int8)))
@@ -65,7 +70,7 @@ def stored(decoder, made_by, outputs, boxes, score=0.25, iou=0.5, **more):
 
 def inference_core():
     without_init("inference", "inference.core", "inference.core.utils")
-    # Only a class of errors is needed from here, and it has many dependencies.
+    # Only an exception class is needed from this module, but the module imports many packages.
     sys.modules["inference.core.exceptions"] = types.SimpleNamespace(PostProcessingError=ValueError)
     sys.modules["inference.core.utils.preprocess"] = types.SimpleNamespace(STATIC_CROP_KEY="", static_crop_should_be_applied=None)
 
@@ -213,7 +218,7 @@ def transformer(decoder):
             answer = rtdetr.postprocess(tensors, 0.3, 0.5, SIZE)
             parts = [answer[name].numpy() for name in ("boxes", "scores", "classes")]
             boxes = [box(*corners, rounded(score), label) for corners, score, label in zip(*parts)]
-            # The deployed models contain this post-processing without the threshold, so its result is the output.
+            # Deployed models contain this post-processing without the threshold. So its result is the output of the model in this case.
             final = rtdetr.postprocess(tensors, 0.0, 0.5, SIZE, max_det=20)
             outputs = {"labels": final["classes"].numpy().astype(np.float32)[None], "boxes": rounded(final["boxes"].numpy())[None],
                        "scores": rounded(final["scores"].numpy())[None]}

@@ -1,8 +1,8 @@
 """Writes line.txt and zone.txt: drawn paths, and what LineZone and PolygonZone of the package `supervision` count.
 
-Run in this folder: python3 make.py (needs numpy and supervision 0.31.2). Rows: frame, track ID, x and y of the middle of the bottom edge, and
-for line.txt `in`, `out` or `-`, for zone.txt 1 if the object is inside. The rules agree without hysteresis, for a line from edge to edge
-of the frame, and away from the border of the zone: there, PolygonZone rounds to pixels.
+Run in this folder: python3 make.py (needs numpy and supervision 0.31.2). Rows: frame, track ID, x and y of the middle of the bottom edge,
+and for line.txt `in`, `out` or `-`, for zone.txt 1 if the object is inside. The rules of both programs agree without hysteresis, for a line
+from edge to edge of the frame, and away from the border of the zone, where PolygonZone rounds to pixels.
 """
 import numpy as np
 import supervision as sv

@@ -23,7 +23,7 @@ def frames(rng):
         corner = position + rng.normal(0, 1.5, position.shape)
         boxes = np.c_[corner, corner + size * rng.normal(1, 0.03, size.shape)]
         confidence = np.clip(rng.normal(0.75, 0.2, N_OBJECTS), 0.15, 0.99)
-        # Hidden for a few frames; some objects for longer than a track lives.
+        # Objects are hidden for a few frames. Some are hidden for longer than a track lives.
         begins = (rng.random(N_OBJECTS) < 0.05) & (gone_until <= frame)
         gone_until = np.where(begins, frame + rng.integers(1, 10, N_OBJECTS), gone_until)
         boxes, confidence = boxes[gone_until <= frame], confidence[gone_until <= frame]

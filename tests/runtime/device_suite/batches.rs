@@ -162,8 +162,8 @@ pub fn a_batch_for_an_unknown_port_is_refused(device: &UnderTest) {
     request.infer(batch(0, 2)).unwrap();
 }
 
-/// Equivalent OpenVINO tests (see `tests/conformance.txt`): SetInputTensors_Correct_all, C19 batched_tensors. The port is named by its
-/// name, index or handle, or omitted.
+/// Equivalent OpenVINO tests (see `tests/conformance.txt`): SetInputTensors_Correct_all, C19 batched_tensors. The key of the port is its
+/// name, its index or its handle, or is omitted because the model has one input.
 pub fn a_batch_is_set_by_any_key(device: &UnderTest) {
     let model = (device.double)();
     let request = model.create_infer_request().unwrap();

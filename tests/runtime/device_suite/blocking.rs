@@ -35,7 +35,8 @@ fn run_all(requests: Vec<InferRequest>) {
     });
 }
 
-/// The callback of each first request starts a second request and waits for it. The second request has a callback in half of the cases.
+/// Many requests run at the same time. The callback of each request starts a further request and waits for it. In half of the cases, the
+/// further request has a callback too.
 pub fn callbacks_may_wait_for_other_requests(device: &UnderTest) {
     for (config, has_callback) in configs().iter().flat_map(|config| [(config, false), (config, true)]) {
         let model = device.with(config);
@@ -74,7 +75,7 @@ pub fn steps_may_wait_for_other_requests(device: &UnderTest) {
     }
 }
 
-/// All workers are inside callbacks that wait for the run that ends last.
+/// All workers execute callbacks that wait for one run, which the test does not let end. Meanwhile, other runs must still complete.
 pub fn a_wait_in_a_callback_delays_no_other_run(device: &UnderTest) {
     for config in configs() {
         let model = device.with(&config);

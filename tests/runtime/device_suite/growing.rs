@@ -104,7 +104,7 @@ pub fn a_reader_of_a_growing_output_fails_no_started_run(device: &UnderTest) {
     }
 }
 
-/// If another guard reads the output when a run starts, that guard keeps the old values. The reader may also be a running request.
+/// If a guard still reads the output when a run starts, the run writes to new memory, and the guard keeps the old values.
 pub fn a_growing_output_that_is_read_gets_fresh_memory(device: &UnderTest) {
     let (first, second) = new_pair(device);
     let output = first.output_tensor(()).unwrap();

@@ -220,7 +220,7 @@ fn check_vehicles(name: &str, bounds: &Bounds, attributes: &str, off_max: f32) {
     worst.report(&format!("{device} dev_C_omz_vehicle_attributes.jsonl {name}"));
 }
 
-/// Returns the stored results of those images that are stored as well.
+/// Returns the images and their stored results. Skips results whose image is not stored.
 fn pictures(file: &str) -> Option<Vec<Picture>> {
     let lines = real(&format!("reference/{file}"))?;
     let text = std::fs::read_to_string(&lines).unwrap();

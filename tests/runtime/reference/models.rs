@@ -14,7 +14,7 @@ const EVERYWHERE: &[&str] = &["CPU", "ORT.CPU", "OPENVINO.CPU"];
 const OPENVINO: &[&str] = &["OPENVINO.CPU"];
 /// Class names are compared only if their probability is above this value.
 const SURE: f32 = 0.6;
-/// For exact scaling, this reference scales images in floating point as well. So the bounds are as strict as with rounding.
+/// In the case `exact`, the reference also scales images in floating point, so the bounds are as strict as in the case `u8`.
 const BOUNDS: [(&str, Bounds); 2] = [("exact", Bounds { rounding: None, ..U8 }), ("u8", U8)];
 
 #[test]

@@ -163,7 +163,8 @@ fn without_a_time_limit_only_those_are_gathered_that_wait_for_the_engine() {
         assert_eq!(calls.iter().sum::<usize>(), 8);
         calls
     };
-    // The test cannot detect whether a run is already waiting. A run that arrives late finds an idle engine and is not batched.
+    // The test cannot detect whether a run is already waiting. A run that arrives late finds an idle engine and is not batched. So the test
+    // makes several attempts.
     let tries: Vec<_> = (0..20).map(|_| calls_of_eight()).collect();
     assert!(
         tries.iter().any(|calls| calls.len() <= 4),

@@ -21,13 +21,14 @@ struct Beside {
     hand: Arc<Hand>,
     rows: Rows,
     log: Arc<Log>,
-    /// Whether all steps run on the thread that starts the run, or on the thread that completes it through `hand`.
+    /// If set, no step uses a pool: steps run on the thread that starts the run, and later steps on the thread that completes it through
+    /// `hand`.
     is_inline: bool,
     /// Whether the step that starts the engine is the last step, so that no later step reads the results.
     is_one_step: bool,
 }
 
-/// The engine. The engine completes a run when the test calls a method.
+/// The engine. It completes a run only when the test calls a method.
 #[derive(Default)]
 struct Hand {
     holds: AtomicBool,
@@ -57,7 +58,7 @@ impl Hand {
     }
 }
 
-/// Counts the calls of the engine, and selects failures.
+/// Counts the calls of the engine, and selects the calls that fail.
 #[derive(Default)]
 struct Log {
     n_allocated: AtomicUsize,
@@ -423,7 +424,8 @@ fn the_last_step_may_be_the_one_that_starts_the_engine() {
     }
 }
 
-/// The engine may complete a run before or after the runtime hands the run over. Tested on the calling thread and on other threads.
+/// The engine may complete a run while the step that submits it still executes, or later. Tested with steps on the calling thread and on
+/// other threads.
 #[test]
 fn a_run_goes_on_whichever_comes_first() {
     for (is_inline, batch_size) in [(true, 1), (true, 2), (false, 1), (false, 2)] {

@@ -143,7 +143,8 @@ impl Interrupt for Engine {
     }
 }
 
-/// A cancel interrupts the engine only during a computation. Tested with both functions that announce a computation.
+/// A cancel interrupts the engine only during a computation. Tested with both functions that a device can use: `interrupting` and
+/// `interrupt_with`.
 #[test]
 fn a_cancel_interrupts_the_engine_only_while_it_computes() {
     for (is_computing, is_in_one_step) in [(true, true), (true, false), (false, true), (false, false)] {

@@ -76,7 +76,7 @@ fn two_tensors_take_turns_when_an_output_is_fed_back() {
     assert_eq!(values(&request.output_tensor(()).unwrap()), [128.0; 4]);
 }
 
-/// A model with two inputs, which are its two latest outputs. A run must write neither of them while it reads them.
+/// The two inputs of the model are its two latest outputs. A run must write neither of them while it reads them.
 #[test]
 fn the_two_latest_outputs_may_both_be_fed_back() {
     let script = Script::computing(|io, _| {

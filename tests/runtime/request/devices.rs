@@ -13,7 +13,7 @@ const UNKNOWN: Read = || Err(Error::new(ErrorKind::Unsupported, "another format"
 const BROKEN: Read = || Err(Error::new(ErrorKind::Model, "it is cut off"));
 const READ: Read = || Ok(ModelInfo { inputs: vec![port("x", &[1, 4])], ..ModelInfo::default() });
 
-/// A device that reads files with this function. The device cannot run models.
+/// A device that reads model files with this function, and cannot run them.
 struct Reader(Read);
 
 impl Device for Reader {

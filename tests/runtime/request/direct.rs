@@ -11,7 +11,7 @@ use super::tensors::adding;
 use super::*;
 use crate::support::{row, values};
 
-/// All callers share the cached request. If an input could be missing, it would have a value of another caller.
+/// All callers share the cached request. A missing input would keep the value of an earlier caller.
 #[test]
 fn all_inputs_must_be_given() {
     let model = adding();
@@ -62,7 +62,8 @@ fn inputs_are_given_back_when_the_call_returns() {
     batch[0].view_mut::<f32>().unwrap().fill(0.0);
 }
 
-/// Equivalent OpenVINO test (see `tests/conformance.txt`): C18 mixed dtypes. A single call gets values of different kinds.
+/// Equivalent OpenVINO test (see `tests/conformance.txt`): C18 mixed dtypes. One call gets a batch of `f32` tensors for the input `a`, and
+/// an `i32` array for the input `b`.
 #[test]
 fn arrays_tensors_and_batches_are_mixed() {
     let inputs = vec![port("a", &[0, 4]), port("b", &[0, 4])];

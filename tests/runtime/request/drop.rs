@@ -1,4 +1,5 @@
-//! Dropping of handles: in any order, during a run, and in the request's own callback. Checks which values outlive others.
+//! Dropping of handles: in any order, during a run, and in the request's own callback. Also tests which values stay usable after others are
+//! dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

@@ -328,7 +328,8 @@ fn exclusive_runs_keep_the_order_of_their_starts() {
     }
 }
 
-/// Equivalent OpenVINO test: ReusableCPUStreamsExecutor. While a handle of a pool exists, its name returns the same threads.
+/// Equivalent OpenVINO test: ReusableCPUStreamsExecutor. While a handle of a named pool exists, requests for this name return the same
+/// pool.
 #[test]
 fn a_named_pool_is_reused_while_it_is_kept() {
     let executors = devices_core().executors().clone();

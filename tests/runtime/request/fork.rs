@@ -1,4 +1,4 @@
-//! A forked process has no threads of its parent. Calls in that process must return errors and must not block forever.
+//! A forked process does not have the threads of its parent. Calls in that process must return errors and must not block forever.
 
 use std::time::{Duration, Instant};
 

@@ -134,8 +134,8 @@ fn check(action: impl FnMut()) {
     check_n(20_000, action);
 }
 
-/// Checks that resident memory is about the same after 2000 calls and after `n` calls. Without `ROIFLOW_LONG_RUNS`, `n` is limited to 20
-/// 000 to save time.
+/// Checks that resident memory is about the same after 2000 calls and after `n` calls. Without `ROIFLOW_LONG_RUNS`, `n` is limited to
+/// 20,000 to save time.
 fn check_n(n: usize, mut action: impl FnMut()) {
     let Some(_) = resident_bytes() else { return eprintln!("skipped: no /proc here") };
     let n = if std::env::var_os("ROIFLOW_LONG_RUNS").is_some() { n } else { n.min(20_000) };

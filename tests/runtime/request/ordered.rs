@@ -188,7 +188,7 @@ impl Executor for AllButTheFirst {
     }
 }
 
-/// While the first result is missing, later results are stored: at most one per request, in addition to the running jobs.
+/// While the first result is missing, the iterator stores later results: at most one per request, in addition to the running jobs.
 #[test]
 fn results_that_wait_for_their_turn_are_bounded() {
     let held = Arc::new(AllButTheFirst::default());

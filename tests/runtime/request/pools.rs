@@ -28,7 +28,7 @@ fn a_pooled_request_that_is_given_back_while_it_runs_is_taken_again_only_when_id
     });
 }
 
-/// While the owner returns the request to the queue, another handle runs the request on another thread, without the queue.
+/// While another thread runs the request through another handle, its owner returns it to the queue. The request is idle when that run ends.
 #[test]
 fn a_borrowed_request_that_somebody_runs_synchronously_comes_back_when_that_run_ends() {
     in_time(|| {

@@ -1,4 +1,5 @@
-//! Runs that are split into parts, and waits for a queue with a time limit. Bindings to other languages use both.
+//! Interfaces for bindings to other languages: runs that are split into preparation, computation and end, and queue waits with a time
+//! limit.
 
 use std::time::Duration;
 

@@ -399,7 +399,7 @@ fn a_queue_that_is_dropped_while_it_runs_calls_nobody_back() {
     gate.wait_for_arrivals(1);
     let watched = data.clone();
     let dropping = std::thread::spawn(move || drop(queue));
-    // The data of the jobs is freed first. From then on, the callback has been dropped.
+    // The drop first discards the callback, and then frees the data of the jobs. Once the data is freed, no callback may be called.
     in_time(move || {
         while Arc::strong_count(&watched) > 2 {
             std::thread::yield_now();
@@ -434,7 +434,7 @@ fn the_drop_of_a_queue_waits_for_its_callbacks() {
             return;
         }
         entered.send(()).unwrap();
-        // Dropping the queue first frees the data of the other job.
+        // The drop of the queue begins: it frees the data of the other job, which sends this message.
         assert_eq!(receive(&said.lock().unwrap()), "the drop has begun");
         opened.open();
         ended.store(true, Ordering::Release);

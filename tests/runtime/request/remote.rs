@@ -330,7 +330,7 @@ fn tensors_outlive_their_context_and_contexts_their_core() {
     assert_eq!(copied(&tensor), NUMBERS);
 }
 
-/// An error of a tensor gets the same kind as an error of the runtime, if the runtime has that kind.
+/// The runtime converts the error of a tensor to an error of the same kind, if it has this kind.
 #[test]
 fn errors_of_tensors_are_errors_of_the_runtime() {
     let input = row([1.0; 4]);

@@ -1,4 +1,4 @@
-//! Methods that combine several other calls.
+//! Convenience methods, each of which replaces several calls.
 
 use std::sync::{Arc, mpsc};
 

@@ -82,7 +82,7 @@ fn an_error_skips_the_steps_after_it() {
     assert_eq!(*log.lock().unwrap(), ["fill", "infer", "failed"]);
 }
 
-/// Consecutive steps on one executor are one task. A step on another executor needs a new task.
+/// Consecutive steps on the same executor are one task of this executor. A step on another executor is a new task.
 #[test]
 fn a_run_hops_only_where_the_executor_changes() {
     let (first, second) = (Arc::new(Manual::default()), Arc::new(Manual::default()));

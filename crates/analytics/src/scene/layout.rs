@@ -1,4 +1,4 @@
-//! What is counted: lines, zones, the anchor point, and times.
+//! The configuration of a [`SceneCounter`](super::SceneCounter): lines, zones, the anchor point, and times.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::shapes::Ground;
 use crate::frame::{Point, Rect, Size};
 
-/// The point of a box that stands for the object.
+/// The point of a box that represents the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Anchor {
     /// The middle of the bottom edge: where a person or vehicle touches the ground.
@@ -51,9 +51,9 @@ pub struct Line {
     pub to: Point,
     /// Labels of the objects that count; empty: all.
     pub classes: Vec<Arc<str>>,
-    /// Time that an object must be on each side, before and after the crossing.
+    /// Minimum time that an object must be on the old side before the crossing, and on the new side after it.
     pub min_time: Duration,
-    /// Whether an object that comes back and crosses again in the same direction counts again.
+    /// Whether an object counts again if it returns and crosses in the same direction again.
     pub repeats: bool,
 }
 
@@ -65,21 +65,22 @@ pub struct Zone {
     pub corners: Vec<Point>,
     /// Labels of the objects that count; empty: all.
     pub classes: Vec<Arc<str>>,
-    /// Time that an object must be inside until it has entered, and outside until it has left.
+    /// Minimum time inside until an object counts as entered, and minimum time outside until it counts as left.
     pub min_time: Duration,
     /// Time in the zone after which an object loiters; `None`: no loitering.
     pub loiter_time: Option<Duration>,
 }
 
-/// Everything that is counted in a scene.
+/// Lines, zones and settings of a scene.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
     pub units: Units,
     pub anchor: Anchor,
-    /// Distance from a line or border within which an object stays on its side, as a fraction of the height of its box. So a
-    /// trembling box does not cross repeatedly.
+    /// Distance from a line or border within which an object stays on its side, as a fraction of the height of its box. This prevents
+    /// repeated crossings by a box that jitters.
     pub hysteresis: f32,
-    /// Time without detection until an object has left its zones. Also the time in which a new track ID may continue an object.
+    /// Time without detection after which an object counts as having left its zones. Also the time in which a new track ID may continue an
+    /// object.
     pub absence: Duration,
     pub lines: Vec<Line>,
     pub zones: Vec<Zone>,
@@ -108,7 +109,7 @@ impl Layout {
     /// Checks names, lengths and corners.
     ///
     /// # Errors
-    /// Returns what was expected and found.
+    /// Returns a text with the expected and the actual value.
     pub fn check(&self) -> Result<(), String> {
         let names = || self.lines.iter().map(|line| &line.name).chain(self.zones.iter().map(|zone| &zone.name));
         if self.lines.is_empty() && self.zones.is_empty() && self.ground.is_none() && self.heat_map == (0, 0) {

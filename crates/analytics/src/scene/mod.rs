@@ -9,27 +9,27 @@
 //! |---|---|
 //! | when is a line crossed? | the path of the anchor leads through the segment, and the anchor is farther from the line than the hysteresis |
 //! | fast objects | the path between two frames counts, so an object may jump over a line or a zone |
-//! | an object walks around the end of a line | it changes its side, but does not cross |
-//! | a trembling box | within the hysteresis an object stays on its side |
-//! | `min_time` | the object must be that long on the old side before, and on the new side after the crossing |
+//! | an object walks around the end of a line | it changes its side, but this is not a crossing |
+//! | a box that jitters | within the hysteresis, the object stays on its side |
+//! | `min_time` | minimum time on the old side before the crossing, and on the new side after it |
 //! | the same object again | counts once per line and direction, unless [`Line::repeats`] |
-//! | an object is not detected for a while | it stays in its zones for [`Layout::absence`]; then it has left, with its last time |
+//! | an object is not detected for a while | it stays in its zones for [`Layout::absence`]; then it left when last detected |
 //! | an object is first seen inside a zone | it has entered |
-//! | an object without track ID | is ignored; it is counted as soon as it has an ID, from there on |
+//! | an object without track ID | is ignored until it has an ID |
 //! | a new track ID takes over | see below |
 //! | flush, seek, new stream | objects leave their zones without an event; counts are kept |
 //!
 //! # New track ID of a known object
 //!
-//! A tracker may lose an object and give it a new ID. A new ID continues a known object if all of the following hold. So the object is not
-//! counted twice, and its time in a zone goes on.
+//! A tracker may lose an object and give it a new ID. So that such an object is not counted twice and its time in a zone continues, a new
+//! ID takes over a known object if all of these conditions hold:
 //!
 //! - The object was not detected for at least one frame, and at most for [`Layout::absence`].
-//! - Both have the same label.
-//! - The distance between the new anchor and the predicted anchor is at most half the height of the box. The prediction continues the last
-//!   motion.
+//! - The known object and the new detection have the same label.
+//! - The distance of the new anchor to the last anchor, or to the anchor predicted from the last motion, is at most half the height of the
+//!   smaller box.
 //!
-//! Of several such objects, the nearest one is continued.
+//! If several known objects meet the conditions, the nearest one is continued.
 
 mod layout;
 mod shapes;
@@ -47,13 +47,13 @@ use roiflow_results::{Direction, SceneEvent, SceneEventKind};
 
 use crate::frame::{Detection, ObjectId, Point, Size};
 
-/// Maximum number of remembered objects. The one that was seen longest ago is forgotten first.
+/// Maximum number of stored objects. The object that was seen longest ago is removed first.
 const MAX_OBJECTS: usize = 4096;
-/// Objects that were not seen for this long are forgotten. Their track IDs are not used again by trackers.
+/// Objects that were not seen for this long are removed. Trackers do not use their track IDs again.
 const FORGET_AFTER: Duration = Duration::from_secs(120);
 /// Time over which the speed is measured.
 const SPEED_TIME: Duration = Duration::from_millis(500);
-/// How far a new track ID may be from a known object, as a fraction of the height of its box.
+/// Maximum distance between a known object and a new track ID that continues it, as a fraction of the height of the smaller box.
 const TAKEOVER_DISTANCE: f32 = 0.5;
 
 /// Counts objects at lines and in zones; see the module.
@@ -65,7 +65,7 @@ pub struct SceneCounter {
     lines: Vec<(Point, Point)>,
     zones: Vec<Vec<Point>>,
     ground: Option<Ground>,
-    /// By the newest track ID.
+    /// Objects by their newest track ID.
     objects: HashMap<ObjectId, Object>,
     counts: SceneCounts,
     heat: Vec<u64>,
@@ -107,7 +107,7 @@ struct Object {
     last_seen: Duration,
     at_lines: Vec<AtLine>,
     at_zones: Vec<AtZone>,
-    /// An earlier position for the speed, with its time.
+    /// An earlier anchor and its time. The speed is measured from there.
     mark: (Point, Duration),
     speed: Option<Speed>,
 }
@@ -115,13 +115,13 @@ struct Object {
 /// Where an object is, relative to a line.
 #[derive(Debug, Clone, Copy, Default)]
 struct AtLine {
-    /// Whether the object is on the right side, and since when.
+    /// Whether the object is on the right side of the line, and since when.
     is_right: Option<(bool, Duration)>,
-    /// Since when the object is on the other side, and whether its path led through the segment.
+    /// Set while a change of the side is not confirmed: its time, and whether the path led through the segment.
     pending: Option<(Duration, bool)>,
-    /// Whether the last change of the side, without hysteresis, led through the segment.
+    /// Whether the path led through the segment when the anchor last passed the infinite line. Ignores the hysteresis.
     led_through: bool,
-    /// Whether the object has been counted in each direction.
+    /// Whether the object has been counted: for the direction in and the direction out.
     is_counted: [bool; 2],
 }
 
@@ -130,7 +130,7 @@ struct AtLine {
 struct AtZone {
     /// Since when the object is inside; `None`: outside.
     inside_since: Option<Duration>,
-    /// Since when the object is on the other side of the border.
+    /// Set while an entry or exit is not confirmed: the time when the object passed the border.
     pending: Option<Duration>,
     has_loitered: bool,
 }
@@ -158,7 +158,7 @@ impl SceneCounter {
         &self.counts
     }
 
-    /// Continues counts of an earlier counter. Nobody is in a zone.
+    /// Continues the counts of an earlier counter. All zones start empty.
     pub fn restore(&mut self, counts: SceneCounts) {
         self.counts = counts;
         self.flush();
@@ -204,7 +204,7 @@ impl SceneCounter {
         &self.heat
     }
 
-    /// Forgets where the objects are; counts are kept. Call this after a flush or a seek, and for a new stream.
+    /// Removes all objects, and keeps the counts. Call this after a flush or a seek, and for a new stream.
     pub fn flush(&mut self) {
         self.objects.clear();
         self.counts.occupancy = self.layout.zones.iter().map(|zone| (zone.name.clone(), 0)).collect();
@@ -296,7 +296,7 @@ impl SceneCounter {
         self.objects.insert(track, object);
     }
 
-    /// The track ID of the object that a new track ID continues; see the module.
+    /// Returns the old track ID of the object that a new track ID continues; see the module.
     fn continued(&self, detection: &Detection, anchor: Point, all: &[Detection], time: Duration) -> Option<ObjectId> {
         let distance = |object: &Object| {
             let seconds = time.saturating_sub(object.last_seen).as_secs_f32();
@@ -316,13 +316,13 @@ impl SceneCounter {
         nearest.map(|(_, track)| track)
     }
 
-    /// Objects that are absent for too long leave their zones, and are forgotten later.
+    /// Takes objects that are absent for too long out of their zones, and later removes them.
     fn leave_absent(&mut self, time: Duration, events: &mut Vec<SceneEvent>) {
         let Self { objects, counts, layout, .. } = self;
         let absence = |object: &Object| time.saturating_sub(object.last_seen);
         let is_inside = |object: &Object| object.at_zones.iter().any(|at| at.inside_since.is_some());
         let mut gone: Vec<_> = objects.iter_mut().filter(|(_, object)| absence(object) > layout.absence && is_inside(object)).collect();
-        // The order of a hash map differs between runs.
+        // Sort, because the order of a hash map differs between runs.
         gone.sort_by_key(|(track, _)| **track);
         for (track, object) in gone {
             for (zone, at) in layout.zones.iter().zip(&mut object.at_zones) {
@@ -381,7 +381,7 @@ impl SceneCounts {
 }
 
 impl AtLine {
-    /// Follows the object. Returns the direction if the object has crossed.
+    /// Updates the side of the object. Returns the direction if the object has crossed the line.
     fn follow(&mut self, (a, b): (Point, Point), line: &Line, (was, is): (Point, Point), margin: f32, time: Duration) -> Option<Direction> {
         use shapes::{meeting_point, signed_distance};
         let (distance, earlier) = (signed_distance(a, b, is), signed_distance(a, b, was));
@@ -419,7 +419,8 @@ impl AtLine {
 }
 
 impl AtZone {
-    /// Follows the object and reports what happens. `was` is `None` for an object that is seen for the first time.
+    /// Updates whether the object is inside, and reports its entry, exit or loitering. `was` is `None` for an object that is seen for the
+    /// first time.
     fn follow(
         &mut self,
         corners: &[Point],
@@ -464,7 +465,7 @@ impl AtZone {
 }
 
 impl Object {
-    /// Moves the anchor and measures velocity and speed.
+    /// Moves the anchor, and updates the velocity (for predictions) and the speed (for results).
     fn move_to(&mut self, anchor: Point, time: Duration, ground: Option<&Ground>) {
         let seconds = time.saturating_sub(self.last_seen).as_secs_f32();
         if seconds > 0.0 {

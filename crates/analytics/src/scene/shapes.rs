@@ -1,15 +1,16 @@
-//! Lines, polygons and the mapping of the image to the ground. Pure arithmetic in pixels.
+//! Lines, polygons and the mapping of the image to the ground. All coordinates are in pixels.
 
 use crate::frame::Point;
 
-/// Signed distance of a point from the line through `a` and `b`, in pixels. Negative: the left side, seen from `a` towards `b`. `a` and `b` must
-/// differ.
+/// Signed distance of a point from the line through `a` and `b`, in pixels. It is negative on the left side, seen from `a` towards `b`. `a`
+/// and `b` must differ.
 pub(super) fn signed_distance(a: Point, b: Point, point: Point) -> f32 {
     let (x, y) = (b.x - a.x, b.y - a.y);
     (x * (point.y - a.y) - y * (point.x - a.x)) / x.hypot(y)
 }
 
-/// Where the path from `from` to `to` meets the line through `a` and `b`, as a fraction of the way from `a` to `b`. `None` if they are parallel.
+/// Where the path from `from` to `to` meets the line through `a` and `b`, as a fraction of the way from `a` to `b`. `None` if the path is
+/// parallel to the line.
 pub(super) fn meeting_point(a: Point, b: Point, from: Point, to: Point) -> Option<f32> {
     let (x, y) = (b.x - a.x, b.y - a.y);
     let (path_x, path_y) = (to.x - from.x, to.y - from.y);
@@ -45,19 +46,20 @@ pub(super) fn border_distance(polygon: &[Point], point: Point) -> f32 {
     edges(polygon).map(distance).fold(f32::INFINITY, f32::min)
 }
 
-/// Whether the path between two points outside a polygon leads through it.
+/// Whether the path between two points outside a polygon leads through the polygon.
 pub(super) fn leads_through(polygon: &[Point], from: Point, to: Point) -> bool {
     edges(polygon).filter(|(a, b)| segments_meet(*a, *b, from, to)).count() >= 2
 }
 
 /// Maps points of the image to the ground plane: a homography.
 ///
-/// Source: Hartley and Zisserman, "Multiple View Geometry in Computer Vision", section 4.1 (the direct linear transformation of four points).
+/// Source: Hartley and Zisserman, "Multiple View Geometry in Computer Vision", section 4.1 (the direct linear transformation of four
+/// points).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ground {
     /// The matrix, row by row; its last element is 1.
     matrix: [f64; 9],
-    /// The center of the four points of the image, which is the origin of the matrix. So the depth of all four points is positive.
+    /// The center of the four points of the image. The matrix has its origin there, so that the depth of all four points is positive.
     center: (f64, f64),
 }
 

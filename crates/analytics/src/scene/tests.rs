@@ -49,7 +49,7 @@ fn run(counter: &mut SceneCounter, begin: u32, frames: &[Vec<Detection>]) -> Vec
     events.into_iter().map(|event| (event.track.0, event.kind)).collect()
 }
 
-/// Crossings in and out.
+/// The number of crossings in, and the number of crossings out.
 fn crossings(counter: &SceneCounter) -> (u64, u64) {
     let of = |wanted| counter.counts().crossings.iter().filter(|((_, direction, _), _)| *direction == wanted).map(|(_, n)| *n).sum();
     (of(Direction::In), of(Direction::Out))
@@ -88,7 +88,7 @@ fn walking_around_the_end_of_a_line_is_no_crossing() {
     let path = [(500.0, 400.0), (900.0, 400.0), (900.0, 600.0), (500.0, 600.0), (100.0, 600.0), (100.0, 400.0), (500.0, 400.0)];
     let frames: Vec<_> = path.iter().map(|(x, y)| vec![object(1, "person", *x, *y)]).collect();
     assert_eq!(run(&mut counter, 0, &frames), []);
-    // It is on the upper side again, so walking down counts.
+    // The object is on the upper side again, so walking down counts as a crossing.
     assert_eq!(run(&mut counter, 10, &at_heights(&[400.0, 600.0])).len(), 1);
     assert_eq!(crossings(&counter), (0, 1));
 }
@@ -129,12 +129,12 @@ fn new_track_id_of_a_known_object_is_not_counted_twice() {
     let back: Vec<_> = (0..8).map(again).collect();
     assert_eq!(run(&mut counter, 8, &back), [(2, SceneEventKind::Crossed { direction: Direction::In, count: 1 })]);
     assert_eq!((crossings(&counter), counter.counts().n_takeovers), ((1, 1), 1));
-    // It is lost in front of the line, and the crossing is seen with another ID only.
+    // The object is lost before it reaches the line, and gets a new ID after the crossing.
     let mut counter = with_line(line(false, Duration::ZERO));
     run(&mut counter, 0, &at_heights(&[410.0, 440.0, 470.0]));
     run(&mut counter, 6, &[vec![object(9, "person", 500.0, 590.0)], vec![object(9, "person", 500.0, 620.0)]]);
     assert_eq!(crossings(&counter), (0, 1));
-    // Another object far away, an object of another class, and an object next to one that is still there are new objects.
+    // These are new objects: an object far away, an object of another class, and an object next to an object that is still detected.
     for (other, x, label) in [(5, 800.0, "person"), (6, 500.0, "dog")] {
         let mut counter = with_zone(zone());
         run(&mut counter, 0, &at_heights(&[500.0, 500.0]));
@@ -171,7 +171,7 @@ fn absent_object_stays_in_its_zone_for_a_while() {
     assert_eq!(run(&mut counter, 10, &vec![vec![]; 20]), []);
     assert_eq!(run(&mut counter, 30, &at_heights(&[500.0])), []);
     assert_eq!(counter.counts().occupancy["hall"], 1);
-    // It vanishes: after one second it has left, at the time when it was seen last.
+    // The object is not detected again. After one second it counts as left, at the time of its last detection.
     let gone = run(&mut counter, 31, &vec![vec![]; 30]);
     assert_eq!(gone, [(1, SceneEventKind::Exited { occupancy: 0, dwell: FRAME * 30, is_lost: true })]);
     assert_eq!(run(&mut counter, 100, &at_heights(&[500.0])), [(1, SceneEventKind::Entered { occupancy: 1 })]);
@@ -192,7 +192,7 @@ fn fast_object_that_jumps_over_a_zone_is_counted() {
 fn loitering_is_reported_once_per_stay() {
     let mut counter = with_zone(Zone { loiter_time: Some(FRAME * 5), min_time: FRAME * 2, ..zone() });
     let mut heights = vec![500.0; 12];
-    // One frame outside is shorter than the minimum time, so the stay goes on.
+    // One frame outside is shorter than the minimum time, so the object stays in the zone.
     heights[7] = 700.0;
     let events = run(&mut counter, 0, &at_heights(&heights));
     let loitered = SceneEventKind::Loitered { dwell: FRAME * 5 };
@@ -209,7 +209,7 @@ fn flush_keeps_counts_and_forgets_places() {
     run(&mut counter, 0, &at_heights(&[300.0, 450.0]));
     counter.flush();
     assert_eq!(counter.counts().occupancy["hall"], 0);
-    // Time may go back after a flush. The jump over the line is not a path.
+    // Time may go back after a flush. The jump over the line at the flush is not a crossing.
     run(&mut counter, 0, &at_heights(&[700.0, 750.0]));
     assert_eq!(crossings(&counter), (0, 0));
     run(&mut counter, 2, &at_heights(&[450.0]));
@@ -230,7 +230,7 @@ fn speed_is_measured_on_the_ground() {
         let (x, y) = ground.map(Point { x: point.x * 1000.0, y: point.y * 1000.0 }).unwrap();
         assert!((x - f64::from(expected.x)).abs() < 1e-3 && (y - f64::from(expected.y)).abs() < 1e-3, "{point:?}: {x} {y}");
     }
-    // The middle of the road at 10 m per second away from the camera: find the height in the image of each distance.
+    // The object moves away from the camera in the middle of the road at 10 m per second. Find the image row of each distance.
     let height_of = |distance: f64| {
         (500..=1000).rev().map(|y| y as f32).find(|y| ground.map(Point { x: 500.0, y: *y }).unwrap().1 >= distance).unwrap()
     };

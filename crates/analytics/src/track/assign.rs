@@ -1,9 +1,9 @@
 //! Optimal assignment of tracks to detections, with a cost limit for pairs.
 //!
-//! Minimizes the sum of the costs of all pairs, where each unmatched track costs the limit. The algorithm is that of shortest augmenting paths
-//! with dual variables (Jonker and Volgenant, "A Shortest Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems",
-//! Computing 38, 1987). It visits candidate pairs only, so its time grows with the number of overlapping boxes and not with the product
-//! of tracks and detections.
+//! Minimizes the sum of the costs of all pairs, where each unmatched track costs the limit. The algorithm is that of shortest augmenting
+//! paths with dual variables (Jonker and Volgenant, "A Shortest Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems",
+//! Computing 38, 1987). It visits candidate pairs only, so its time grows with the number of overlapping boxes and not with the product of
+//! tracks and detections.
 
 /// A candidate pair. Costs must be finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,12 +18,12 @@ const NONE: u32 = u32::MAX;
 /// The solver. Its buffers are reused from frame to frame.
 #[derive(Debug, Default)]
 pub struct Assignment {
-    /// Position of the first candidate of each track; one more entry at the end.
+    /// Position of the first candidate of each track, and the number of candidates as last entry.
     begins: Vec<u32>,
     /// Dual variable of each track.
     track_prices: Vec<f32>,
     detections: Vec<Column>,
-    /// Detections reached by the current search, and those whose distance is final.
+    /// Detections that the current search has reached, and (in `scanned`) those whose distance is final.
     reached: Vec<u32>,
     scanned: Vec<u32>,
     /// The detection of each track, or [`NONE`].
@@ -35,7 +35,7 @@ pub struct Assignment {
 struct Column {
     /// Dual variable.
     price: f32,
-    /// Length of the shortest path so far.
+    /// Length of the shortest known path to this detection.
     distance: f32,
     /// The track before this detection on that path.
     previous: u32,
@@ -44,7 +44,7 @@ struct Column {
 }
 
 impl Assignment {
-    /// Solves the assignment. `candidates` must be sorted by track. Pairs with a cost of `limit` or more are not accepted.
+    /// Solves the assignment. `candidates` must be sorted by track. Pairs with a cost of `limit` or more are never matched.
     ///
     /// Calls `accept` with the indices of each pair, in the order of the tracks.
     pub fn solve(
@@ -147,7 +147,7 @@ impl Assignment {
 mod tests {
     use super::*;
 
-    /// The smallest sum of costs, by trying everything.
+    /// The smallest sum of costs, found by trying all assignments.
     fn brute_force(costs: &[Vec<f32>], limit: f32, track_idx: usize, used: &mut Vec<bool>) -> f32 {
         if track_idx == costs.len() {
             return 0.0;

@@ -1,9 +1,9 @@
 //! Camera motion, estimated from the boxes.
 //!
-//! A moving camera moves all boxes in the same way, in addition to what their tracks predict. The estimate is the median difference between
-//! detected and predicted boxes, so objects that move on their own do not matter while they are the minority. Camera motion compensation in
-//! trackers is usually estimated from pixels (Aharon et al., "BoT-SORT: Robust Associations Multi-Pedestrian Tracking", 2022). Boxes need no
-//! pixels, so the estimate also works on encoded video and costs microseconds. It needs several objects.
+//! A moving camera shifts all boxes by the same amount, in addition to the predicted motion of each track. The estimate is the median
+//! difference between detected and predicted boxes. It is correct as long as fewer than half of the objects change their own motion. Camera
+//! motion compensation in trackers is usually estimated from pixels (Aharon et al., "BoT-SORT: Robust Associations Multi-Pedestrian
+//! Tracking", 2022). Boxes need no pixels, so the estimate also works on encoded video and costs microseconds. It needs several objects.
 
 use super::assign::{Assignment, Candidate};
 use super::{Motion, Track};
@@ -41,7 +41,7 @@ impl Camera {
         assignment.solve(tracks.len(), detections.len(), candidates, LIMIT, |track_idx, detection_idx| {
             let (predicted, detected) = (&tracks[track_idx].predicted, &detections[detection_idx].rect);
             x.push(detected.x + detected.width / 2.0 - predicted.x - predicted.width / 2.0);
-            // The feet: other persons hide them less often than the camera angle changes the height.
+            // Use the bottom edge: it is more stable than the center, because the height of a box changes with the camera angle.
             y.push(detected.y_max() - predicted.y_max());
         });
         if x.len() < MIN_PAIRS {
@@ -58,7 +58,7 @@ impl Camera {
     }
 }
 
-/// The median; of an even number of values, the larger middle one.
+/// The median. For an even number of values: the larger of the two middle values.
 fn median(values: &mut [f32]) -> f32 {
     let middle = values.len() / 2;
     *values.select_nth_unstable_by(middle, f32::total_cmp).1

@@ -2,7 +2,7 @@
 //!
 //! Sources: Bewley et al., "Simple Online and Realtime Tracking", ICIP 2016; Zhang et al., "ByteTrack: Multi-Object Tracking by Associating
 //! Every Detection Box", ECCV 2022. State, noise and rules are those of the Python package `trackers` 2.6, and `tests/golden/tracks`
-//! compares with it.
+//! contains results of this package for comparison.
 
 use super::assign::Candidate;
 use super::kalman::{Coordinate, Noise};
@@ -42,7 +42,8 @@ impl Tracker {
         self.match_by_iou(detections, options, |_, _| true);
     }
 
-    /// ByteTrack: detections with a high confidence first. The others then continue the remaining tracks.
+    /// ByteTrack: matches detections with a high confidence first. Detections with a lower confidence are then matched with the remaining
+    /// tracks.
     pub(super) fn match_byte_track(&mut self, detections: &[Detection], options: &TrackOptions) {
         let high = options.high_confidence;
         self.match_by_iou(detections, options, |_, detection| detection.confidence >= high);

@@ -1,12 +1,13 @@
-//! The most accurate method: overlap, height, position of the feet, confidence, and camera motion.
+//! The most accurate method. It uses overlap, height, bottom edge and confidence of the boxes, and camera motion.
 //!
 //! 1. The Kalman filter of each track predicts its box. Noise is proportional to the size of the box (BoT-SORT: Aharon et al., 2022), and
 //!    larger for detections with a low confidence (NSA Kalman: Du et al., "GIAOTracker", ICCV workshops 2021).
 //! 2. The tracks are moved with the camera, see `camera`.
-//! 3. Tracks with an ID, also lost ones, are assigned to detections with a high confidence.
-//! 4. Tracks that were seen in the last frame are assigned to the remaining detections (ByteTrack: Zhang et al., ECCV 2022). A hidden object
-//!    is often still detected, with a low confidence.
-//! 5. Lost tracks are compared at their last box, for objects that stopped (observation-centric recovery of OC-SORT: Cao et al., CVPR 2023).
+//! 3. Tracks with an ID, including lost tracks, are assigned to detections with a high confidence.
+//! 4. Tracks that were seen in the last frame are assigned to the remaining detections (ByteTrack: Zhang et al., ECCV 2022). A hidden
+//!    object is often still detected, with a low confidence.
+//! 5. For objects that stopped: lost tracks are compared again, with their last detected box instead of their predicted box
+//!    (observation-centric recovery of OC-SORT: Cao et al., CVPR 2023).
 //! 6. Tentative tracks are assigned to the remaining detections with a high confidence.
 //! 7. A remaining detection of another class that covers the box of a track continues the track: detectors confuse similar classes.
 //!
@@ -20,11 +21,12 @@
 //!
 //! | term | why | source |
 //! |---|---|---|
-//! | distance of the bottom edges, relative to the height | the ground gives the order in depth | the idea of SparseTrack: Liu et al., 2023 |
+//! | distance of the bottom edges, relative to the height | it shows which object is nearer | the idea of SparseTrack: Liu et al., 2023 |
 //! | difference of the logarithms of width and height | objects do not change their size from frame to frame | |
 //! | difference from the extrapolated confidence | an object that becomes hidden loses confidence step by step | Hybrid-SORT |
 //!
-//! The weights were chosen with the public benchmarks MOT17 and DanceTrack, forwards and backwards in time, and with noise added to the boxes.
+//! The weights were chosen with the public benchmarks MOT17 and DanceTrack, forwards and backwards in time, and with noise added to the
+//! boxes.
 
 use super::assign::Candidate;
 use super::kalman::BoxNoise;
@@ -33,18 +35,18 @@ use crate::frame::{Detection, Rect};
 
 /// Noise of the filters.
 pub(super) const NOISE: BoxNoise = BoxNoise { value: 0.04, velocity: 0.006, measurement: 0.07, unsure: 1.5 };
-/// An object with at least this confidence gets its ID after `min_hits` frames, another one needs a frame more.
+/// An object with at least this confidence gets its ID after `min_hits` frames. With a lower confidence, it needs one more frame.
 pub(super) const CERTAIN: f32 = 0.75;
 /// Detections with a lower confidence are ignored.
 const MIN_CONFIDENCE: f32 = 0.2;
-/// Largest costs of the stages.
+/// Largest cost of a pair in each matching stage.
 const HIGH_LIMIT: f32 = 0.95;
 const LOW_LIMIT: f32 = 0.6;
 const LAST_LIMIT: f32 = 0.7;
 const TENTATIVE_LIMIT: f32 = 0.7;
-/// Smallest IoU of a track with a detection of another class.
+/// Smallest IoU at which a detection of another class continues a track.
 const OTHER_CLASS_IOU: f32 = 0.7;
-/// A detection that overlaps a matched track by more is a duplicate.
+/// A detection with a larger IoU with a matched track is a duplicate.
 const DUPLICATE_IOU: f32 = 0.6;
 /// Weights of the cost terms.
 const BOTTOM_WEIGHT: f32 = 0.6;
@@ -66,7 +68,7 @@ impl Tracker {
         self.match_other_classes(detections);
     }
 
-    /// Assigns the remaining tracks and detections that are candidates.
+    /// Matches tracks for which `is_candidate` is true with detections for which `is_eligible` is true, if they are not matched yet.
     fn match_stage(
         &mut self,
         detections: &[Detection],
@@ -113,7 +115,7 @@ impl Tracker {
     }
 }
 
-/// The cost of a detection that overlaps the box `was` of a track by this IoU; see the module.
+/// The cost of a pair; see the module. `was` is the box of the track, and `iou` its IoU with the detection.
 fn cost(track: &Track, was: &Rect, detection: &Detection, iou: f32) -> f32 {
     let is = &detection.rect;
     let [last, earlier] = track.confidences;

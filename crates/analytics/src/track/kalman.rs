@@ -62,9 +62,9 @@ pub struct BoxFilter {
 pub struct BoxNoise {
     pub value: f32,
     pub velocity: f32,
-    /// Of a measurement with confidence 1.
+    /// Standard deviation of a measurement with confidence 1.
     pub measurement: f32,
-    /// How much larger the standard deviation of a measurement with confidence 0 is, as a factor.
+    /// Factor by which the standard deviation of a measurement with confidence 0 is larger.
     pub unsure: f32,
 }
 
@@ -78,7 +78,7 @@ impl BoxFilter {
         Self { coordinates }
     }
 
-    /// Advances the state by one frame. The sizes of an object that is not seen do not change.
+    /// Advances the state by one frame. The size of the box stays constant while the object is not detected.
     pub fn predict(&mut self, noise: &BoxNoise, is_seen: bool) {
         if !is_seen {
             self.coordinates[2].velocity = 0.0;

@@ -7,22 +7,23 @@
 //! | [`Method::Sort`] | Kalman filter of the corners | optimal by IoU | Bewley et al., ICIP 2016 |
 //! | [`Method::Iou`] | constant velocity | greedy by IoU, with the predicted and with the last box | Bochinski et al., AVSS 2017 |
 //!
-//! IoU is the intersection of two boxes over their union. Reading order: this file has the life of a track; `hybrid`, `classic` and `overlap`
-//! have the associations; `camera` estimates the motion of the camera; `kalman` and `assign` have the mathematics.
+//! IoU is the intersection of two boxes over their union. Reading order: this file manages the tracks. `hybrid`, `classic` and `overlap`
+//! match tracks with detections. `camera` estimates the motion of the camera. `kalman` and `assign` contain the mathematics.
 //!
 //! # Life of a track
 //!
 //! - An object that matches no track starts a tentative track. The track gets its ID after [`TrackOptions::min_hits`] frames with the
 //!   object. An uncertain object needs one frame more (`Hybrid` only).
 //! - A track whose object is not detected is lost. It predicts where the object is, and continues with the same ID when the object is found
-//!   again. It ends after [`TrackOptions::max_age`] inferred frames. A tentative track ends at once.
+//!   again. It ends after [`TrackOptions::max_age`] inferred frames. A tentative track ends in the first frame without a matching
+//!   detection.
 //! - A track matches detections of its own class. With `Hybrid`, it also matches a detection of another class that covers its predicted box
 //!   and matches no other track, because detectors confuse similar classes.
 //!
 //! A frame without inference does not age the tracks. Detections that are carried over into such a frame keep their track IDs.
 //!
-//! The number of tracks is bounded. Buffers are reused, so nothing is allocated in steady state. Reads no pixels and no clocks: the output
-//! depends on the input only.
+//! The number of tracks is bounded. Buffers are reused, so nothing is allocated in steady state. The tracker reads no pixels and no clocks,
+//! so its output depends on its input only.
 
 mod assign;
 mod camera;
@@ -44,7 +45,7 @@ pub enum Method {
     /// Overlap, size, position and confidence, with camera motion: the most accurate method.
     #[default]
     Hybrid,
-    /// Two stages by confidence.
+    /// Kalman filter and overlap. Detections with a high confidence are matched first.
     ByteTrack,
     /// Kalman filter and overlap.
     Sort,
@@ -60,7 +61,7 @@ pub struct TrackOptions {
     /// Minimum IoU of a detection with the box of its track, 0 to 1. `Hybrid` does not use it. Default: 0.3.
     pub iou_threshold: f32,
     /// `Hybrid` and `ByteTrack`: detections with at least this confidence are associated first, and only these start tracks (`ByteTrack`
-    /// starts tracks from 0.1 more). Other detections continue tracks. Default: 0.5.
+    /// starts tracks only if the confidence is 0.1 higher). Other detections continue tracks. Default: 0.5.
     pub high_confidence: f32,
     /// Number of consecutive inferred frames without a matching detection after which a track ends. Default: 30.
     pub max_age: u32,
@@ -101,7 +102,7 @@ pub struct TrackCounts {
     pub n_lost: u64,
     /// Track IDs assigned.
     pub n_started: u64,
-    /// Tracks with an ID that ended. [`Tracker::reset`] does not count.
+    /// Tracks with an ID that ended. Tracks that [`Tracker::reset`] removes do not count.
     pub n_ended: u64,
     /// Lost tracks whose object was found again.
     pub n_recovered: u64,
@@ -139,11 +140,11 @@ struct Track {
 struct Class {
     label_id: u32,
     label: Option<Arc<str>>,
-    /// Detections with this label minus detections with other labels.
+    /// Counter of the majority vote: detections with this label minus detections with other labels.
     n_votes: u32,
 }
 
-/// What a track knows about the motion of its object. Coordinates are in pixels, velocities in pixels per frame.
+/// Motion model of a track. Coordinates are in pixels, velocities in pixels per frame.
 #[derive(Debug)]
 enum Motion {
     /// Velocity of the center.
@@ -352,7 +353,7 @@ impl Class {
         self.label_id == detection.label_id && self.label == detection.label
     }
 
-    /// Counts a detection (majority vote of Boyer and Moore, 1991).
+    /// Counts the label of a detection in the majority vote (algorithm of Boyer and Moore, 1991).
     fn vote(&mut self, detection: &Detection) {
         if self.is_of(detection) {
             self.n_votes = self.n_votes.saturating_add(1);
@@ -431,7 +432,7 @@ impl TrackCounts {
         }
     }
 
-    /// Gives a track its ID when it is due, and sets the ID and state of its detection.
+    /// Gives a track its ID once it has enough detections, and sets the ID and state of its detection.
     fn name_track(
         &mut self,
         track: &mut Track,

@@ -6,7 +6,7 @@
 //! 1. Detections are matched with the predicted boxes of the tracks.
 //! 2. The remaining detections are matched with the last boxes of the remaining tracks.
 //!
-//! Both passes accept pairs by descending IoU. Ties are decided by the older track, then by the order of detections.
+//! Both passes accept pairs by descending IoU. If the IoUs are equal, the older track comes first, then the earlier detection.
 
 use super::assign::Candidate;
 use super::{Motion, Track, TrackOptions, Tracker};

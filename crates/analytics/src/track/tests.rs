@@ -18,7 +18,7 @@ impl TestTracker {
         Self { tracker: Tracker::default(), options, n_track_ids: 0, n_detections: 1000 }
     }
 
-    /// Track IDs of the objects in the next frame, 0 for none. An object is a class and the corner of a box.
+    /// Processes the next frame. Returns the track ID of each object, or 0 if it has none. An object is a class and the corner of its box.
     fn update_objects(&mut self, objects: &[(u32, f32, f32)]) -> Vec<i32> {
         let detections = objects.iter().map(|&(class, x, y)| self.object(class, x, y)).collect();
         self.update(&mut FrameResults { size: SIZE, detections, ..FrameResults::default() })
@@ -87,7 +87,7 @@ fn crossing_objects_keep_their_track_ids() {
 
 #[test]
 fn lost_object_is_matched_at_predicted_and_at_last_box() {
-    // Hidden for ten frames and for more than its width: it reappears on the far side, or at its last box.
+    // An object is hidden for ten frames. It reappears more than its width further on, or at its last box.
     for (way, what) in [(10.0, "went on"), (0.0, "stayed")] {
         let mut tracking = TestTracker::new(TrackOptions::default());
         for n in 0..10 {
@@ -161,7 +161,7 @@ fn classes_do_not_match_each_other() {
         assert_eq!(tracking.update_objects(&[(1, 50.0, 100.0)]), [2]);
         assert_eq!(tracking.update_objects(&[(1, 50.0, 100.0), (0, 50.0, 100.0)]), [2, 1]);
     }
-    // Two objects in one place, such as a person on a bicycle, stay two objects.
+    // Two objects at the same position, such as a person on a bicycle, remain two tracks.
     let mut tracking = TestTracker::new(TrackOptions::default());
     for n in 0..20 {
         let x = 50.0 + 5.0 * n as f32;
@@ -174,7 +174,7 @@ fn classes_do_not_match_each_other() {
 #[test]
 fn object_whose_class_flickers_keeps_its_track_id() {
     let mut tracking = TestTracker::new(TrackOptions::default());
-    // A car that is a truck in every third frame, and next to it another truck that is a car in every fourth frame.
+    // The detector reports a car as a truck in every third frame, and a truck next to it as a car in every fourth frame.
     for n in 0..60 {
         let x = 50.0 + 4.0 * n as f32;
         let track_ids = tracking.update_objects(&[(u32::from(n % 3 == 1), x, 100.0), (u32::from(n % 4 != 2), x, 160.0)]);
@@ -200,7 +200,7 @@ fn object_behind_another_for_30_frames_keeps_its_track_id() {
 
 #[test]
 fn objects_at_low_frame_rates_and_after_dropped_frames_keep_track_ids() {
-    // Speed of a walking person at 5 frames per second: a third of the width of the box per frame.
+    // Speed of a walking person at 5 frames per second: the box moves by a third of its width per frame.
     for step in [4.0, 13.0] {
         let mut tracking = TestTracker::new(TrackOptions::default());
         let mut random = Random(11);
@@ -208,7 +208,7 @@ fn objects_at_low_frame_rates_and_after_dropped_frames_keep_track_ids() {
         while n < 100 {
             let way = n as f32 * step;
             assert_eq!(tracking.update_objects(&[(0, 10.0 + way, 100.0), (0, 1500.0 - way, 300.0)]), [1, 2], "{step} pixels, frame {n}");
-            // Frames that were dropped upstream never arrive. At most two in a row, after the speed is known.
+            // Frames that upstream drops never arrive. Drop at most two frames in a row, once the tracker knows the speed.
             n += if n > 5 && random.unit() < 0.2 { 1 + (random.next() % 2) as usize + 1 } else { 1 };
         }
     }

@@ -109,8 +109,8 @@ impl Device for AutoDevice {
         let order = self.order_for(model);
         let mut refused: Vec<Error> = Vec::new();
         let mut skipped: Vec<String> = Vec::new();
-        // The reason why the caller cannot use the ports that a device reported. Only the first such reason is kept, because it is more
-        // specific than later ones.
+        // The reason why the caller cannot use the ports that a device reported. Only the first reason is kept, because it is more specific
+        // than the reasons of later devices.
         let mut unusable: Option<Error> = None;
         for (name, next) in order.iter().zip(order.iter().skip(1).map(Some).chain([None])) {
             // If the list has only one device, the user chose this device explicitly, so it is used even if results may differ.

@@ -2,8 +2,8 @@
 //!
 //! A processor computes denormal numbers in microcode, some hundred times slower than other numbers. Trained weights that have decayed
 //! contain many denormals, and no decoder depends on such small values. The usual remedy is to flush denormals with the floating-point
-//! control register. It is not possible for this engine: the engine is Rust code, which must run with the default control. So the weights
-//! are changed instead.
+//! control register. This remedy is not possible here: the engine is Rust code, which must run with the default value of that register.
+//! Therefore this module changes the weights.
 
 use std::sync::Arc;
 

@@ -17,8 +17,8 @@ use crate::runtime::{Config, Dim, Error, ErrorKind, Ignored, ModelInfo, ModelSou
 use crate::tensor::{ElementType, Shape};
 use crate::{engine, onnx, panics};
 
-/// Maximum number of cached plans per model. Streams that alternate between shapes then use their plans again. The limit bounds the memory
-/// if a stream keeps changing its shape.
+/// Maximum number of cached plans per model. Streams that alternate between a few shapes reuse their plans. The limit bounds the memory if
+/// a stream keeps changing its shape.
 const MAX_PLANS: usize = 8;
 
 pub(super) type Plan = Arc<TypedSimplePlan>;
@@ -263,8 +263,8 @@ impl CpuModel {
         file.info.inputs.clone_from(&read.inputs);
         let mut info = file.info.clone();
         let plans = Plans { file, parsed, by_shapes: Mutex::default(), rows: OnceLock::new() };
-        // If only the batch size is open, compile a plan for one item now, so that errors are reported at compilation and the output shapes
-        // are exact.
+        // If only the batch size is dynamic, compile a plan for one item now, so that errors are reported at compilation and the output
+        // shapes are exact.
         let batch_of_one = |port: &Port| port.shape.with_dynamic(|axis| (axis == 0).then_some(1));
         if let Some(shapes) = info.inputs.iter().map(batch_of_one).collect::<Option<Vec<Shape>>>() {
             let plan = plans.get(&shapes)?;
@@ -295,7 +295,7 @@ impl CpuModel {
     }
 }
 
-/// Returns whether the first axis of the port is dynamic. Such an axis is taken for a batch.
+/// Returns whether the first axis of the port is dynamic. A dynamic first axis is treated as the batch axis.
 pub(super) fn has_batch(port: &Port) -> bool {
     port.shape.dims().first().is_some_and(Dim::is_open)
 }

@@ -32,8 +32,8 @@ impl Life {
             if ran.iter().any(|known| known.session == session) {
                 return;
             }
-            // A plan without a matrix product has no such buffers. Any matrix product of a plan can free the buffers of all matrix products
-            // of a state, so the first one is enough.
+            // A plan without a matrix product has no thread-local buffers. Any matrix product of a plan can free the buffers of all matrix
+            // products of a state, so the first one is enough.
             let Some((node_id, product)) = plan.model().nodes().iter().find_map(|node| Some((node.id, node.op_as::<OptMatMul>()?))) else {
                 return;
             };

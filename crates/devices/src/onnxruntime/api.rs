@@ -242,7 +242,8 @@ entered_with_default_control! {
     ) = log
 }
 
-/// Forwards the lines of the library's log at debug level. Callers get errors as results, so even errors need no higher level.
+/// Forwards the lines of the library's log at debug level. Calls also return errors as results, so the log lines of errors need no higher
+/// level.
 unsafe extern "C" fn log(
     _parameter: *mut c_void,
     severity: OrtLoggingLevel,
@@ -327,7 +328,7 @@ impl Drop for Session {
     }
 }
 
-/// The run options of one request, through which its run can also be canceled.
+/// The run options of one request. They have a flag that cancels a run.
 pub(super) struct RunOptions {
     table: &'static OrtApi,
     ptr: NonNull<OrtRunOptions>,

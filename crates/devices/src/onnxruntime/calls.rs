@@ -1,5 +1,5 @@
 //! The two kinds of calls in which ONNX Runtime computes on the caller's thread: creating a session, and running one. During these calls,
-//! the processor takes denormal numbers for zero. Afterwards the thread has its earlier floating-point control again. ONNX Runtime's own
+//! the processor treats denormal numbers as zero. Afterwards the floating-point control of the thread is restored. ONNX Runtime's own
 //! option is not sufficient: it changes the control of one calling thread permanently, and does not affect other calling threads.
 
 use std::ffi::c_char;

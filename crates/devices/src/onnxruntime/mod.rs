@@ -2,8 +2,9 @@
 //!
 //! - The library is searched for in this order: `ORT_DYLIB_PATH`, the loader's path, the packages of `python3` (`pip install onnxruntime`),
 //!   and the folder that `scripts/fetch-engines` fills. See `devices::find`.
-//! - Each compiled model is one session, which requests run concurrently, so the weights are in memory once. On the CPU, a run computes on
-//!   the calling thread. The number of requests times the number of threads of each request is the number of cores, see `Config`.
+//! - Each compiled model is one session. All requests run this session, also concurrently, so the weights are in memory only once. On the
+//!   CPU, a run computes on the calling thread. The number of requests times the number of threads of each request is the number of cores,
+//!   see `Config`.
 //! - The library reads inputs and writes outputs in place, even if the caller set the tensor. Tensors with gaps and outputs of dynamic
 //!   shape are copied.
 //! - The library cannot change the input shapes of a file. If the caller wants other shapes, roiflow changes the bytes of the file before
@@ -58,16 +59,16 @@ impl OnnxRuntime {
     /// Creates the devices of the library at this path. `OnnxRuntime::default()` searches for an installed library instead.
     ///
     /// # Safety
-    /// The first use loads the library and runs its initializers, before any check of what the library is. The file must be ONNX Runtime,
-    /// or a library whose initializers are safe to run in this process.
+    /// The first use loads the library and runs its initializers, before roiflow can check which library it is. The file must be ONNX
+    /// Runtime, or a library whose initializers are safe to run in this process.
     pub unsafe fn at(path: impl Into<PathBuf>) -> Self {
         Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
     }
 
     fn api(&self) -> Result<&Arc<Api>, &Missing> {
         let open = |path: &Path| {
-            // SAFETY: the initializers are safe to run: the library is one that the user installed as ONNX Runtime (found by its file name
-            // or through an environment variable), or the one that the caller of `at` vouches for.
+            // SAFETY: the initializers are safe to run. Either the user installed the library as ONNX Runtime (it was found by its file
+            // name or through an environment variable), or the caller of `at` guarantees that they are safe.
             let api = unsafe { Api::open(path) };
             exit::guard();
             api

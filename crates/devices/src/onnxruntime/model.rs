@@ -66,7 +66,7 @@ impl Target<'_> {
     }
 }
 
-/// What is known and prepared before ONNX Runtime reads a model.
+/// Data that roiflow prepares before ONNX Runtime reads a model.
 #[derive(Default)]
 struct Prepared {
     /// The bytes of the model with changed input shapes; `None` if the caller wants the shapes of the file.
@@ -169,8 +169,7 @@ impl Prepared {
                 draft.keep();
                 Ok(session)
             }
-            // Either the model or the cache folder may be the cause. Compiling without the cache shows which one: if this fails too, it is
-            // the model.
+            // The cause may be the model or the cache folder. Compile without the cache: if this fails as well, the cause is the model.
             Err(why) => {
                 let session = compile(options()?)?;
                 tracing::info!("the compiled model of `{source}` is not cached: {why}");

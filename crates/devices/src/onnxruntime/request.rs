@@ -113,7 +113,7 @@ impl OrtRequest {
         model.api.check(ran).map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&model.device)(said)))
     }
 
-    /// Finishes the outputs: copies those that ONNX Runtime did not write in place.
+    /// Copies the outputs that ONNX Runtime did not write in place.
     fn finish_outputs(&mut self, io: &mut DeviceIo<'_>) -> Result<()> {
         let model = &self.model;
         let failed = device_error(&model.device);

@@ -635,7 +635,7 @@ entered_with_default_control! {
 
 /// Notifies the completion. The library calls this function on one of its own threads, which must not be blocked.
 unsafe extern "C" fn has_computed(argument: *mut c_void) {
-    // SAFETY: `argument` is the completion that `call_back` set. It lives longer than the request whose callback this function is.
+    // SAFETY: `argument` is the completion that `call_back` set. It lives longer than the request that has this callback.
     let completion = unsafe { &*argument.cast::<Completion>() };
     completion.complete(Ok(()));
 }

@@ -13,7 +13,7 @@
 //!   integers. A run with an input value beyond 32 bits returns an error. Results beyond 32 bits are not detected.
 //! - A canceled run stops between two nodes.
 //! - Times of nodes are whole microseconds. `OPENVINO.CPU` reports the mean over all runs of all requests since compilation, and reports
-//!   elapsed time as CPU time (`PerfCount::avg` of its plugin). Accelerators report what they measure themselves.
+//!   elapsed time as CPU time (`PerfCount::avg` of its plugin). Accelerators report their own measurements.
 //! - State is supported as inputs and outputs ([`Model::make_stateful`]). A model with internal variables (`ReadValue` in OpenVINO IR) is
 //!   refused, because the C library can neither read nor reset such variables.
 
@@ -75,16 +75,16 @@ impl OpenVino {
     /// Creates the devices of the library at this path. `OpenVino::default()` searches for an installed library instead.
     ///
     /// # Safety
-    /// The first use loads the library and runs its initializers, before any check of what the library is. The file must be OpenVINO's C
-    /// library, or a library whose initializers are safe to run in this process.
+    /// The first use loads the library and runs its initializers, before roiflow can check which library it is. The file must be OpenVINO's
+    /// C library, or a library whose initializers are safe to run in this process.
     pub unsafe fn at(path: impl Into<PathBuf>) -> Self {
         Self(Arc::new(Library { at: Some(path.into()), loaded: OnceLock::new() }))
     }
 
     fn api(&self) -> Result<&(Arc<Api>, PathBuf), &Missing> {
         let open = |path: &Path| {
-            // SAFETY: the initializers are safe to run: the library is one that the user installed as OpenVINO (found by its file name or
-            // through an environment variable), or the one that the caller of `at` vouches for.
+            // SAFETY: the initializers are safe to run. Either the user installed the library as OpenVINO (it was found by its file name or
+            // through an environment variable), or the caller of `at` guarantees that they are safe.
             let api = unsafe { Api::open(path) };
             exit::guard();
             api

@@ -52,8 +52,8 @@ pub(super) fn read(api: &Arc<Api>, source: &ModelSource) -> Result<ModelInfo> {
     Ok(ModelInfo { inputs: complete(info.inputs), outputs: complete(info.outputs), metadata: ir.metadata })
 }
 
-/// Checks that an .xml file, or IR text in memory, begins like OpenVINO IR. Other content must not reach the library: it would try its
-/// other front ends, whose parsers print to standard error.
+/// Checks that an .xml file, or IR text in memory, begins like OpenVINO IR. The library must not get other content: it would try its other
+/// front ends, and their parsers print to standard error.
 fn check_is_ir(source: &ModelSource) -> EngineResult<()> {
     const HEAD: u64 = 64 << 10;
     if other_format(source) != Some(IR) {
@@ -245,8 +245,7 @@ fn compile_file(
             }
             Ok(compiled)
         }
-        // Either the model or the cached file may be invalid. Compiling without the cache shows which one: if this fails too, it is the
-        // model.
+        // The model or the cached file may be invalid. Compile without the cache: if this fails as well, the model is invalid.
         Err(why) => {
             if found.is_some() {
                 kept.remove();
@@ -270,7 +269,7 @@ fn cache_entry(api: &Api, folder: &Path, path: &Path, device: &str, properties: 
 }
 
 /// Returns a cached copy of an ONNX file, with `inputs` as its input shapes. Without this copy, OpenVINO would have to read and reshape the
-/// model only to find its compiled model in the cache, and that takes longer than loading the compiled model.
+/// model to find its compiled model in the cache. This takes longer than loading the compiled model.
 fn reshaped_file(folder: &Path, path: &Path, inputs: &[Port]) -> Option<(CacheEntry, PathBuf)> {
     const NAME: &str = "model.onnx";
     path.extension().filter(|ending| ending.eq_ignore_ascii_case("onnx"))?;
@@ -322,7 +321,7 @@ pub(super) fn weights_bytes(source: &ModelSource) -> Option<u64> {
     }
     let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
     let n_bytes = n_bytes(path).filter(|_| is_onnx)?;
-    // Larger files are not searched for external weights. They are taken for files that contain their weights.
+    // Larger files are not searched for external weights. They are treated as files that contain their weights.
     let is_whole = n_bytes > MAX_BYTES_READ || !onnx::may_have_other_files(std::fs::File::open(path).ok()?).ok()?;
     is_whole.then_some(n_bytes)
 }
@@ -367,7 +366,7 @@ pub(super) struct OpenVinoModel {
     pub(super) compiled: CompiledFile,
     pub(super) info: ModelInfo,
     pub(super) profiling: bool,
-    /// Whether the plugin reports a node that took less than a microsecond as not executed. OpenVINO's CPU plugin does.
+    /// Whether the plugin reports a node that took less than a microsecond as not executed. OpenVINO's CPU plugin does this.
     pub(super) rounds_to_not_run: bool,
     /// Whether the device computes asynchronously, and calls back when a run is complete.
     pub(super) calls_back: bool,

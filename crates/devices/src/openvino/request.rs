@@ -107,7 +107,7 @@ impl OpenVinoRequest {
         ran.map_err(|said| cancel.check().err().unwrap_or_else(|| device_error(&self.model.device)(said)))
     }
 
-    /// Finishes the outputs: copies those that the library did not write in place.
+    /// Copies the outputs that the library did not write in place.
     fn finish_outputs(&self, io: &mut DeviceIo<'_>) -> Result<()> {
         let failed = device_error(&self.model.device);
         for (output_idx, port) in self.model.info.outputs.iter().enumerate() {

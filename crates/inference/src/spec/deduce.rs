@@ -68,8 +68,8 @@ pub(super) fn of_decoder(decoder: &str, info: &ModelInfo) -> Found {
     with_characters(found, info)
 }
 
-/// Returns the layout of an image port. The axis with one or three elements is the channel axis. `None` if both or none of the
-/// possible axes have such an extent.
+/// Returns the layout of an image port. The axis with one or three elements is the channel axis. `None` if both or neither of the two
+/// possible axes have one or three elements.
 pub(super) fn layout_of(port: &Port) -> Option<&'static str> {
     let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
     match port.shape.dims() {

@@ -42,7 +42,7 @@ pub enum Source {
 pub enum KnownBy {
     /// The checksum of the model's file is in the description.
     Checksum,
-    /// The model's file has a name that the description lists, and ports that fit.
+    /// The description lists the name of the model's file, and the model's ports match the description.
     FileName,
     /// The user gave the name of the description instead of a path.
     User,

@@ -100,7 +100,7 @@ pub(super) fn of_name(model: &Path) -> impl Iterator<Item = &'static Known> {
     all().iter().filter(move |known| known.model.files.iter().any(|name| name.eq_ignore_ascii_case(&stem)))
 }
 
-/// Returns the description with this name. Such a name has neither a folder nor an extension.
+/// Returns the description with this name. The name of a built-in description has neither a folder nor an extension.
 pub(super) fn of_own_name(name: &Path) -> Option<&'static Known> {
     all().iter().find(|known| name.as_os_str() == known.name)
 }

@@ -57,8 +57,8 @@ struct Padding {
     fill_value: Vec<f32>,
 }
 
-/// The keys of an output converter that roiflow reads. Other keys are ignored, such as the anchors of YOLO models, which the supported
-/// exports do not need.
+/// The keys of an output converter that roiflow reads. Other keys are ignored. For example, the supported exports of YOLO models do not
+/// need the anchors in the file.
 #[derive(Deserialize)]
 struct Output {
     converter: Option<String>,
@@ -272,8 +272,7 @@ fn converted(output: &Output, info: &ModelInfo, section: &mut Section, tensor: O
     let decoder = match converter {
         "detection_output" | "tensor_to_bbox_ssd" => Some("ssd"),
         "boxes_labels" | "boxes" | "tensor_to_bbox_atss" => Some("boxes-labels"),
-        // No decoder of roiflow reads output maps that need anchors. Exports in which the anchors are already applied have a
-        // single output table.
+        // Only exports in which the anchors are already applied are supported. These exports have a single output table.
         "yolo_v5" => deduce::fitting(info, &["yolov5"]),
         "yolo_v7" => Some("yolov5"),
         "yolo_v8" | "yolo_v11" => Some("yolov8"),

@@ -1,7 +1,7 @@
 //! The functions of librdkafka that a producer needs, from a library that is loaded at run time.
 //!
-//! The declarations are those of `rdkafka.h`, version 1.5 and newer. Wrappers check arguments and own handles, so the rest of the crate needs
-//! no `unsafe` code.
+//! The declarations are those of `rdkafka.h`, version 1.5 and newer. Wrappers check arguments and own handles, so the rest of the crate
+//! needs no `unsafe` code.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -61,7 +61,7 @@ struct Argument {
     value: Value,
 }
 
-/// The begin of `rd_kafka_message_t`.
+/// The first fields of `rd_kafka_message_t`.
 #[repr(C)]
 pub(super) struct RawMessage {
     pub(super) error: c_int,
@@ -75,7 +75,7 @@ pub(super) struct RawMessage {
     opaque: *mut c_void,
 }
 
-/// Declares the table of functions and how it is read from the library.
+/// Declares the table of functions, and the constructor that looks them up in the library.
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         #[derive(Clone, Copy)]
@@ -146,7 +146,7 @@ impl Api {
         Ok(Self { functions, library: Arc::new(library) })
     }
 
-    /// The name of an error.
+    /// The text of an error code.
     pub(super) fn error_text(&self, code: i32) -> String {
         // SAFETY: the function accepts any number and returns a static text.
         text(unsafe { (self.functions.err2str)(code) })
@@ -184,7 +184,7 @@ impl Producer {
     /// Creates a producer. Connects in the background.
     ///
     /// # Errors
-    /// Returns the description of the library if it does not accept a setting.
+    /// Returns the library's description if the library does not accept a setting.
     pub(super) fn new(api: &Api, settings: &[(String, String)]) -> Result<Self, String> {
         let functions = api.functions;
         let mut error = [0_u8; ERROR_BYTES];
@@ -242,7 +242,7 @@ impl Producer {
     /// Queues a message. `number` identifies it in [`Event::Delivered`].
     ///
     /// # Errors
-    /// Returns the error code and the description of the library.
+    /// Returns the library's error code and description.
     pub(super) fn produce(
         &self,
         topic: &str,
@@ -307,8 +307,8 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         let functions = &self.api.functions;
-        // SAFETY: queue and handle are valid, and not used after this call. Waiting messages are dropped first, so that the end does not wait
-        // for their delivery.
+        // SAFETY: queue and handle are valid, and not used after this call. Waiting messages are dropped first, because `destroy` would
+        // wait for their delivery.
         unsafe {
             (functions.purge)(self.handle.as_ptr(), PURGE_ALL);
             (functions.queue_destroy)(self.queue);

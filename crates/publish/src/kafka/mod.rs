@@ -36,12 +36,12 @@ pub(super) struct Kafka {
     /// Number of the next message.
     next: u64,
     deadline: Deadline,
-    /// The last error of the connection, for messages.
+    /// The last error of the connection, for the texts of failures.
     last_error: String,
 }
 
 impl Kafka {
-    /// Creates the destination of a `kafka://` or `kafkas://` address. Several hosts have commas between.
+    /// Creates the destination of a `kafka://` or `kafkas://` address. A list of hosts is separated by commas.
     pub(super) fn new(mut address: Address) -> Result<Self, String> {
         address.take_login("")?;
         let tls = (address.scheme == "kafkas").then(|| Tls::of(&mut address, "")).transpose()?;
@@ -51,11 +51,11 @@ impl Kafka {
             ("bootstrap.servers", &*hosts),
             ("client.id", "roiflow"),
             ("enable.idempotence", "true"),
-            // The producer never drops a message. This module ends waiting.
+            // The library must not drop messages that are not delivered in time. This module ends the wait.
             ("message.timeout.ms", "0"),
             ("linger.ms", "5"),
             ("reconnect.backoff.max.ms", "5000"),
-            // Failures are reported by this module. The library would write each of them to standard error, too.
+            // This module reports failures. Without this setting, the library also writes each failure to standard error.
             ("log_level", "0"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -89,7 +89,7 @@ impl Kafka {
             return Err(format!("expected a topic of letters, digits, `.`, `_` and `-`, got one with `{c}`"));
         }
         let (topic, api) = (Template::new(topic), Api::load()?);
-        // Finds settings that the library does not know, before the start.
+        // Create a producer now, to report unknown settings before the start.
         drop(Producer::new(&api, &settings)?);
         let (producer, in_flight, deadline, last_error) = Default::default();
         Ok(Self { api, settings, topic, producer, in_flight, next: 1, deadline, last_error })
@@ -173,10 +173,10 @@ impl Kafka {
             let producer = self.producer.as_ref().ok_or_else(not_connected)?;
             match producer.produce(&topic, message.stream_name(), ("message-id", &id), &message.payload, self.next) {
                 Ok(()) => break,
-                // A queue of another size was set.
+                // The options can limit the library's queue to fewer messages than this module passes.
                 Err((QUEUE_FULL, _)) if self.in_flight.len() > 0 => self.wait_for(self.in_flight.len() - 1)?,
                 Err((MSG_SIZE_TOO_LARGE, text)) => {
-                    // Only the first unacknowledged message can be rejected.
+                    // [`Failure::rejected`] means the first unacknowledged message. Wait until this message is the first.
                     self.wait_for(0)?;
                     return Err(Failure::rejected(io_error(text)));
                 }
@@ -213,7 +213,7 @@ impl Destination for Kafka {
     }
 
     fn idle(&mut self) -> Result<(), Failure> {
-        // The library connects again by itself.
+        // Only handle events: the library reconnects by itself.
         let outcome = self.handle(0);
         self.reset_on_failure(outcome)
     }

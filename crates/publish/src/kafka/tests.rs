@@ -1,4 +1,4 @@
-//! The Kafka destination against the mock cluster of librdkafka, whose brokers are stopped and started by the tests.
+//! The Kafka destination against the mock cluster of librdkafka, which the tests stop and start.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let api = Api::load().unwrap();
-        // SAFETY: the types of this module are those of `rdkafka.h` and `rdkafka_mock.h`. All handles are used in one thread, before they are
-        // destroyed.
+        // SAFETY: the types of this module are those of `rdkafka.h` and `rdkafka_mock.h`. All handles are used in one thread, before they
+        // are destroyed.
         unsafe {
             let conf = api.library.get::<unsafe extern "C" fn() -> *mut c_void>(b"rd_kafka_conf_new").unwrap()();
             let new =
@@ -100,7 +100,7 @@ impl Cluster {
                 }
                 destroy(message);
             }
-            // Another message would be one too many.
+            // The topic must contain no further message.
             let more = consume(topic, 0, 300);
             assert!(more.is_null() || (*more).error != 0, "expected {n} messages, got more");
             library.get::<unsafe extern "C" fn(*mut c_void, i32) -> c_int>(b"rd_kafka_consume_stop").unwrap()(topic, 0);

@@ -1,10 +1,10 @@
 //! The files of a spool: a queue on disk, without threads and clocks.
 //!
 //! Messages are appended to numbered segment files. The cursor is the position up to which the destination has acknowledged messages;
-//! segments before the cursor are deleted. Between the cursor and the read position are the messages in flight.
+//! segments before the cursor are deleted. The messages between the cursor and the read position are in flight.
 //!
-//! If the limits require it, the oldest segment without messages in flight is replaced by gap records, which say which messages are missing.
-//! If no segment can be replaced, the new message is dropped, and a gap record follows as soon as it can be written.
+//! When a limit is exceeded, gap records replace the oldest segment without messages in flight. A gap record lists the missing messages. If
+//! no segment can be replaced, the new message is dropped, and its gap record is written as soon as possible.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -43,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// A position in the files.
+/// A position in the segment files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     segment: u64,
@@ -177,7 +177,7 @@ impl Log {
         self.n_dropped
     }
 
-    /// Number of messages that were stored so far, and of those that are acknowledged or dropped.
+    /// Number of messages that were stored so far, and number of those messages that were acknowledged or dropped.
     pub(super) fn progress(&self) -> (u64, u64) {
         (self.n_stored, self.n_stored - self.n_waiting)
     }
@@ -187,7 +187,7 @@ impl Log {
         self.segments.iter().map(|segment| segment.n_bytes).sum()
     }
 
-    /// Maximum size of the messages in flight, so that they keep few segments.
+    /// Maximum size of a segment. The sender limits the messages in flight to this size, so that few segments are kept for them.
     pub(super) fn segment_bytes(&self) -> u64 {
         (self.limits.max_bytes / 8).min(SEGMENT_BYTES_MAX)
     }
@@ -229,7 +229,7 @@ impl Log {
         }
     }
 
-    /// Drops messages that are older than the limit. Returns whether there were any.
+    /// Drops messages that are older than the limit. Returns whether it dropped messages.
     pub(super) fn drop_old(&mut self, now: u64) -> bool {
         let Some(max_age) = self.limits.max_age else { return false };
         let oldest = now.saturating_sub(max_age.as_millis() as u64);
@@ -245,7 +245,7 @@ impl Log {
         is_any
     }
 
-    /// The next message that is not in flight. The message is in flight afterwards.
+    /// Returns the first message that is not in flight, and whether it is a gap record. From then on, the message is in flight.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or is damaged. The rest of the segment is skipped.

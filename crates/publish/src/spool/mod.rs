@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A spool owns a folder and a sender thread for one destination. Several publishers of a process can write to the same spool: they share
-//! the connection. Another process gets an error. The sender connects again after each failure, without limit. Messages that are not
-//! acknowledged when the process ends are sent by the next process that opens the folder.
+//! the connection. A second process that opens the folder gets an error. The sender connects again after each failure, without a limit of
+//! attempts. Messages that are not acknowledged when the process ends are sent by the next process that opens the folder.
 //!
 //! A message counts as stored once it is in the operating system's cache, which survives the end of the process by any signal. Every second
 //! the files are also synchronized with the disk, so a power failure loses at most about a second.
@@ -37,7 +37,7 @@ const MAX_IN_FLIGHT: usize = 256;
 const MAX_IN_FLIGHT_BYTES: u64 = 1 << 20;
 /// Interval of synchronization with the disk.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the end of the spool waits for the sender.
+/// How long dropping the spool waits for the sender thread.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long opening waits until a spool of the same process is closed.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ struct State {
     delivered: u64,
     rejected: u64,
     is_down: bool,
-    /// Whether the current drop of messages has been reported.
+    /// Whether dropped messages were reported since the spool was last empty.
     is_dropping: bool,
     /// Whether the number of waiting messages has been reported.
     reports_waiting: bool,
@@ -92,7 +92,7 @@ struct State {
     synced_at: Instant,
 }
 
-/// Functions that get the events, with their numbers. Only the first function gets an event, so that an outage is reported once.
+/// The event handlers of the writers, with a number for each. Only the first handler gets an event, so that an outage is reported once.
 #[derive(Default)]
 struct Listeners {
     next: u64,
@@ -106,7 +106,7 @@ static OPEN: Mutex<Option<HashMap<PathBuf, Weak<Spool>>>> = Mutex::new(None);
 
 impl Spool {
     /// Opens the spool in `folder`, and starts to deliver stored messages. If this process has opened the spool before, returns the open
-    /// spool with its current limits. The returned writer stores messages in the spool. `on_event` gets the events of the spool while this
+    /// spool and ignores `limits`. The returned writer stores messages in the spool. `on_event` gets the events of the spool while this
     /// writer is the oldest writer.
     ///
     /// # Errors
@@ -183,8 +183,8 @@ impl Spool {
         SpoolStatus { delivered: state.delivered, waiting, bytes, dropped, rejected: state.rejected, is_down: state.is_down }
     }
 
-    /// Returns the number of waiting messages on the first call, and 0 on later calls. Streams that end during an outage call it, so that
-    /// only one of them reports the number.
+    /// Returns the number of waiting messages on the first call, and 0 on later calls. Each stream that ends during an outage calls this
+    /// function, and only one stream reports the number.
     pub fn n_waiting_to_report(&self) -> u64 {
         let mut state = self.shared.lock();
         if std::mem::replace(&mut state.reports_waiting, true) { 0 } else { state.log.n_waiting() }
@@ -253,7 +253,7 @@ impl Shared {
     }
 
     fn report(&self, event: Event<'_>) {
-        // Call the listener without the lock of the list, because it may wait for a thread that drops a writer.
+        // Release the lock of the list before the call: the listener may wait for a thread that drops a writer, which needs this lock.
         let listener = self.listeners().all.first().map(|(_, listener)| listener.clone());
         if let Some(listener) = listener {
             (listener.lock().unwrap_or_else(PoisonError::into_inner))(event);
@@ -328,7 +328,7 @@ struct Sender {
     destination: Box<dyn Destination>,
     retry: Retry,
     is_connected: bool,
-    /// Last known position of the destination.
+    /// The value of [`Destination::acknowledged`] at the last check.
     acknowledged: u64,
     /// Whether the destination rejected the next message. A gap record is sent instead.
     rejected: bool,
@@ -380,7 +380,7 @@ impl Sender {
         }
     }
 
-    /// Waits for the next attempt.
+    /// Waits for `duration`, or until [`Spool::drain`] or the end of the spool requests an immediate attempt.
     fn pause(&self, duration: Duration) {
         let end = Instant::now() + duration;
         let mut state = self.shared.lock();
@@ -394,7 +394,7 @@ impl Sender {
     }
 
     /// Waits for messages. Does not wait before the first connection, so that an unreachable destination is reported at the start. Returns
-    /// false at the end.
+    /// false when the spool is closing.
     fn wait_for_work(&mut self) -> bool {
         let mut state = self.shared.lock();
         let mut idle_since = Instant::now();

@@ -1,7 +1,8 @@
 //! Form of a message on disk, and records of gaps.
 //!
-//! A record is `length (4 bytes) | CRC-32 (4) | kind (1) | time (8) | epoch (8) | frame (8) | stream length (2) | stream | part (4) | payload`. Numbers are
-//! little-endian. Length and checksum cover the bytes after the checksum. Only messages with a part above 0 have the field `part`.
+//! A record is `length (4 bytes) | CRC-32 (4) | kind (1) | time (8) | epoch (8) | frame (8) | stream length (2) | stream | part (4) |
+//! payload`. Numbers are little-endian. Length and checksum cover the bytes after the checksum. Only messages with a part above 0 have the
+//! field `part`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,19 +12,19 @@ use crate::Message;
 pub(super) const PREFIX_BYTES: usize = 8;
 /// The fields after the checksum, before the stream.
 const FIELDS_BYTES: usize = 1 + 8 + 8 + 8 + 2;
-/// Longer records are not written by this version, so a larger length is damage.
+/// No version of roiflow writes longer records, so a larger length means a damaged file.
 pub(super) const MAX_RECORD_BYTES: usize = 64 << 20;
 
 /// A stored message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) message: Message,
-    /// When it was stored, in milliseconds since 1970.
+    /// When the message was stored, in milliseconds since 1970.
     pub(super) time: u64,
     pub(super) is_gap: bool,
 }
 
-/// Dropped messages of a stream.
+/// A range of messages of one stream that were dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Gap {
     event: String,
@@ -45,7 +46,7 @@ impl Gap {
         Self { event: "gap".to_owned(), message_id: String::new(), stream, epoch: *epoch, from: *frame, to: *frame, dropped: 1, reason }
     }
 
-    /// Includes another gap if it belongs to the same stream and epoch.
+    /// Merges `other` into this gap if both belong to the same stream and epoch. Returns whether they do.
     fn include(&mut self, other: &Self) -> bool {
         let is_same = self.stream == other.stream && self.epoch == other.epoch;
         if is_same {
@@ -72,7 +73,7 @@ impl Gap {
     }
 }
 
-/// Dropped messages of all streams, in the order of their first drop.
+/// Gaps of all streams, in the order in which the first message of each gap was dropped.
 #[derive(Debug, Default)]
 pub(super) struct Gaps(pub(super) Vec<Gap>);
 
@@ -122,7 +123,7 @@ impl Record {
         bytes[begin + 4..begin + PREFIX_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Length and checksum of the body. `None` if no record of this length exists.
+    /// Length and checksum of the body. Returns `None` if a record cannot have this length.
     pub(super) fn prefix(bytes: [u8; PREFIX_BYTES]) -> Option<(usize, u32)> {
         let [a, b, c, d, e, f, g, h] = bytes;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;

@@ -209,7 +209,7 @@ fn messages_in_flight_are_not_dropped() {
         assert_eq!(log.next().unwrap().unwrap().0.frame, frame);
     }
     (10..200).for_each(|frame| drop(log.append(&large(frame), 0)));
-    // The destination has accepted the messages in the meantime.
+    // In the meantime, the destination has acknowledged the four messages that were in flight.
     log.acknowledge(4);
     let all = read(&mut log);
     let at = all.iter().position(Result::is_err).unwrap();
@@ -444,7 +444,7 @@ impl Destination for Switched {
             Mode::Down | Mode::Lose => Err(Self::failed()),
             Mode::Accept => {
                 self.n_acknowledged += messages.len() as u64;
-                // The test may have seen enough.
+                // The test may have dropped the receiver.
                 messages.into_iter().for_each(|message| drop(self.delivered.send(message)));
                 Ok(())
             }
@@ -484,7 +484,7 @@ impl Rig {
         let new = || Switched { mode: of_destination, delivered: sender, in_flight: Vec::new(), n_acknowledged: 0 };
         let (reported, events) = channel();
         let on_event = move |event: Event<'_>| {
-            // The test may have ended.
+            // The test may have dropped the receiver.
             let _sent = reported.send(match event {
                 Event::Lost { n_messages, .. } => format!("lost {n_messages}"),
                 Event::Down(_) => "down".to_owned(),

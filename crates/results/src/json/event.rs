@@ -53,7 +53,7 @@ pub fn event_line(event: SourceEvent<'_>, stream: Option<&str>, source: Option<&
             Line { event: "source-back", gap: Some(gap), attempts: Some(attempts), ..empty }
         }
     };
-    serde_json::to_string(&line).expect("every value has a form in JSON")
+    serde_json::to_string(&line).expect("every value can be written as JSON")
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use serde::ser::{SerializeMap, Serializer};
 use super::{Form, MaskFormat};
 use crate::{Geometry, Grid, Keypoint, Point, Size, contour};
 
-/// A geometry in a frame. Its keys become keys of the JSON object of its attribute.
+/// A geometry, and how to write it. Its keys become keys of the JSON object of the attribute.
 pub(super) struct Placed<'a> {
     pub(super) of: &'a Geometry,
     pub(super) form: Form,
@@ -83,7 +83,7 @@ fn serialize_polygons<M: SerializeMap>(map: &mut M, polygons: &[Vec<Point>], siz
     map.serialize_entry("polygons", &List(polygons.iter().map(points)))
 }
 
-/// Alternating runs of cells, starting with cells outside.
+/// The lengths of the runs of cells, alternately outside and inside the object. The first run is outside.
 fn runs(mask: &Grid<u8>) -> Vec<usize> {
     let mut runs = Vec::new();
     let (mut is_inside, mut n_cells) = (false, 0_usize);

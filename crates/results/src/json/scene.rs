@@ -26,7 +26,7 @@ struct Event<'a> {
     count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     occupancy: Option<u64>,
-    /// In seconds.
+    /// Time in the zone, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     dwell: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

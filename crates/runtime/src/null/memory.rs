@@ -16,7 +16,8 @@ pub struct NullMemory {
 }
 
 impl NullMemory {
-    /// Returns the same tensor as the device sees it, with bytes. Returns `None` if the tensor is not in the memory of a `NULL` device.
+    /// Returns the tensor as an ordinary tensor, for code of the device that accesses its bytes. Returns `None` if the tensor is not in the
+    /// memory of a `NULL` device.
     pub fn on_device(tensor: &Tensor) -> Option<Tensor> {
         let place: InRemote<NullMemory> = tensor.in_remote()?;
         Some(place.part(place.layout(), place.offset_bytes()).expect("the place was checked when the remote tensor was created"))

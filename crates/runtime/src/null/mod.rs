@@ -30,7 +30,7 @@ impl NullDevice {
     }
 
     /// Creates one of several devices with different names, such as `NULL.0` and `NULL.1`. If the script requires a waiter thread, each of
-    /// these devices has its own.
+    /// these devices has its own thread.
     pub fn instance(name: &str, script: Arc<Script>) -> Self {
         Self { name: name.to_owned(), script }
     }

@@ -92,7 +92,7 @@ impl Gate {
         drop(self.changed.wait_while(state, |state| state.n_arrived < n).unwrap());
     }
 
-    /// Lets `n` more runs pass, which may already wait or arrive later.
+    /// Lets `n` more runs pass. These runs may already wait at the gate, or arrive later.
     pub fn admit(&self, n: usize) {
         self.state.lock().unwrap().n_admitted += n;
         self.changed.notify_all();

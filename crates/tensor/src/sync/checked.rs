@@ -138,7 +138,7 @@ impl Condvar {
             id
         };
         entered(wake);
-        woken.recv().expect("the list holds the other end");
+        woken.recv().expect("the list of waiters holds the sender");
         self.waiters.lock().unwrap().waiting.retain(|(of, _)| *of != id);
         mutex.lock()
     }

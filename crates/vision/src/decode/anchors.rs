@@ -1,5 +1,5 @@
-//! YOLOv2 to YOLOv5 and YOLOv7, with anchors that are not in the graph: one raw output per grid. The formulas are those of Darknet
-//! (`exp`: YOLOv2, v3, v4, Fastest) and of YOLOv5 and YOLOv7 (`square`).
+//! Decodes exports of YOLOv2 to YOLOv5 and YOLOv7 that do not apply the anchors. They have one raw output per grid. The formulas come from
+//! Darknet (`exp`: YOLOv2, v3, v4, Fastest), and from YOLOv5 and YOLOv7 (`square`).
 
 use serde::Deserialize;
 
@@ -55,14 +55,14 @@ struct Grid {
     rows: usize,
     columns: usize,
     n_values: usize,
-    /// Distance from one value, cell, and anchor to the next.
+    /// Distances in the output data: from a value to the next value, from a cell to the next cell, and from an anchor to the next anchor.
     strides: [usize; 3],
 }
 
 impl YoloAnchors {
     pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
         let AnchorKeys { anchors, formula, center_scale, softmax } = section.keys()?;
-        // A missing key is reported by `check`, so that all keys of the decoder are known before.
+        // Do not report a missing key here: `check` reports it, after all keys of the decoder are recorded.
         let anchors = anchors.unwrap_or_default();
         let is_size = |size: &[f32; 2]| size.iter().all(|extent| *extent > 0.0 && *extent <= 1e6);
         let n_each = anchors.first().map_or(0, Vec::len);
@@ -127,7 +127,8 @@ impl BoxScheme for YoloAnchors {
     }
 
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
-        // The score is at most the objectness, so its logit rejects most cells without an exponential.
+        // The score is at most the objectness. So comparing the logit of the objectness rejects most cells without computing an
+        // exponential.
         let least = if score_min > 0.0 { (score_min / (1.0 - score_min)).ln() } else { f32::NEG_INFINITY };
         let mut row = 0;
         for (grid, anchors) in self.find(outputs, input)?.iter().zip(&self.anchors) {

@@ -15,9 +15,9 @@ use crate::tensor::{Error, ErrorKind, Result};
 /// Options that select the boxes which a detector reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BoxThresholds {
-    /// Boxes with a score up to this value are dropped, 0 to 1.
+    /// Boxes with a score up to this value are dropped. Range: 0 to 1.
     pub score: f32,
-    /// A box is suppressed if its intersection over union (IoU) with a better box exceeds this value, 0 to 1.
+    /// A box is suppressed if its intersection over union (IoU) with a better box exceeds this value. Range: 0 to 1.
     pub iou: f32,
     /// Maximum number of boxes.
     pub max_boxes: usize,
@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Outputs of equal shape are identified by their names. If their names do not identify them, their order does.
+    /// Outputs of equal shape are identified by their names. If the names do not identify the outputs, the order of the outputs does.
     #[test]
     fn names_take_precedence_over_output_order() {
         let (score, keypoints) = ([0.9, 0.0, 0.0, 0.0], [0.0; 40]);
@@ -479,7 +479,7 @@ mod tests {
             boxes(&*decoder("centerface", ""), &outputs, Size::new(8, 8))[0].rect
         };
         assert_eq!(found("offset", "scale"), Rect { x: 0.0, y: -2.0, width: 4.0, height: 8.0 });
-        assert_eq!(found("538", "539").height, 4.0, "the first is taken for sizes");
+        assert_eq!(found("538", "539").height, 4.0, "the first of the two outputs is used as the map of sizes");
     }
 
     #[test]

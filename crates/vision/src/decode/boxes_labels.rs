@@ -1,5 +1,5 @@
-//! Final boxes in two outputs: corners in input pixels with a score, and class indexes. The format of OpenVINO Training Extensions, Geti,
-//! MMDeploy and some Open Model Zoo models. The model includes NMS. Models of instance segmentation also have a map for each box.
+//! Final boxes in two outputs: corners in input pixels with a score, and class indexes. This is the format of OpenVINO Training Extensions,
+//! Geti, MMDeploy and some Open Model Zoo models. The model includes NMS. Models of instance segmentation also have a map for each box.
 
 use serde::Deserialize;
 
@@ -191,14 +191,15 @@ mod tests {
             };
             results.attributes.iter().map(grid).collect::<Vec<_>>()
         };
-        // The maps have the size of the input. In the first map, columns 0 to 2 are inside; in the last map, row 0.
+        // The maps have the size of the input. In the first map, the object covers columns 0 to 2. In the last map, the object covers row
+        // 0.
         let mut maps = [0.0; 3 * 32];
         (0..32).filter(|cell| cell % 8 < 3).for_each(|cell| maps[cell] = 1.0);
         maps[64..72].fill(1.0);
         let found = decode("", Output { name: "masks", shape: &[3, 4, 8], data: &maps });
         assert_eq!(found[0], (Some(0), 4, [true, true, false, false].repeat(2)));
         assert_eq!(found[1], (Some(1), 6, (0..24).map(|cell| cell < 6).collect()));
-        // Maps of one cell cover their box.
+        // A map with one cell covers the whole box.
         let found =
             decode("mask-area = \"box\"\nmask-values = \"logits\"", Output { name: "masks", shape: &[3, 1, 1], data: &[4.0, 4.0, -4.0] });
         assert_eq!(found[0], (Some(0), 4, vec![true; 8]));

@@ -60,7 +60,7 @@ impl BoxScheme for Detr {
         Some(Activation::Sigmoid)
     }
 
-    /// The exports have logits.
+    /// The score outputs of the exported models are logits.
     fn default_activation(&self) -> Activation {
         if self.background.is_some() { Activation::Softmax } else { Activation::Sigmoid }
     }
@@ -87,7 +87,7 @@ impl BoxScheme for Detr {
     }
 }
 
-/// Adds a mask to each box. The maps cover the input; the map of a box has the number of its row.
+/// Adds a mask to each box. The maps cover the input. The row of a box is the index of its map.
 pub(super) fn add_masks(maps: &Output<'_>, input: Size, values: Values, results: &mut Results) {
     let Some(map) = MapShape::of(maps.shape) else { return };
     let (mut buffers, n_cells) = (Buffers::default(), map.rows * map.columns);

@@ -103,7 +103,7 @@ pub(super) fn coco_skeleton() -> Skeleton {
 }
 
 impl Pose {
-    /// Reads the keys of a section. `has_classes`: class scores are in front of the keypoints.
+    /// Reads the keys of a section. If `has_classes` is true, the rows have class scores in front of the keypoints.
     pub(super) fn new(section: &mut Section<'_>, has_classes: bool) -> Result<Self> {
         let PoseKeys { keypoint_values, keypoint_names, edges } = section.keys()?;
         let ClassesKeys { classes } = if has_classes { section.keys()? } else { ClassesKeys::default() };
@@ -156,7 +156,7 @@ pub(super) fn fits_skeleton(skeleton: &Skeleton, n_keypoints: usize) -> bool {
     has_names && skeleton.edges.iter().all(|(first, second)| (*first.max(second) as usize) < n_keypoints)
 }
 
-/// Returns keypoints as a result; `None` if a position is not finite. 17 keypoints without a skeleton get that of COCO.
+/// Returns keypoints as a result; `None` if a position is not finite. 17 keypoints without a skeleton get the skeleton of COCO.
 pub(super) fn pose(points: Vec<Keypoint>, skeleton: &Arc<Skeleton>) -> Option<Outcome> {
     static COCO: std::sync::LazyLock<Arc<Skeleton>> = std::sync::LazyLock::new(|| coco_skeleton().into());
     let is_open = skeleton.names.is_empty() && skeleton.edges.is_empty();
@@ -166,7 +166,7 @@ pub(super) fn pose(points: Vec<Keypoint>, skeleton: &Arc<Skeleton>) -> Option<Ou
 }
 
 impl Extra {
-    /// The end of the decoder's name.
+    /// Returns the suffix of the decoder's name, such as `-seg`.
     pub(super) fn suffix(&self) -> &'static str {
         match self {
             Self::None => "",
@@ -176,7 +176,7 @@ impl Extra {
         }
     }
 
-    /// The values in words, for messages.
+    /// Returns the name of the additional values, for messages.
     pub(super) fn words(&self) -> &'static str {
         match self {
             Self::None => "",
@@ -186,7 +186,7 @@ impl Extra {
         }
     }
 
-    /// Further outputs in words, for messages.
+    /// Returns the description of further outputs that the decoder needs, for messages.
     pub(super) fn further_outputs(&self) -> &'static str {
         match self {
             Self::Masks => " and prototypes [1, coefficients, h, w]",
@@ -237,8 +237,8 @@ impl Extra {
         }
     }
 
-    /// Adds masks, keypoints or rotated boxes to the boxes. `place` returns center and size of a row, `values` appends its additional
-    /// values.
+    /// Adds masks, keypoints or rotated boxes to the boxes. `place` returns center and size of a row. `values` appends the additional
+    /// values of a row.
     pub(super) fn add_to(
         &self,
         results: &mut Results,
@@ -278,7 +278,7 @@ impl Extra {
         .into()
     }
 
-    /// Overlaps of the candidates, for their suppression; `None` if boxes are not rotated.
+    /// Returns the overlaps of the candidates, for NMS; `None` if boxes are not rotated.
     pub(super) fn rotated(
         &self,
         results: &Results,

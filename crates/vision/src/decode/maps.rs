@@ -9,7 +9,7 @@ use super::{Decoder, Output, Port, RawAttribute, Reads, Results, Section, named,
 use crate::frame::{Geometry, Grid, Outcome, Point, Size};
 use crate::tensor::{Error, ErrorKind, Result};
 
-/// Corners of a grid over the whole input.
+/// Returns three corners of a grid that covers the whole input: top left, top right and bottom left.
 fn whole(input: Size) -> [Point; 3] {
     let (x, y) = (input.width as f32, input.height as f32);
     [Point { x: 0.0, y: 0.0 }, Point { x, y: 0.0 }, Point { x: 0.0, y }]
@@ -53,7 +53,7 @@ impl ClassMap {
         Ok(Self { threshold, is_last: classes_axis == ClassesAxis::Last })
     }
 
-    /// Number of classes, and the map.
+    /// Returns the number of classes, and the shape of the map.
     fn parts(&self, name: &str, shape: &[usize]) -> Result<(usize, MapShape)> {
         let (n_classes, map) = match *shape {
             [_, rows, columns] => (1, [rows, columns]),
@@ -127,8 +127,9 @@ struct AnomalyKeys {
     threshold: Option<f32>,
 }
 
-/// Anomaly detection: a score of the image, and a mask of the anomalous cells. Outputs: a map `[1, 1, h, w]` or `[1, h, w]` of values from 0
-/// to 1, and optionally the score, one number. Without it, the score is the largest value of the map. Other outputs are ignored.
+/// Anomaly detection: a score of the image, and a mask of the anomalous cells. Outputs: a map `[1, 1, h, w]` or `[1, h, w]` of values from
+/// 0 to 1, and optionally the score, one number. Without a score output, the score is the largest value of the map. Other outputs are
+/// ignored.
 #[derive(Debug)]
 pub(super) struct Anomaly {
     threshold: f32,
@@ -174,7 +175,7 @@ impl Decoder for Anomaly {
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         results.say(Outcome::Value(score));
-        // 128 is the least value inside a mask, so the threshold becomes 128.
+        // In a mask, values of 128 or more are inside. So a value equal to the threshold becomes 128.
         let scale = |value: f32| {
             let part = (value - self.threshold) / (if value < self.threshold { self.threshold } else { 1.0 - self.threshold }).max(1e-6);
             (128.0 + part * if part < 0.0 { 128.0 } else { 127.0 }) as u8

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use super::{Output, Port, only};
 use crate::frame::{Geometry, Grid, Outcome, Point, Rect, Size};
 
-/// What the values of a map of masks are.
+/// Meaning of the values in a mask map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Values {
     /// Values before the sigmoid: an object covers the cells with values of 0 or more.
@@ -26,7 +26,7 @@ pub(super) struct MapShape {
 }
 
 impl MapShape {
-    /// The last two axes of an output.
+    /// Returns the shape of a map: the last two axes of an output.
     pub(super) fn of(shape: &[usize]) -> Option<Self> {
         match *shape {
             [.., rows, columns] if rows > 0 && columns > 0 => Some(Self { rows, columns }),
@@ -50,8 +50,8 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Returns the mask of a box in a map that covers the input. `fill` writes the values of a part of a row of the map: of this row, from
-    /// this column on. `None` if the box covers no center of a pixel of the input, or a value is not finite.
+    /// Returns the mask of a box in a map that covers the input. `fill(row, column, buffer)` writes the values of this map row, from this
+    /// column on, into the buffer. Returns `None` if the box covers no center of a pixel of the input, or a value is not finite.
     pub(super) fn mask(
         &mut self,
         rect: &Rect,
@@ -140,8 +140,8 @@ struct Tap {
 }
 
 impl Tap {
-    /// `place` is multiplied by `scale`; cells have their centers at 0.5, 1.5 and so on. Beyond the first and the last center, the value of
-    /// this cell is used.
+    /// Returns the tap at the position `place * scale`, in cells. Cell centers are at 0.5, 1.5 and so on. Before the first center, only the
+    /// first cell is used; after the last center, only the last cell.
     fn at(place: f32, scale: f32, n_cells: usize) -> Self {
         let place = (place * scale - 0.5).max(0.0);
         let first = (place as usize).min(n_cells - 1);
@@ -157,7 +157,8 @@ enum Bytes {
 }
 
 impl Bytes {
-    /// Number of table entries. The table covers logits from -8 to 8; 0 is at the beginning of an entry, so its sign is exact.
+    /// Number of table entries. The table covers logits from -8 to 8; Logit 0 is at the beginning of an entry, so no entry contains both
+    /// negative and positive logits.
     const N: usize = 4096;
     const PER_UNIT: f32 = Self::N as f32 / 16.0;
 
@@ -224,7 +225,7 @@ mod tests {
         let found = mask(Rect::from_corners(2.5, -3.0, 100.0, 2.0), Values::Logits, map, &cells).unwrap();
         assert_eq!((found.columns, found.rows()), (5, 2));
         assert_eq!(found.corners, [Point { x: 3.0, y: 0.0 }, Point { x: 8.0, y: 0.0 }, Point { x: 3.0, y: 2.0 }]);
-        // Centers of cells are at the pixels 1, 3, 5 and 7. The values of the pixels 3.5 and 4.5 are -2 and 2.
+        // Centers of cells are at the pixels 1, 3, 5 and 7. The values at the pixels 3.5 and 4.5 are -2 and 2.
         let expected = [-2.0_f32, 2.0, 4.0, 4.0, 4.0].map(|logit| 256.0 / (1.0 + (-logit).exp()));
         for (value, expected) in found.values.iter().zip(expected.iter().chain(&expected)) {
             assert!((f32::from(*value) - expected).abs() < 1.5, "{:?}", found.values);

@@ -34,8 +34,8 @@ pub(super) const PICODET: Gfl = Gfl { name: "picodet", n_grids: 4, point: 0.5, i
 enum Found {
     /// All grids in one output.
     Together { port: usize },
-    /// Two outputs per grid: their indexes. If a model has fewer grids than [`STRIDES`], the remaining entries repeat others and
-    /// are not used.
+    /// Indexes of the two outputs of each grid. If a model has fewer grids than [`STRIDES`] has entries, the remaining indexes are not
+    /// used.
     Apart { scores: [usize; STRIDES.len()], distances: [usize; STRIDES.len()] },
 }
 

@@ -1,4 +1,4 @@
-//! Keypoints of one object: SimCC (RTMPose, Li et al. 2022) and MoveNet. They run on the region of a person, or on the whole frame.
+//! Keypoints of one object: SimCC (RTMPose, Li et al. 2022) and MoveNet. These models run on the region of a person, or on the whole frame.
 
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ impl SimCc {
         Ok(Self { skeleton: read_skeleton(section)? })
     }
 
-    /// Indexes of the outputs for x and y: by name, otherwise by their lengths, otherwise in this order.
+    /// Returns the indexes of the outputs for x and y. If the names do not identify the outputs, the first output is x and the second
+    /// output is y.
     fn find<P: Port>(&self, outputs: &[P], input: Size) -> Result<[usize; 2]> {
         let is_list = |shape: &[usize]| shape.len() == 3 && shape[1] > 0 && shape[2] > 0;
         let expected =
@@ -64,7 +65,8 @@ impl Decoder for SimCc {
         self.find(outputs, input).map(|_| 0)
     }
 
-    /// The confidence is the smaller score of column and row. Keypoints without a positive score have the confidence 0.
+    /// The confidence of a keypoint is its column score or its row score, whichever is smaller. Keypoints without a positive score have the
+    /// confidence 0.
     fn decode(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
         outputs.iter().try_for_each(Output::check)?;
         let [x, y] = self.find(outputs, input)?.map(|output_idx| &outputs[output_idx]);

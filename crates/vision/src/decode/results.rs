@@ -84,7 +84,7 @@ impl Results {
         self.points_of_rows.push((row, begin, self.points.len() as u32));
     }
 
-    /// Returns the keypoints of a box; empty if the box has no keypoints, or if one of them is not finite.
+    /// Returns the keypoints of a box; empty if the box has no keypoints, or if a keypoint is not finite.
     pub fn keypoints(&self, found: &RawDetection) -> &[Point] {
         let Ok(place) = self.points_of_rows.binary_search_by_key(&found.row, |(row, ..)| *row) else { return &[] };
         let (_, begin, end) = self.points_of_rows[place];

@@ -58,7 +58,7 @@ impl Gaussian {
     }
 }
 
-/// Overlap of the candidates of an image that are rotated boxes: their distributions, sorted by row.
+/// The Gaussian distributions of an image's rotated candidates, sorted by row. NMS uses them to compute the overlap of two candidates.
 #[derive(Debug)]
 pub struct Overlap(Vec<(u32, Gaussian)>);
 

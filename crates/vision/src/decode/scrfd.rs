@@ -1,7 +1,7 @@
 //! SCRFD (Guo et al., 2021), the face detectors of InsightFace.
 //!
-//! Each anchor has a score, distances from the cell's corner to the four box sides, and optionally five keypoints. There are two anchors
-//! per cell for strides 8, 16 and 32, or one per cell for five strides.
+//! Each anchor has a score, distances from the cell's corner to the four box sides, and optionally five keypoints. Models with the strides
+//! 8, 16 and 32 have two anchors per cell. Models with five strides have one anchor per cell.
 
 use super::grid::{Grid, only_table};
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, unexpected};

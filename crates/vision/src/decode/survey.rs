@@ -16,7 +16,7 @@ const MIN_INPUT: u32 = 16;
 const MAX_INPUTS: f32 = 4.0;
 /// Statistics over all rows of a table need at least this number of rows.
 const MIN_ROWS: usize = 20;
-/// In a table of at least [`MANY_ROWS`] rows, it is implausible that a larger fraction of the rows is above the threshold.
+/// In a table of at least [`MANY_ROWS`] rows, it is implausible that more than this fraction of the rows is above the threshold.
 const CROWDED: f32 = 0.5;
 const MANY_ROWS: usize = 1000;
 
@@ -77,7 +77,7 @@ impl Tally {
     }
 }
 
-/// The statistics of one decoder; see the module.
+/// The statistics of one decoder; see the module documentation.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
     /// Whether all rows of the next outputs are counted, not only boxes above the threshold. Counting all rows takes several times as long.

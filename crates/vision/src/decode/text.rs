@@ -76,7 +76,7 @@ impl Ctc {
 impl Decoder for Ctc {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         let (name, shape) = one_port(outputs)?;
-        // The number of labels differs from the number of classes, so this decoder checks it.
+        // The number of labels differs from the number of classes, so this decoder itself checks the number of labels.
         self.check_shape(name, shape).map(|()| 0)
     }
 
@@ -104,7 +104,7 @@ impl Decoder for Ctc {
                 let label_idx = class as usize - usize::from(self.blank == Blank::First);
                 match self.characters.get(label_idx) {
                     Some(character) => text.push_str(character),
-                    // Recognizers of PaddleOCR have a class for the space after those of the dictionary.
+                    // Recognizers of PaddleOCR have a class for the space, after the classes of the dictionary.
                     None if !self.characters.is_empty() => text.push(' '),
                     None => text += &format!("{}{class}", if n_characters > 0 { " " } else { "" }),
                 }
@@ -218,7 +218,8 @@ impl BoxScheme for Db {
     }
 }
 
-/// Returns the ends of the runs of cells above a threshold for each connected area (with diagonal neighbors), from top to bottom.
+/// Finds the connected areas of cells above a threshold. Diagonal neighbors are connected. Returns for each area the two ends of its runs
+/// of cells, from top to bottom.
 fn components(data: &[f32], columns: usize, threshold: f32) -> Vec<Vec<(f32, f32)>> {
     /// A run of cells in a row, and the area to which it belongs.
     struct Run {
@@ -274,7 +275,8 @@ fn components(data: &[f32], columns: usize, threshold: f32) -> Vec<Vec<(f32, f32
     areas
 }
 
-/// Returns the rectangle of the least area around these points; `None` if there are none. One of its sides contains an edge of the hull.
+/// Returns the smallest rectangle around these points; `None` if there are no points. One side of this rectangle contains an edge of the
+/// convex hull.
 fn smallest_rect(points: &[(f32, f32)]) -> Option<RotatedRect> {
     let hull = hull(points);
     let edges = hull.iter().zip(hull.iter().cycle().skip(1));
@@ -342,8 +344,8 @@ fn mean_inside(data: &[f32], rows: usize, columns: usize, rect: &RotatedRect) ->
     if n_cells > 0 { (sum / n_cells as f64) as f32 } else { 0.0 }
 }
 
-/// Returns the same rectangle with an angle from -45 to 45 degrees, or of 45 to 135 degrees for a line that is read from top to bottom: its
-/// height would be 1.5 times its width.
+/// Returns the same rectangle with an angle from -45 to 45 degrees. If its height would then be at least 1.5 times its width, the line is
+/// read from top to bottom, and the angle is from 45 to 135 degrees.
 fn upright(mut rect: RotatedRect) -> RotatedRect {
     rect.angle = rect.angle.rem_euclid(180.0);
     if rect.angle > 135.0 {

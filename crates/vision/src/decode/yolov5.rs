@@ -1,5 +1,5 @@
 //! YOLOv5 and YOLOv7 models that export decoded anchors. The output has one row per anchor: center and size in input pixels, objectness,
-//! class scores (after sigmoid), and mask coefficients of models with masks. Exports with one raw output per grid are not supported.
+//! class scores (after sigmoid), and mask coefficients of models with masks. For exports with one raw output per grid, use `yolo-anchors`.
 
 use super::extra::Extra;
 use super::{
@@ -16,7 +16,7 @@ const N_LEADING: usize = 5;
 pub(super) struct YoloV5(pub(super) Extra);
 
 impl YoloV5 {
-    /// Index of the output, and number of classes; `usize::MAX` if it is unknown.
+    /// Returns the index of the output and the number of classes. The number is `usize::MAX` if it is unknown.
     fn find<P: Port>(&self, outputs: &[P], input: Size) -> Result<(usize, usize)> {
         let Self(extra) = self;
         let name = format!("yolov5{}", extra.suffix());
@@ -27,7 +27,7 @@ impl YoloV5 {
             Some((output_idx, extra.n_classes(if n_columns == usize::MAX { n_columns } else { n_columns - N_LEADING }, outputs)?))
         };
         let found = table().ok_or_else(|| unexpected(&name, format!("{shape}{}", extra.further_outputs()), outputs))?;
-        // One row per cell with the same columns is the output of YOLOX, whose values are offsets that still must be decoded.
+        // One row per cell means that the model is a YOLOX. Its rows have the same columns, but contain offsets that still must be decoded.
         if outputs[found.0].shape()[1] == grid::n_cells(input, &[8, 16, 32]) {
             let expected = format!("{shape} with three rows per cell, one for each anchor (for one row per cell use decoder `yolox`)");
             return Err(unexpected(&name, expected, outputs));
@@ -46,8 +46,8 @@ impl BoxScheme for YoloV5 {
         let (output_idx, n_classes) = self.find(outputs, input)?;
         let output = &outputs[output_idx];
         for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
-            // The score is objectness times class score, and class scores are at most 1. So rows with a low objectness, which are
-            // most rows, are skipped without a look at their class scores.
+            // The score is objectness times class score, and class scores are at most 1. So rows with a low objectness are skipped without
+            // reading their class scores. Most rows have a low objectness.
             let objectness = row[4];
             if objectness.is_nan() || objectness <= score_min {
                 continue;

@@ -10,8 +10,8 @@ use crate::tensor::Result;
 
 /// Number of rows before the class scores: center and size.
 const N_LEADING: usize = 4;
-/// Number of columns that are processed together. The loop compares one output row of all these columns after another, so that
-/// the compiler uses vector instructions.
+/// Number of columns that are processed together. For each output row, an inner loop compares the values of all these columns, so that the
+/// compiler uses vector instructions.
 const N_TOGETHER: usize = 64;
 
 /// Output `[1, 4 + classes + additional values, N]`, and prototypes for masks.
@@ -25,7 +25,7 @@ struct Found {
     n_classes: usize,
 }
 
-/// Values of a cell.
+/// Access to the values of each cell in an output.
 #[derive(Clone, Copy)]
 struct Cells<'a> {
     data: &'a [f32],

@@ -28,8 +28,8 @@ impl BoxScheme for Yolox {
             for (cell_idx, (row_idx, row)) in rows.by_ref().take(grid.n_cells()).enumerate() {
                 let (leading, class_scores) = row.split_at(N_LEADING);
                 let objectness = leading[4];
-                // The score is objectness times class score, and class scores are at most 1. So cells with a low objectness, which are
-                // most cells, are skipped without a look at their class scores.
+                // The score is objectness times class score, and class scores are at most 1. So cells with a low objectness are skipped
+                // without reading their class scores. Most cells have a low objectness.
                 if objectness.is_nan() || objectness <= score_min {
                     continue;
                 }

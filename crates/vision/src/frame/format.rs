@@ -13,9 +13,9 @@ pub enum PixelFormat {
     Nv12,
     /// Luma plane, U plane and V plane; U and V at half width and height.
     I420,
-    /// NV12 with 10-bit samples in the upper bits of 16, little-endian. The lower six bits are 0.
+    /// NV12 with 10-bit samples in the upper bits of little-endian 16-bit words. The lower six bits are 0.
     P010,
-    /// I420 with 10-bit samples in the lower bits of 16, little-endian.
+    /// I420 with 10-bit samples in the lower bits of little-endian 16-bit words.
     I420Ten,
     Rgb,
     Bgr,

@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(inner.chroma_phase(), (0, 1));
         let address = |frame: &Frame| frame.planes().map(|plane| plane.address() as usize).collect::<Vec<_>>();
         let direct = frame.region(PixelRect { x: 4, y: 3, width: 3, height: 3 }).unwrap();
-        assert_eq!(address(&inner), address(&direct), "a region of a region is that region of the frame");
+        assert_eq!(address(&inner), address(&direct), "both regions start at the same address");
     }
 
     #[test]

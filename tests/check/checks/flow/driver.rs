@@ -81,7 +81,7 @@ impl World {
         self.violation.get_or_insert(violation);
     }
 
-    /// Like `handle` of the real driver: the transition with the actions under its lock.
+    /// Like `handle` of the real driver: makes a transition, and executes the actions that the driver executes under its lock.
     pub(super) fn handle(&mut self, trigger: Trigger<u8>) -> Transition<u8> {
         let transition = self.flow.handle(trigger);
         for action in transition.actions() {

@@ -65,7 +65,7 @@ fn hash(world: &impl Hash) -> u128 {
 pub(super) fn explore(scenario: Scenario) -> usize {
     let first = World::new(&scenario);
     let mut seen = HashSet::from([hash(&first)]);
-    // The predecessor of each state, and the index of the successor.
+    // For each state: the index of its predecessor, and its position among the successors of this predecessor.
     let mut origins: Vec<(usize, usize)> = vec![(0, 0)];
     let mut waiting = VecDeque::from([(0, first)]);
     while let Some((idx, world)) = waiting.pop_front() {

@@ -225,7 +225,7 @@ impl World {
             Step::FlushOver => {
                 if world.sink_lock == Some(who) {
                     world.sink_lock = None;
-                    // Upstream sends caps that it has not sent yet after the flush.
+                    // If upstream has not sent caps before the flush, it sends them after the flush.
                     let caps = world.upstream.iter().find(|step| matches!(step, Step::Send(Caps(_)))).cloned();
                     world.upstream = script(AFTER_FLUSH);
                     world.upstream.extend(caps);

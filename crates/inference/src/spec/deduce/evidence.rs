@@ -5,9 +5,9 @@
 //!
 //! | decoder | models with such ports | distinguished by |
 //! |---|---|---|
-//! | `yolov5` | BlazeFace (`[1, 896, 16]` and `[1, 896, 1]`), YOLOX of one row per cell, lists of boxes | one table, of three rows per cell |
+//! | `yolov5` | BlazeFace (`[1, 896, 16]` and `[1, 896, 1]`), YOLOX (one row per cell), lists of boxes | a single table with three rows per cell |
 //! | `yolov8` | poses, rotated boxes | nothing; the user decides |
-//! | `yolov8-pose`, `yolov8-obb`, `yolov10-pose`, `yolov10-obb` | detectors of other numbers of classes | nothing; they are never deduced |
+//! | `yolov8-pose`, `yolov8-obb`, `yolov10-pose`, `yolov10-obb` | detectors with another number of classes | nothing; they are never deduced |
 //! | `detr` | `boxes-scores` | nothing; the user decides |
 //! | `rtdetr` | lists of boxes, `yolov5` | nothing; it is never deduced |
 //! | `yolov10`, `ultraface` | each other, and one-class `yolov5`: all have `[1, N, 6]` | `ultraface`: the number of priors; others: nothing |
@@ -20,16 +20,16 @@
 
 use crate::frame::Size;
 
-/// Whether the decoder uses every output. If it ignored some outputs, the model could be of another kind.
+/// Whether the decoder uses every output. A decoder that ignored an output could also match other kinds of models.
 pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
     let n = shapes.len();
     match decoder {
         // The model may also output the maps of the strides, which the decoder does not need.
         "yolov5" => shapes.iter().filter(|shape| shape.len() != 5).count() == 1,
         "yolov8" | "yolov10" | "yolox" | "ssd" => n == 1,
-        // Detectors have the same outputs, only with another number of classes.
+        // Plain detectors with another number of classes have the same outputs.
         "yolov8-pose" | "yolov8-obb" | "yolov10-pose" | "yolov10-obb" | "rtdetr" => false,
-        // Any map of one channel has the output of `db-text`, and `yolo-anchors` needs anchors.
+        // Every model that outputs a map of one channel matches `db-text`. `yolo-anchors` needs anchors, which the ports do not show.
         "db-text" | "yolo-anchors" => false,
         "yolov5-seg" => shapes.iter().filter(|shape| shape.len() != 5).count() == 2,
         "yolov8-seg" | "yolov10-seg" => n == 2,
@@ -48,8 +48,8 @@ pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
     }
 }
 
-/// Whether the output tables have the number of rows that models of this decoder have at this input size. True if the decoder reads lists
-/// of boxes, and if the number of rows is unknown.
+/// Whether the output tables have the number of rows that models of this decoder have at this input size. Also true if the decoder reads
+/// lists of boxes, or if the number of rows is unknown.
 pub(in crate::spec) fn has_rows_of(decoder: &str, shapes: &[Vec<usize>], size: Size) -> bool {
     let table = shapes.iter().find(|shape| shape.len() == 3);
     let Some(n_rows) = table.map(|shape| shape[1]).filter(|&n_rows| n_rows != usize::MAX) else { return true };

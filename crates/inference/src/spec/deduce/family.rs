@@ -1,5 +1,5 @@
-//! Recognizes model families by their characteristic ports. If all models of a family use the same preprocessing, the preprocessing is
-//! known too. For models of no known family, the ports determine at most the decoder, and all other values are missing.
+//! Recognizes model families by their characteristic ports. If all models of a family use the same preprocessing, the ports also determine
+//! the preprocessing. For models of no known family, the ports determine at most the decoder, and all other values are missing.
 
 use super::super::description::Source;
 use super::super::draft::{Draft, Value};

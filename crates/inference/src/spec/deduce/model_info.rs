@@ -70,8 +70,7 @@ pub(super) fn read(info: &ModelInfo) -> Result<Option<Found>> {
     let (defaults, decoder): (_, Option<&'static str>) = match &*kind {
         "ssd" | "detectionoutput" | "boxeslabels" => (PLAIN, fitting(info, &["ssd", "boxes-labels"])),
         "yolox" => (YOLOX, fitting(info, &["yolox"])),
-        // Ultralytics writes one of these names for each of its models, whatever its version is. So the decoder is chosen by the
-        // ports.
+        // Ultralytics writes any of these names, whatever the version of the model is. So the ports determine the decoder.
         "yolo" | "yolov5" | "yolov8" | "yolov9" | "yolov10" | "yolo11" | "yolov11" | "yolo12" | "yolov12" | "yolo26" | "yolov26" => {
             (YOLO, yolo_decoder(info, labels.len()))
         }
@@ -136,7 +135,7 @@ fn classification(keys: &Keys<'_>, labels: Vec<String>, info: &ModelInfo) -> Res
     draft.top.set("task", "classification");
     fill_input(&mut draft, keys, info, &PLAIN)?;
     let output = &mut draft.output;
-    // Models of these exporters may have additional outputs that explain their results, which are not decoded.
+    // These exporters may add outputs that explain the results. The additional outputs are not decoded.
     let explains = |name: &str| ["saliency_map", "feature_vector"].contains(&name);
     let answers: Vec<&str> = info.outputs.iter().map(|port| port.name()).filter(|name| !explains(name)).collect();
     match &*answers {

@@ -34,8 +34,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     }
     input.set("layout", layout);
     input.assume("resize", "stretch", why);
-    // An integer input must be pixels of 0 to 255, so nothing is unknown. A floating-point input may be pixels, or values from -1
-    // to 1.
+    // An integer input must be pixels of 0 to 255, so its range is known. A floating-point input may be pixels, or values from -1 to 1.
     if port.element != ElementType::U8 {
         let range = "the model is expected to scale pixels itself; for inputs of -1 to 1, set `mean` and `scale` to 127.5";
         if is_said {
@@ -61,7 +60,7 @@ pub(super) fn read(info: &ModelInfo, is_said: bool) -> Option<Found> {
     Some(Found { from: "the names of its outputs", draft, open })
 }
 
-/// Returns the layout of an image input whose extents do not show it: TensorFlow models have the channels last. `None` if the
+/// Returns `nhwc` for an image input whose extents do not show the layout, because TensorFlow models have the channels last. `None` if the
 /// input is not an image.
 fn channels_last(port: &Port) -> Option<&'static str> {
     (port.shape.dims().len() == 4).then_some("nhwc")

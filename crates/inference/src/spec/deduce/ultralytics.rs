@@ -23,7 +23,7 @@ pub(super) struct Exported {
     /// Whether boxes are final: the model needs no NMS, or includes it.
     is_final: bool,
     head: Option<String>,
-    /// Number of keypoints, and number of values of each.
+    /// Number of keypoints, and number of values per keypoint.
     keypoints: Option<[u64; 2]>,
 }
 
