@@ -33,7 +33,7 @@ use std::sync::{Arc, PoisonError};
 use super::error::catch;
 use super::executor::{Executor, Task};
 use super::{Error, ErrorKind, Result, waits};
-use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, spawn_joinable};
+use crate::sync::{Condvar, JoinHandle, MAX_PAUSES, Mutex, MutexGuard, pause, spawn_joinable};
 use crate::tensor::process::ProcessToken;
 
 /// Maximum number of urgent tasks that run in a row while non-urgent tasks wait.
@@ -227,6 +227,7 @@ impl Workers {
     /// enough workers are already in reserve.
     fn next_task(&self, worker_idx: usize) -> Option<Arc<dyn Task>> {
         let mut state = self.lock();
+        let mut n_pauses = 0;
         loop {
             if state.n_active > self.n_threads {
                 state.n_active -= 1;
@@ -255,7 +256,16 @@ impl Workers {
                 state.n_active -= 1;
                 return self.end(state, worker_idx);
             }
-            state = self.has_task.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if n_pauses < MAX_PAUSES {
+                // The next task is often queued within microseconds if tasks are short. If this worker slept, the thread that queues the
+                // task would have to wake it, which takes longer than a short task.
+                drop(state);
+                pause(n_pauses);
+                n_pauses += 1;
+                state = self.lock();
+            } else {
+                state = self.has_task.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
 

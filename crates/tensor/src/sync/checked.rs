@@ -22,6 +22,11 @@ pub fn this_thread() -> u64 {
     usize::from(shuttle::current::me()) as u64 + 1
 }
 
+/// Threads sleep without pauses before: pauses would only add schedules.
+pub const MAX_PAUSES: u32 = 0;
+
+pub fn pause(_pause_idx: u32) {}
+
 /// Starts a detached thread. The check fails if the thread never ends.
 pub fn spawn(_name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = shuttle::thread::spawn(body);

@@ -27,6 +27,17 @@ pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> std::
     std::thread::Builder::new().name(name.to_owned()).spawn(body)
 }
 
+/// Number of pauses before a thread sleeps on a [`Condvar`]: together some microseconds.
+pub const MAX_PAUSES: u32 = 11;
+
+/// Pauses the thread before it checks a condition again. Pauses 0 to 6 keep the core; later pauses let another thread use the core.
+pub fn pause(pause_idx: u32) {
+    match pause_idx {
+        0..=6 => (0..1 << pause_idx).for_each(|_| std::hint::spin_loop()),
+        _ => std::thread::yield_now(),
+    }
+}
+
 /// The time at which a wait ends.
 #[derive(Debug, Clone)]
 pub struct Deadline(Instant);
