@@ -28,14 +28,12 @@ pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> std::
 }
 
 /// Number of pauses before a thread sleeps on a [`Condvar`]: together some microseconds.
-pub const MAX_PAUSES: u32 = 11;
+pub const MAX_PAUSES: u32 = 8;
 
-/// Pauses the thread before it checks a condition again. Pauses 0 to 6 keep the core; later pauses let another thread use the core.
+/// Pauses the thread before it checks a condition again. Each pause is twice as long as the previous one. The thread keeps its core: after
+/// `yield_now`, it could wait for a time slice of another process while its condition is already met.
 pub fn pause(pause_idx: u32) {
-    match pause_idx {
-        0..=6 => (0..1 << pause_idx).for_each(|_| std::hint::spin_loop()),
-        _ => std::thread::yield_now(),
-    }
+    (0..1_u32 << pause_idx).for_each(|_| std::hint::spin_loop());
 }
 
 /// The time at which a wait ends.
