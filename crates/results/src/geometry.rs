@@ -150,10 +150,10 @@ mod tests {
         Point { x, y }
     }
 
-    /// Transform to the frame from an input of 10x20, which shows a frame of 40x20 rotated clockwise.
+    /// Maps points of an input of 10x20 to a frame of 40x20. The input has the frame's image, rotated clockwise.
     const TURNED: Transform = Transform { scale: (2.0, -2.0), offset: (0.0, 20.0), swaps_axes: true };
-    /// Transform to the frame from an input that shows a part of the frame with twice the width and four times the height. The
-    /// part begins at (8, -3).
+    /// Maps points of an input to the part of the frame that the input shows. The part is twice as wide and four times as high as the
+    /// input, and begins at (8, -3).
     const STRETCHED: Transform = Transform { scale: (2.0, 4.0), offset: (8.0, -3.0), swaps_axes: false };
 
     fn mapped(mut geometry: Geometry, transform: Transform) -> Geometry {

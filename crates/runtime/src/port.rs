@@ -130,7 +130,7 @@ impl PartialShape {
         match self.0.iter().position(is_empty) {
             None => Ok(()),
             Some(axis) => {
-                let message = format!("shape {self}, axis {axis}: expected a minimum up to the maximum, got {}", self.0[axis]);
+                let message = format!("shape {self}, axis {axis}: expected a minimum that is at most the maximum, got {}", self.0[axis]);
                 Err(Error::new(ErrorKind::Tensor, message))
             }
         }

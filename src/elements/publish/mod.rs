@@ -74,7 +74,8 @@ impl RoiPublish {
         *self.imp().frame_memory.lock().unwrap() = Some(memory);
     }
 
-    /// Sets the time until which lines may wait for a reader of the destination. Later lines are counted as lost.
+    /// Sets a deadline. Lines of results wait until then for a program that reads the destination, for example a FIFO. Lines that still
+    /// wait at the deadline are counted as lost.
     pub fn write_until(&self, deadline: std::time::Instant) {
         use gst::subclass::prelude::ObjectSubclassIsExt;
         self.imp().deadline.set(deadline);

@@ -139,7 +139,7 @@ impl Layout {
             ));
         }
         if self.ground.is_some_and(|(image, meters)| Ground::new(image, meters).is_none()) {
-            return Err("ground: expected four points, of which no three are on one line, in the image and in meters".into());
+            return Err("ground: expected four points in the image and four in meters; in neither may three points be on one line".into());
         }
         if !(0.0..=10.0).contains(&self.hysteresis) || self.heat_map.0.max(self.heat_map.1) > 1000 {
             return Err("expected a hysteresis of 0 to 10 and a heat map of at most 1000 columns and rows".into());

@@ -108,7 +108,7 @@ impl Description {
         if let Some(text) = &options.description_text {
             if named.is_some() {
                 return Err(config(
-                    "both a description as text and `description` or `model-proc` are set: expected one of them".to_owned(),
+                    "the description was given twice, as text and as a file (`description` or `model-proc`): set only one".to_owned(),
                 ));
             }
             return Ok(Self { source: Source::Text, text: text.clone(), assumed: Vec::new() });
