@@ -1,5 +1,6 @@
-"""Threads that use the package at the same time, without Python locks. The tests also run on free-threaded CPython, which has no global lock
-and no package `onnx`, so they use model files of the project.
+"""Threads that use the package at the same time, without Python locks.
+
+The tests can also run on free-threaded CPython. It has no package `onnx`, so the tests use model files of the project.
 """
 
 import pathlib
