@@ -225,8 +225,8 @@ impl ElementImpl for RoiSource {
             gst::StateChange::PausedToPlaying => self.play()?,
             gst::StateChange::PlayingToPaused => {
                 self.shared.is_playing.store(false, Ordering::Release);
-                if let Some(decoder) = lock(&self.shared.decoder).clone() {
-                    decoder.call_async(|decoder| _ = decoder.set_state(gst::State::Paused));
+                if let Some(worker) = &*lock(&self.worker) {
+                    let _sent = worker.sender.send(Signal::StateChanged);
                 }
                 return Ok(gst::StateChangeSuccess::NoPreroll);
             }
@@ -265,12 +265,12 @@ impl RoiSource {
     fn play(&self) -> Result<(), gst::StateChangeError> {
         let element = self.obj();
         self.shared.is_playing.store(true, Ordering::Release);
-        if lock(&self.worker).is_some() {
+        if let Some(worker) = &*lock(&self.worker) {
             if let Some(decoder) = lock(&self.shared.decoder).clone() {
                 decoder.set_base_time(element.base_time().unwrap_or_default());
                 decoder.set_start_time(element.start_time());
-                decoder.call_async(|decoder| _ = decoder.set_state(gst::State::Playing));
             }
+            let _sent = worker.sender.send(Signal::StateChanged);
             return Ok(());
         }
         let settings = lock(&self.settings).clone();

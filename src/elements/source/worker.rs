@@ -25,6 +25,9 @@ const FIRST_FRAME: u32 = 3;
 pub(super) enum Signal {
     /// The source has reached PAUSED.
     Prepared,
+    /// The element has changed from PAUSED to PLAYING, or back. Only this thread changes the state of the source: a change by another thread
+    /// could come after the change to NULL.
+    StateChanged,
     /// The source delivers its first frame.
     Delivers,
     /// The source has reached its end.
@@ -159,7 +162,7 @@ impl Stream<'_> {
     fn watch(&mut self, element: &RoiSource, attempt: &Attempt, opened: Instant) -> Outcome {
         loop {
             match self.job.signals.recv_timeout(TICK) {
-                Ok(Signal::Prepared) => self.follow(attempt),
+                Ok(Signal::Prepared | Signal::StateChanged) => self.follow(attempt),
                 Ok(Signal::Delivers) => self.is_back(element, attempt),
                 Ok(Signal::Ended) if attempt.is_recording() => return Outcome::End(End::Eos, "the source has ended".to_owned()),
                 Ok(Signal::Ended) if self.is_live() => {
