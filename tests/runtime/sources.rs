@@ -215,7 +215,7 @@ fn a_remote_source_is_read_and_run_by_the_device_that_knows_it() {
         said.starts_with("cannot read model `far:double`: expected a source that a device knows, got a source that is unknown to "),
         "{said}"
     );
-    assert!(said.ends_with("; pass a file, or its bytes"), "{said}");
+    assert!(said.ends_with("; pass a file, its bytes, or the address of a model on a server"), "{said}");
     core.register(Arc::new(Knows));
     let model = core.read_model(ModelSource::Remote("far:double".into())).unwrap();
     assert_eq!(model.name(), "far:double");
