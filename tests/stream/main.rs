@@ -5,6 +5,7 @@ mod cli;
 #[cfg(feature = "cli")]
 mod credentials;
 mod handle;
+#[cfg(feature = "cli")]
 mod hanging;
 mod harness;
 #[cfg(feature = "cli")]
@@ -14,6 +15,7 @@ mod installed;
 
 #[cfg(feature = "cli")]
 mod analytics;
+#[cfg(feature = "cli")]
 mod attach;
 mod bad_input;
 #[cfg(feature = "cli")]
