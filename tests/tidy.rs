@@ -208,7 +208,7 @@ fn container_runs_without_root_and_is_checked() {
     assert!(users.len() == 1 && last.contains(&users[0]) && users[0] != "USER root" && users[0] != "USER 0", "{users:?}");
     let health = lines("HEALTHCHECK").concat();
     assert!(health.contains("CMD [\"roiflow\", \"ctl\", \"health\"]"), "{health}");
-    // What the build stage copies exists.
+    // Every file that the build stage copies exists.
     for path in ["scripts/make-deb", "packaging/debian/control.in", "packaging/debian/roiflow.service", "packaging/debian/server.toml"] {
         assert!(root().join(path).is_file(), "{path}");
     }

@@ -136,7 +136,7 @@ impl Stream {
     }
 }
 
-/// What the terminal shows.
+/// The content of the terminal.
 struct View {
     server: String,
     streams: Vec<Stream>,

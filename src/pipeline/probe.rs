@@ -1,4 +1,4 @@
-//! Finds out what an input sends: opens it, decodes the first frames, and closes it.
+//! Tests an input: opens it, decodes the first frames, and closes it.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ const MEASURE: Duration = Duration::from_secs(2);
 /// Number of frames after which a file is known well enough, because it is read faster than it plays.
 const MAX_FRAMES: u64 = 100;
 
-/// What an input sends.
+/// The video that an input sends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Video {
     /// Width of a frame in pixels.

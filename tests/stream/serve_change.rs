@@ -1,4 +1,4 @@
-//! Changes of running streams of `roiflow serve`: what needs no new pipeline, what needs one, and what is refused.
+//! Changes of running streams of `roiflow serve`: changes without a new pipeline, changes with a new pipeline, and refused changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -91,7 +91,7 @@ fn clients_that_check_the_certificate_use_the_api() {
     client.kill().unwrap();
     client.wait().unwrap();
 
-    // A client that does not encrypt is told so, and one that says nothing delays nobody.
+    // A client that does not encrypt gets an answer that says https. A client that sends nothing does not delay other clients.
     let _silent = TcpStream::connect(host).unwrap();
     let (status, body) = send(host, "GET", "/api/streams", None);
     assert!(status == 400 && String::from_utf8_lossy(&body).contains("https://"), "{status}");

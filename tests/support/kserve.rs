@@ -198,7 +198,7 @@ fn reshaped_to(model: &Model, shapes: &[Shape], known: &mut HashMap<Vec<Shape>, 
     Ok(compiled)
 }
 
-/// What the server does with calls of models.
+/// How the server handles calls of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behavior {
     Well,

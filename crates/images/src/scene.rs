@@ -10,7 +10,7 @@ use crate::frame::{Direction, Point, SceneEvent, SceneEventKind, Size};
 const LINE_COLOR: Rgb = PALETTE[5];
 const ZONE_COLOR: Rgb = PALETTE[2];
 
-/// What a place counts.
+/// The counts of a line or zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counts {
     /// Crossings of a line in each direction.

@@ -8,14 +8,14 @@ use crate::runtime::{Error, ErrorKind};
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) kind: ErrorKind,
-    /// What was expected, what happened, and what to do.
+    /// The expected and the actual situation, and what to do.
     pub(crate) message: String,
     /// Whether the server certainly computed nothing, so that another server may get the call.
     pub(crate) is_uncomputed: bool,
     pub(crate) blames: Blame,
 }
 
-/// What a failed call says about the server.
+/// The state of the server after a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blame {
     /// The server is well: the call itself was wrong, or was canceled.

@@ -41,7 +41,7 @@ pub trait Running: Send + Sync {
     /// the input would begin again; then the stream runs on as it is.
     ///
     /// # Errors
-    /// Returns what is wrong with the description; then the stream runs on as it is.
+    /// Returns an error if the description is invalid. The stream then continues unchanged.
     fn change(&self, start: &Start) -> Result<bool, Failure>;
 
     /// Completes the frames in flight, stops the stream within seconds, and returns its counters.
@@ -78,7 +78,7 @@ pub struct Start {
     pub publish: Vec<String>,
 }
 
-/// What an input sends.
+/// The video that an input sends.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Video {
     /// Width of a frame in pixels.

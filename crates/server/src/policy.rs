@@ -47,7 +47,7 @@ impl Policy {
     /// Checks a stream, and resolves the files that it names.
     ///
     /// # Errors
-    /// Returns what was expected, what was found and what to do.
+    /// Returns the expected and the actual value, and what to do.
     pub fn resolve(&self, spec: &StreamSpec, pipelines: &[Pipeline]) -> Result<Start> {
         check_name(&spec.name)?;
         let pipeline = self.pipeline(&spec.pipeline, pipelines)?;
@@ -85,7 +85,7 @@ impl Policy {
     /// Checks an input, and resolves the file that it names.
     ///
     /// # Errors
-    /// Returns what was expected, what was found and what to do.
+    /// Returns the expected and the actual value, and what to do.
     pub fn input(&self, input: &str) -> Result<String> {
         let failed = |expected: String, advice: &str| Error::value("invalid_input", "input", expected, quoted(&redact(input)), advice);
         if input.is_empty() || input.len() > MAX_TEXT || input.contains(char::is_control) {

@@ -200,7 +200,7 @@ impl Registry {
         let continues = changed.map_err(|failure| refused(&failure, &after))?;
         if let Err(error) = self.0.store.put(&after) {
             if continues {
-                // The stream must be what the store says.
+                // The stream must have the description that is in the store.
                 self.stop(&entry);
                 self.start(&entry);
             }

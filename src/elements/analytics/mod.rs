@@ -43,7 +43,7 @@ impl RoiAnalytics {
     /// Checks the layout of the properties without starting the element.
     ///
     /// # Errors
-    /// Returns what is wrong with the layout.
+    /// Returns an error if the layout is invalid.
     pub fn check_layout(&self) -> Result<(), String> {
         self.imp().check_layout()
     }

@@ -14,7 +14,7 @@ pub(super) struct Roi {
 /// Reads `[label:]x1,y1,x2,y2;...`.
 ///
 /// # Errors
-/// Returns what was expected and found.
+/// Returns the expected and the actual content.
 pub(super) fn read(text: &str) -> Result<Vec<Roi>, String> {
     let mut rois: Vec<Roi> = Vec::new();
     for item in text.split(';').map(str::trim).filter(|item| !item.is_empty()) {

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `imp.rs` | the virtual methods of GStreamer |
 //! | `settings.rs` | the properties |
-//! | `work.rs` | what is done with a frame |
+//! | `work.rs` | drawing, blurring and attaching for one frame |
 //! | `composition.rs` | images that the sink combines with the frame |
 
 mod composition;

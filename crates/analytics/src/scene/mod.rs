@@ -148,7 +148,7 @@ impl SceneCounter {
         Ok(counter)
     }
 
-    /// What is counted.
+    /// The objects and directions that are counted.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }

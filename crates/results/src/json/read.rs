@@ -83,7 +83,7 @@ struct Line {
 /// Reads a line. Returns `None` if the line is not the results of a frame: such lines report events of a source, or images and clips.
 ///
 /// # Errors
-/// Returns what was expected and found, if the line is not a JSON object, or an object of the frame has no readable box.
+/// Returns the expected and the actual content, if the line is not a JSON object, or an object of the frame has no readable box.
 pub fn read_line(line: &[u8]) -> Result<Option<StoredFrame>, String> {
     let line: Line =
         serde_json::from_slice(line).map_err(|error| format!("expected a line of JSON with the results of a frame: {error}"))?;

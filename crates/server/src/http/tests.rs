@@ -296,7 +296,7 @@ fn connections_are_limited_and_idle_ones_end() {
     let answer = read_until(&mut waiting, "ok\n");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!((5..25).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
-    // The slow clients were told so, and their connections have ended.
+    // Each slow client got an answer with the reason, and its connection has ended.
     for stream in &mut slow {
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
