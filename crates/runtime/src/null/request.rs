@@ -18,7 +18,7 @@ pub(super) struct NullRequest {
     pub(super) steps: Vec<&'static str>,
     /// The times of the latest run; `None` if profiling is disabled.
     pub(super) times: Option<Times>,
-    /// `Some` if the script has an engine, so that work is asynchronous.
+    /// Reports the end of asynchronous work. `None` if the script has no engine: the work then ends before the call returns.
     pub(super) completion: Option<Arc<Completion>>,
 }
 
