@@ -13,6 +13,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("results", &[]),
     ("publish", &[]),
     ("onvif", &[]),
+    ("nodes", &[]),
     ("server", &["results"]),
     ("vision", &["tensor", "results"]),
     ("images", &["tensor", "vision"]),

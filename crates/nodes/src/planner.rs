@@ -1,0 +1,419 @@
+//! The planner: one node at a time decides which node runs which stream.
+//!
+//! Each node has a planner. The one that holds the item `lock.planner` plans; it is *elected*. The lock has a time-to-live and is renewed as
+//! the lease of a node is. If the elected node dies, another node creates the lock. A planner that has lost its lock without knowing it
+//! does no harm: each write states the revision that it replaces, so a write on old information fails.
+//!
+//! # What the elected planner does
+//!
+//! | situation | write |
+//! |---|---|
+//! | a session has expired ([`Life::Expired`]) | creates the node's record as `Dead`, so that the session cannot come back |
+//! | a session is gone ([`Life::Gone`]) | gives its streams to other nodes, without `from` |
+//! | a stream moves for another reason | gives it to another node, with the present owner as `from`: the present owner runs it until the new owner has published a result |
+//! | a hand-over takes longer than [`Policy::handover`], or the new owner reports `Failed` | gives the stream back to `from` |
+//! | a stream was removed | deletes its assignment and its status |
+//!
+//! While the planner's view is not current, and while it has no lock, it writes nothing.
+//!
+//! # Epochs
+//!
+//! The epoch of an assignment is one more than that of the assignment that it replaces, and at least the revision of the stream's
+//! specification. Revisions grow with each write of any item, so a stream that is removed and added again gets a higher epoch than it had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::coordinator::{Error, Reply, Request, Revision};
+use crate::keys;
+use crate::placement::{Allowance, Placed, Plan, Policy, Reason, Site, plan};
+use crate::timing::Timing;
+use crate::types::{Assignment, Epoch, Facts, Member, NodeRecord, Ownership, PlannerLock, Presence, StreamState, to_json};
+use crate::view::{Life, Scope, Versioned, View};
+
+/// What a request of the planner is for. Its reply returns with it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Takes or renews the lock.
+    Lock,
+    /// Declares the session of a node dead.
+    Bury(String),
+    /// Gives a stream to a node.
+    Assign(String),
+    /// Deletes an item of a removed stream.
+    Clean(String),
+}
+
+/// A move that the planner has decided, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Name of the stream.
+    pub stream: String,
+    /// The new assignment.
+    pub assignment: Assignment,
+    /// Why the stream moves.
+    pub reason: Reason,
+}
+
+/// What the planner of a node knows besides the view.
+#[derive(Debug, Clone)]
+pub struct Planner {
+    timing: Timing,
+    policy: Policy,
+    lock: Option<Lock>,
+    /// When the request for the lock in flight was sent.
+    lock_sent: Option<Duration>,
+    lock_retry_at: Duration,
+    /// Assignments that were written, until the view has them.
+    written: BTreeMap<String, Written>,
+    /// Nodes and keys with a request in flight.
+    busy: BTreeSet<Purpose>,
+    /// Since when each assignment is known, by stream.
+    known_since: BTreeMap<String, (Epoch, Duration)>,
+    /// Until when a stream avoids a node, by stream and node.
+    avoids: BTreeMap<(String, String), Duration>,
+    /// Number of moves that may be made now.
+    moves: f64,
+    refilled_at: Duration,
+    nodes_changed_at: Duration,
+    present: BTreeSet<Member>,
+    next_plan: Duration,
+    last: Plan,
+    decisions: Vec<Decision>,
+}
+
+#[derive(Debug, Clone)]
+struct Lock {
+    revision: Revision,
+    deadline: Duration,
+    renew_at: Duration,
+}
+
+#[derive(Debug, Clone)]
+struct Written {
+    assignment: Assignment,
+    /// `None` until the reply arrives.
+    revision: Option<Revision>,
+}
+
+impl Planner {
+    /// Makes a planner without the lock.
+    pub fn new(timing: Timing, policy: Policy) -> Self {
+        Self {
+            timing,
+            moves: 1.0,
+            policy,
+            lock: None,
+            lock_sent: None,
+            lock_retry_at: Duration::ZERO,
+            written: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            known_since: BTreeMap::new(),
+            avoids: BTreeMap::new(),
+            refilled_at: Duration::ZERO,
+            nodes_changed_at: Duration::ZERO,
+            present: BTreeSet::new(),
+            next_plan: Duration::ZERO,
+            last: Plan::default(),
+            decisions: Vec::new(),
+        }
+    }
+
+    /// Whether this planner holds the lock at this time.
+    pub fn is_elected(&self, now: Duration) -> bool {
+        self.lock.as_ref().is_some_and(|lock| now < lock.deadline)
+    }
+
+    /// Returns the last plan of this planner, with the streams that no node may run.
+    pub fn last_plan(&self) -> &Plan {
+        &self.last
+    }
+
+    /// Returns the decisions since the last call.
+    pub fn take_decisions(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.decisions)
+    }
+
+    /// Handles a change of the view.
+    pub fn changed(&mut self, now: Duration, view: &View, scope: &Scope) {
+        if matches!(scope, Scope::All | Scope::Node(_)) {
+            let is_present = |record: &NodeRecord| record.presence == Presence::Present;
+            let records = view.items().nodes.iter().filter(|(_, record)| is_present(&record.value));
+            let present: BTreeSet<Member> =
+                records.map(|(node, record)| Member { node: node.clone(), session: record.value.session }).collect();
+            if present != self.present {
+                (self.present, self.nodes_changed_at, self.next_plan) = (present, now, now);
+            }
+        }
+        match scope {
+            Scope::Lock if view.items().lock.is_none() => self.lock_retry_at = now,
+            Scope::Stream(stream) => self.forget_written(view, stream),
+            Scope::All => {
+                let streams: Vec<String> = self.written.keys().cloned().collect();
+                streams.iter().for_each(|stream| self.forget_written(view, stream));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the time at which [`Planner::tick`] has an effect.
+    pub fn next_tick(&self, now: Duration) -> Duration {
+        let lock = self.lock.as_ref().map_or(self.lock_retry_at, |lock| lock.renew_at.min(lock.deadline));
+        // A request in flight ends with a reply.
+        let lock = if self.lock_sent.is_some() { now + self.timing.retry } else { lock };
+        if self.is_elected(now) { lock.min(self.next_plan) } else { lock }
+    }
+
+    /// Handles the passing of time. `member` is this node with its session, if it has a lease.
+    pub fn tick(&mut self, now: Duration, view: &View, member: Option<&Member>) -> Vec<(Purpose, Request)> {
+        let mut requests: Vec<(Purpose, Request)> = self.elect(now, view, member).into_iter().collect();
+        if self.is_elected(now) && member.is_some() && view.is_current() && now >= self.next_plan {
+            self.next_plan = now + self.policy.interval;
+            requests.extend(self.plan(now, view));
+        }
+        requests
+    }
+
+    /// Handles the reply to a request.
+    pub fn reply(&mut self, now: Duration, purpose: &Purpose, result: &Result<Reply, Error>) {
+        self.busy.remove(purpose);
+        match (purpose, result) {
+            (Purpose::Lock, result) => {
+                let Some(sent) = self.lock_sent.take() else { return };
+                match result {
+                    Ok(Reply::Written(revision)) => {
+                        let (deadline, renew_at) = (sent + self.timing.fence, sent + self.timing.renew);
+                        self.lock = Some(Lock { revision: *revision, deadline, renew_at });
+                        self.next_plan = now;
+                    }
+                    Err(Error::Conflict) => {
+                        self.lock = None;
+                        self.lock_retry_at = now + self.timing.retry;
+                    }
+                    _ => match &mut self.lock {
+                        Some(lock) => lock.renew_at = now + self.timing.retry,
+                        None => self.lock_retry_at = now + self.timing.retry,
+                    },
+                }
+            }
+            (Purpose::Assign(stream), Ok(Reply::Written(revision))) => {
+                if let Some(written) = self.written.get_mut(stream) {
+                    written.revision = Some(*revision);
+                }
+            }
+            // The view shows what happened, or will show it.
+            (Purpose::Assign(stream), _) => drop(self.written.remove(stream)),
+            (Purpose::Bury(_), Ok(_)) => self.next_plan = now,
+            (Purpose::Bury(_) | Purpose::Clean(_), _) => {}
+        }
+    }
+
+    /// Gives up the lock, because the node leaves.
+    pub fn leave(&mut self) -> Option<Request> {
+        let lock = self.lock.take()?;
+        Some(Request::Delete { key: keys::PLANNER.to_owned(), revision: lock.revision })
+    }
+
+    fn elect(&mut self, now: Duration, view: &View, member: Option<&Member>) -> Option<(Purpose, Request)> {
+        if self.lock.as_ref().is_some_and(|lock| now >= lock.deadline) {
+            self.lock = None;
+        }
+        let member = member?;
+        if self.lock_sent.is_some() || !view.is_current() {
+            return None;
+        }
+        let (key, ttl) = (keys::PLANNER.to_owned(), Some(self.timing.ttl));
+        let value = to_json(&PlannerLock { planner: member.clone() });
+        let request = match &self.lock {
+            Some(lock) if now >= lock.renew_at => Request::Update { key, revision: lock.revision, value, ttl },
+            None if view.items().lock.is_none() && now >= self.lock_retry_at => Request::Create { key, value, ttl },
+            _ => return None,
+        };
+        self.lock_sent = Some(now);
+        Some((Purpose::Lock, request))
+    }
+
+    fn forget_written(&mut self, view: &View, stream: &str) {
+        let seen = view.items().assignments.get(stream).map(|assignment| assignment.revision);
+        let is_seen = |written: &Written| written.revision.is_some_and(|revision| seen.is_some_and(|seen| seen >= revision));
+        if self.written.get(stream).is_some_and(is_seen) {
+            self.written.remove(stream);
+        }
+    }
+
+    fn plan(&mut self, now: Duration, view: &View) -> Vec<(Purpose, Request)> {
+        let items = view.items();
+        self.refill(now);
+        self.avoids.retain(|_, until| now < *until);
+        self.known_since.retain(|stream, _| items.assignments.contains_key(stream));
+        let mut requests = self.clean(view);
+        let sites: Vec<Site<'_>> = items
+            .nodes
+            .iter()
+            .filter(|(_, record)| record.value.presence == Presence::Present)
+            .map(|(name, record)| Site { name, facts: &record.value.facts, is_draining: items.drains.contains_key(name) })
+            .collect();
+        let mut streams = Vec::new();
+        let mut taken_back = Vec::new();
+        let mut is_waiting = false;
+        for (name, spec) in &items.streams {
+            if is_unreadable(view, name) {
+                continue;
+            }
+            let assignment = self.assignment(view, name).cloned();
+            let mut placed =
+                Placed { name, spec: &spec.value, at: None, prefers: None, is_movable: false, has_failed: false, avoids: Vec::new() };
+            if let Some(assignment) = assignment {
+                match view.life(&assignment.owner, now, &self.timing) {
+                    Life::Silent => {
+                        is_waiting = true;
+                        continue;
+                    }
+                    Life::Expired => {
+                        is_waiting = true;
+                        requests.extend(self.bury(&assignment.owner));
+                        continue;
+                    }
+                    Life::Gone => placed.prefers = items.nodes.get_key_value(&assignment.owner.node).map(|(name, _)| name.as_str()),
+                    Life::Alive => {
+                        placed.at = items.nodes.get_key_value(&assignment.owner.node).map(|(name, _)| name.as_str());
+                        let progress = self.progress(now, view, name, &assignment);
+                        placed.is_movable = progress == Progress::Settled;
+                        if progress == Progress::Failed {
+                            self.avoid(now, name, &assignment.owner.node);
+                            let from = assignment.from.clone().map(|from| from.owner);
+                            match from.filter(|from| view.life(from, now, &self.timing) == Life::Alive) {
+                                Some(from) => taken_back.push((name.clone(), from)),
+                                None => placed.has_failed = true,
+                            }
+                        }
+                    }
+                }
+            }
+            let avoided = self.avoids.range((name.clone(), String::new())..).take_while(|((stream, _), _)| stream == name);
+            placed.avoids = avoided.filter_map(|((_, node), _)| items.nodes.get_key_value(node)).map(|(node, _)| node.as_str()).collect();
+            streams.push(placed);
+        }
+        let is_settled = now.saturating_sub(self.nodes_changed_at) >= self.policy.settle;
+        let allowance = Allowance { moves: self.moves as usize, may_balance: is_settled && !is_waiting };
+        let result = plan(&streams, &sites, &self.policy, allowance);
+        for (stream, from) in taken_back {
+            requests.extend(self.assign(view, now, &stream, from, Reason::Failed));
+        }
+        for step in &result.moves {
+            if matches!(step.reason, Reason::Drain | Reason::Balance) {
+                self.moves -= 1.0;
+            }
+            let session = items.nodes[&step.to].value.session;
+            let owner = Member { node: step.to.clone(), session };
+            requests.extend(self.assign(view, now, &step.stream, owner, step.reason));
+        }
+        self.last = result;
+        requests
+    }
+
+    fn refill(&mut self, now: Duration) {
+        let minutes = now.saturating_sub(self.refilled_at).as_secs_f64() / 60.0;
+        // After a pause, the moves of six seconds may be made at once.
+        let most = (self.policy.moves_per_minute / 10.0).max(1.0);
+        self.moves = (self.moves + minutes * self.policy.moves_per_minute).min(most);
+        self.refilled_at = now;
+    }
+
+    /// The assignment that the planner knows: the one that it has written, or that of the view.
+    fn assignment<'a>(&'a self, view: &'a View, stream: &str) -> Option<&'a Assignment> {
+        let written = self.written.get(stream).map(|written| &written.assignment);
+        written.or_else(|| view.items().assignments.get(stream).map(|assignment| &assignment.value))
+    }
+
+    fn progress(&mut self, now: Duration, view: &View, stream: &str, assignment: &Assignment) -> Progress {
+        let known = self.known_since.entry(stream.to_owned()).or_insert((assignment.epoch, now));
+        if known.0 != assignment.epoch {
+            *known = (assignment.epoch, now);
+        }
+        let since = known.1;
+        if self.written.contains_key(stream) {
+            return Progress::Starting;
+        }
+        let status = view.items().statuses.get(stream).map(|status| &status.value);
+        match status.filter(|status| status.epoch == assignment.epoch).map(|status| status.state) {
+            Some(StreamState::Failed) => Progress::Failed,
+            Some(StreamState::Running) => Progress::Settled,
+            // A lost source is lost on all nodes, so a stream that waits may move if no hand-over is in progress.
+            Some(StreamState::Waiting) if assignment.from.is_none() => Progress::Settled,
+            _ if assignment.from.is_some() && now.saturating_sub(since) >= self.policy.handover => Progress::Failed,
+            _ => Progress::Starting,
+        }
+    }
+
+    fn avoid(&mut self, now: Duration, stream: &str, node: &str) {
+        self.avoids.insert((stream.to_owned(), node.to_owned()), now + self.policy.retry_after);
+    }
+
+    fn assign(&mut self, view: &View, now: Duration, stream: &str, owner: Member, reason: Reason) -> Option<(Purpose, Request)> {
+        let purpose = Purpose::Assign(stream.to_owned());
+        // The write before has no revision yet, or the view does not show it yet.
+        if self.written.contains_key(stream) || self.busy.contains(&purpose) {
+            return None;
+        }
+        let spec = view.items().streams.get(stream)?;
+        let earlier = view.items().assignments.get(stream);
+        let epoch = earlier.map_or(0, |earlier| earlier.value.epoch.0 + 1).max(spec.revision.0);
+        let from = earlier.and_then(|earlier| self.from(view, now, &earlier.value, &owner));
+        let assignment = Assignment { owner, epoch: Epoch(epoch), from };
+        let (key, value, ttl) = (keys::assign(stream), to_json(&assignment), None);
+        let request = match earlier {
+            Some(Versioned { revision, .. }) => Request::Update { key, revision: *revision, value, ttl },
+            None => Request::Create { key, value, ttl },
+        };
+        self.written.insert(stream.to_owned(), Written { assignment: assignment.clone(), revision: None });
+        self.decisions.push(Decision { stream: stream.to_owned(), assignment, reason });
+        self.busy.insert(purpose.clone());
+        Some((purpose, request))
+    }
+
+    /// The member that may run the stream until the new owner has published a result: the earlier owner if it is alive, otherwise the owner
+    /// before it, if it has not been replaced yet.
+    fn from(&self, view: &View, now: Duration, earlier: &Assignment, owner: &Member) -> Option<Ownership> {
+        let is_alive = |member: &Member| view.life(member, now, &self.timing) == Life::Alive;
+        let present = Ownership { owner: earlier.owner.clone(), epoch: earlier.epoch };
+        let candidates = [Some(present), earlier.from.clone()].into_iter().flatten();
+        candidates.into_iter().find(|candidate| candidate.owner != *owner && is_alive(&candidate.owner))
+    }
+
+    fn bury(&mut self, member: &Member) -> Option<(Purpose, Request)> {
+        let purpose = Purpose::Bury(member.node.clone());
+        if !self.busy.insert(purpose.clone()) {
+            return None;
+        }
+        let record = NodeRecord { session: member.session, presence: Presence::Dead, facts: Facts::default() };
+        let (key, value, ttl) = (keys::node(&member.node), to_json(&record), Some(self.timing.burial));
+        Some((purpose, Request::Create { key, value, ttl }))
+    }
+
+    fn clean(&mut self, view: &View) -> Vec<(Purpose, Request)> {
+        let items = view.items();
+        let is_removed = |stream: &String| !items.streams.contains_key(stream) && !is_unreadable(view, stream);
+        let assignments = items.assignments.iter().map(|(stream, item)| (stream, keys::assign(stream), item.revision));
+        let statuses = items.statuses.iter().map(|(stream, item)| (stream, keys::status(stream), item.revision));
+        let removed = assignments.chain(statuses).filter(|(stream, ..)| is_removed(stream));
+        let deletes: Vec<_> = removed.map(|(_, key, revision)| (Purpose::Clean(key.clone()), Request::Delete { key, revision })).collect();
+        deletes.into_iter().filter(|(purpose, _)| self.busy.insert(purpose.clone())).collect()
+    }
+}
+
+/// How far an owner has come with a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The owner starts it.
+    Starting,
+    /// It runs, or waits for its source.
+    Settled,
+    /// The owner cannot run it.
+    Failed,
+}
+
+fn is_unreadable(view: &View, stream: &str) -> bool {
+    let unreadable = &view.items().unreadable;
+    [keys::stream(stream), keys::assign(stream), keys::status(stream)].iter().any(|key| unreadable.contains_key(key))
+}
