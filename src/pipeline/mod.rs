@@ -14,7 +14,7 @@
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
 //!   loads the libraries of a decoder.
 //! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results. [`tap`] shows an
-//!   application the frames of a pipeline, without delaying them.
+//!   application the frames of a pipeline, without delaying them, and `compressed` the compressed frames of its source.
 //!
 //! [`input`] parses inputs. [`uri`] handles addresses, with [`credentials`]; `numbered` finds images by their numbers, and
 //! `images` reads them.
@@ -26,6 +26,7 @@ mod arrival;
 pub mod build;
 mod carry;
 pub mod check;
+mod compressed;
 mod container;
 pub mod credentials;
 mod decoded;
@@ -65,6 +66,7 @@ mod watch;
 pub use crate::publish::{Deadline, IfExists, OutputFile};
 pub use crate::restart::{Restart, RestartPolicy};
 pub use check::check;
+pub use compressed::CompressedFrame;
 pub use credentials::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use handle::{Event, Events, Phase, PipelineHandle, Status, StreamEvent, StreamId};

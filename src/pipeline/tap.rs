@@ -13,6 +13,7 @@ use gstreamer_video as gst_video;
 use roiflow_images::picture;
 
 use super::Plan;
+use super::compressed::{Compressed, CompressedFrame};
 use crate::elements::publish::capture_time;
 use crate::elements::{buffer, caps, meta};
 use crate::frame::{Frame, FrameResults, Size};
@@ -24,6 +25,18 @@ pub(super) const NAME: &str = "roiflow-tap";
 pub trait FrameTap: Send + Sync + 'static {
     /// Called on a streaming thread for each frame.
     fn frame(&self, frame: &TappedFrame<'_>);
+
+    /// Whether the application uses compressed frames at present.
+    fn wants_compressed(&self) -> bool {
+        false
+    }
+
+    /// Called on a streaming thread for each compressed frame of the source, before it is decoded, while they are wanted and
+    /// [`TappedFrame::is_passed`] is true for the frames of the stream. Returns false if the application cannot use them; it is then not
+    /// called again.
+    fn compressed(&self, _frame: &CompressedFrame<'_>) -> bool {
+        false
+    }
 }
 
 /// A shared [`FrameTap`].
@@ -63,9 +76,16 @@ pub struct TappedFrame<'a> {
     pub pts_ns: Option<u64>,
     /// Capture time, or the current time.
     pub time: SystemTime,
+    /// Whether [`FrameTap::compressed`] gets the compressed frames of this stream.
+    pub is_passed: bool,
 }
 
 impl TappedFrame<'_> {
+    /// Returns the frame as a buffer of GStreamer, and its caps.
+    pub fn buffer(&self) -> (&gst::Buffer, Option<&gst::Caps>) {
+        (self.buffer, self.caps.as_ref())
+    }
+
     /// Returns the pixels with the results, without a copy. The memory of the frame stays in use until the returned value is dropped.
     ///
     /// # Errors
@@ -98,6 +118,7 @@ impl Picture {
 pub(super) fn install(pipeline: &gst::Pipeline, plan: &Plan) {
     let Some(Tap(tap)) = plan.outputs.tap.clone() else { return };
     let Some(pad) = pipeline.by_name(NAME).and_then(|element| element.static_pad("src")) else { return };
+    let compressed = Compressed::install(pipeline, &tap);
     pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
         if let Some(buffer) = info.buffer() {
             let caps = pad.current_caps();
@@ -113,6 +134,7 @@ pub(super) fn install(pipeline: &gst::Pipeline, plan: &Plan) {
                 timestamp_ns: stream_time.map(gst::ClockTime::nseconds),
                 pts_ns: buffer.pts().map(gst::ClockTime::nseconds),
                 time: capture_time(buffer).unwrap_or_else(SystemTime::now),
+                is_passed: compressed.is_passed_to(pad),
             });
         }
         gst::PadProbeReturn::Ok

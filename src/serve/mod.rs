@@ -2,5 +2,6 @@
 
 mod backend;
 mod running;
+mod video;
 
 pub use backend::Pipelines;

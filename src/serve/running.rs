@@ -9,31 +9,44 @@ use roiflow_server::stream::{Counters, Histogram, Skipped, Stage, State};
 use roiflow_server::{Failure, Feed, FrameResult, Pixels, Running, Start};
 
 use super::backend::{Shared, failure};
+use super::video::Encoders;
 use crate::pipeline::stats::{LATENCY_BOUNDS, Stats};
 use crate::pipeline::tap::Picture;
-use crate::pipeline::{Error, Event, FrameTap, Phase, Plan, StreamId, Tap, TappedFrame};
+use crate::pipeline::{CompressedFrame, Error, Event, FrameTap, Phase, Plan, StreamId, Tap, TappedFrame};
 
 /// How long a stream may take until it continues with another description: a camera must be opened again, and models may be compiled.
 const MAX_RELOAD: Duration = Duration::from_secs(20);
 
 /// Returns a tap that delivers results to a feed.
 pub(super) fn tap(feed: Feed) -> Tap {
-    Tap::new(ToFeed(feed))
+    Tap::new(ToFeed { feed, encoders: Encoders::default() })
 }
 
-struct ToFeed(Feed);
+struct ToFeed {
+    feed: Feed,
+    encoders: Encoders,
+}
 
 impl FrameTap for ToFeed {
     fn frame(&self, frame: &TappedFrame<'_>) {
-        if self.0.wants_picture() {
-            self.0.give_picture(Arc::new(Shot(frame.picture())));
+        if self.feed.wants_picture() {
+            self.feed.give_picture(Arc::new(Shot(frame.picture())));
         }
-        self.0.publish(FrameResult {
+        let number = self.feed.publish(FrameResult {
             results: frame.results.clone(),
             timestamp_ns: frame.timestamp_ns,
             pts_ns: frame.pts_ns,
             time: frame.time,
         });
+        self.encoders.frame(frame, number, self.feed.video());
+    }
+
+    fn wants_compressed(&self) -> bool {
+        self.feed.video().is_wanted()
+    }
+
+    fn compressed(&self, frame: &CompressedFrame<'_>) -> bool {
+        super::video::pass(frame, self.feed.video())
     }
 }
 

@@ -100,6 +100,8 @@ mod serve_limits;
 mod serve_page;
 #[cfg(feature = "serve")]
 mod serve_tls;
+#[cfg(feature = "serve")]
+mod serve_video;
 #[cfg(feature = "cli")]
 mod service;
 #[cfg(feature = "cli")]

@@ -13,7 +13,7 @@ use crate::serve::{Served, send};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
-struct Browser {
+pub struct Browser {
     driver: Child,
     address: String,
     session: String,
@@ -21,7 +21,7 @@ struct Browser {
 
 impl Browser {
     /// Starts the browser. Returns `None` if it is not installed. On a machine for continuous integration, it must be installed.
-    fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         let started =
             Command::new("chromedriver").arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut driver = match started {
@@ -63,19 +63,26 @@ impl Browser {
         self.post(&format!("/session/{}/{path}", self.session), body)
     }
 
-    fn open(&self, address: &str) {
+    pub fn open(&self, address: &str) {
         self.command("url", json!({"url": address}));
     }
 
     /// Runs a script, which returns a value.
-    fn run(&self, script: &str) -> Value {
+    pub fn run(&self, script: &str) -> Value {
         let value = self.command("execute/sync", json!({"script": script, "args": []}));
         assert!(value.get("error").is_none(), "{script}: {value}");
         value
     }
 
+    /// Runs a script that calls its last argument with a value.
+    pub fn run_async(&self, script: &str) -> Value {
+        let value = self.command("execute/async", json!({"script": script, "args": []}));
+        assert!(value.get("error").is_none(), "{script}: {value}");
+        value
+    }
+
     /// Waits until a script returns a true value, and returns it.
-    fn wait_until(&self, script: &str) -> Value {
+    pub fn wait_until(&self, script: &str) -> Value {
         let begin = Instant::now();
         loop {
             let value = self.run(script);
@@ -101,7 +108,7 @@ impl Browser {
         self.command(&format!("element/{element}/value"), json!({"text": text}));
     }
 
-    fn click(&self, selector: &str) {
+    pub fn click(&self, selector: &str) {
         let element = self.element(selector);
         let clicked = self.command(&format!("element/{element}/click"), json!({}));
         assert!(clicked.is_null(), "{selector}: {clicked}");
@@ -206,7 +213,7 @@ fn stream_is_added_watched_and_removed_in_a_browser() {
 
     // The page of the stream has a live picture, with boxes drawn over it.
     browser.click("[data-stream=door] a");
-    browser.wait_until("return document.querySelector('.live img')?.naturalWidth === 640");
+    browser.wait_until("return document.querySelector('.live video')?.videoWidth === 640");
     let drawn = "const canvas = document.querySelector('.live canvas');
         const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
         return canvas.width > 0 && data.some((value, idx) => idx % 4 === 3 && value > 0);";
@@ -270,7 +277,7 @@ fn zone_and_line_are_drawn_and_their_counts_rise() {
     let stream = json!({"name": "door", "pipeline": "moving", "input": "clip.mp4", "loop": true});
     assert_eq!(server.json("POST", "/api/streams", Some(stream)).0, 201);
     browser.open(&format!("http://{}/#/streams/door", server.address));
-    browser.wait_until("return document.querySelector('.live img')?.naturalWidth === 256");
+    browser.wait_until("return document.querySelector('.live video')?.videoWidth === 256");
     browser.wait_until("return document.querySelector('[data-place=corner] .in')?.innerText === '0'");
 
     // A zone in the middle, by mouse. It can be saved with three corners and a new name.

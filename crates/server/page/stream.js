@@ -6,6 +6,7 @@ import htm from "htm";
 import uPlot from "uplot";
 import { send, streamPath, useEvents, usePolled } from "/page/api.js";
 import { EventTable, Parameters, filled, objectsText } from "/page/app.js";
+import { LiveVideo, Results } from "/page/video.js";
 import { PlacesEditor, PlacesLayer, placesOf, useDrawing } from "/page/zones.js";
 
 const html = htm.bind(h);
@@ -53,28 +54,42 @@ function draw(canvas, result, layers) {
 
 function Live({ name, isRunning, isDrawing, children }) {
   const canvas = useRef(null);
-  const newest = useRef(null);
+  const results = useRef(null);
+  results.current ??= new Results();
+  /** Number of the frame that the video shows; null if it is not known, or there is no video. */
+  const shown = useRef(null);
   const [layers, setLayers] = useState({ boxes: true, labels: true, places: true });
   const current = useRef(layers);
   current.current = layers;
   const [nDropped, setDropped] = useState(0);
   const [isHidden, setHidden] = useState(document.hidden);
+  const showFrame = useRef(() => {});
   useEvents(streamPath(name, "/results/live"), {
-    result: (result) => { newest.current = result; },
+    result: (result) => results.current.add(result),
     dropped: ({ results }) => setDropped((before) => before + results),
   });
   useEffect(() => {
     let frame = null;
     let drawn = null;
-    const step = () => {
-      const state = [newest.current, current.current, canvas.current?.clientWidth, canvas.current?.clientHeight];
+    /** Draws the results of the frame that is shown, or the newest ones. */
+    const update = () => {
+      const result = shown.current === null ? results.current.newest : results.current.of(shown.current) ?? drawn?.[0] ?? null;
+      const state = [result, current.current, canvas.current?.clientWidth, canvas.current?.clientHeight];
       if (canvas.current && (!drawn || state.some((value, idx) => value !== drawn[idx]))) {
-        draw(canvas.current, newest.current, current.current);
+        draw(canvas.current, result, current.current);
+        canvas.current.dataset.frame = result?.frame ?? "";
         drawn = state;
       }
+    };
+    const step = () => {
+      update();
       frame = requestAnimationFrame(step);
     };
     frame = requestAnimationFrame(step);
+    showFrame.current = (number) => {
+      shown.current = number;
+      update();
+    };
     const hide = () => setHidden(document.hidden);
     document.addEventListener("visibilitychange", hide);
     return () => {
@@ -85,7 +100,7 @@ function Live({ name, isRunning, isDrawing, children }) {
   const layer = (key, text) => html`<label class="check"><input type="checkbox" name=${key} checked=${layers[key]}
     onChange=${(event) => setLayers({ ...layers, [key]: event.target.checked })} /><span>${text}</span></label>`;
   return html`<div class="live">
-      ${isRunning && !isHidden && html`<img src=${streamPath(name, "/mjpeg?boxes=false&width=1280")} alt=${`Live picture of ${name}`} />`}
+      ${isRunning && !isHidden && html`<${LiveVideo} name=${name} onFrame=${(number) => showFrame.current(number)} />`}
       <canvas ref=${canvas} role="img" aria-label=${`Objects in ${name}`}></canvas>
       ${(layers.places || isDrawing) && children}
     </div>

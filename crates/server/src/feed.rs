@@ -16,6 +16,7 @@ use tokio::sync::{broadcast, oneshot};
 
 use crate::events::{EventKind, Events};
 use crate::stream::Place;
+use crate::video::{Counts, Video};
 
 /// Number of results that may wait for a slow client of one stream.
 pub const MAX_WAITING: usize = 64;
@@ -99,12 +100,15 @@ pub struct Hub {
     pub dropped: AtomicU64,
     /// Encoded pictures.
     pub pictures: AtomicU64,
+    /// Counters of live video.
+    pub video: Arc<Counts>,
 }
 
 impl Default for Hub {
     fn default() -> Self {
         let sender = broadcast::channel(MAX_WAITING_OF_ALL).0;
-        Self { sender, subscribers: AtomicUsize::new(0), dropped: AtomicU64::new(0), pictures: AtomicU64::new(0) }
+        let (subscribers, dropped, pictures) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Self { sender, subscribers, dropped, pictures, video: Arc::default() }
     }
 }
 
@@ -130,6 +134,7 @@ struct Inner {
     dropped: AtomicU64,
     n_waiting: AtomicUsize,
     waiting: Mutex<Vec<oneshot::Sender<Arc<Shot>>>>,
+    video: Video,
 }
 
 #[derive(Default)]
@@ -185,6 +190,7 @@ impl Feed {
         Self(Arc::new(Inner {
             stream: stream.into(),
             source: Mutex::new(source.into()),
+            video: Video::new(hub.video.clone()),
             hub,
             events,
             sender: broadcast::channel(MAX_WAITING).0,
@@ -200,8 +206,13 @@ impl Feed {
         *self.0.source.lock().unwrap_or_else(PoisonError::into_inner) = source.into();
     }
 
-    /// Delivers the results of a frame. Never blocks on a client.
-    pub fn publish(&self, frame: FrameResult) {
+    /// Live video for browsers.
+    pub fn video(&self) -> &Video {
+        &self.0.video
+    }
+
+    /// Delivers the results of a frame, and returns its number. Never blocks on a client.
+    pub fn publish(&self, frame: FrameResult) -> u64 {
         let source = self.0.source.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut state = self.lock();
         let number = state.n_frames;
@@ -223,6 +234,7 @@ impl Feed {
         if self.0.sender.receiver_count() > 0 {
             let _sent = self.0.sender.send(published);
         }
+        number
     }
 
     /// Counts of lines and zones, by name.
@@ -348,7 +360,7 @@ mod tests {
     fn slow_client_loses_whole_results() {
         let (feed, _) = feed();
         let mut receiver = feed.subscribe();
-        (0..MAX_WAITING + 5).for_each(|_| feed.publish(frame()));
+        (0..MAX_WAITING + 5).for_each(|_| assert!(feed.publish(frame()) < 100));
         let lag = receiver.try_recv();
         assert!(matches!(lag, Err(broadcast::error::TryRecvError::Lagged(5))), "{lag:?}");
         assert_eq!(receiver.try_recv().unwrap().number(), 5, "the newest results are kept");
@@ -357,7 +369,7 @@ mod tests {
     #[test]
     fn recent_results_are_bounded_and_in_order() {
         let (feed, _) = feed();
-        (0..MAX_RECENT + 2).for_each(|_| feed.publish(frame()));
+        (0..MAX_RECENT + 2).for_each(|number| assert_eq!(feed.publish(frame()), number as u64));
         let numbers: Vec<u64> = feed.recent(3).iter().map(|published| published.number()).collect();
         assert_eq!(numbers, [99, 100, 101]);
         assert_eq!(feed.recent(usize::MAX).len(), MAX_RECENT);

@@ -5,6 +5,7 @@
 //! - [`stream`]: what a stream is for clients. [`backend`]: what the program that runs streams implements.
 //! - [`registry`]: the streams of the server; it starts them again after failures. [`store`]: keeps them over restarts.
 //! - [`feed`]: results and pictures from a running stream to any number of clients. [`events`]: the list of events.
+//! - [`video`]: live video of a stream for browsers.
 //! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
 //! - [`http`]: the server itself, with [`metrics`] and [`page`]. [`tls`]: its certificate.
 
@@ -24,6 +25,7 @@ pub mod store;
 pub mod stream;
 pub mod tls;
 pub mod token;
+pub mod video;
 
 pub use backend::{Backend, Failure, Running, Start, Video};
 pub use config::Config;

@@ -40,6 +40,9 @@ pub fn page(registry: &Registry, requests: &Requests, n_connections: usize) -> S
         n_subscribers: hub.subscribers.load(Ordering::Relaxed) as u64,
         n_dropped: hub.dropped.load(Ordering::Relaxed),
         n_pictures: hub.pictures.load(Ordering::Relaxed),
+        n_viewers: hub.video.viewers.load(Ordering::Relaxed) as u64,
+        video_frames: [("encoded", &hub.video.encoded), ("passed", &hub.video.passed)]
+            .map(|(kind, counter)| (kind, counter.load(Ordering::Relaxed))),
     };
     own.register_collector(Box::new(Streams(registry.counters())));
     own.register_collector(Box::new(clients));
@@ -199,6 +202,8 @@ struct Clients {
     n_subscribers: u64,
     n_dropped: u64,
     n_pictures: u64,
+    n_viewers: u64,
+    video_frames: [(&'static str, u64); 2],
 }
 
 impl Collector for Clients {
@@ -212,9 +217,17 @@ impl Collector for Clients {
         }
         for (name, help, value) in [
             ("http_connections", "Open connections", self.n_connections),
-            ("subscribers", "Clients that receive results or pictures live", self.n_subscribers),
+            ("subscribers", "Clients that receive results, pictures or video live", self.n_subscribers),
+            ("video_viewers", "Clients that receive video", self.n_viewers),
         ] {
             ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        {
+            let help = "Frames of live video. encoded: by this server; passed: sent as the source has compressed them";
+            let mut family = encoder.encode_descriptor("video_frames", help, None, MetricType::Counter)?;
+            for (kind, n_frames) in self.video_frames {
+                ConstCounter::new(n_frames).encode(family.encode_family(&[("kind", kind)])?)?;
+            }
         }
         for (name, help, value) in [
             ("results_dropped_of_all", "Results that clients of all streams were too slow to receive", self.n_dropped),

@@ -17,6 +17,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/page/app.js", SCRIPT, include_str!("../page/app.js")),
     ("/page/api.js", SCRIPT, include_str!("../page/api.js")),
     ("/page/stream.js", SCRIPT, include_str!("../page/stream.js")),
+    ("/page/video.js", SCRIPT, include_str!("../page/video.js")),
     ("/page/zones.js", SCRIPT, include_str!("../page/zones.js")),
     ("/page/vendor/preact.mjs", SCRIPT, include_str!("../page/vendor/preact.mjs")),
     ("/page/vendor/hooks.mjs", SCRIPT, include_str!("../page/vendor/hooks.mjs")),
@@ -26,7 +27,7 @@ const FILES: &[(&str, &str, &str)] = &[
 ];
 
 /// What the page may load: files of this server, and the import map in `index.html`, by its hash.
-pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; script-src 'self' 'sha256-AhAGmWcZLsn7iCKd/5K8u1vAzcPyihN2iLfdAgTfi/8='; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; script-src 'self' 'sha256-AhAGmWcZLsn7iCKd/5K8u1vAzcPyihN2iLfdAgTfi/8='; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; media-src 'self' blob:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
 /// Returns a file of the page, or an error for other addresses.
 pub(crate) async fn file(request: Request) -> Response {

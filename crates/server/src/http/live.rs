@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::feed::{Feed, Hub, Published, Shot};
 
 /// Interval of signs of life on a quiet connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a picture may wait for a frame.
 const MAX_PICTURE_WAIT: Duration = Duration::from_secs(3);
 /// Widest picture, and the default.
@@ -37,10 +37,10 @@ const DEFAULT_FPS: u64 = 10;
 const BOUNDARY: &str = "roiflow-picture";
 
 /// A place among the live clients. Dropping it frees the place.
-struct Place(Arc<Hub>);
+pub(super) struct Place(Arc<Hub>);
 
 impl Place {
-    fn take(app: &App) -> Result<Self> {
+    pub(super) fn take(app: &App) -> Result<Self> {
         let (hub, max) = (app.registry.hub(), app.registry.policy().config().limits.subscribers);
         let place = Self(hub.clone());
         if hub.subscribers.fetch_add(1, Ordering::AcqRel) >= max {

@@ -1,7 +1,7 @@
 //! The HTTP server: connections with limits, routes, and who may use them.
 //!
 //! - `routes`: the table of all routes, from which router and OpenAPI document are made. `openapi`: that document.
-//! - `api`: requests about streams. `live`: results and pictures as they occur. `reply`: JSON in and out, and errors.
+//! - `api`: requests about streams. `live`: results and pictures as they occur. `video`: live video. `reply`: JSON in and out, and errors.
 //! - `rate`: how many requests a client may send.
 //! - `guard`: roles, logins, and protection against other web pages in the user's browser.
 
@@ -12,6 +12,7 @@ mod openapi;
 mod rate;
 mod reply;
 mod routes;
+mod video;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Access, App, api, guard, live};
+use super::{Access, App, api, guard, live, video};
 use crate::backend::Video;
 use crate::error::Error;
 use crate::page;
@@ -140,6 +140,14 @@ pub(super) fn routes() -> Vec<Route> {
                 get(live::mjpeg),
             )
         },
+        route(
+            "get",
+            "/api/streams/{name}/video",
+            VIEWER,
+            "Sends the video of a stream to a WebSocket, as fragments of an MP4 file.",
+            Answer::Nothing,
+            get(video::socket),
+        ),
         route(
             "get",
             "/api/results/live",

@@ -1,0 +1,68 @@
+//! Live video to a WebSocket.
+//!
+//! Texts tell what follows: `{"begin": CODEC}` before the header of a file, `{"frame": NUMBER, "time_us": TIME}` for the place of a frame in
+//! the file, `{"error": REASON}` if there is no video. Binary messages are the header and the fragments.
+
+use axum::body::Bytes;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use super::App;
+use super::live::{KEEP_ALIVE, Place};
+use crate::error::Result;
+use crate::video::{Item, Video};
+
+pub(super) async fn socket(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
+    let video = app.registry.feed(&name)?.video().clone();
+    let place = Place::take(&app)?;
+    // Clients send nothing but answers to pings.
+    Ok(upgrade.max_message_size(4096).on_upgrade(move |socket| async move {
+        send(socket, &app, &video).await;
+        drop(place);
+    }))
+}
+
+/// Sends the video until the viewer, the stream or the server ends.
+async fn send(mut socket: WebSocket, app: &App, video: &Video) {
+    let mut ending = app.ending.clone();
+    let mut ping = tokio::time::interval(KEEP_ALIVE);
+    let (mut viewer, mut items) = video.watch();
+    loop {
+        for message in items.drain(..).flat_map(messages) {
+            if socket.send(message).await.is_err() {
+                return;
+            }
+        }
+        let is_due = tokio::select! {
+            next = viewer.next() => match next {
+                Some(next) => {
+                    items = next;
+                    false
+                }
+                None => break,
+            },
+            received = socket.recv() => match received {
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                Some(Ok(_)) => false,
+            },
+            _ = ping.tick() => true,
+            _ = ending.wait_for(|is_ending| *is_ending) => break,
+        };
+        if is_due && socket.send(Message::Ping(Bytes::new())).await.is_err() {
+            return;
+        }
+    }
+    // The viewer may be gone already.
+    let _sent = socket.send(Message::Close(None)).await;
+}
+
+fn messages(item: Item) -> Vec<Message> {
+    let text = |content: serde_json::Value| Message::Text(content.to_string().into());
+    match item {
+        Item::Begin(header) => vec![text(serde_json::json!({"begin": header.codec})), Message::Binary(header.bytes)],
+        Item::Fragment(fragment) => vec![Message::Binary(fragment)],
+        Item::Frame { time_us, number } => vec![text(serde_json::json!({"frame": number, "time_us": time_us}))],
+        Item::Failed(reason) => vec![text(serde_json::json!({"error": &*reason}))],
+    }
+}

@@ -1,0 +1,488 @@
+//! Live video of a stream for browsers: H.264 in fragments of an MP4 file, the same for all viewers, and only while there are viewers.
+//!
+//! The frames come from the source of the stream as it has compressed them, or from an encoder. A viewer first gets the header of the file
+//! and the fragments since the last key frame, so it shows a picture at once. It then gets each fragment as soon as possible. A viewer that
+//! reads too slowly continues with the newest key frame.
+//!
+//! The source compresses a frame before the stream has its results. So a fragment waits until its frame has passed the stream, at most
+//! [`MAX_WAIT`]. Results then do not arrive later than the picture to which they belong.
+
+mod h264;
+mod mp4;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::broadcast;
+
+/// Number of items that may wait for a slow viewer: some seconds.
+const MAX_WAITING: usize = 256;
+/// Number of fragments that are kept for new viewers. If key frames are rarer, new viewers wait for the next one.
+const MAX_KEPT: usize = 600;
+/// Number of frames whose time in the file is known.
+const MAX_TIMES: usize = 600;
+/// How long a fragment waits for the results of its frame.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+/// Largest difference of two time stamps of the same frame, in nanoseconds. Formats of files round times to milliseconds.
+const SAME_FRAME: u64 = 1_000_000;
+/// Largest gap between two frames, in nanoseconds. After a larger one, or a step back, the times of the file continue without a gap.
+const MAX_GAP: u64 = 5_000_000_000;
+/// How far time stamps go back at most because frames are not decoded in the order of display, in nanoseconds.
+const MAX_REORDERED: u64 = 1_000_000_000;
+/// Duration of a frame that nothing is known about, in nanoseconds.
+const USUAL_DURATION: u64 = 33_000_000;
+
+/// A message to a viewer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// A file begins. The fragments that follow belong to it.
+    Begin(Header),
+    /// A fragment of the file.
+    Fragment(Bytes),
+    /// The frame with this number is at this time of the file.
+    Frame {
+        /// Time in the file in microseconds.
+        time_us: u64,
+        /// Number of the frame in its stream.
+        number: u64,
+    },
+    /// There is no video, for this reason.
+    Failed(Arc<str>),
+}
+
+/// Beginning of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// Name of the codec for browsers, such as `avc1.42C01F`.
+    pub codec: String,
+    /// The first bytes of the file.
+    pub bytes: Bytes,
+}
+
+/// How the units of H.264 are separated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format<'a> {
+    /// By lengths of four bytes. The configuration record has the parameter sets.
+    Lengths {
+        /// The configuration record.
+        config: &'a [u8],
+    },
+    /// By start codes.
+    StartCodes,
+}
+
+/// A compressed frame.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Compressed<'a> {
+    /// The frame as H.264.
+    pub bytes: &'a [u8],
+    /// How its units are separated.
+    pub format: Format<'a>,
+    /// Width and height in pixels.
+    pub size: (u16, u16),
+    /// When it is displayed: its presentation timestamp in nanoseconds.
+    pub pts_ns: u64,
+    /// When it is decoded; `None`: when it is displayed.
+    pub dts_ns: Option<u64>,
+    /// Whether it needs no other frame.
+    pub is_key: bool,
+    /// Whether an encoder of this server has compressed it, and not the source.
+    pub is_encoded: bool,
+}
+
+/// Counters of the video of all streams.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Viewers.
+    pub viewers: AtomicUsize,
+    /// Frames that were compressed for viewers.
+    pub encoded: AtomicU64,
+    /// Frames of sources that were sent as they are.
+    pub passed: AtomicU64,
+}
+
+/// The video of one stream. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Video(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    sender: broadcast::Sender<Item>,
+    counts: Arc<Counts>,
+    n_viewers: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// State while there are viewers.
+#[derive(Debug, Default)]
+struct State {
+    /// The file and its fragments since the last key frame.
+    kept: Vec<Item>,
+    /// Configuration record of the file.
+    config: Vec<u8>,
+    n_fragments: u32,
+    clock: Clock,
+    last_pts: u64,
+    /// Compressed frames that were not sent yet, in the order of decoding.
+    waiting: VecDeque<Waiting>,
+    /// Time stamps of compressed frames, and their times in the file, in nanoseconds.
+    times: VecDeque<(u64, u64)>,
+    /// Time stamps of frames that have passed the stream before they were compressed, and their numbers.
+    numbers: VecDeque<(u64, u64)>,
+}
+
+/// A compressed frame that was not sent yet.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Vec<u8>,
+    pts_ns: u64,
+    /// Time in the file at which it is decoded, in nanoseconds.
+    time: u64,
+    delay: i64,
+    is_key: bool,
+    arrived: Instant,
+    /// Whether its results are known, or those of a later frame.
+    is_due: bool,
+}
+
+/// Gives times to frames that never go back, even if the time stamps do, for example because a file starts again.
+#[derive(Debug, Default)]
+pub struct Clock {
+    /// The last time stamp and its time.
+    last: Option<(u64, u64)>,
+    duration: u64,
+}
+
+impl Clock {
+    /// Returns the time of a frame in nanoseconds. Each time is later than the one before.
+    pub fn time(&mut self, stamp: u64) -> u64 {
+        let time = match self.last {
+            None => 0,
+            Some((last, time)) => {
+                let step = stamp.checked_sub(last).filter(|step| (1_000..=MAX_GAP).contains(step));
+                if let Some(step) = step {
+                    self.duration = step;
+                }
+                time + step.unwrap_or(if self.duration == 0 { USUAL_DURATION } else { self.duration })
+            }
+        };
+        self.last = Some((stamp, time));
+        time
+    }
+}
+
+/// A viewer. The video of the stream is no longer made when the last viewer is dropped.
+#[derive(Debug)]
+pub struct Viewer {
+    video: Video,
+    receiver: broadcast::Receiver<Item>,
+}
+
+impl Viewer {
+    /// Waits for the next items. If the viewer was too slow, these are the file and its fragments since the last key frame. Returns `None`
+    /// at the end of the stream.
+    pub async fn next(&mut self) -> Option<Vec<Item>> {
+        match self.receiver.recv().await {
+            Ok(item) => Some(vec![item]),
+            Err(broadcast::error::RecvError::Lagged(_)) => {
+                let state = self.video.lock();
+                self.receiver = self.receiver.resubscribe();
+                Some(state.kept.clone())
+            }
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let inner = &self.video.0;
+        inner.counts.viewers.fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.video.lock();
+        if inner.n_viewers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            *state = State::default();
+        }
+    }
+}
+
+impl Video {
+    /// Creates the video of a stream without viewers.
+    pub fn new(counts: Arc<Counts>) -> Self {
+        let sender = broadcast::channel(MAX_WAITING).0;
+        Self(Arc::new(Inner { sender, counts, n_viewers: AtomicUsize::new(0), state: Mutex::default() }))
+    }
+
+    /// Whether there are viewers.
+    pub fn is_wanted(&self) -> bool {
+        self.0.n_viewers.load(Ordering::Acquire) > 0
+    }
+
+    /// Adds a viewer. Returns it with the file and its fragments since the last key frame.
+    pub fn watch(&self) -> (Viewer, Vec<Item>) {
+        // The lock orders this with `send`, so that no item is missing or received twice.
+        let state = self.lock();
+        self.0.n_viewers.fetch_add(1, Ordering::AcqRel);
+        self.0.counts.viewers.fetch_add(1, Ordering::Relaxed);
+        (Viewer { video: self.clone(), receiver: self.0.sender.subscribe() }, state.kept.clone())
+    }
+
+    /// Adds a compressed frame, in the order of decoding. Returns false if browsers cannot play it. Does nothing without viewers.
+    pub fn compressed(&self, frame: &Compressed<'_>) -> bool {
+        let mut state = self.lock();
+        if !self.is_wanted() {
+            return true;
+        }
+        if !self.begin(&mut state, frame) {
+            return false;
+        }
+        if state.config.is_empty() {
+            // The file begins with a key frame.
+            return true;
+        }
+        let back = state.last_pts.saturating_sub(frame.pts_ns);
+        if frame.dts_ns.is_none() && !frame.is_key && (1..MAX_REORDERED).contains(&back) {
+            // The order of display is unknown.
+            return false;
+        }
+        state.last_pts = frame.pts_ns;
+        let bytes = match frame.format {
+            Format::Lengths { .. } => frame.bytes.to_vec(),
+            Format::StartCodes => h264::with_lengths(frame.bytes),
+        };
+        let counter = if frame.is_encoded { &self.0.counts.encoded } else { &self.0.counts.passed };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let dts = frame.dts_ns.unwrap_or(frame.pts_ns);
+        let time = state.clock.time(dts);
+        let delay = i64::try_from(frame.pts_ns).unwrap_or(0) - i64::try_from(dts).unwrap_or(0);
+        let now = Instant::now();
+        let displayed = time.saturating_add_signed(delay);
+        push(&mut state.times, (frame.pts_ns, displayed));
+        // A file that starts again has the same time stamps again, so each number is used once.
+        let known = state.numbers.iter().rposition(|(pts, _)| pts.abs_diff(frame.pts_ns) <= SAME_FRAME);
+        let number = known.and_then(|idx| state.numbers.remove(idx)).map(|(_, number)| number);
+        if let Some(number) = number {
+            self.send(Item::Frame { time_us: displayed / 1000, number });
+        }
+        let is_due = number.is_some();
+        state.waiting.push_back(Waiting { bytes, pts_ns: frame.pts_ns, time, delay, is_key: frame.is_key, arrived: now, is_due });
+        self.flush(&mut state, now);
+        true
+    }
+
+    /// Tells the number of a frame that has passed the stream.
+    pub fn passed(&self, pts_ns: u64, number: u64) {
+        let mut state = self.lock();
+        if !self.is_wanted() {
+            return;
+        }
+        let displayed = state.times.iter().rev().find(|(pts, _)| pts.abs_diff(pts_ns) <= SAME_FRAME).map(|(_, time)| *time);
+        match displayed {
+            Some(time) => self.send(Item::Frame { time_us: time / 1000, number }),
+            None => push(&mut state.numbers, (pts_ns, number)),
+        }
+        // Frames that are decoded before this one are due, too: it may need them.
+        if let Some(last) = state.waiting.iter().rposition(|waiting| waiting.pts_ns <= pts_ns + SAME_FRAME) {
+            state.waiting.iter_mut().take(last + 1).for_each(|waiting| waiting.is_due = true);
+        }
+        self.flush(&mut state, Instant::now());
+    }
+
+    /// Tells why there is no video.
+    pub fn fail(&self, reason: &str) {
+        let mut state = self.lock();
+        *state = State { kept: vec![Item::Failed(reason.into())], ..State::default() };
+        self.send(Item::Failed(reason.into()));
+    }
+
+    /// Begins a file with a key frame if its parameter sets differ from those of the current file. Returns false if browsers cannot play it.
+    fn begin(&self, state: &mut State, frame: &Compressed<'_>) -> bool {
+        if !frame.is_key {
+            return true;
+        }
+        let config = match frame.format {
+            Format::Lengths { config } => Some(config.to_vec()),
+            Format::StartCodes => h264::config(frame.bytes),
+        };
+        // Without parameter sets, those of the frames before apply.
+        let Some(config) = config.filter(|config| *config != state.config) else { return true };
+        if !h264::is_playable(&config) {
+            return false;
+        }
+        let header = Header { codec: h264::codec(&config), bytes: mp4::header(&config, frame.size.0, frame.size.1) };
+        // Frames of the file before that were not sent yet do not fit into this one.
+        *state = State { config, numbers: std::mem::take(&mut state.numbers), ..State::default() };
+        state.kept.push(Item::Begin(header.clone()));
+        self.send(Item::Begin(header));
+        true
+    }
+
+    /// Sends the frames that are due. The last one waits, because its duration is not known yet.
+    fn flush(&self, state: &mut State, now: Instant) {
+        while let [first, second, ..] = state.waiting.make_contiguous() {
+            if !first.is_due && now.duration_since(first.arrived) < MAX_WAIT {
+                return;
+            }
+            let micro = |time: u64| time / 1000;
+            let duration = u32::try_from(micro(second.time) - micro(first.time)).unwrap_or(u32::MAX);
+            let frame = mp4::Frame {
+                bytes: &first.bytes,
+                time: micro(first.time),
+                duration,
+                delay: i32::try_from(first.delay / 1000).unwrap_or(0),
+                is_key: first.is_key,
+            };
+            let (fragment, is_key) = (mp4::fragment(state.n_fragments, &frame), first.is_key);
+            state.n_fragments = state.n_fragments.wrapping_add(1);
+            state.waiting.pop_front();
+            if is_key || state.kept.len() > MAX_KEPT {
+                // The header remains.
+                state.kept.truncate(1);
+            }
+            // After too many fragments without a key frame, new viewers wait for the next one.
+            if is_key || state.kept.len() > 1 {
+                state.kept.push(Item::Fragment(fragment.clone()));
+            }
+            self.send(Item::Fragment(fragment));
+        }
+    }
+
+    fn send(&self, item: Item) {
+        // Without viewers, the item is not needed.
+        let _sent = self.0.sender.send(item);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds an item to a ring.
+fn push<T>(ring: &mut VecDeque<T>, item: T) {
+    if ring.len() == MAX_TIMES {
+        ring.pop_front();
+    }
+    ring.push_back(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: [u8; 4] = [1, 66, 0xc0, 31];
+    const MS: u64 = 1_000_000;
+
+    fn frame(pts_ms: u64, is_key: bool) -> Compressed<'static> {
+        let format = Format::Lengths { config: &CONFIG };
+        Compressed { bytes: &[1, 2, 3], format, size: (64, 48), pts_ns: pts_ms * MS, dts_ns: None, is_key, is_encoded: false }
+    }
+
+    fn video() -> (Video, Arc<Counts>) {
+        let counts = Arc::new(Counts::default());
+        (Video::new(counts.clone()), counts)
+    }
+
+    fn received(viewer: &mut Viewer) -> Vec<Item> {
+        std::iter::from_fn(|| viewer.receiver.try_recv().ok()).collect()
+    }
+
+    fn n_fragments(items: &[Item]) -> usize {
+        items.iter().filter(|item| matches!(item, Item::Fragment(_))).count()
+    }
+
+    #[test]
+    fn nothing_is_kept_or_counted_without_viewers() {
+        let (video, counts) = video();
+        (0..5).for_each(|idx| assert!(video.compressed(&frame(idx * 40, true))));
+        assert_eq!(counts.passed.load(Ordering::Relaxed), 0);
+        let (viewer, kept) = video.watch();
+        assert!(kept.is_empty() && video.is_wanted() && counts.viewers.load(Ordering::Relaxed) == 1);
+        video.compressed(&frame(200, true));
+        drop(viewer);
+        assert!(!video.is_wanted() && video.watch().1.is_empty(), "the last viewer frees the frames");
+    }
+
+    #[test]
+    fn fragment_waits_for_the_results_of_its_frame() {
+        let (video, _) = video();
+        let (mut viewer, _) = video.watch();
+        (0..4).for_each(|idx| assert!(video.compressed(&frame(idx * 40, idx == 0))));
+        let items = received(&mut viewer);
+        assert!(matches!(&items[..], [Item::Begin(header)] if header.codec == "avc1.42C01F"), "{items:?}");
+        video.passed(40 * MS + 500, 17);
+        let items = received(&mut viewer);
+        assert_eq!(items[0], Item::Frame { time_us: 40_000, number: 17 });
+        assert_eq!(n_fragments(&items), 2);
+    }
+
+    #[test]
+    fn frames_of_a_file_that_starts_again_get_new_numbers() {
+        let (video, _) = video();
+        let (mut viewer, _) = video.watch();
+        for number in 0..8 {
+            video.compressed(&frame(number % 4 * 40, number % 4 == 0));
+            video.passed(number % 4 * 40 * MS, number);
+        }
+        let items = received(&mut viewer);
+        let frames =
+            items.iter().filter_map(|item| if let Item::Frame { time_us, number } = item { Some((*number, *time_us)) } else { None });
+        assert_eq!(frames.collect::<Vec<_>>(), (0..8).map(|number| (number, number * 40_000)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn fragment_of_an_encoded_frame_is_sent_with_the_next_one() {
+        let (video, _) = video();
+        let (mut viewer, _) = video.watch();
+        for idx in 0..3 {
+            video.passed(idx * 40 * MS, 100 + idx);
+            video.compressed(&frame(idx * 40, idx == 0));
+        }
+        let items = received(&mut viewer);
+        assert_eq!(n_fragments(&items), 2);
+        assert!(items.contains(&Item::Frame { time_us: 80_000, number: 102 }), "{items:?}");
+    }
+
+    #[test]
+    fn new_viewer_gets_the_file_from_the_last_key_frame_on() {
+        let (video, _) = video();
+        let _first = video.watch();
+        for idx in 0..10 {
+            video.compressed(&frame(idx * 40, idx % 4 == 0));
+            video.passed(idx * 40 * MS, idx);
+        }
+        let (_, kept) = video.watch();
+        // Key frames are 0, 4 and 8. The last frame waits for the next one.
+        assert!(matches!(&kept[..], [Item::Begin(_), Item::Fragment(_)]), "{kept:?}");
+        assert!(video.compressed(&Compressed { format: Format::Lengths { config: &[1, 77, 0, 31] }, ..frame(400, true) }));
+        let (_, kept) = video.watch();
+        assert!(matches!(&kept[..], [Item::Begin(header)] if header.codec == "avc1.4D001F"), "another file: {kept:?}");
+        assert!(!video.compressed(&Compressed { format: Format::Lengths { config: &[1, 110, 0, 31] }, ..frame(440, true) }));
+    }
+
+    #[test]
+    fn video_begins_with_a_key_frame() {
+        let (video, counts) = video();
+        let (mut viewer, _) = video.watch();
+        (0..3).for_each(|idx| assert!(video.compressed(&frame(idx * 40, false))));
+        assert!(received(&mut viewer).is_empty() && counts.passed.load(Ordering::Relaxed) == 0);
+    }
+
+    #[test]
+    fn frames_in_another_order_than_that_of_display_need_their_time_of_decoding() {
+        let (video, _) = video();
+        let _viewer = video.watch();
+        assert!(video.compressed(&frame(0, true)) && video.compressed(&frame(120, false)));
+        assert!(!video.compressed(&frame(40, false)));
+        assert!(video.compressed(&Compressed { dts_ns: Some(40 * MS), ..frame(80, false) }));
+    }
+
+    #[test]
+    fn times_go_on_when_time_stamps_go_back() {
+        let mut clock = Clock::default();
+        let stamps = [1000, 1040, 1080, 0, 40, 90_000, 90_040];
+        let times = stamps.map(|stamp| clock.time(stamp * MS) / MS);
+        assert_eq!(times, [0, 40, 80, 120, 160, 200, 240]);
+    }
+}
