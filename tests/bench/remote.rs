@@ -27,7 +27,7 @@ pub fn remote(effort: &Effort, report: &mut Report) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().enable_time().build().expect("a runtime");
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).expect("an address");
     let mut client = Grpc::new(runtime.block_on(endpoint.connect()).expect("a connection"));
-    let image = TensorOf { name: "image".to_owned(), datatype: "UINT8".to_owned(), shape: shape.to_vec(), contents: None };
+    let image = TensorOf { name: "image".to_owned(), datatype: "UINT8".to_owned(), shape: shape.to_vec(), ..TensorOf::default() };
     let pixels = vec![7_u8; SHAPE.iter().product()];
     let path = PathAndQuery::from_static("/inference.GRPCInferenceService/ModelInfer");
     let mut bare = || {
@@ -45,16 +45,22 @@ pub fn remote(effort: &Effort, report: &mut Report) -> Result<()> {
         assert_eq!(response.raw_output_contents[0].len(), 2800);
     };
 
-    for (scheme, address) in [("gRPC", server.grpc("boxes")), ("HTTP", server.http("boxes"))] {
+    for (how, address, options) in [
+        ("gRPC", server.grpc("boxes"), ""),
+        ("HTTP", server.http("boxes"), ""),
+        ("gRPC and shared memory", server.grpc("boxes"), "remote.shared-memory=yes"),
+    ] {
         let core = devices::core();
-        let model = core.compile_model(&core.read_model(address)?, "REMOTE", &Config::default())?;
+        let mut config = Config::default();
+        config.set_all(options)?;
+        let model = core.compile_model(&core.read_model(address)?, "REMOTE", &config)?;
         let request = model.create_infer_request()?;
         request.input_tensor(())?.view_mut::<u8>()?.fill(7);
         let pairs = effort
             .compare(|n_runs| (0..n_runs).for_each(|_| bare()), |n_runs| (0..n_runs).for_each(|_| request.infer(()).expect("it runs")));
         for clock in [Clock::Wall, Clock::Cpu] {
             let budget = matches!(clock, Clock::Wall).then_some(REMOTE_MORE_US);
-            report.more_us(&format!("a run on a server, {scheme}, 270 kB"), &pairs, clock, budget);
+            report.more_us(&format!("a run on a server, {how}, 270 kB"), &pairs, clock, budget);
         }
     }
     Ok(())

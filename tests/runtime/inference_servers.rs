@@ -69,6 +69,109 @@ fn bytes_are_sent_as_bytes() {
     }
 }
 
+/// The files of this process in the folder of shared memory.
+fn regions() -> Vec<std::path::PathBuf> {
+    let prefix = format!("roiflow-{}-", std::process::id());
+    let entries = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&prefix)).collect()
+}
+
+const SHARED: &str = "remote.shared-memory=yes";
+
+#[test]
+fn tensors_can_be_in_memory_that_the_server_maps() {
+    let server = server();
+    for (n_models, address) in [server.grpc("sums"), server.http("sums")].into_iter().enumerate() {
+        let model = compile(&address, SHARED).unwrap();
+        let request = model.create_infer_request().unwrap();
+        *server.state.n_shared.lock().unwrap() = (0, 0);
+        for n_bytes in [4, 4, 9, 2_000_000, 1] {
+            request.infer(bytes(&vec![1; n_bytes])).unwrap();
+            assert_eq!(values(&request.output_tensor(()).unwrap()), [n_bytes as f32]);
+        }
+        assert_eq!(*server.state.n_shared.lock().unwrap(), (4 + 4 + 9 + 2_000_000 + 1, 5 * 4), "{n_models}");
+        // A region of a tensor has gaps between its rows, which are not sent.
+        let whole = Tensor::from_slice([2, 4], &[1_u8, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+        request.infer(whole.roi(&[0, 1], &[1, 3]).unwrap()).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [5.0]);
+        assert_eq!((server.state.regions.lock().unwrap().len(), regions().len()), (1, 1));
+        drop((request, model));
+        until(&server, |state| state.regions.lock().unwrap().len(), 0);
+        assert_eq!(regions(), [] as [&Path; 0]);
+    }
+}
+
+#[test]
+fn outputs_of_dynamic_shape_are_in_the_response() {
+    let model = Served::computing("echo", &[("x", "FP32", &[-1])], &[("y", "FP32", &[-1]), ("n", "FP32", &[1])], |inputs| {
+        let n = inputs[0].shape()[0] as f32;
+        Ok(vec![("y".to_owned(), inputs[0].clone()), ("n".to_owned(), Tensor::from_slice([1], &[n]).unwrap())])
+    });
+    let server = Server::start(vec![model]);
+    for address in [server.grpc("echo"), server.http("echo")] {
+        let model = compile(&address, SHARED).unwrap();
+        for n in [3, 5, 0] {
+            let input: Vec<f32> = (0..n).map(|value| value as f32).collect();
+            let outputs = model.infer(Tensor::from_slice([n], &input).unwrap()).unwrap();
+            assert_eq!((values(&outputs[0]), values(&outputs[1])), (input, vec![n as f32]), "{address}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_was_started_again_gets_the_shared_memory_again() {
+    let mut server = server();
+    for address in [server.grpc("sums"), server.http("sums")] {
+        let model = compile(&address, SHARED).unwrap();
+        let request = model.create_infer_request().unwrap();
+        request.infer(bytes(&[1, 2])).unwrap();
+        // The server forgets the region, but not the connection.
+        server.state.regions.lock().unwrap().clear();
+        request.infer(bytes(&[3, 4])).unwrap();
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [7.0], "{address}");
+        server.kill();
+        assert_eq!(request.infer(bytes(&[5, 6])).unwrap_err().kind(), ErrorKind::Unavailable);
+        server.revive();
+        let again = request.clone();
+        eventually(move || again.infer(bytes(&[5, 6])).is_ok());
+        assert_eq!(values(&request.output_tensor(()).unwrap()), [11.0], "{address}");
+    }
+}
+
+/// The server may still write the outputs of a canceled call.
+#[test]
+fn shared_memory_of_a_canceled_call_is_not_used_again() {
+    let server = server();
+    let model = compile(&server.grpc("sums"), SHARED).unwrap();
+    let request = model.create_infer_request().unwrap();
+    request.infer(bytes(&[1, 2])).unwrap();
+    let first = regions();
+    server.behave(Behavior::Holds);
+    request.start_async(bytes(&[1, 2])).unwrap();
+    until(&server, |state| State::count(&state.n_calls), 2);
+    request.cancel();
+    let waiting = request.clone();
+    assert_eq!(in_time(move || waiting.wait()).unwrap_err().kind(), ErrorKind::Canceled);
+    server.behave(Behavior::Well);
+    request.infer(bytes(&[3, 4])).unwrap();
+    assert_eq!(values(&request.output_tensor(()).unwrap()), [7.0]);
+    let second = regions();
+    assert!(first.len() == 1 && second.len() == 1 && first != second, "{first:?} {second:?}");
+    until(&server, |state| state.regions.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_server_without_shared_memory_is_refused_at_the_start() {
+    let server = server();
+    server.state.has_shared_memory.store(false, Ordering::Release);
+    for address in [server.grpc("sums"), server.http("sums")] {
+        let error = compile(&address, SHARED).unwrap_err();
+        let says = "expected a server on this machine that can use shared memory";
+        assert!(error.kind() == ErrorKind::Config && error.to_string().contains(says), "{error}");
+        assert!(compile(&address, "").is_ok());
+    }
+}
+
 #[test]
 fn auto_runs_an_address_on_remote() {
     let server = server();

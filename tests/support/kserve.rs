@@ -6,14 +6,16 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use axum::extract::{Path as UrlPath, Request, State as Shared};
+use axum::extract::{Path as UrlPath, Request, State as AppState};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -67,9 +69,50 @@ pub struct TensorOf {
     pub datatype: String,
     #[prost(int64, repeated, tag = "3")]
     pub shape: Vec<i64>,
+    #[prost(map = "string, message", tag = "4")]
+    pub parameters: HashMap<String, Parameter>,
     #[prost(message, optional, tag = "5")]
     pub contents: Option<Contents>,
 }
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Parameter {
+    #[prost(oneof = "ParameterChoice", tags = "1, 2, 3")]
+    pub choice: Option<ParameterChoice>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum ParameterChoice {
+    #[prost(bool, tag = "1")]
+    Bool(bool),
+    #[prost(int64, tag = "2")]
+    Int64(i64),
+    #[prost(string, tag = "3")]
+    String(String),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Requested {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(map = "string, message", tag = "2")]
+    pub parameters: HashMap<String, Parameter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Register {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub key: String,
+    #[prost(uint64, tag = "3")]
+    pub offset: u64,
+    #[prost(uint64, tag = "4")]
+    pub byte_size: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Empty {}
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Contents {
@@ -86,7 +129,7 @@ pub struct InferRequest {
     #[prost(message, repeated, tag = "5")]
     pub inputs: Vec<TensorOf>,
     #[prost(message, repeated, tag = "6")]
-    pub outputs: Vec<TensorOf>,
+    pub outputs: Vec<Requested>,
     #[prost(bytes = "vec", repeated, tag = "7")]
     pub raw_input_contents: Vec<Vec<u8>>,
 }
@@ -138,7 +181,7 @@ impl Served {
                 name: (*name).to_owned(),
                 datatype: (*datatype).to_owned(),
                 shape: shape.to_vec(),
-                contents: None,
+                ..TensorOf::default()
             };
             ports.iter().map(port).collect()
         };
@@ -159,7 +202,7 @@ impl Served {
                     .iter()
                     .map(|dim| if let roiflow::runtime::Dim::Fixed(extent) = dim { *extent as i64 } else { -1 })
                     .collect(),
-                contents: None,
+                ..TensorOf::default()
             };
             ports.iter().map(port).collect()
         };
@@ -228,6 +271,18 @@ pub struct State {
     pub types_outputs: AtomicBool,
     /// Whether the server does not know the ports of its models.
     pub hides_ports: AtomicBool,
+    /// Whether the server has the extension "system shared memory".
+    pub has_shared_memory: AtomicBool,
+    /// The regions of shared memory that clients registered, by name.
+    pub regions: Mutex<HashMap<String, Region>>,
+    /// Number of bytes of tensors that were read from shared memory, and written to it.
+    pub n_shared: Mutex<(usize, usize)>,
+}
+
+/// A region of shared memory, which the server has opened.
+pub struct Region {
+    file: File,
+    n_bytes: u64,
 }
 
 /// A running server. Dropping it kills it.
@@ -250,6 +305,9 @@ impl Server {
             required_login: Mutex::default(),
             types_outputs: AtomicBool::new(false),
             hides_ports: AtomicBool::new(false),
+            has_shared_memory: AtomicBool::new(true),
+            regions: Mutex::default(),
+            n_shared: Mutex::default(),
         };
         let mut server = Self { state: Arc::new(state), address: ([127, 0, 0, 1], 0).into(), runtime: None };
         server.revive();
@@ -278,6 +336,7 @@ impl Server {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+        self.state.regions.lock().unwrap().clear();
     }
 
     /// Starts a killed server again, on the same port.
@@ -299,6 +358,7 @@ impl Server {
             .route("/v2/models/{model}", get(metadata))
             .route("/v2/models/{model}/ready", get(ready))
             .route("/v2/models/{model}/infer", post(infer))
+            .route("/v2/systemsharedmemory/region/{name}/{change}", post(change_region))
             .fallback(grpc)
             .with_state(self.state.clone());
         runtime.spawn(async move {
@@ -383,6 +443,90 @@ impl State {
     }
 }
 
+/// The place of a tensor in shared memory.
+#[derive(Clone)]
+struct Shared {
+    region: String,
+    offset: u64,
+    n_bytes: usize,
+}
+
+impl Shared {
+    fn of(parameters: &HashMap<String, Parameter>) -> Option<Self> {
+        let number = |key: &str| match parameters.get(key)?.choice.as_ref()? {
+            ParameterChoice::Int64(number) => u64::try_from(*number).ok(),
+            _ => None,
+        };
+        let Some(ParameterChoice::String(region)) = &parameters.get("shared_memory_region")?.choice else { return None };
+        let n_bytes = number("shared_memory_byte_size")? as usize;
+        Some(Self { region: region.clone(), offset: number("shared_memory_offset").unwrap_or(0), n_bytes })
+    }
+
+    fn parameters(&self) -> HashMap<String, Parameter> {
+        let parameter = |choice| Parameter { choice: Some(choice) };
+        HashMap::from([
+            ("shared_memory_region".to_owned(), parameter(ParameterChoice::String(self.region.clone()))),
+            ("shared_memory_offset".to_owned(), parameter(ParameterChoice::Int64(self.offset as i64))),
+            ("shared_memory_byte_size".to_owned(), parameter(ParameterChoice::Int64(self.n_bytes as i64))),
+        ])
+    }
+}
+
+impl State {
+    fn register(&self, asked: &Register) -> Result<Empty, Status> {
+        if !self.has_shared_memory.load(Ordering::Acquire) {
+            return Err(Status::unimplemented("this server has no shared memory"));
+        }
+        let mut regions = self.regions.lock().unwrap();
+        if regions.contains_key(&asked.name) {
+            return Err(Status::already_exists(format!("shared memory region '{}' already in manager", asked.name)));
+        }
+        let path = Path::new("/dev/shm").join(asked.key.strip_prefix('/').unwrap_or(&asked.key));
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let file =
+            opened.map_err(|error| Status::invalid_argument(format!("Unable to open shared memory region: '{}': {error}", asked.key)))?;
+        if file.metadata().unwrap().len() < asked.offset + asked.byte_size {
+            return Err(Status::invalid_argument("the shared memory is too small"));
+        }
+        regions.insert(asked.name.clone(), Region { file, n_bytes: asked.byte_size });
+        Ok(Empty {})
+    }
+
+    fn unregister(&self, asked: &Named) -> Empty {
+        self.regions.lock().unwrap().remove(&asked.name);
+        Empty {}
+    }
+
+    /// Runs `access` on the file of a region that has the place.
+    fn with_region<R>(&self, place: &Shared, access: impl FnOnce(&File) -> std::io::Result<R>) -> Result<R, Status> {
+        let regions = self.regions.lock().unwrap();
+        let unknown = || Status::invalid_argument(format!("Unable to find shared memory region: '{}'", place.region));
+        let region = regions.get(&place.region).ok_or_else(unknown)?;
+        if place.offset + place.n_bytes as u64 > region.n_bytes {
+            return Err(Status::invalid_argument("a tensor is outside of its region"));
+        }
+        access(&region.file).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn read_shared(&self, place: &Shared) -> Result<Vec<u8>, Status> {
+        let mut values = vec![0; place.n_bytes];
+        self.with_region(place, |file| file.read_exact_at(&mut values, place.offset))?;
+        self.n_shared.lock().unwrap().0 += values.len();
+        Ok(values)
+    }
+
+    /// Writes an output to the place that the client asked for. Returns its description.
+    fn write_shared(&self, place: &Shared, name: &str, tensor: &Tensor) -> Result<TensorOf, Status> {
+        let raw = raw_of(tensor);
+        if raw.len() > place.n_bytes {
+            return Err(Status::invalid_argument("the place of an output is too small"));
+        }
+        self.with_region(place, |file| file.write_all_at(&raw, place.offset))?;
+        self.n_shared.lock().unwrap().1 += raw.len();
+        Ok(TensorOf { parameters: Shared { n_bytes: raw.len(), ..place.clone() }.parameters(), ..described(name, tensor) })
+    }
+}
+
 /// Counts a call whose future is dropped before its end.
 struct CountsOnDrop<'a> {
     count: Option<&'a AtomicUsize>,
@@ -414,7 +558,7 @@ fn raw_of(tensor: &Tensor) -> Vec<u8> {
 
 fn described(name: &str, tensor: &Tensor) -> TensorOf {
     let shape = tensor.shape().iter().map(|&extent| extent as i64).collect();
-    TensorOf { name: name.to_owned(), datatype: name_of(tensor.element()), shape, contents: None }
+    TensorOf { name: name.to_owned(), datatype: name_of(tensor.element()), shape, ..TensorOf::default() }
 }
 
 /// A method of gRPC.
@@ -434,7 +578,7 @@ where
     }
 }
 
-async fn grpc(Shared(state): Shared<Arc<State>>, request: Request) -> Result<axum::http::Response<tonic::body::Body>, Infallible> {
+async fn grpc(AppState(state): AppState<Arc<State>>, request: Request) -> Result<axum::http::Response<tonic::body::Body>, Infallible> {
     let path = request.uri().path().to_owned();
     let login = state.check_login(request.headers());
     let method = path.strip_prefix("/inference.GRPCInferenceService/").unwrap_or_default().to_owned();
@@ -456,16 +600,47 @@ async fn grpc(Shared(state): Shared<Arc<State>>, request: Request) -> Result<axu
             };
             Grpc::new(ProstCodec::<Metadata, Named>::default()).unary(Method(metadata), request).await
         }
+        "SystemSharedMemoryRegister" => {
+            let register = |asked: Register| {
+                let registered = state.register(&asked);
+                async move { registered }
+            };
+            Grpc::new(ProstCodec::<Empty, Register>::default()).unary(Method(register), request).await
+        }
+        "SystemSharedMemoryUnregister" => {
+            let unregister = |asked: Named| {
+                let gone = state.unregister(&asked);
+                async move { Ok(gone) }
+            };
+            Grpc::new(ProstCodec::<Empty, Named>::default()).unary(Method(unregister), request).await
+        }
         "ModelInfer" => {
             let types = state.types_outputs.load(Ordering::Acquire);
             let infer = |call: InferRequest| {
                 let state = state.clone();
                 async move {
-                    let InferRequest { model_name, inputs, raw_input_contents, .. } = call;
-                    if inputs.len() != raw_input_contents.len() {
-                        return Err(Status::invalid_argument("expected raw contents for each input"));
+                    let InferRequest { model_name, inputs, outputs: requested, raw_input_contents, .. } = call;
+                    // Inputs in shared memory have no raw contents.
+                    let mut raw = raw_input_contents.into_iter();
+                    let values = inputs.into_iter().map(|input| match Shared::of(&input.parameters) {
+                        Some(place) => Ok((input, state.read_shared(&place)?)),
+                        None => Ok((input, raw.next().ok_or_else(|| Status::invalid_argument("expected raw contents for each input"))?)),
+                    });
+                    let values = values.collect::<Result<Vec<_>, Status>>()?;
+                    if raw.next().is_some() {
+                        return Err(Status::invalid_argument("expected raw contents only for inputs outside of shared memory"));
                     }
-                    let outputs = state.infer(model_name.clone(), inputs.into_iter().zip(raw_input_contents).collect()).await?;
+                    let outputs = state.clone().infer(model_name.clone(), values).await?;
+                    let place =
+                        |name: &str| requested.iter().find(|output| output.name == name).and_then(|output| Shared::of(&output.parameters));
+                    if outputs.iter().any(|(name, _)| place(name).is_some()) {
+                        let written = outputs.iter().map(|(name, tensor)| match place(name) {
+                            Some(place) => state.write_shared(&place, name, tensor).map(|port| (port, Vec::new())),
+                            None => Ok((described(name, tensor), raw_of(tensor))),
+                        });
+                        let (outputs, raw_output_contents) = written.collect::<Result<Vec<_>, Status>>()?.into_iter().unzip();
+                        return Ok(InferResponse { model_name, outputs, raw_output_contents });
+                    }
                     let typed = |(name, tensor): &(String, Tensor)| TensorOf {
                         contents: types.then(|| Contents { fp32: tensor.view::<f32>().unwrap().to_vec() }),
                         ..described(name, tensor)
@@ -491,12 +666,13 @@ fn http_error(status: &Status) -> Response {
         tonic::Code::NotFound => StatusCode::NOT_FOUND,
         tonic::Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         tonic::Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        tonic::Code::AlreadyExists => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (code, serde_json::json!({ "error": status.message() }).to_string()).into_response()
 }
 
-async fn ready(Shared(state): Shared<Arc<State>>, UrlPath(model): UrlPath<String>, headers: HeaderMap) -> Response {
+async fn ready(AppState(state): AppState<Arc<State>>, UrlPath(model): UrlPath<String>, headers: HeaderMap) -> Response {
     match state.check_login(&headers) {
         Err(status) => http_error(&status),
         Ok(()) if state.is_ready(&model) => StatusCode::OK.into_response(),
@@ -504,7 +680,7 @@ async fn ready(Shared(state): Shared<Arc<State>>, UrlPath(model): UrlPath<String
     }
 }
 
-async fn metadata(Shared(state): Shared<Arc<State>>, UrlPath(model): UrlPath<String>, headers: HeaderMap) -> Response {
+async fn metadata(AppState(state): AppState<Arc<State>>, UrlPath(model): UrlPath<String>, headers: HeaderMap) -> Response {
     let read = state.check_login(&headers).and_then(|()| state.metadata(&model));
     let ports = |ports: &[TensorOf]| {
         let port = |port: &TensorOf| serde_json::json!({ "name": port.name, "datatype": port.datatype, "shape": port.shape });
@@ -522,7 +698,39 @@ async fn metadata(Shared(state): Shared<Arc<State>>, UrlPath(model): UrlPath<Str
     }
 }
 
-async fn infer(Shared(state): Shared<Arc<State>>, UrlPath(model): UrlPath<String>, request: Request) -> Response {
+async fn change_region(
+    AppState(state): AppState<Arc<State>>,
+    UrlPath((name, change)): UrlPath<(String, String)>,
+    body: body::Bytes,
+) -> Response {
+    let asked: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let number = |key: &str| asked[key].as_u64().unwrap_or(0);
+    let changed = match &*change {
+        "register" => {
+            let key = asked["key"].as_str().unwrap().to_owned();
+            state.register(&Register { name, key, offset: number("offset"), byte_size: number("byte_size") })
+        }
+        _ => Ok(state.unregister(&Named { name, version: String::new() })),
+    };
+    match changed {
+        Ok(_) => StatusCode::OK.into_response(),
+        Err(status) if status.code() == tonic::Code::Unimplemented => StatusCode::NOT_FOUND.into_response(),
+        Err(status) => http_error(&status),
+    }
+}
+
+/// Returns the parameters of a tensor in JSON.
+fn parameters_of(json: &serde_json::Value) -> HashMap<String, Parameter> {
+    let parameter = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => Some(ParameterChoice::String(text.clone())),
+        serde_json::Value::Number(number) => Some(ParameterChoice::Int64(number.as_i64()?)),
+        _ => None,
+    };
+    let parameters = json["parameters"].as_object().into_iter().flatten();
+    parameters.map(|(key, value)| (key.clone(), Parameter { choice: parameter(value) })).collect()
+}
+
+async fn infer(AppState(state): AppState<Arc<State>>, UrlPath(model): UrlPath<String>, request: Request) -> Response {
     let types = state.types_outputs.load(Ordering::Acquire);
     let answered = async {
         state.check_login(request.headers())?;
@@ -532,23 +740,45 @@ async fn infer(Shared(state): Shared<Arc<State>>, UrlPath(model): UrlPath<String
         let json: serde_json::Value = serde_json::from_slice(json).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut inputs = Vec::new();
         for input in json["inputs"].as_array().into_iter().flatten() {
-            let n_bytes = input["parameters"]["binary_data_size"].as_u64().unwrap() as usize;
-            let (raw, rest) = binary.split_at(n_bytes);
-            binary = rest;
+            let raw = match Shared::of(&parameters_of(input)) {
+                Some(place) => state.read_shared(&place)?,
+                None => {
+                    let n_bytes = input["parameters"]["binary_data_size"].as_u64().unwrap() as usize;
+                    let (raw, rest) = binary.split_at(n_bytes);
+                    binary = rest;
+                    raw.to_vec()
+                }
+            };
             let shape = input["shape"].as_array().unwrap().iter().map(|extent| extent.as_i64().unwrap()).collect();
             let text = |key: &str| input[key].as_str().unwrap().to_owned();
-            inputs.push((TensorOf { name: text("name"), datatype: text("datatype"), shape, contents: None }, raw.to_vec()));
+            inputs.push((TensorOf { name: text("name"), datatype: text("datatype"), shape, ..TensorOf::default() }, raw));
         }
-        state.clone().infer(model, inputs).await
+        let outputs = state.clone().infer(model, inputs).await?;
+        let place = |name: &str| {
+            let requested = json["outputs"].as_array().into_iter().flatten().find(|output| output["name"] == name)?;
+            Shared::of(&parameters_of(requested))
+        };
+        let written = outputs.into_iter().map(|(name, tensor)| {
+            let place = place(&name);
+            if let Some(place) = &place {
+                state.write_shared(place, &name, &tensor)?;
+            }
+            Ok((name, tensor, place))
+        });
+        written.collect::<Result<Vec<_>, Status>>()
     };
     match answered.await {
         Err(status) => http_error(&status),
         Ok(outputs) => {
             let mut binary = Vec::new();
-            let described = outputs.iter().map(|(name, tensor)| {
+            let described = outputs.iter().map(|(name, tensor, place)| {
                 let port = described(name, tensor);
                 let mut json = serde_json::json!({ "name": port.name, "datatype": port.datatype, "shape": port.shape });
-                if types {
+                if let Some(place) = place {
+                    json["parameters"] = serde_json::json!({
+                        "shared_memory_region": place.region, "shared_memory_offset": place.offset, "shared_memory_byte_size": place.n_bytes,
+                    });
+                } else if types {
                     json["data"] = tensor.view::<f32>().unwrap().to_vec().into();
                 } else {
                     let raw = raw_of(tensor);

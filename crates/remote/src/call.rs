@@ -1,6 +1,6 @@
 //! One call of a model: its inputs, which lend the memory of tensors, and its outputs.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 use super::datatype::{Output, bytes_of, name_of};
 use super::failure::Failure;
 use super::grpc::{self, Grpc};
-use super::protocol::{InferHead, InferResponse, RequestedOutput, TensorMetadata};
+use super::protocol::{InferHead, InferInput, InferResponse, RequestedOutput};
 use super::rest;
+use super::shared_memory::{Placement, is_shared};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{ModelInfo, Result};
 use crate::tensor::{Bytes as Lease, ElementType, Shape, Tensor};
@@ -18,6 +19,8 @@ use crate::tensor::{Bytes as Lease, ElementType, Shape, Tensor};
 pub(crate) struct Call {
     head: InferHead,
     contents: Vec<Bytes>,
+    /// The shared memory with the inputs. The contents are then empty.
+    placement: Option<Arc<Placement>>,
     /// The connections that were used, which may still refer to the memory.
     used: Mutex<Vec<super::connection::Connection>>,
 }
@@ -74,6 +77,24 @@ impl Call {
         Ok((Self::with(info, model, version, &shapes, contents), loans))
     }
 
+    /// Returns a call with the inputs of a run, which are in shared memory already.
+    pub(crate) fn shared(info: &ModelInfo, model: &str, version: &str, io: &DeviceIo<'_>, placement: Arc<Placement>) -> (Self, Loans) {
+        let shapes: Vec<Shape> = (0..info.inputs.len()).map(|idx| *io.input(idx).layout().shape()).collect();
+        let mut call = Self::with(info, model, version, &shapes, Vec::new());
+        for (idx, input) in call.head.inputs.iter_mut().enumerate() {
+            input.parameters = placement.of_input(idx);
+        }
+        for (idx, output) in call.head.outputs.iter_mut().enumerate() {
+            output.parameters = placement.of_output(idx);
+        }
+        (Self { placement: Some(placement), ..call }, loans().1)
+    }
+
+    /// Returns the shared memory of the call, if it uses any.
+    pub(crate) fn placement(&self) -> Option<&Placement> {
+        self.placement.as_deref()
+    }
+
     /// Returns a call with zeros of these shapes.
     pub(crate) fn of_zeros(info: &ModelInfo, model: &str, version: &str, shapes: &[Shape]) -> (Self, Loans) {
         let n_bytes = |(shape, element): (&Shape, ElementType)| shape.n_elements().unwrap_or(0) * element.size();
@@ -83,19 +104,24 @@ impl Call {
     }
 
     fn with(info: &ModelInfo, model: &str, version: &str, shapes: &[Shape], contents: Vec<Bytes>) -> Self {
-        let inputs = info.inputs.iter().zip(shapes).map(|(port, shape)| TensorMetadata {
+        let inputs = info.inputs.iter().zip(shapes).map(|(port, shape)| InferInput {
             name: port.name().to_owned(),
             datatype: name_of(port.element).to_owned(),
             shape: shape.iter().map(|&extent| extent as i64).collect(),
+            ..InferInput::default()
         });
         let head = InferHead {
             model_name: model.to_owned(),
             model_version: version.to_owned(),
             id: String::new(),
             inputs: inputs.collect(),
-            outputs: info.outputs.iter().map(|port| RequestedOutput { name: port.name().to_owned() }).collect(),
+            outputs: info
+                .outputs
+                .iter()
+                .map(|port| RequestedOutput { name: port.name().to_owned(), ..RequestedOutput::default() })
+                .collect(),
         };
-        Self { head, contents, used: Mutex::default() }
+        Self { head, contents, placement: None, used: Mutex::default() }
     }
 
     /// Calls a server over gRPC.
@@ -135,6 +161,11 @@ fn lend(tensor: &Tensor, on_loan: &OnLoan) -> Result<Bytes> {
     Ok(Bytes::from_owner(Lent { lease: tensor.bytes()?, _on_loan: on_loan.clone() }))
 }
 
+/// Refuses an output in shared memory, for calls that use none.
+pub(crate) fn not_shared(name: &str, _datatype: &str, _shape: &[i64]) -> Result<Bytes, Failure> {
+    Err(Failure::protocol(format!("output `{name}`: expected its values in the response, got shared memory")))
+}
+
 /// The response of a server, as received.
 pub(crate) enum Response {
     Grpc(Bytes),
@@ -142,16 +173,22 @@ pub(crate) enum Response {
 }
 
 impl Response {
-    /// Reads the outputs. Raw contents are not copied.
-    pub(crate) fn outputs(self) -> Result<Vec<Output>, Failure> {
+    /// Reads the outputs. Raw contents are not copied. `in_shared_memory` copies the values of an output of this name, type and shape.
+    pub(crate) fn outputs(self, in_shared_memory: impl Fn(&str, &str, &[i64]) -> Result<Bytes, Failure>) -> Result<Vec<Output>, Failure> {
         match self {
-            Self::Http { json, binary } => rest::outputs_of(&json, binary),
+            Self::Http { json, binary } => rest::outputs_of(&json, binary, in_shared_memory),
             Self::Grpc(message) => {
                 let response: InferResponse = grpc::decoded(message)?;
+                // A server may send empty raw contents for outputs in shared memory, or none.
+                let has_all_raw = response.raw_output_contents.len() == response.outputs.len();
                 let mut raw = response.raw_output_contents.into_iter();
                 let has_raw = raw.len() > 0;
                 let outputs = response.outputs.into_iter().map(|output| {
                     let values = match (has_raw, &output.contents) {
+                        _ if is_shared(&output) => {
+                            let _empty = has_all_raw.then(|| raw.next());
+                            in_shared_memory(&output.name, &output.datatype, &output.shape)?
+                        }
                         (true, _) => raw.next().ok_or_else(|| Failure::protocol("expected raw contents for each output, got too few"))?,
                         (false, Some(contents)) => bytes_of(contents, &output.datatype).map_err(Failure::protocol)?,
                         (false, None) => Bytes::new(),

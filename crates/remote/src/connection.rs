@@ -11,7 +11,7 @@ use super::call::{Call, Response};
 use super::failure::Failure;
 use super::grpc::{Grpc, Life};
 use super::options::{Address, Options, Protocol};
-use super::protocol::ModelMetadataResponse;
+use super::protocol::{ModelMetadataResponse, RegisterRequest, UnregisterRequest};
 use super::rest::Rest;
 use super::socket;
 
@@ -56,10 +56,45 @@ impl Connection {
 
     /// Runs the model. The caller limits the time; servers of gRPC also get the deadline.
     pub(crate) async fn infer(&self, call: &Call, deadline: Instant) -> Result<Response, Failure> {
+        let Some(placement) = call.placement() else { return self.call(call, deadline).await };
+        placement.register(self, deadline).await?;
+        match self.call(call, deadline).await {
+            Err(failure) if placement.is_unknown(&failure, self) => {
+                placement.register(self, deadline).await?;
+                self.call(call, deadline).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn call(&self, call: &Call, deadline: Instant) -> Result<Response, Failure> {
         match self {
             Self::Grpc(connection) => call.over_grpc(connection, deadline).await,
             Self::Http(connection) => connection.infer(call).await,
         }
+    }
+
+    /// Tells the server about a region of shared memory.
+    pub(crate) async fn register(&self, name: &str, n_bytes: usize, deadline: Instant) -> Result<(), Failure> {
+        let request = RegisterRequest { name: name.to_owned(), key: format!("/{name}"), offset: 0, byte_size: n_bytes as u64 };
+        match self {
+            Self::Grpc(connection) => connection.send("SystemSharedMemoryRegister", &request, deadline).await,
+            Self::Http(connection) => connection.register(&request).await,
+        }
+    }
+
+    /// Tells the server that a region is no longer used.
+    pub(crate) async fn unregister(&self, name: &str, deadline: Instant) -> Result<(), Failure> {
+        let request = UnregisterRequest { name: name.to_owned() };
+        match self {
+            Self::Grpc(connection) => connection.send("SystemSharedMemoryUnregister", &request, deadline).await,
+            Self::Http(connection) => connection.unregister(&request).await,
+        }
+    }
+
+    /// Returns whether both are the same connection.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self.life(), other.life())
     }
 
     /// Whether the connection has ended.

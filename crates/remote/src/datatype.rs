@@ -59,6 +59,12 @@ fn port_of(kind: &str, tensor: &TensorMetadata) -> Result<Port> {
     Ok(Port::new(&tensor.name, element, PartialShape::new(dims.collect())?))
 }
 
+/// Returns the number of bytes of a dense tensor. Returns `None` if the type or the shape is not supported.
+pub(crate) fn n_bytes_of(datatype: &str, shape: &[i64]) -> Option<usize> {
+    let n_elements = shape.iter().try_fold(1_usize, |n, &extent| n.checked_mul(usize::try_from(extent).ok()?))?;
+    n_elements.checked_mul(element_of(datatype)?.size())
+}
+
 /// An output of a response.
 #[derive(Debug)]
 pub(crate) struct Output {

@@ -124,6 +124,12 @@ impl Grpc {
         decoded(self.call("ModelMetadata", vec![request], Instant::now() + timeout).await?)
     }
 
+    /// Sends a message to a method whose response has no content.
+    pub(crate) async fn send(&self, method: &str, message: &impl Message, deadline: Instant) -> Result<(), Failure> {
+        let request = framed(message).map_err(too_large)?;
+        self.call(method, vec![request], deadline).await.map(|_empty| ())
+    }
+
     /// Sends a framed message, and returns the message of the response.
     pub(crate) async fn call(&self, method: &str, parts: Vec<Bytes>, deadline: Instant) -> Result<Bytes, Failure> {
         let unsent =

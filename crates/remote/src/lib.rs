@@ -4,6 +4,7 @@
 //!   between, are servers of the same model.
 //! - Ports come from the metadata of the server.
 //! - Inputs are sent as they are in memory, in their own element type, without a copy.
+//! - With `remote.shared-memory=yes`, inputs and outputs are in memory that a server on the same machine maps.
 //! - A run waits on no thread: a background thread serves all connections.
 //! - A canceled run cancels its call on the server. A run ends after `remote.timeout` at the latest.
 //! - A server that cannot be reached, is not ready, or fails several calls in a row is ejected. It returns when it is ready again.
@@ -12,7 +13,7 @@
 //!   `Config` (the login), `Unsupported` and `Device`.
 //!
 //! Reading order: `options`, `model`, `request`, `call`, `servers` (health and choice), `connection`, then the protocols `grpc` and `rest`
-//! with `protocol` and `datatype`.
+//! with `protocol`, `datatype` and `shared_memory`.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod protocol;
 mod request;
 mod rest;
 mod servers;
+mod shared_memory;
 mod socket;
 
 use std::sync::Arc;

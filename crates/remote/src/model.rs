@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::call::Call;
+use super::call::{Call, not_shared};
 use super::datatype::info_of;
 use super::failure::Failure;
 use super::options::Options;
@@ -60,6 +60,9 @@ impl RemoteModel {
         let executor = executors.for_model(super::NAME, config)?;
         let servers = Servers::new(Options::of(model.source(), config)?)?;
         let of_server = info_of(&servers.metadata()?)?;
+        if servers.shared().options.shared_memory {
+            servers.check_shared_memory()?;
+        }
         // A server may not know the ports, for example MLServer without a description of the model. Then those of the local file apply.
         let is_unknown = of_server.inputs.is_empty() || of_server.outputs.is_empty();
         let known = if is_unknown { model.info() } else { &of_server };
@@ -97,7 +100,7 @@ impl RemoteModel {
             let servers = shared.servers.shared();
             servers.infer(&call, Instant::now() + servers.options.timeout).await
         })?;
-        match called.and_then(super::call::Response::outputs) {
+        match called.and_then(|response| response.outputs(not_shared)) {
             Ok(_) => Ok(()),
             Err(failure) if matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Config) => Err(Failure::into_error(failure)),
             Err(failure) => Err(refused(&failure.message)),

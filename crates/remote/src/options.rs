@@ -16,7 +16,7 @@ pub(crate) const URL_VARIABLE: &str = "ROIFLOW_REMOTE_URL";
 const SCHEMES: [(&str, Protocol, bool); 4] =
     [("grpc", Protocol::Grpc, false), ("grpcs", Protocol::Grpc, true), ("http", Protocol::Http, false), ("https", Protocol::Http, true)];
 
-const NAMES: &str = "url, timeout, connect-timeout, health-interval, token-env, ca-file";
+const NAMES: &str = "url, timeout, connect-timeout, health-interval, token-env, ca-file, shared-memory";
 
 /// The protocol by which servers are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub(crate) struct Options {
     pub(crate) token: Option<Token>,
     /// A file with the certificates of authorities, instead of those of the system.
     pub(crate) ca_file: Option<PathBuf>,
+    /// Whether inputs and outputs are in memory that the servers map.
+    pub(crate) shared_memory: bool,
 }
 
 /// A bearer token. It is never printed.
@@ -122,6 +124,7 @@ struct Written {
     health_interval: Option<Duration>,
     token_env: Option<String>,
     ca_file: Option<PathBuf>,
+    shared_memory: bool,
 }
 
 impl Written {
@@ -138,6 +141,13 @@ impl Written {
             "health-interval" => self.health_interval = time()?,
             "token-env" => self.token_env = Some(value.to_owned()),
             "ca-file" => self.ca_file = Some(PathBuf::from(value)),
+            "shared-memory" => {
+                self.shared_memory = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err(config(name, "yes or no", &format!("`{value}`"))),
+                }
+            }
             _ => return Err(Error::new(ErrorKind::Config, format!("no option `{PREFIX}.{name}`: expected one of {NAMES}"))),
         }
         Ok(())
@@ -188,6 +198,7 @@ impl Written {
             health_interval: self.health_interval.unwrap_or(Duration::from_secs(5)),
             token,
             ca_file: self.ca_file,
+            shared_memory: self.shared_memory,
         })
     }
 }
@@ -273,6 +284,7 @@ mod tests {
             ("grpc://user:hush@a:1/b", "", "expected an address without a login, got a login"),
             ("grpc://a:1/b,grpc://a:2/c", "", "expected the same scheme, model and version"),
             ("grpc://a:1/b", "remote.timeout=0", "expected milliseconds from 1 to 3600000, got `0`"),
+            ("grpc://a:1/b", "remote.shared-memory=1", "expected yes or no, got `1`"),
             ("grpc://a:1/b", "remote.speed=1", "no option `remote.speed`: expected one of url, timeout"),
             ("grpc://a:1/b", "remote.token-env=ROIFLOW_NO_SUCH_TOKEN", "`ROIFLOW_NO_SUCH_TOKEN`, which is not set"),
         ] {

@@ -3,6 +3,8 @@
 //! The structs are written by hand, because generated code needs `protoc` or another compiler in each build. They have only the messages
 //! and fields that roiflow uses. Fields that are not listed are skipped when a message is read.
 
+use std::collections::HashMap;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
@@ -62,13 +64,73 @@ pub(crate) struct InferHead {
     #[prost(string, tag = "3")]
     pub(crate) id: String,
     #[prost(message, repeated, tag = "5")]
-    pub(crate) inputs: Vec<TensorMetadata>,
+    pub(crate) inputs: Vec<InferInput>,
     #[prost(message, repeated, tag = "6")]
     pub(crate) outputs: Vec<RequestedOutput>,
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(crate) struct InferInput {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) datatype: String,
+    #[prost(int64, repeated, tag = "3")]
+    pub(crate) shape: Vec<i64>,
+    #[prost(map = "string, message", tag = "4")]
+    pub(crate) parameters: HashMap<String, Parameter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestedOutput {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(map = "string, message", tag = "2")]
+    pub(crate) parameters: HashMap<String, Parameter>,
+}
+
+/// A parameter of an input or output.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Parameter {
+    #[prost(oneof = "ParameterValue", tags = "2, 3")]
+    pub(crate) value: Option<ParameterValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum ParameterValue {
+    #[prost(int64, tag = "2")]
+    Number(i64),
+    #[prost(string, tag = "3")]
+    Text(String),
+}
+
+impl Parameter {
+    pub(crate) fn number(value: usize) -> Self {
+        Self { value: Some(ParameterValue::Number(value as i64)) }
+    }
+
+    pub(crate) fn text(value: &str) -> Self {
+        Self { value: Some(ParameterValue::Text(value.to_owned())) }
+    }
+}
+
+/// Tells a server about a region of shared memory. Part of the extension "system shared memory".
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RegisterRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    /// The name of the memory in POSIX: a slash, and the name of the file in `/dev/shm`.
+    #[prost(string, tag = "2")]
+    pub(crate) key: String,
+    #[prost(uint64, tag = "3")]
+    pub(crate) offset: u64,
+    #[prost(uint64, tag = "4")]
+    pub(crate) byte_size: u64,
+}
+
+/// Tells a server that a region is no longer used.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UnregisterRequest {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
 }
@@ -89,6 +151,8 @@ pub(crate) struct InferOutput {
     pub(crate) datatype: String,
     #[prost(int64, repeated, tag = "3")]
     pub(crate) shape: Vec<i64>,
+    #[prost(map = "string, message", tag = "4")]
+    pub(crate) parameters: HashMap<String, Parameter>,
     #[prost(message, optional, tag = "5")]
     pub(crate) contents: Option<TensorContents>,
 }
@@ -176,7 +240,8 @@ mod tests {
     #[test]
     fn the_parts_of_a_call_are_one_message() {
         let input = TensorMetadata { name: "x".to_owned(), datatype: "UINT8".to_owned(), shape: vec![1, 300] };
-        let head = InferHead { model_name: "m".to_owned(), inputs: vec![input.clone(), input.clone()], ..InferHead::default() };
+        let sent = InferInput { name: "x".to_owned(), datatype: "UINT8".to_owned(), shape: vec![1, 300], ..InferInput::default() };
+        let head = InferHead { model_name: "m".to_owned(), inputs: vec![sent.clone(), sent], ..InferHead::default() };
         for contents in [vec![Bytes::from(vec![7; 300]), Bytes::from(vec![1, 2, 3])], vec![Bytes::new(), Bytes::from(vec![9])], vec![]] {
             let parts = encode_infer(&head, &contents).unwrap();
             let whole = parts.concat();

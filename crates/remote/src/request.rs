@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::call::{Call, Loans, Response};
+use super::call::{Call, Loans, Response, not_shared};
 use super::failure::Failure;
 use super::model::Shared;
 use super::servers::runtime;
+use super::shared_memory::Placement;
 use crate::runtime::device::{DeviceRequest, profiling_is_off};
 use crate::runtime::io::DeviceIo;
 use crate::runtime::{CancelToken, Completion, Error, ErrorKind, Interrupt, NodeStatus, NodeTime, Result};
@@ -25,6 +26,10 @@ pub(crate) struct RemoteRequest {
     /// `None` if runs block the thread of their step, because they must not overlap.
     completion: Option<Arc<Completion>>,
     outcome: Arc<Mutex<Option<Outcome>>>,
+    /// Shared memory for the tensors of the next run; `None` if a run is in progress, or the latest run failed.
+    placement: Option<Arc<Placement>>,
+    /// The shared memory of the run in progress.
+    in_use: Option<Arc<Placement>>,
     /// The time of the latest run, if profiling is enabled.
     latest: Option<Duration>,
 }
@@ -45,14 +50,23 @@ impl Interrupt for Cancel {
 impl RemoteRequest {
     pub(crate) fn new(model: Arc<Shared>) -> Self {
         let completion = (!model.is_exclusive).then(Completion::new);
-        Self { model, completion, outcome: Arc::default(), latest: None }
+        Self { model, completion, outcome: Arc::default(), placement: None, in_use: None, latest: None }
     }
 
     /// Sends the call of a run.
-    fn submit(&self, io: &DeviceIo<'_>, token: &CancelToken) -> Result<()> {
+    fn submit(&mut self, io: &DeviceIo<'_>, token: &CancelToken) -> Result<()> {
         check_inputs(&self.model, io)?;
         let options = &self.model.servers.shared().options;
-        let (call, loans) = Call::new(&self.model.info, &options.model, &options.version, io)?;
+        let (info, model, version) = (&self.model.info, &options.model, &options.version);
+        let (call, loans) = match options.shared_memory {
+            false => Call::new(info, model, version, io)?,
+            true => {
+                let earlier = self.placement.take().and_then(Arc::into_inner);
+                let placement = Arc::new(Placement::new(info, io, earlier)?);
+                self.in_use = Some(placement.clone());
+                Call::shared(info, model, version, io, placement)
+            }
+        };
         let runtime = runtime()?;
         let cancel = Arc::new(Cancel::default());
         let interrupt: Arc<dyn Interrupt> = cancel.clone();
@@ -95,7 +109,14 @@ impl RemoteRequest {
         let lost = || Error::new(ErrorKind::Panic, format!("device {}: the task of the call panicked", super::NAME));
         let (response, duration) = outcome.ok_or_else(lost)?;
         token.check()?;
-        let mut outputs = response.and_then(Response::outputs).map_err(Failure::into_error)?;
+        let placement = self.in_use.take();
+        let info = &self.model.info;
+        let outputs = response.and_then(|response| match &placement {
+            None => response.outputs(not_shared),
+            Some(placement) => response.outputs(|name, datatype, shape| placement.output(info, name, datatype, shape)),
+        });
+        let mut outputs = outputs.map_err(Failure::into_error)?;
+        self.placement = placement;
         for (output_idx, port) in self.model.info.outputs.iter().enumerate() {
             let position = outputs.iter().position(|output| output.name == port.name());
             let Some(position) = position else {
@@ -174,8 +195,9 @@ impl DeviceRequest for RemoteRequest {
     }
 
     fn end_run(&mut self) {
-        // The outcome of a canceled run.
+        // A canceled run leaves these. Its server may still write to the shared memory.
         *self.outcome.lock().unwrap() = None;
+        self.in_use = None;
     }
 
     fn profiling_info(&self) -> Result<Vec<NodeTime>> {

@@ -1,6 +1,6 @@
 //! Calls over HTTP/1.1: JSON, with the values of tensors as binary data after the JSON text (the binary tensor data extension).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,7 +23,8 @@ use super::datatype::Output;
 use super::failure::{Blame, Failure, of_http_status};
 use super::grpc::{Life, MAX_RESPONSE_BYTES};
 use super::options::{Address, Options};
-use super::protocol::{InferHead, ModelMetadataResponse, TensorMetadata};
+use super::protocol::{InferHead, ModelMetadataResponse, Parameter, ParameterValue, RegisterRequest, TensorMetadata, UnregisterRequest};
+use super::shared_memory::REGION;
 use super::socket;
 use crate::runtime::ErrorKind;
 
@@ -86,13 +87,35 @@ impl Rest {
 
     /// Asks whether the server can run the model.
     pub(crate) async fn is_ready(&self, timeout: Duration) -> Result<bool, Failure> {
-        let asked = self.send(Method::GET, "/ready", None, Parts::default());
+        let path = self.of_model("/ready");
+        let asked = self.send(Method::GET, &path, None, Parts::default());
         match limited(timeout, asked).await {
             Ok(_) => Ok(true),
             // Servers answer 400 or 404 for a model that is not loaded.
             Err(failure) if failure.blames == Blame::Nothing && failure.kind != ErrorKind::Config => Ok(false),
             Err(failure) => Err(failure),
         }
+    }
+
+    fn of_model(&self, path: &str) -> String {
+        format!("{}{path}", self.0.path)
+    }
+
+    /// Tells the server about a region of shared memory.
+    pub(crate) async fn register(&self, request: &RegisterRequest) -> Result<(), Failure> {
+        let RegisterRequest { name, key, offset, byte_size } = request;
+        let json = serde_json::json!({ "key": key, "offset": offset, "byte_size": byte_size });
+        self.change_region(name, "register", Bytes::from(json.to_string())).await
+    }
+
+    /// Tells the server that a region is no longer used.
+    pub(crate) async fn unregister(&self, request: &UnregisterRequest) -> Result<(), Failure> {
+        self.change_region(&request.name, "unregister", Bytes::from_static(b"{}")).await
+    }
+
+    async fn change_region(&self, name: &str, change: &str, json: Bytes) -> Result<(), Failure> {
+        let path = format!("{}/v2/systemsharedmemory/region/{name}/{change}", self.0.address.prefix);
+        self.send(Method::POST, &path, None, Parts(VecDeque::from([json]))).await.map(|_empty| ())
     }
 
     pub(crate) async fn metadata(&self, timeout: Duration) -> Result<ModelMetadataResponse, Failure> {
@@ -115,7 +138,7 @@ impl Rest {
             datatype: String,
             shape: Vec<i64>,
         }
-        let (_, body) = limited(timeout, self.send(Method::GET, "", None, Parts::default())).await?;
+        let (_, body) = limited(timeout, self.send(Method::GET, &self.0.path, None, Parts::default())).await?;
         let read: Metadata = serde_json::from_slice(&body).map_err(not_kserve)?;
         let tensors = |tensors: Vec<Tensor>| {
             let tensors = tensors.into_iter();
@@ -134,6 +157,9 @@ impl Rest {
     /// succeeds, so are all later calls.
     pub(crate) async fn infer(&self, call: &Call) -> Result<Response, Failure> {
         let form = self.0.form.load(Ordering::Acquire);
+        if call.placement().is_some() {
+            return self.infer_in(call, true).await;
+        }
         if form != FORM_JSON {
             match self.infer_in(call, true).await {
                 Ok(response) => {
@@ -160,7 +186,7 @@ impl Rest {
         let (json, contents) = call.as_json(is_binary)?;
         let length = json.len();
         let parts = Parts(std::iter::once(json).chain(contents).filter(|part| !part.is_empty()).collect());
-        let (headers, mut body) = self.send(Method::POST, "/infer", Some(length).filter(|_| is_binary), parts).await?;
+        let (headers, mut body) = self.send(Method::POST, &self.of_model("/infer"), Some(length).filter(|_| is_binary), parts).await?;
         let length = headers.get(JSON_LENGTH).and_then(|length| length.to_str().ok()).and_then(|length| length.parse().ok());
         let length = length.unwrap_or(body.len());
         if length > body.len() {
@@ -175,7 +201,7 @@ impl Rest {
         let n_bytes: usize = parts.0.iter().map(Bytes::len).sum();
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{}{path}", self.0.path))
+            .uri(path)
             .header("host", self.0.address.authority())
             .header("user-agent", concat!("roiflow/", env!("CARGO_PKG_VERSION")));
         if n_bytes > 0 {
@@ -345,7 +371,7 @@ fn json_of(content: &[u8], datatype: &str) -> Option<Value> {
     }
 }
 
-/// Returns the JSON text of a call whose inputs are binary data.
+/// Returns the JSON text of a call whose inputs are binary data or in shared memory.
 pub(crate) fn head_of(head: &InferHead, contents: &[Bytes]) -> Bytes {
     #[derive(Serialize)]
     struct Head<'a> {
@@ -357,34 +383,46 @@ pub(crate) fn head_of(head: &InferHead, contents: &[Bytes]) -> Bytes {
         name: &'a str,
         datatype: &'a str,
         shape: &'a [i64],
-        parameters: Size,
-    }
-    #[derive(Serialize)]
-    struct Size {
-        binary_data_size: usize,
+        parameters: Parameters,
     }
     #[derive(Serialize)]
     struct Requested<'a> {
         name: &'a str,
-        parameters: Binary,
+        parameters: Parameters,
     }
-    #[derive(Serialize)]
-    struct Binary {
-        binary_data: bool,
-    }
-    let inputs = head.inputs.iter().zip(contents).map(|(input, content)| Input {
+    type Parameters = serde_json::Map<String, Value>;
+    let parameters = |shared: &HashMap<String, Parameter>, otherwise: (&str, Value)| match shared.is_empty() {
+        true => Parameters::from_iter([(otherwise.0.to_owned(), otherwise.1)]),
+        false => shared.iter().map(|(key, parameter)| (key.clone(), value_of(parameter))).collect(),
+    };
+    let inputs = head.inputs.iter().enumerate().map(|(idx, input)| Input {
         name: &input.name,
         datatype: &input.datatype,
         shape: &input.shape,
-        parameters: Size { binary_data_size: content.len() },
+        parameters: parameters(&input.parameters, ("binary_data_size", contents.get(idx).map_or(0, Bytes::len).into())),
     });
-    let outputs = head.outputs.iter().map(|output| Requested { name: &output.name, parameters: Binary { binary_data: true } });
+    let outputs = head
+        .outputs
+        .iter()
+        .map(|output| Requested { name: &output.name, parameters: parameters(&output.parameters, ("binary_data", true.into())) });
     let written = serde_json::to_vec(&Head { inputs: inputs.collect(), outputs: outputs.collect() });
     Bytes::from(written.expect("names and numbers are valid JSON"))
 }
 
-/// Reads the outputs of a response.
-pub(crate) fn outputs_of(json: &[u8], mut binary: Bytes) -> Result<Vec<Output>, Failure> {
+fn value_of(parameter: &Parameter) -> Value {
+    match &parameter.value {
+        None => Value::Null,
+        Some(ParameterValue::Number(number)) => (*number).into(),
+        Some(ParameterValue::Text(text)) => text.as_str().into(),
+    }
+}
+
+/// Reads the outputs of a response. `in_shared_memory` copies the values of an output of this name, type and shape.
+pub(crate) fn outputs_of(
+    json: &[u8],
+    mut binary: Bytes,
+    in_shared_memory: impl Fn(&str, &str, &[i64]) -> Result<Bytes, Failure>,
+) -> Result<Vec<Output>, Failure> {
     #[derive(Deserialize)]
     struct Head {
         outputs: Vec<Tensor>,
@@ -395,18 +433,16 @@ pub(crate) fn outputs_of(json: &[u8], mut binary: Bytes) -> Result<Vec<Output>, 
         datatype: String,
         shape: Vec<i64>,
         #[serde(default)]
-        parameters: Option<Size>,
+        parameters: Option<serde_json::Map<String, Value>>,
         #[serde(default)]
         data: Option<Value>,
     }
-    #[derive(Deserialize, Default)]
-    struct Size {
-        #[serde(default)]
-        binary_data_size: Option<usize>,
-    }
     let head: Head = serde_json::from_slice(json).map_err(not_kserve)?;
     let outputs = head.outputs.into_iter().map(|tensor| {
-        let values = match (tensor.parameters.unwrap_or_default().binary_data_size, &tensor.data) {
+        let parameters = tensor.parameters.unwrap_or_default();
+        let n_bytes = parameters.get("binary_data_size").and_then(Value::as_u64).map(|n_bytes| n_bytes as usize);
+        let values = match (n_bytes, &tensor.data) {
+            _ if parameters.contains_key(REGION) => in_shared_memory(&tensor.name, &tensor.datatype, &tensor.shape)?,
             (Some(n_bytes), _) if n_bytes <= binary.len() => binary.split_to(n_bytes),
             (Some(n_bytes), _) => {
                 let message = format!("output `{}`: expected {n_bytes} bytes of binary data, got {}", tensor.name, binary.len());
@@ -458,6 +494,7 @@ fn unsigned(value: &Value, is_wrong: &mut bool) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call::not_shared;
     use super::*;
 
     #[test]
@@ -481,13 +518,13 @@ mod tests {
         let json = br#"{"outputs":[{"name":"a","datatype":"UINT8","shape":[2],"parameters":{"binary_data_size":2}},
             {"name":"b","datatype":"FP32","shape":[2,1],"data":[[1.5],[-2]]},
             {"name":"c","datatype":"INT64","shape":[1],"parameters":{"binary_data_size":8}}]}"#;
-        let outputs = outputs_of(json, Bytes::from(vec![7, 8, 3, 0, 0, 0, 0, 0, 0, 0])).unwrap();
+        let outputs = outputs_of(json, Bytes::from(vec![7, 8, 3, 0, 0, 0, 0, 0, 0, 0]), not_shared).unwrap();
         assert_eq!(outputs.iter().map(|output| &*output.name).collect::<Vec<_>>(), ["a", "b", "c"]);
         assert_eq!(outputs[0].values[..], [7, 8]);
         assert_eq!(outputs[1].values[..], [1.5_f32, -2.0].map(f32::to_ne_bytes).concat());
         assert_eq!(outputs[2].values[..], 3_i64.to_ne_bytes());
-        assert!(outputs_of(json, Bytes::from(vec![7])).unwrap_err().message.contains("expected 2 bytes of binary data, got 1"));
+        assert!(outputs_of(json, Bytes::from(vec![7]), not_shared).unwrap_err().message.contains("expected 2 bytes of binary data, got 1"));
         let short = br#"{"outputs":[{"name":"a","datatype":"FP32","shape":[2],"data":[1]}]}"#;
-        assert!(outputs_of(short, Bytes::new()).unwrap_err().message.contains("expected the bytes of [2] f32, got 4 bytes"));
+        assert!(outputs_of(short, Bytes::new(), not_shared).unwrap_err().message.contains("expected the bytes of [2] f32, got 4 bytes"));
     }
 }

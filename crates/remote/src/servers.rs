@@ -148,6 +148,20 @@ impl Servers {
         })?;
         asked.map_err(Failure::into_error)
     }
+
+    /// Checks that a server can use shared memory of this machine.
+    ///
+    /// # Errors
+    /// Returns `Config` if it cannot; `Unavailable` or `Timeout` if no server answers.
+    pub(crate) fn check_shared_memory(&self) -> Result<()> {
+        let shared = self.shared.clone();
+        let checked = wait_for(async move {
+            let deadline = Instant::now() + 2 * shared.options.connect_timeout;
+            let (server, connection) = shared.choose(&[], deadline).await?;
+            super::shared_memory::check(&connection, deadline).await.map_err(|failure| failure.at(&server.address))
+        })?;
+        checked.map_err(Failure::into_error)
+    }
 }
 
 impl Drop for Servers {
