@@ -18,6 +18,8 @@ use super::{Error, Input, Plan, reasons};
 /// Minimum timeout for HLS and DASH. The data of a segment arrives at once, and the next segment may follow only after ten
 /// seconds or more.
 const LEAST_TIMEOUT_OF_SEGMENTS: Duration = Duration::from_secs(30);
+/// Minimum timeout before the first data. A source needs time to connect, and a busy machine delays the connection.
+const LEAST_TIMEOUT_OF_FIRST_DATA: Duration = Duration::from_secs(5);
 /// Maximum time that an RTSP source tries UDP before it switches to TCP.
 const MAX_UDP_TRY: Duration = Duration::from_secs(5);
 /// Time that may be missing at the end of a recording, because durations are rounded.
@@ -88,6 +90,10 @@ impl Watch {
     pub(super) fn overdue(&self, n_decoded: u64) -> Option<Error> {
         let arrivals = &self.arrivals;
         let mut timeout = self.timeout?;
+        let has_begun = arrivals.n_buffers.load(Ordering::Relaxed) > 0;
+        if !has_begun {
+            timeout = timeout.max(LEAST_TIMEOUT_OF_FIRST_DATA);
+        }
         let is_segmented = arrivals.is_segmented.load(Ordering::Relaxed);
         let has_decoded = arrivals.n_decoded.swap(n_decoded, Ordering::Relaxed) != n_decoded;
         if is_segmented {
@@ -107,10 +113,7 @@ impl Watch {
             return None;
         }
         let seconds = timeout.as_secs_f64();
-        let what = match arrivals.n_buffers.load(Ordering::Relaxed) {
-            0 => "has delivered nothing",
-            _ => "was lost: the source delivered nothing",
-        };
+        let what = if has_begun { "was lost: the source delivered nothing" } else { "has delivered nothing" };
         Some(Error::failed(format!(
             "the source `{}` {what} for {seconds} s; check the device and the network, or allow more with --source-timeout SECONDS (0: no limit)",
             self.name
@@ -248,6 +251,8 @@ impl Arrivals {
 
 /// Sets the timeouts of the source element itself, and deselects the streams of a camera that are not video.
 fn set_up(source: &gst::Element, timeout: Option<Duration>) {
+    // These timeouts also limit the time to connect.
+    let timeout = timeout.map(|timeout| timeout.max(LEAST_TIMEOUT_OF_FIRST_DATA));
     let set = |name: &str, value: glib::Value| {
         // The type of a property may differ between versions of the element. Properties of another type are left unchanged.
         if source.find_property(name).is_some_and(|pspec| pspec.value_type() == value.type_()) {

@@ -302,6 +302,30 @@ fn incomplete_http_file_is_error_complete_one_is_not() {
 }
 
 #[test]
+fn source_may_need_longer_than_its_timeout_to_connect() {
+    let folder = Folder::new("slow-start");
+    let clip = folder.file("clip.mp4");
+    make_clip(&clip, 20, "mp4mux faststart=true");
+    let bytes = std::fs::read(&clip).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let response = answer(&format!("200 OK\r\nContent-Type: video/mp4\r\nContent-Length: {}", bytes.len()), &bytes);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            // The sleep is the tested situation: the first data come after the timeout.
+            std::thread::sleep(Duration::from_secs(3));
+            let _read = stream.read(&mut [0; 4096]);
+            let _written = stream.write_all(&response);
+        }
+    });
+    let running = Running::start(&folder, &format!("http://127.0.0.1:{port}/clip.mp4"), &["--source-timeout", "1", "--restart", "never"]);
+    let json = running.json.clone();
+    let (code, said, _) = running.end();
+    assert_eq!((code, n_lines(&json)), (Some(0), 20), "{said}");
+}
+
+#[test]
 fn slow_reader_is_not_a_lost_source() {
     let folder = Folder::new("slow-reader");
     let clip = folder.file("clip.mkv");
