@@ -192,6 +192,8 @@ impl StageTimes {
 pub(super) struct Meter {
     seen: Arc<Mutex<Seen>>,
     inference: Vec<gst::Element>,
+    /// The elements that attach stored results.
+    attach: Vec<gst::Element>,
     /// The elements that write the results of `--json` and `--publish`.
     publish: Vec<gst::Element>,
 }
@@ -211,20 +213,24 @@ struct Seen {
 
 impl Meter {
     pub(super) fn new(pipeline: &gst::Pipeline, plan: &Plan) -> Self {
-        let is_inference = |factory: &str| matches!(factory, "roidetect" | "roiclassify");
-        let named = plan.elements.iter().filter(|element| is_inference(&element.factory));
-        let inference: Vec<gst::Element> = named.filter_map(|element| pipeline.by_name(&element.name)).collect();
+        let of = |factories: &[&str]| -> Vec<gst::Element> {
+            let named = plan.elements.iter().filter(|element| factories.contains(&&*element.factory));
+            named.filter_map(|element| pipeline.by_name(&element.name)).collect()
+        };
+        let (inference, attach) = (of(&["roidetect", "roiclassify"]), of(&["roiattach"]));
         let seen = Arc::new(Mutex::new(Seen::default()));
-        if let (Some(first), Some(last)) = (inference.first(), inference.last()) {
+        // Frames are counted at the elements that find objects. A pipeline without a model may attach the results of an earlier run.
+        let counted = if inference.is_empty() { &attach } else { &inference };
+        if let (Some(first), Some(last)) = (counted.first(), counted.last()) {
             probe(first, "sink", &seen, Seen::enter);
             probe(last, "src", &seen, Seen::leave);
         }
         let names = [PUBLISH.to_owned()].into_iter().chain((1..=plan.outputs.publish.len()).map(|number| format!("{PUBLISH}-{number}")));
         let publish = names.filter_map(|name| pipeline.by_name(&name)).collect();
-        Self { seen, inference, publish }
+        Self { seen, inference, attach, publish }
     }
 
-    /// Returns the number of frames that have left the last inference element.
+    /// Returns the number of frames that have left the last element that finds objects.
     pub(super) fn n_frames(&self) -> u64 {
         self.seen.lock().unwrap().n_out
     }
@@ -247,6 +253,9 @@ impl Meter {
             stats.duration = seen.first.zip(seen.last).map(|(first, last)| last - first).unwrap_or_default();
             (*stats.latency_buckets, stats.latency_sum) = (seen.latency_buckets, seen.latency_sum);
             stats.n_in_flight = if ended { 0 } else { seen.n_in.saturating_sub(seen.n_out) };
+        }
+        for element in &self.attach {
+            stats.n_objects += element.property::<gst::Structure>("stats").get::<u64>("objects").unwrap_or(0);
         }
         for element in &self.inference {
             let structure: gst::Structure = element.property("stats");
@@ -281,12 +290,12 @@ impl Meter {
         self.publish.iter().filter_map(errors).sum()
     }
 
-    /// Returns the number of frames that have arrived at the first inference element.
+    /// Returns the number of frames that have arrived at the first element that finds objects.
     pub(super) fn n_entered(&self) -> u64 {
         self.seen.lock().unwrap().n_in
     }
 
-    /// Returns the number of frames between the first and the last inference element.
+    /// Returns the number of frames between the first and the last element that finds objects.
     pub(super) fn n_in_flight(&self) -> u64 {
         let seen = self.seen.lock().unwrap();
         seen.n_in.saturating_sub(seen.n_out)

@@ -131,22 +131,9 @@ fn replay_of_the_command_draws_stored_results() {
     assert_eq!(run(&pipeline(&make)).error, None);
     let (file, again, video) = (stored(&folder), folder.file("again.jsonl"), folder.file("out.mp4"));
     let set = format!("results={file}");
-    let output = roiflow(&[
-        "run",
-        "replay",
-        "--input",
-        &clip,
-        "--set",
-        &set,
-        "--set",
-        "blur=person",
-        "--json",
-        &again,
-        "--video",
-        &video,
-        "--quiet",
-    ]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = roiflow(&["run", "replay", "--input", &clip, "--set", &set, "--set", "blur=person", "--json", &again, "--video", &video]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("frames  10 in ") && said.contains("objects  10\n"), "{said}");
     let n_objects: Vec<usize> = lines(&again).iter().map(|line| line["objects"].as_array().unwrap().len()).collect();
     assert_eq!(n_objects, [1; 10]);
     assert!(std::fs::metadata(&video).unwrap().len() > 500);

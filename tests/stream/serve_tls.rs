@@ -137,8 +137,8 @@ fn wrong_certificates_are_refused_at_the_start() {
         (vec!["--tls-cert", &certificate], "--tls-key"),
         (vec!["--tls-key", &key], "--tls-cert"),
         (vec!["--tls-cert", &key, "--tls-key", &key], "expected a certificate in PEM form, got none"),
-        (vec!["--tls-cert", &certificate, "--tls-key", &certificate], "Expected a key in PEM form"),
-        (vec!["--tls-cert", &certificate, "--tls-key", &other_key], "Expected the key of the certificate"),
+        (vec!["--tls-cert", &certificate, "--tls-key", &certificate], "Give a file with the key in PEM form"),
+        (vec!["--tls-cert", &certificate, "--tls-key", &other_key], "Give the key of this certificate"),
         (vec!["--tls-cert", "/nowhere/cert.pem", "--tls-key", &key], "/nowhere/cert.pem"),
     ] {
         let output = roiflow(&[&["serve", "--listen", "127.0.0.1:0", "--state", &state], &*options].concat());

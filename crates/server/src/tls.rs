@@ -46,10 +46,10 @@ impl Tls {
 fn config(certificate: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, String> {
     let chain = certificates(certificate)?;
     let private = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| format!("cannot read the private key `{}`: {error}. Expected a key in PEM form", key.display()))?;
+        .map_err(|error| format!("cannot read the private key `{}`: {error}. Give a file with the key in PEM form", key.display()))?;
     let failed = |error: rustls::Error| {
         let (certificate, key) = (certificate.display(), key.display());
-        format!("the certificate `{certificate}` cannot be used with the private key `{key}`: {error}. Expected the key of the certificate")
+        format!("the certificate `{certificate}` cannot be used with the private key `{key}`: {error}. Give the key of this certificate")
     };
     let builder = rustls::ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(failed)?;
     let mut config = builder.with_no_client_auth().with_single_cert(chain, private).map_err(failed)?;
@@ -67,7 +67,9 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// # Errors
 /// Returns an error if the file cannot be read, or has no certificate.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot read the certificates `{}`: {error}", path.display());
+    let failed = |error: &dyn std::fmt::Display| {
+        format!("cannot read the certificates `{}`: {error}. Give a file with certificates in PEM form", path.display())
+    };
     let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|error| failed(&error))?;
     if all.is_empty() { Err(failed(&"expected a certificate in PEM form, got none")) } else { Ok(all) }
 }

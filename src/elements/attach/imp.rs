@@ -43,6 +43,7 @@ struct State {
     /// Counters of earlier starts.
     earlier: Counts,
     n_frames: u64,
+    n_objects: u64,
     /// Number of the next frame since the stream began.
     frame_number: u64,
     has_warned: bool,
@@ -276,6 +277,7 @@ impl State {
         results.rescale(size);
         results.frame_number = frame_number;
         results.detections.extend(self.rois.iter().map(|roi| roi.detection(size)));
+        self.n_objects += results.detections.len() as u64;
         Some(results)
     }
 
@@ -305,6 +307,7 @@ impl State {
         let counts = self.counts();
         gst::Structure::builder("roiattach-stats")
             .field("frames", self.n_frames)
+            .field("objects", self.n_objects)
             .field("matched", counts.matched)
             .field("lines", counts.lines)
             .field("unmatched", counts.unmatched)

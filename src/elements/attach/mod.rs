@@ -14,7 +14,8 @@
 //!
 //! Results that the buffer has already are kept, and the new ones are added. A line that cannot be read is skipped with a warning.
 //!
-//! `stats` has `frames`, `matched` (frames with a line), `lines`, `unmatched` (lines without a frame) and `errors` (lines that cannot be read).
+//! `stats` has `frames`, `objects` (attached to frames), `matched` (frames with a line), `lines`, `unmatched` (lines without a frame) and
+//! `errors` (lines that cannot be read).
 //!
 //! | file | has |
 //! |---|---|
