@@ -443,6 +443,71 @@ fn characteristic_ports_are_sufficient() {
 }
 
 #[test]
+fn detectors_of_mediapipe_are_recognized_by_rows_and_keypoints() {
+    let cases: [(usize, Ports<'_>, &str, f32, f32); 4] = [
+        (128, &[("regressors", &[1, 896, 16]), ("classificators", &[1, 896, 1])], "face", 127.5, 127.5),
+        (192, &[("Identity", &[1, 2016, 18]), ("Identity_1", &[1, 2016, 1])], "palm", 0.0, 255.0),
+        (224, &[("Identity_1", &[1, 2254, 1]), ("Identity", &[1, 2254, 12])], "person", 127.5, 127.5),
+        (192, &[("regressors", &[1, 2304, 16]), ("classificators", &[1, 2304, 1])], "face", 127.5, 127.5),
+    ];
+    for (side, outputs, label, mean, scale) in cases {
+        let info = ports(&[("input", &[1, side, side, 3])], outputs);
+        let spec = load(&info);
+        assert_eq!((decoder(&spec), labels(&spec)), ("blazeface", vec![label.to_owned()]));
+        assert_eq!((spec.preprocess.mean, spec.preprocess.scale), ([mean; 3], [scale; 3]), "{label}");
+        assert_eq!((spec.preprocess.layout, spec.preprocess.pad), (InputLayout::Nhwc, 0.0));
+        let (named, open) = Description::draft_with_decoder("blazeface", &info).unwrap();
+        assert!(open.is_empty(), "{open:?}");
+        assert_eq!(labels(&ModelSpec::of_description(&named, &options(), &info).unwrap()), [label]);
+    }
+}
+
+#[test]
+fn multipose_movenet_is_recognized_by_integer_pixels() {
+    let info = |element| {
+        let mut info = ports(&[("input", &[1, 256, 256, 3])], &[("output_0", &[1, 6, 56])]);
+        info.inputs[0].element = element;
+        info
+    };
+    let spec = load(&info(ElementType::I32));
+    assert_eq!((decoder(&spec), labels(&spec)), ("movenet-multi", vec!["person".to_owned()]));
+    assert_eq!((spec.preprocess.mean, spec.preprocess.scale), ([0.0; 3], [1.0; 3]));
+    // Without integer pixels, a list of 56 columns may belong to any model.
+    assert!(refused(&info(ElementType::F32)).contains("has no description"));
+}
+
+#[test]
+fn detectors_of_tensorflow_lite_2_are_recognized_by_numbered_names() {
+    let outputs: Ports<'_> = &[
+        ("StatefulPartitionedCall:1", &[1, 25]),
+        ("StatefulPartitionedCall:3", &[1, 25, 4]),
+        ("StatefulPartitionedCall:0", &[1]),
+        ("StatefulPartitionedCall:2", &[1, 25]),
+    ];
+    let mut info = ports(&[("serving_default_images:0", &[1, 320, 320, 3])], outputs);
+    info.inputs[0].element = ElementType::U8;
+    assert_eq!(decoder(&load(&info)), "tf-ssd");
+    // Other models have outputs with such names, too.
+    info.outputs.truncate(3);
+    assert!(refused(&info).contains("has no description"));
+}
+
+#[test]
+fn exports_of_paddle_detection_may_have_inputs_for_size_and_scale() {
+    let outputs: Ports<'_> = &[("multiclass_nms3_0.tmp_0", &[0, 6]), ("multiclass_nms3_0.tmp_2", &[0])];
+    let scratch = Scratch::new("paddle");
+    let text = "version = 1\ntask = \"detection\"\n[input]\ncolor = \"rgb\"\nlayout = \"nchw\"\n[output]\ndecoder = \"multiclass-nms\"\n";
+    let named = StageOptions { description: Some(scratch.file("model.toml", text)), ..options() };
+    let load = |inputs: Ports<'_>| ModelSpec::load(&named, &ports(inputs, outputs));
+    let [image, shape, scale]: [(&str, &[usize]); 3] = [("image", &[0, 3, 640, 640]), ("im_shape", &[0, 2]), ("scale_factor", &[0, 2])];
+    for inputs in [&[image, scale][..], &[shape, image, scale]] {
+        assert_eq!(decoder(&load(inputs).unwrap()), "multiclass-nms");
+    }
+    let message = load(&[image, ("scale_factor", &[0, 3])]).unwrap_err().to_string();
+    assert!(message.contains("expected a model with one image input") && message.contains("size and scale"), "{message}");
+}
+
+#[test]
 fn model_with_fixed_batch_size_is_an_error() {
     let maps: [(&str, &[usize]); 4] = [("537", &[10, 1, 8, 8]), ("538", &[10, 2, 8, 8]), ("539", &[10, 2, 8, 8]), ("540", &[10, 10, 8, 8])];
     let message = refused(&ports(&[("input.1", &[10, 3, 32, 32])], &maps));
@@ -503,8 +568,8 @@ fn given_decoder_adds_the_preprocessing_of_its_family() {
 fn decoder_that_ignores_outputs_is_not_chosen() {
     let image: Ports<'_> = &[("input", &[1, 3, 128, 128])];
     let in_parts: [Ports<'_>; 2] = [
-        &[("regressors", &[1, 896, 16]), ("classificators", &[1, 896, 1])],
-        &[("classificators", &[1, 896, 1]), ("regressors", &[1, 896, 16])],
+        &[("regressors", &[1, 895, 16]), ("classificators", &[1, 895, 1])],
+        &[("classificators", &[1, 895, 1]), ("regressors", &[1, 895, 16])],
     ];
     for outputs in in_parts {
         let message = refused(&ports(image, outputs));

@@ -15,6 +15,7 @@ mod engines;
 #[path = "../support/fill.rs"]
 mod fill;
 mod formats;
+mod galleries;
 mod golden_align;
 mod golden_antialias;
 mod golden_decoders;

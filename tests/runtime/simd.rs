@@ -115,7 +115,14 @@ impl Case {
                 antialias: random.range(0, 1) == 1,
                 ..Preprocess::default()
             },
-            element: random.pick(&[ElementType::F32, ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8]),
+            element: random.pick(&[
+                ElementType::F32,
+                ElementType::F16,
+                ElementType::Bf16,
+                ElementType::U8,
+                ElementType::I8,
+                ElementType::I32,
+            ]),
             input: Size::new(random.range(1, 200), random.range(1, 12)),
         }
     }

@@ -48,6 +48,18 @@ fn try_box_decoder(source: &mut Source<'_>) -> bool {
     if known.contains(&"keypoint-values") {
         keys += ["", "keypoint-values = 2\n", "edges = [[0, 1]]\n"][source.below(3)];
     }
+    if known.contains(&"decoded") {
+        keys += ["", "decoded = true\n"][source.below(2)];
+    }
+    if known.contains(&"classes-axis") {
+        keys += ["", "classes-axis = \"first\"\n"][source.below(2)];
+    }
+    if known.contains(&"box-format") {
+        keys += ["", "box-format = \"center\"\n"][source.below(2)];
+    }
+    if known.contains(&"anchor-scale") {
+        keys += ["", "anchor-scale = 3\n", "aspect-ratios = [1]\n"][source.below(3)];
+    }
     if known.contains(&"mask-area") {
         keys += ["", "mask-area = \"box\"\n", "mask-values = \"logits\"\n"][source.below(3)];
     }
@@ -207,6 +219,7 @@ fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec
             })
             .to_vec(),
         "db-text" => vec![map("maps", 1)],
+        "multiclass-nms" => vec![("list".to_owned(), vec![20, 6]), ("count".to_owned(), vec![1])],
         "rtdetr" => one(&[1, 20, 4 + n_classes]),
         "yolox" => one(&[1, all_cells, 5 + n_classes]),
         "ssd" => one(&[1, 1, 20, 7]),
@@ -218,6 +231,11 @@ fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec
             ("scores".to_owned(), vec![1, 10]),
             ("count".to_owned(), vec![1]),
         ],
+        "efficientdet" => {
+            let n_rows = 9 * [8, 16, 32, 64, 128].map(cells).iter().sum::<usize>();
+            vec![("boxes".to_owned(), vec![1, n_rows, 4]), ("scores".to_owned(), vec![1, n_rows, n_classes])]
+        }
+        "fastestdet" => one(&[1, 5 + n_classes, (input.height / 16) as usize, (input.width / 16) as usize]),
         "nanodet" | "picodet" => by_stride(&[n_classes, 32], 1),
         "nanodet-plus" => one(&[1, all_cells + cells(64), n_classes + 32]),
         "ultraface" => one(&[1, 40, 6]),
@@ -227,6 +245,11 @@ fn right_ports(decoder: &str, input: Size, n_classes: usize) -> Vec<(String, Vec
             let rows = |name: &str, n_columns| (name.to_owned(), vec![1, 2 * all_cells, n_columns]);
             vec![rows("loc", 4), rows("conf", 2), rows("landms", 10)]
         }
+        "blazeface" => {
+            let n_rows = 2 * cells(8) + 6 * cells(16);
+            vec![("boxes".to_owned(), vec![1, n_rows, 4 + 2 * n_classes]), ("scores".to_owned(), vec![1, n_rows, 1])]
+        }
+        "movenet-multi" => one(&[1, 6, 3 * n_classes + 5]),
         "centerface" => vec![map("537", 1), map("538", 2), map("539", 2), map("540", 10)],
         other => panic!("a decoder that this does not know: {other}"),
     }

@@ -131,7 +131,8 @@ fn input(source: &mut Source<'_>, preprocess: &Preprocess) -> ([usize; 4], Eleme
         InputLayout::Nchw => [n_rows, n_channels, height, width],
         InputLayout::Nhwc => [n_rows, height, width, n_channels],
     };
-    let elements = [ElementType::F32, ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8, ElementType::I64];
+    let elements =
+        [ElementType::F32, ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8, ElementType::I32, ElementType::I64];
     let row = if source.below(20) == 0 { source.below(9) } else { source.below(n_rows) };
     (shape, pick(source, &elements), row)
 }

@@ -162,10 +162,10 @@ impl Queue {
         let request = model.create_infer_request()?;
         request.set_urgent(self.urgent);
         let batch = Arc::new(Mutex::new(Batch::new(self.batch_limits.max_items)));
-        let inputs = ModelInputs::of(model.inputs()).unwrap_or(ModelInputs { image: 0, size: None });
+        let inputs = ModelInputs::of(model.inputs()).unwrap_or_default();
         request.set_input(inputs.image, BatchInput::new(batch.clone(), Arc::downgrade(self)))?;
-        if let Some((size_idx, size)) = inputs.size_values(model.inputs())? {
-            request.set_input_tensor(size_idx, &size)?;
+        for (input_idx, values) in inputs.pair_values(model.inputs())? {
+            request.set_input_tensor(input_idx, &values)?;
         }
         let (of_step, mut scratch) = (batch.clone(), Results::default());
         request.append_step("decode", move |context| decode_batch(&of_step, context, &mut scratch))?;

@@ -253,7 +253,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 
-/// Returns the model with the batch axes of its image input and of its optional size input fixed at 1. `None` if the model has other inputs
+/// Returns the model with the batch axes of its image input and of its inputs for two numbers fixed at 1. `None` if the model has other inputs
 /// or if a batch axis is static.
 fn with_batch_size_one(model: &Model) -> Option<Model> {
     let ports = &model.info().inputs;
@@ -263,8 +263,8 @@ fn with_batch_size_one(model: &Model) -> Option<Model> {
         PartialShape::new([Dim::Fixed(1)].into_iter().chain(rest.iter().copied()).collect()).ok()
     };
     let image = (inputs.image, pinned(inputs.image)?);
-    let size = inputs.size.and_then(|size| Some((size, pinned(size)?)));
-    model.reshape([image].into_iter().chain(size)).ok()
+    let pairs = inputs.pairs.iter().filter_map(|&(pair, _)| Some((pair, pinned(pair)?)));
+    model.reshape([image].into_iter().chain(pairs)).ok()
 }
 
 /// Whether the model has one input that accepts any number of batch items up to [`MAX_REGIONS_PER_BATCH`].

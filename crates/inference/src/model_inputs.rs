@@ -1,39 +1,62 @@
-//! The inputs of a model: an image, and in some models the size of the image.
+//! The inputs of a model: an image, and in some models numbers that scale its boxes.
 //!
-//! Deployed detection transformers (RT-DETR, D-FINE, DEIM) have a second input `orig_target_sizes` and scale their boxes to this size.
-//! roiflow sets it to the width and height of the image input. The boxes are then in pixels of the image input, as for other models.
+//! roiflow sets these numbers so that boxes are in pixels of the image input, as for other models:
+//!
+//! | input | models | values |
+//! |---|---|---|
+//! | `[1, 2]`, its name with `size` (`orig_target_sizes`) | RT-DETR, D-FINE, DEIM, RF-DETR | width and height of the image input |
+//! | `[1, 2]`, `im_shape` | PaddleDetection | height and width of the image input |
+//! | `[1, 2]`, `scale_factor` | PaddleDetection | 1 and 1 |
 
 use crate::runtime::{Dim, Error, ErrorKind, Port, Result};
 use crate::tensor::{ElementType, Tensor};
 
 /// Indexes of a model's inputs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ModelInputs {
     pub(super) image: usize,
-    /// Index of the input for width and height.
-    pub(super) size: Option<usize>,
+    /// Index and content of each input for two numbers.
+    pub(super) pairs: Vec<(usize, Pair)>,
+}
+
+/// The content of an input for two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pair {
+    WidthAndHeight,
+    HeightAndWidth,
+    Ones,
+}
+
+impl Pair {
+    /// Recognizes an input by its shape `[N, 2]` and its name; `None` for other inputs.
+    fn of(port: &Port) -> Option<Self> {
+        let has = |word: &str| port.names.iter().any(|name| name.to_ascii_lowercase().contains(word));
+        match port.shape.dims() {
+            [_, Dim::Fixed(2)] if has("scale_factor") => Some(Self::Ones),
+            [_, Dim::Fixed(2)] if has("im_shape") => Some(Self::HeightAndWidth),
+            [_, Dim::Fixed(2)] if has("size") => Some(Self::WidthAndHeight),
+            _ => None,
+        }
+    }
 }
 
 impl ModelInputs {
     /// Finds the inputs. `None` if there is no single image input.
     pub(super) fn of(ports: &[Port]) -> Option<Self> {
-        match ports {
-            [_] => Some(Self { image: 0, size: None }),
-            [one, other] => match (is_size(one), is_size(other)) {
-                (false, true) => Some(Self { image: 0, size: Some(1) }),
-                (true, false) => Some(Self { image: 1, size: Some(0) }),
-                _ => None,
-            },
-            _ => None,
-        }
+        let [_] = ports else {
+            let pairs: Vec<(usize, Pair)> = (0..).zip(ports).filter_map(|(idx, port)| Some((idx, Pair::of(port)?))).collect();
+            let mut others = (0..ports.len()).filter(|idx| pairs.iter().all(|(of, _)| of != idx));
+            let image = others.next().filter(|_| others.next().is_none())?;
+            return Some(Self { image, pairs });
+        };
+        Some(Self::default())
     }
 
-    /// Returns index and values of the input for the size; `None` if there is no such input.
+    /// Returns index and values of each input for two numbers.
     ///
     /// # Errors
     /// Returns `Config` if the size of the image is dynamic, or the element type is not a number of 32 or 64 bits.
-    pub(super) fn size_values(&self, ports: &[Port]) -> Result<Option<(usize, Tensor)>> {
-        let Some(size) = self.size else { return Ok(None) };
+    pub(super) fn pair_values(&self, ports: &[Port]) -> Result<Vec<(usize, Tensor)>> {
         let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
         let extent = |dim: &Dim| if let Dim::Fixed(extent) = dim { Some(*extent) } else { None };
         let found = match ports[self.image].shape.dims() {
@@ -41,25 +64,28 @@ impl ModelInputs {
             [_, height, width, _] => extent(width).zip(extent(height)),
             _ => None,
         };
-        let port = &ports[size];
-        let wrong = |expected: &str| {
-            Error::new(
-                ErrorKind::Config,
-                format!("the input {port} gets the size of the image: expected {expected}, got input {}", ports[self.image]),
-            )
+        let values = |&(idx, pair): &(usize, Pair)| {
+            let port = &ports[idx];
+            let wrong = |expected: &str| {
+                Error::new(
+                    ErrorKind::Config,
+                    format!("the input {port} gets the size of the image: expected {expected}, got input {}", ports[self.image]),
+                )
+            };
+            let (width, height) = found.ok_or_else(|| wrong("an image input of a static size; set `size` in [input]"))?;
+            let [first, second] = match pair {
+                Pair::WidthAndHeight => [width, height],
+                Pair::HeightAndWidth => [height, width],
+                Pair::Ones => [1, 1],
+            };
+            let values = match port.element {
+                ElementType::I64 => Tensor::from_slice([1, 2], &[first as i64, second as i64]),
+                ElementType::I32 => Tensor::from_slice([1, 2], &[first as i32, second as i32]),
+                ElementType::F32 => Tensor::from_slice([1, 2], &[first as f32, second as f32]),
+                _ => return Err(wrong("numbers of the type i64, i32 or f32")),
+            };
+            Ok((idx, values?))
         };
-        let (width, height) = found.ok_or_else(|| wrong("an image input of a static size; set `size` in [input]"))?;
-        let values = match port.element {
-            ElementType::I64 => Tensor::from_slice([1, 2], &[width as i64, height as i64]),
-            ElementType::I32 => Tensor::from_slice([1, 2], &[width as i32, height as i32]),
-            ElementType::F32 => Tensor::from_slice([1, 2], &[width as f32, height as f32]),
-            _ => return Err(wrong("numbers of the type i64, i32 or f32")),
-        };
-        Ok(Some((size, values?)))
+        self.pairs.iter().map(values).collect()
     }
-}
-
-/// Whether a port has the shape `[N, 2]` and a name that contains `size`, such as `orig_target_sizes`.
-fn is_size(port: &Port) -> bool {
-    matches!(port.shape.dims(), [_, Dim::Fixed(2)]) && port.names.iter().any(|name| name.to_ascii_lowercase().contains("size"))
 }

@@ -31,7 +31,7 @@ use serde::Deserialize;
 use self::input::WrittenInput;
 use super::labels::Labels;
 use super::model_inputs::ModelInputs;
-use super::{Engine, Scheduling, Sharing};
+use super::{Engine, GalleryChoice, Scheduling, Sharing};
 use crate::frame::Size;
 use crate::runtime::{CompiledModel, Config, Error, ErrorKind, Model, ModelInfo, ModelSource, Port, Result};
 use crate::tensor::Shape;
@@ -59,6 +59,8 @@ pub struct StageOptions {
     pub labels: Option<Vec<String>>,
     /// A file with labels, which replace the labels of the description.
     pub labels_file: Option<PathBuf>,
+    /// The gallery of a classifier with the decoder `embedding`.
+    pub gallery: GalleryChoice,
     /// The threshold, which replaces the threshold of the description.
     pub threshold: Option<f32>,
     /// Thresholds of single classes of a detector, as text: `person=0.6,car=0.4`.
@@ -193,7 +195,7 @@ impl ModelSpec {
         let inputs = ModelInputs::of(&info.inputs).ok_or_else(|| {
             let inputs = info.inputs.iter().map(Port::to_string).collect::<Vec<_>>().join(", ");
             config(format!(
-                "expected a model with one image input, and optionally an input [1, 2] for its size; `{}` has {} inputs: {inputs}",
+                "expected a model with one image input, and optionally inputs [1, 2] for its size and scale; `{}` has {} inputs: {inputs}",
                 options.model.display(),
                 info.inputs.len()
             ))

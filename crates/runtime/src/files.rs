@@ -15,6 +15,8 @@ use super::{Error, ErrorKind, Result};
 pub const MAX_DESCRIPTION_BYTES: u64 = 1 << 20;
 /// Maximum size of text files with labels.
 pub const MAX_LABELS_BYTES: u64 = 16 << 20;
+/// Maximum size of gallery files, which contain vectors of known objects.
+pub const MAX_GALLERY_BYTES: u64 = 256 << 20;
 /// Maximum size of model files. Models in the protocol buffers format (ONNX) can have at most half of this size.
 pub const MAX_MODEL_BYTES: u64 = 4 << 30;
 /// Maximum size of the XML file of an OpenVINO IR, without its weights.

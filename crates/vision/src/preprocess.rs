@@ -242,7 +242,7 @@ impl Preprocess {
         Ok(Size::new(width, height))
     }
 
-    /// Checks that the element type of an input is supported: f32, f16, bf16, u8 or i8.
+    /// Checks that the element type of an input is supported: f32, f16, bf16, u8, i8 or i32.
     ///
     /// # Errors
     /// Returns [`ErrorKind::ElementType`] if the type is not one of these.
@@ -253,8 +253,8 @@ impl Preprocess {
     /// Writes `frame` into batch item `row` of `input`. Returns `frame_from_input`.
     ///
     /// `frame_from_input` maps input pixels to pixels of the frame or region. The origin of both coordinate systems is the top left corner.
-    /// `input` has the shape that [`Preprocess::input_size`] describes, with any batch size and strides. `u8` and `i8` values are rounded
-    /// half up and saturated. Other batch items are not changed.
+    /// `input` has the shape that [`Preprocess::input_size`] describes, with any batch size and strides. `u8`, `i8` and `i32` values are
+    /// rounded half up and saturated. Other batch items are not changed.
     ///
     /// # Errors
     /// Returns the errors of [`Preprocess::input_size`] and [`Preprocess::check_element`]. Returns [`ErrorKind::Shape`] if the batch item

@@ -16,6 +16,7 @@ pub(super) enum InputElement {
     Bf16,
     U8,
     I8,
+    I32,
 }
 
 impl InputElement {
@@ -30,10 +31,11 @@ impl InputElement {
             ElementType::Bf16 => Self::Bf16,
             ElementType::U8 => Self::U8,
             ElementType::I8 => Self::I8,
+            ElementType::I32 => Self::I32,
             other => {
                 return Err(Error::new(
                     ErrorKind::ElementType,
-                    format!("image input: expected an element type of f32, f16, bf16, u8 or i8, got {other}"),
+                    format!("image input: expected an element type of f32, f16, bf16, u8, i8 or i32, got {other}"),
                 ));
             }
         })
@@ -194,6 +196,7 @@ impl<'a> InputRow<'a> {
             InputElement::Bf16 => self.fill_cells(y, x, n, pixel.map(bf16_cell)),
             InputElement::U8 => self.fill_cells(y, x, n, pixel.map(u8_cell)),
             InputElement::I8 => self.fill_cells(y, x, n, pixel.map(i8_cell)),
+            InputElement::I32 => self.fill_cells(y, x, n, pixel.map(i32_cell)),
         }
     }
 
@@ -205,6 +208,7 @@ impl<'a> InputRow<'a> {
             InputElement::Bf16 => self.blend_cells(y, x, n, line, bf16_cell),
             InputElement::U8 => self.blend_cells(y, x, n, line, u8_cell),
             InputElement::I8 => self.blend_cells(y, x, n, line, i8_cell),
+            InputElement::I32 => self.blend_cells(y, x, n, line, i32_cell),
         }
     }
 
@@ -390,6 +394,11 @@ fn u8_cell(value: f32) -> [u8; 1] {
 #[inline(always)]
 fn i8_cell(value: f32) -> [u8; 1] {
     ((value + 0.5).floor() as i8).to_ne_bytes()
+}
+
+#[inline(always)]
+fn i32_cell(value: f32) -> [u8; 4] {
+    ((value + 0.5).floor() as i32).to_ne_bytes()
 }
 
 /// Converts to bfloat16 bits, rounding to nearest even. NaN stays NaN.

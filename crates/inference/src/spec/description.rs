@@ -60,6 +60,14 @@ impl Source {
         }
     }
 
+    /// Returns the path of the gallery that a description from this source names.
+    pub(super) fn gallery(&self, file: &Path, engine: &Engine) -> Result<PathBuf> {
+        match self {
+            Self::Named(path) | Self::NextToModel(path) => outside::file_of(path, "gallery", file, engine.allows_outside_files()),
+            Self::Text | Self::Known { .. } | Self::Model(_) => Ok(file.to_owned()),
+        }
+    }
+
     /// Reads the labels file that a description from this source names.
     pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
         match self {

@@ -13,8 +13,13 @@ use crate::frame::Size;
 use crate::labels::Labels;
 use crate::runtime::{Dim, Error, ModelInfo, Port, Result};
 use crate::tensor;
-use crate::vision::decode::{Decoder, DecoderRegistry, Output, Reads, Results, Section, Subject};
-use crate::{did_you_mean, hint_of_unknown, thresholds};
+use crate::vision::decode::{Decoder, DecoderRegistry, Gallery, Nearest, Output, Reads, Results, Section, Subject};
+use crate::{GalleryChoice, UNKNOWN, did_you_mean, hint_of_unknown, read_gallery, thresholds};
+
+/// The decoder of vectors, which can have a gallery.
+const EMBEDDING: &str = "embedding";
+/// Default of the smallest cosine of a known object.
+const GALLERY_THRESHOLD: f32 = 0.5;
 
 /// A head of a model: a decoder, and the outputs that it reads.
 #[derive(Debug, Clone)]
@@ -77,6 +82,16 @@ pub(super) struct LabelKeys {
     labels_file: Option<PathBuf>,
 }
 
+/// Additional keys of the decoder `embedding`.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct GalleryKeys {
+    /// A file with names and vectors of known objects, next to this file. The result is then the nearest name instead of the vector.
+    gallery: Option<PathBuf>,
+    /// With a gallery: objects whose best cosine is below this value are unknown, 0 to 1. Default: 0.5.
+    threshold: Option<f32>,
+}
+
 /// Additional key of each head, if there are several heads.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -119,6 +134,9 @@ pub(super) fn read(text: &str, context: &Context<'_>, assumed: &mut Vec<String>)
             "`labels` cannot be set for a model with several heads: write the labels of each head into the description".to_owned(),
         ));
     }
+    if matches!(context.options.gallery, GalleryChoice::File(_)) {
+        return Err(config("`gallery` cannot be set for a model with several heads: write it into a head of the description".to_owned()));
+    }
     let mut heads: Vec<Head> = Vec::new();
     for mut section in sections {
         let NameKeys { name } = section.read().map_err(|error| wrong_key(&error))?;
@@ -154,6 +172,14 @@ impl Context<'_> {
         };
         let mut decoder = registry.make(&decoder_name, &mut section).map_err(|error| wrong_key(&error))?;
         let reads = decoder.reads();
+        let gallery = match &*decoder_name {
+            EMBEDDING => self.gallery(&mut section, options)?,
+            _ if options.is_some_and(|options| matches!(options.gallery, GalleryChoice::File(_))) => {
+                let message = format!("`gallery`: expected a model with the decoder `{EMBEDDING}`, got `{decoder_name}`");
+                return Err(config(message));
+            }
+            _ => None,
+        };
         let labels = if reads == Reads::Each { LabelKeys::default() } else { section.read().map_err(|error| wrong_key(&error))? };
         registry.check_keys(&decoder_name, &section).map_err(|error| wrong_key(&error))?;
         assumed.append(&mut section.assumed);
@@ -184,6 +210,16 @@ impl Context<'_> {
             // PaddleOCR's converters write the characters of a recognizer into its metadata, one in each line.
             labels = info.metadata.get("character").map(|text| Labels::new(text.lines())).unwrap_or_default();
         }
+        if let Some(nearest) = gallery {
+            if !labels.is_empty() {
+                return Err(config(
+                    "[output] has labels and `gallery`: expected only the gallery, which has the names. Remove the labels".to_owned(),
+                ));
+            }
+            let (gallery, threshold) = nearest;
+            labels = Labels::new(gallery.names().iter().map(|name| &**name).chain([UNKNOWN]));
+            decoder = Box::new(Nearest::new(gallery, threshold));
+        }
         decoder.set_labels(&labels.names());
         let shapes = shapes(info);
         let outputs = outputs(info, &shapes, &roles);
@@ -204,6 +240,31 @@ impl Context<'_> {
             labels: labels.clone(),
         };
         Ok((output_idxs.into_iter().map(head).collect(), n_classes))
+    }
+
+    /// Reads the gallery and the threshold of a head. `None` if the head has no gallery.
+    fn gallery(&self, section: &mut Section<'_>, options: Option<&StageOptions>) -> Result<Option<(Gallery, f32)>> {
+        let GalleryKeys { gallery, threshold } = section.read().map_err(|error| wrong_key(&error))?;
+        let path = match (options.map_or(GalleryChoice::Described, |options| options.gallery.clone()), gallery) {
+            (GalleryChoice::File(path), _) => path,
+            (GalleryChoice::None, _) => return Ok(None),
+            (_, Some(file)) if file.as_os_str().is_empty() => {
+                return Err(config("[output] `gallery`: expected the name of a file, got none. Remove the key to get vectors".to_owned()));
+            }
+            (_, Some(file)) => self.source.gallery(&file, &self.options.engine)?,
+            (_, None) if threshold.is_some() => {
+                return Err(config(format!("[output] `threshold` of decoder `{EMBEDDING}` requires `gallery`")));
+            }
+            (_, None) => return Ok(None),
+        };
+        let threshold = section.threshold.or(threshold).unwrap_or_else(|| {
+            section.assumed.push(format!("[output] `threshold` is not given: {GALLERY_THRESHOLD}"));
+            GALLERY_THRESHOLD
+        });
+        if !(0.0..=1.0).contains(&threshold) {
+            return Err(config(format!("[output] `threshold`: expected 0 to 1, got {threshold}")));
+        }
+        Ok(Some((read_gallery(&path)?, threshold)))
     }
 
     /// Applies the class thresholds that the user has set, if the decoder supports class thresholds.

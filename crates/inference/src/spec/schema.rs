@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
-use super::output::{HeadKeys, LabelKeys, NameKeys};
+use super::output::{GalleryKeys, HeadKeys, LabelKeys, NameKeys};
 use super::{Description, ModelSpec, Source, StageOptions, Written};
 use crate::runtime::{ModelInfo, Port};
 use crate::tensor::{ElementType, Shape};
@@ -47,7 +47,10 @@ fn section(subjects: &[Subject], more: &BTreeMap<String, Value>) -> Value {
     common.extend(more.clone());
     let (mut all, mut rules) = (common.clone(), Vec::new());
     for name in &names {
-        let own: BTreeMap<String, Value> = registry.schemas(name).iter().flat_map(properties).collect();
+        let mut own: BTreeMap<String, Value> = registry.schemas(name).iter().flat_map(properties).collect();
+        if *name == "embedding" {
+            own.extend(keys::<GalleryKeys>());
+        }
         let known: Vec<&String> = common.keys().chain(own.keys()).collect();
         rules.push(json!({
             "if": {"properties": {"decoder": {"const": name}}, "required": ["decoder"]},

@@ -424,6 +424,19 @@ mod tests {
             Case("boxes-scores", &[("scores", &[1, 9, 4]), ("boxes", &[1, 9, 4])], 4),
             Case("tf-ssd", &[("boxes", &[1, 9, 4]), ("classes", &[1, 9]), ("scores", &[1, 9]), ("n", &[1])], 0),
             Case("tf-ssd", &[("PostProcess", &[1, 9, 4]), ("PostProcess:1", &[1, 9]), ("PostProcess:2", &[1, 9])], 0),
+            Case(
+                "tf-ssd",
+                &[
+                    ("StatefulPartitionedCall:1", &[1, 9]),
+                    ("StatefulPartitionedCall:3", &[1, 9, 4]),
+                    ("StatefulPartitionedCall:0", &[1]),
+                    ("StatefulPartitionedCall:2", &[1, 9]),
+                ],
+                0,
+            ),
+            Case("multiclass-nms", &[("list", &[ANY, 6]), ("count", &[ANY])], 0),
+            Case("multiclass-nms", &[("list", &[1, 300, 6])], 0),
+            Case("fastestdet", &[("y", &[1, 85, 2, 4])], 80),
             Case("nanodet", gfl, 3),
             Case("nanodet", &[("y", &[1, 42, 35])], 3),
             Case("nanodet-plus", &[("y", &[1, 43, 112])], 80),
@@ -456,6 +469,8 @@ mod tests {
             Case("scrfd", &[("y", &[1, 84, 15])], ["two rows per cell", "64x32"]),
             Case("retinaface", &[("a", &[1, 42, 4]), ("b", &[1, 42, 2])], ["[1, 84, 4]", "[1, 42, 4]"]),
             Case("centerface", &[("a", &[1, 1, 8, 8])], ["[1, 1, 8, 16]", "[1, 1, 8, 8]"]),
+            Case("multiclass-nms", &[("list", &[1, 300, 7])], ["class, score, corners", "[1, 300, 7]"]),
+            Case("fastestdet", &[("y", &[1, 85, 3, 4])], ["[1, 5 + classes, h, w]", "[1, 85, 3, 4]"]),
             Case("ssd", &[], ["[1, 1, N, 7]", "no output"]),
         ] {
             let message = decoder(case.0, "").check(case.1, INPUT).unwrap_err().to_string();

@@ -1,25 +1,59 @@
-//! SSD detectors without NMS. For each prior the outputs have decoded corners in 0..=1, and a score for each class. One prior can result in
-//! boxes of several classes.
+//! Decoded boxes and class scores in two outputs, before NMS: SSD, DAMO-YOLO, PP-YOLOE and similar detectors. For each prior or cell the
+//! outputs have corners and a score for each class. One row can result in boxes of several classes.
 
 use serde::Deserialize;
 
 use super::boxes::bad;
+use super::maps::ClassesAxis;
 use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, differs, named, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
-/// Outputs `[1, N, 4]` and `[1, N, classes]`.
+/// Outputs `[1, N, 4]` and `[1, N, classes]`, or `[1, classes, N]` with `classes-axis = "first"`.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct BoxesScores {
     /// Index of the background class.
     background: Option<u32>,
+    /// Position of the class axis of the scores: last, `[1, N, classes]`, or first, `[1, classes, N]` (PP-YOLOE). Default: last.
+    classes_axis: Option<ClassesAxis>,
+}
+
+impl BoxesScores {
+    /// Axes of the scores: rows, and classes.
+    fn axes(&self) -> [usize; 2] {
+        if self.classes_axis == Some(ClassesAxis::First) { [2, 1] } else { [1, 2] }
+    }
+
+    /// Returns the indexes of the outputs with boxes and with scores. If both outputs have four columns, their names identify them.
+    fn find<P: Port>(&self, outputs: &[P]) -> Result<(usize, usize)> {
+        let [rows, _] = self.axes();
+        let is_table = |shape: &[usize]| shape.len() == 3 && shape[1] > 0 && shape[2] > 0;
+        let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);
+        let by_shape = || {
+            let boxes = only(outputs, is_boxes)?;
+            Some((boxes, only(outputs, |shape| is_table(shape) && !is_boxes(shape))?))
+        };
+        let by_name = || Some((named(outputs, "box", is_boxes)?, named(outputs, "score", is_table)?));
+        let fits = |&(boxes, scores): &(usize, usize)| {
+            let (n_boxes, n_scores) = (outputs[boxes].shape()[1], outputs[scores].shape()[rows]);
+            boxes != scores && (n_boxes == n_scores || n_boxes == usize::MAX || n_scores == usize::MAX)
+        };
+        let expected = match rows {
+            1 => {
+                "two outputs, [1, N, 4] and [1, N, classes], or `tensors = { box = ..., score = ... }`; for [1, classes, N] set `classes-axis = \"first\"`"
+            }
+            _ => "two outputs, [1, N, 4] and [1, classes, N], or `tensors = { box = ..., score = ... }`",
+        };
+        by_shape().or_else(by_name).filter(fits).ok_or_else(|| unexpected("boxes-scores", expected, outputs))
+    }
 }
 
 impl BoxScheme for BoxesScores {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
-        let (_, scores) = find(outputs)?;
-        let n_classes = outputs[scores].1[2];
+        let (_, scores) = self.find(outputs)?;
+        let n_classes = outputs[scores].1[self.axes()[1]];
         match self.background {
             Some(background) if background as usize >= n_classes => {
                 Err(bad(format!("`background`: expected a class from 0 to {}, got {background}", n_classes - 1)))
@@ -29,17 +63,24 @@ impl BoxScheme for BoxesScores {
     }
 
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
-        let (corners, scores) = find(outputs)?;
+        let (corners, scores) = self.find(outputs)?;
         let (corners, scores) = (&outputs[corners], &outputs[scores]);
         let (width, height) = (input.width as f32, input.height as f32);
-        for (row_idx, (corners, scores)) in corners.data.chunks_exact(4).zip(scores.data.chunks_exact(scores.shape[2])).enumerate() {
-            let &[x_min, y_min, x_max, y_max] = corners else { unreachable!("chunks are of this length") };
-            let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
-            for (class_id, &score) in (0..).zip(scores) {
-                if score > score_min && Some(class_id) != self.background {
-                    results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
-                }
+        let mut take = |row_idx: usize, class_id: u32, score: f32| {
+            if score > score_min && Some(class_id) != self.background {
+                let [x_min, y_min, x_max, y_max] = [0, 1, 2, 3].map(|column| corners.data[4 * row_idx + column]);
+                let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
+                results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
+        };
+        let columns = scores.data.chunks_exact(scores.shape[2]);
+        match self.axes() {
+            [1, 2] => {
+                columns.enumerate().for_each(|(row_idx, row)| (0..).zip(row).for_each(|(class_id, score)| take(row_idx, class_id, *score)))
+            }
+            _ => (0..)
+                .zip(columns)
+                .for_each(|(class_id, scores)| (0..).zip(scores).for_each(|(row_idx, score)| take(row_idx, class_id, *score))),
         }
         Ok(())
     }
@@ -49,8 +90,9 @@ impl BoxScheme for BoxesScores {
     }
 
     fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
-        let (_, output_idx) = find(outputs)?;
-        Ok(vec![ScoreRange { output_idx, axis: 2, begin: 0, end: outputs[output_idx].1[2] }])
+        let (_, output_idx) = self.find(outputs)?;
+        let [_, axis] = self.axes();
+        Ok(vec![ScoreRange { output_idx, axis, begin: 0, end: outputs[output_idx].1[axis] }])
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
@@ -62,19 +104,26 @@ impl BoxScheme for BoxesScores {
     }
 }
 
-/// Returns the indexes of the outputs with boxes and with scores. If both outputs have four columns, their names identify them.
-fn find<P: Port>(outputs: &[P]) -> Result<(usize, usize)> {
-    let is_table = |shape: &[usize]| shape.len() == 3 && shape[2] > 0;
-    let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);
-    let by_shape = || {
-        let boxes = only(outputs, is_boxes)?;
-        Some((boxes, only(outputs, |shape| is_table(shape) && !is_boxes(shape))?))
-    };
-    let by_name = || Some((named(outputs, "box", is_boxes)?, named(outputs, "score", is_table)?));
-    let fits = |&(boxes, scores): &(usize, usize)| {
-        let (n_boxes, n_scores) = (outputs[boxes].shape()[1], outputs[scores].shape()[1]);
-        boxes != scores && (n_boxes == n_scores || n_boxes == usize::MAX || n_scores == usize::MAX)
-    };
-    let expected = "two outputs, [1, N, 4] and [1, N, classes], or `tensors = { box = ..., score = ... }`";
-    by_shape().or_else(by_name).filter(fits).ok_or_else(|| unexpected("boxes-scores", expected, outputs))
+#[cfg(test)]
+mod tests {
+    use crate::decode::tests::{boxes, decoder};
+    use crate::decode::{Output, RawDetection};
+    use crate::frame::{Rect, Size};
+
+    const INPUT: Size = Size::new(64, 32);
+
+    #[test]
+    fn class_axis_may_be_the_first() {
+        let corners = [1.0, 2.0, 11.0, 22.0, 20.0, 4.0, 40.0, 24.0, 0.0, 0.0, 8.0, 8.0];
+        let corners = Output { name: "boxes", shape: &[1, 3, 4], data: &corners };
+        // Two classes of three boxes each.
+        let scores = Output { name: "scores", shape: &[1, 2, 3], data: &[0.9, 0.1, 0.2, 0.1, 0.8, 0.3] };
+        let found = boxes(&*decoder("boxes-scores", "coordinates = \"pixels\"\nclasses-axis = \"first\""), &[scores, corners], INPUT);
+        let expected = [(Rect::from_corners(1.0, 2.0, 11.0, 22.0), 0.9, 0, 0), (Rect::from_corners(20.0, 4.0, 40.0, 24.0), 0.8, 1, 1)];
+        assert_eq!(found, expected.map(|(rect, score, class_id, row)| RawDetection { rect, score, class_id, row }));
+        let check = |keys: &str| decoder("boxes-scores", keys).check(&[("boxes", &[1, 3, 4]), ("scores", &[1, 2, 3])], INPUT);
+        assert_eq!(check("classes-axis = \"first\""), Ok(2));
+        let message = check("").unwrap_err().to_string();
+        assert!(message.contains("[1, N, classes]") && message.contains("`classes-axis = \"first\"`"), "{message}");
+    }
 }

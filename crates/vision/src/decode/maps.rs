@@ -33,7 +33,7 @@ struct MapKeys {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-enum ClassesAxis {
+pub(super) enum ClassesAxis {
     #[default]
     First,
     Last,

@@ -11,17 +11,22 @@
 
 mod activate;
 mod anchors;
+mod blazeface;
 pub mod boxes;
 mod boxes_labels;
 mod boxes_scores;
 mod centerface;
 mod classes;
 mod detr;
+mod efficientdet;
 mod expectation;
 mod extra;
+mod fastestdet;
+mod gallery;
 mod grid;
 mod maps;
 mod masks;
+mod multiclass_nms;
 mod nanodet;
 mod pose;
 mod registry;
@@ -51,6 +56,7 @@ use crate::tensor::{Error, ErrorKind, Result};
 pub use activate::ScoreRange;
 pub use boxes::{BoxDecoder, BoxScheme, BoxThresholds, Coordinates};
 pub use classes::{Activation, top_k};
+pub use gallery::{Gallery, Nearest};
 pub use registry::{DecoderRegistry, Subject};
 pub use results::{RawAttribute, RawDetection, Results};
 pub use rotated::Overlap;
@@ -149,9 +155,9 @@ impl Output<'_> {
         if self.shape.first() == Some(&1) && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 
-    /// Like [`Output::check`], but also accepts outputs without a batch axis: `[n, columns]` or `[n]`.
+    /// Like [`Output::check`], but also accepts outputs without a batch axis: `[n, columns]`, `[n]`, or one number without axes.
     fn check_table(&self) -> Result<()> {
-        let is_table = matches!(self.shape, [1, ..] | [_, _] | [_]);
+        let is_table = matches!(self.shape, [1, ..] | [_, _] | [_] | []);
         if is_table && self.is_complete() { Ok(()) } else { Err(self.incomplete()) }
     }
 

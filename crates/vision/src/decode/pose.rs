@@ -1,4 +1,5 @@
-//! Keypoints of one object: SimCC (RTMPose, Li et al. 2022) and MoveNet. These models run on the region of a person, or on the whole frame.
+//! Keypoints: SimCC (RTMPose, Li et al. 2022) and MoveNet. Models with the keypoints of one object run on the region of a person, or on the
+//! whole frame. The multi-person variant of MoveNet is a detector.
 
 use std::sync::Arc;
 
@@ -7,8 +8,11 @@ use serde::Deserialize;
 use super::boxes::bad;
 use super::extra::{fits_skeleton, pose, skeleton};
 use super::survey::Expected;
-use super::{Decoder, Output, Port, Reads, Results, Section, best_class, named, one, one_port, shape_text, unexpected};
-use crate::frame::{Keypoint, Point, Size, Skeleton};
+use super::{
+    BoxScheme, BoxThresholds, Decoder, Output, Port, RawAttribute, RawDetection, Reads, Results, Section, best_class, named, one, one_port,
+    only, shape_text, unexpected,
+};
+use crate::frame::{Keypoint, Point, Rect, Size, Skeleton};
 use crate::tensor::{Error, ErrorKind, Result};
 
 /// Description keys of decoders of keypoints.
@@ -125,18 +129,87 @@ impl Decoder for MoveNet {
         let output = one(outputs)?;
         self.check_shape(output.name, output.shape)?;
         results.look_at(&output, Expected::Numbers);
-        let (width, height) = (input.width as f32, input.height as f32);
-        let keypoint = |&[y, x, confidence]: &[f32; 3]| {
-            let confidence = if confidence.is_nan() { 0.0 } else { confidence.clamp(0.0, 1.0) };
-            Keypoint { point: Point { x: x * width, y: y * height }, confidence: Some(confidence) }
-        };
-        let points = output.data.as_chunks().0.iter().map(keypoint).collect();
-        pose(points, &self.skeleton).into_iter().for_each(|outcome| results.say(outcome));
+        pose(keypoints(output.data, input), &self.skeleton).into_iter().for_each(|outcome| results.say(outcome));
         Ok(())
     }
 
     fn reads(&self) -> Reads {
         Reads::One
+    }
+}
+
+/// Converts triples of y and x in fractions of the input, and confidence. Incomplete triples are ignored.
+fn keypoints(values: &[f32], input: Size) -> Vec<Keypoint> {
+    let (width, height) = (input.width as f32, input.height as f32);
+    let keypoint = |&[y, x, confidence]: &[f32; 3]| {
+        let confidence = if confidence.is_nan() { 0.0 } else { confidence.clamp(0.0, 1.0) };
+        Keypoint { point: Point { x: x * width, y: y * height }, confidence: Some(confidence) }
+    };
+    values.as_chunks().0.iter().map(keypoint).collect()
+}
+
+/// Output `[1, N, 3 * K + 5]`: for each person, y, x and confidence of K keypoints, then the box (y before x, in fractions of the input)
+/// and its score. The model includes the suppression of overlapping persons.
+#[derive(Debug)]
+pub(super) struct MultiMoveNet {
+    skeleton: Arc<Skeleton>,
+}
+
+/// Number of columns after the keypoints: top, left, bottom, right, score.
+const N_TRAILING: usize = 5;
+
+impl MultiMoveNet {
+    pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
+        Ok(Self { skeleton: read_skeleton(section)? })
+    }
+
+    fn find<P: Port>(&self, outputs: &[P]) -> Result<usize> {
+        let fits = |n_columns: usize| {
+            let n_values = n_columns.saturating_sub(N_TRAILING);
+            n_columns == usize::MAX || (n_values > 0 && n_values.is_multiple_of(3) && fits_skeleton(&self.skeleton, n_values / 3))
+        };
+        only(outputs, |shape| shape.len() == 3 && fits(shape[2])).ok_or_else(|| {
+            let expected = "one output [1, N, 3 * K + 5]: y, x and confidence of K keypoints, top, left, bottom, right, score";
+            unexpected("movenet-multi", expected, outputs)
+        })
+    }
+}
+
+impl BoxScheme for MultiMoveNet {
+    fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
+        self.find(outputs).map(|_| 1)
+    }
+
+    fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
+        let output = &outputs[self.find(outputs)?];
+        let (width, height) = (input.width as f32, input.height as f32);
+        for (row_idx, row) in (0..).zip(output.data.chunks_exact(output.shape[2])) {
+            let &[y_min, x_min, y_max, x_max, score] = &row[row.len() - N_TRAILING..] else { unreachable!("`find` checks the columns") };
+            if score > score_min {
+                let rect = Rect::from_corners(x_min * width, y_min * height, x_max * width, y_max * height);
+                results.boxes.push(RawDetection { rect, score, class_id: 0, row: row_idx });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_attributes(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
+        let output = &outputs[self.find(outputs)?];
+        let n_columns = output.shape[2];
+        for of in 0..results.boxes.len() {
+            let values = &output.data[results.boxes[of].row as usize * n_columns..][..n_columns - N_TRAILING];
+            let outcome = pose(keypoints(values, input), &self.skeleton);
+            results.attributes.extend(outcome.map(|outcome| RawAttribute { of: Some(of), name: Some("pose".into()), outcome }));
+        }
+        Ok(())
+    }
+
+    fn overlaps(&self) -> bool {
+        false
+    }
+
+    fn default_thresholds(&self) -> BoxThresholds {
+        BoxThresholds { score: 0.2, ..Default::default() }
     }
 }
 
@@ -181,5 +254,27 @@ mod tests {
         let output = Output { name: "y", shape: &[1, 1, 2, 3], data: &[0.5, 0.25, 0.9, 1.0, 0.0, f32::NAN] };
         assert_eq!(decode("movenet", "", &[output]).unwrap(), [(1.0, 3.0, 0.9), (0.0, 6.0, 0.0)]);
         assert!(decode("movenet", "edges = [[0, 2]]", &[output]).is_err());
+    }
+
+    #[test]
+    fn each_person_has_a_box_and_a_pose() {
+        // Two keypoints, then top, left, bottom, right, score.
+        let rows = [0.5, 0.25, 0.9, 1.0, 0.0, 0.1, 0.0, 0.5, 0.5, 1.0, 0.8, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 1.0, 1.0, 0.1];
+        let output = Output { name: "output_0", shape: &[1, 2, 11], data: &rows };
+        let (decoder, mut results) = (DecoderRegistry::built_in().make_from_text("movenet-multi", "").unwrap(), Results::default());
+        decoder.decode(&[output], INPUT, &mut results).unwrap();
+        assert_eq!(results.boxes, [RawDetection { rect: Rect::from_corners(2.0, 0.0, 4.0, 3.0), score: 0.8, class_id: 0, row: 0 }]);
+        let [RawAttribute { of: Some(0), name: Some(name), outcome: Outcome::Geometry(Geometry::Keypoints(found)) }] = &*results.attributes
+        else {
+            panic!("{:?}", results.attributes)
+        };
+        assert_eq!(&**name, "pose");
+        let points: Vec<_> = found.points.iter().map(|of| (of.point.x, of.point.y, of.confidence)).collect();
+        assert_eq!(points, [(1.0, 3.0, Some(0.9)), (0.0, 6.0, Some(0.1))]);
+        let check = |keys: &str, shape: &[usize]| {
+            DecoderRegistry::built_in().make_from_text("movenet-multi", keys).unwrap().check(&[("output_0", shape)], INPUT).is_ok()
+        };
+        assert!(check("", &[1, 6, 56]) && check("edges = [[0, 16]]", &[1, 6, 56]) && check("", &[1, usize::MAX, usize::MAX]));
+        assert!(!check("", &[1, 6, 55]) && !check("", &[1, 6, 5]) && !check("edges = [[0, 17]]", &[1, 6, 56]));
     }
 }

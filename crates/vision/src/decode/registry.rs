@@ -9,8 +9,8 @@ use super::yolov5::YoloV5;
 use super::yolov8::YoloV8;
 use super::yolov10::YoloV10;
 use super::{
-    BoxDecoder, Decoder, Section, anchors, boxes_scores, centerface, classes, detr, expectation, maps, nanodet, pose, retinaface, scrfd,
-    ssd, text, tf_ssd, ultraface, vector, yolox, yunet,
+    BoxDecoder, Decoder, Section, anchors, blazeface, boxes_scores, centerface, classes, detr, efficientdet, expectation, fastestdet, maps,
+    multiclass_nms, nanodet, pose, retinaface, scrfd, ssd, text, tf_ssd, ultraface, vector, yolox, yunet,
 };
 use crate::tensor::{Error, ErrorKind, Result};
 
@@ -32,27 +32,30 @@ type Make = dyn Fn(&mut Section<'_>) -> Result<Box<dyn Decoder>> + Send + Sync;
 type MakeBuiltIn = fn(&mut Section<'_>) -> Result<Box<dyn Decoder>>;
 
 /// The built-in decoders, in the order in which messages list them.
-const BUILT_IN: [(&str, Subject, MakeBuiltIn); 40] = [
+const BUILT_IN: [(&str, Subject, MakeBuiltIn); 45] = [
     ("yolov5", Subject::Objects, |section| BoxDecoder::boxed(YoloV5(Extra::None), section)),
     ("yolov8", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::None), section)),
-    ("yolov10", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::None), section)),
-    ("yolox", Subject::Objects, |section| BoxDecoder::boxed(yolox::Yolox, section)),
+    ("yolov10", Subject::Objects, |section| BoxDecoder::boxed(YoloV10::plain(section)?, section)),
+    ("yolox", Subject::Objects, |section| BoxDecoder::boxed(section.keys::<yolox::Yolox>()?, section)),
     ("ssd", Subject::Objects, |section| BoxDecoder::boxed(ssd::Ssd, section)),
     ("yolov5-seg", Subject::Objects, |section| BoxDecoder::boxed(YoloV5(Extra::Masks), section)),
     ("yolov8-seg", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::Masks), section)),
-    ("yolov10-seg", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::Masks), section)),
+    ("yolov10-seg", Subject::Objects, |section| BoxDecoder::boxed(YoloV10::with(Extra::Masks), section)),
     ("yolov8-pose", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::Keypoints(Pose::new(section, true)?)), section)),
-    ("yolov10-pose", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::Keypoints(Pose::new(section, false)?)), section)),
+    ("yolov10-pose", Subject::Objects, |section| BoxDecoder::boxed(YoloV10::with(Extra::Keypoints(Pose::new(section, false)?)), section)),
     ("yolov8-obb", Subject::Objects, |section| BoxDecoder::boxed(YoloV8(Extra::Angle), section)),
-    ("yolov10-obb", Subject::Objects, |section| BoxDecoder::boxed(YoloV10(Extra::Angle), section)),
+    ("yolov10-obb", Subject::Objects, |section| BoxDecoder::boxed(YoloV10::with(Extra::Angle), section)),
     ("yolo-anchors", Subject::Objects, |section| BoxDecoder::boxed(anchors::YoloAnchors::new(section)?, section)),
     ("boxes-labels", Subject::Objects, |section| BoxDecoder::boxed(BoxesLabels { masks: None }, section)),
     ("boxes-masks", Subject::Objects, |section| BoxDecoder::boxed(BoxesLabels { masks: Some(section.keys()?) }, section)),
     ("boxes-scores", Subject::Objects, |section| BoxDecoder::boxed(section.keys::<boxes_scores::BoxesScores>()?, section)),
     ("detr", Subject::Objects, |section| BoxDecoder::boxed(section.keys::<detr::Detr>()?, section)),
     ("detr-final", Subject::Objects, |section| BoxDecoder::boxed(detr::DetrFinal, section)),
+    ("multiclass-nms", Subject::Objects, |section| BoxDecoder::boxed(multiclass_nms::MulticlassNms, section)),
     ("rtdetr", Subject::Objects, |section| BoxDecoder::boxed(detr::RtDetr, section)),
     ("tf-ssd", Subject::Objects, |section| BoxDecoder::boxed(tf_ssd::TfSsd, section)),
+    ("efficientdet", Subject::Objects, |section| BoxDecoder::boxed(efficientdet::EfficientDet::new(section)?, section)),
+    ("fastestdet", Subject::Objects, |section| BoxDecoder::boxed(fastestdet::FastestDet, section)),
     ("nanodet", Subject::Objects, |section| BoxDecoder::boxed(nanodet::NANODET, section)),
     ("nanodet-plus", Subject::Objects, |section| BoxDecoder::boxed(nanodet::NANODET_PLUS, section)),
     ("picodet", Subject::Objects, |section| BoxDecoder::boxed(nanodet::PICODET, section)),
@@ -61,6 +64,8 @@ const BUILT_IN: [(&str, Subject, MakeBuiltIn); 40] = [
     ("scrfd", Subject::Objects, |section| BoxDecoder::boxed(scrfd::Scrfd, section)),
     ("retinaface", Subject::Objects, |section| BoxDecoder::boxed(retinaface::RetinaFace, section)),
     ("centerface", Subject::Objects, |section| BoxDecoder::boxed(centerface::CenterFace, section)),
+    ("blazeface", Subject::Objects, |section| BoxDecoder::boxed(blazeface::BlazeFace, section)),
+    ("movenet-multi", Subject::Objects, |section| BoxDecoder::boxed(pose::MultiMoveNet::new(section)?, section)),
     ("db-text", Subject::Objects, |section| BoxDecoder::boxed(text::Db::new(section)?, section)),
     ("classes", Subject::Attributes, |section| Ok(Box::new(classes::Classes::best(section)?))),
     ("multi-label", Subject::Attributes, |section| Ok(Box::new(classes::Classes::multi(section)?))),
@@ -216,7 +221,10 @@ mod tests {
         let refused = |name: &str, text: &str| DecoderRegistry::built_in().make_from_text(name, text).map(drop).unwrap_err().to_string();
         let message = refused("yolov10", "threshold = 0.5\nnms = \"linear\"\n");
         assert!(message.contains("line 2") && message.contains("`nms` is not a key of decoder `yolov10`"), "{message}");
-        assert!(message.contains("expected one of `threshold`") && message.contains("decoders with `nms`: yolov5, yolov8"), "{message}");
+        assert!(
+            message.contains("expected one of `box-format`, `threshold`") && message.contains("decoders with `nms`: yolov5, yolov8"),
+            "{message}"
+        );
         let message = refused("embedding", "scale = 2.0");
         assert!(message.contains("expected one of `normalize` (decoders with `scale`: regression)"), "{message}");
         let message = refused("yolox", "treshold = 0.5");

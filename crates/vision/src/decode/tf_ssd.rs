@@ -58,10 +58,13 @@ fn find<P: Port>(outputs: &[P]) -> Result<Found> {
     let is_list = |shape: &[usize]| shape.len() == 2;
     let find = || {
         let boxes = only(outputs, |shape| shape.len() == 3 && shape[2] == 4)?;
-        // Names of the TensorFlow Lite converter, which numbers the outputs of the last operation.
-        let lite = |end: &str| (0..outputs.len()).find(|&idx| outputs[idx].name().ends_with(end) && is_list(outputs[idx].shape()));
-        let classes = named(outputs, "class", is_list).or_else(|| lite("PostProcess:1"))?;
-        let scores = named(outputs, "score", is_list).or_else(|| lite("PostProcess:2"))?;
+        // Names of the TensorFlow Lite converters, which number the outputs: of the last operation in TensorFlow 1, of the model in
+        // TensorFlow 2 (SSD, EfficientDet-Lite).
+        let lite = |ends: [&str; 2]| {
+            (0..outputs.len()).find(|&idx| ends.iter().any(|end| outputs[idx].name().ends_with(end)) && is_list(outputs[idx].shape()))
+        };
+        let classes = named(outputs, "class", is_list).or_else(|| lite(["PostProcess:1", "StatefulPartitionedCall:2"]))?;
+        let scores = named(outputs, "score", is_list).or_else(|| lite(["PostProcess:2", "StatefulPartitionedCall:1"]))?;
         let count = only(outputs, |shape| shape.iter().all(|&extent| extent == 1));
         (classes != scores).then_some(Found { boxes, classes, scores, count })
     };

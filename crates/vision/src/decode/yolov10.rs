@@ -1,9 +1,11 @@
-//! YOLOv10, YOLO26 and similar models with a list of final boxes: corners in input pixels, score, class, and mask coefficients, keypoints
-//! or an angle. With an angle, rows have center and size instead of corners. The model includes NMS.
+//! YOLOv10, YOLO26, RT-DETR exports and similar models with a list of final boxes: corners in input pixels, score, class, and mask
+//! coefficients, keypoints or an angle. With an angle, rows have center and size instead of corners. The model includes NMS, or needs none.
+
+use serde::Deserialize;
 
 use super::extra::Extra;
 use super::{
-    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, class_of, only, unexpected,
+    Activation, BoxScheme, BoxThresholds, Coordinates, Output, Port, RawDetection, Results, ScoreRange, Section, class_of, only, unexpected,
 };
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
@@ -13,11 +15,43 @@ const N_LEADING: usize = 6;
 
 /// Output `[1, N, 6 + additional values]`, and prototypes for masks.
 #[derive(Debug)]
-pub(super) struct YoloV10(pub(super) Extra);
+pub(super) struct YoloV10 {
+    extra: Extra,
+    format: BoxFormat,
+}
+
+/// Description key of the first four columns.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+struct FormatKeys {
+    /// What the first four columns are: corners (left, top, right, bottom), or center (x, y, width, height). Default: corners.
+    #[serde(default)]
+    box_format: BoxFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+enum BoxFormat {
+    #[default]
+    Corners,
+    Center,
+}
 
 impl YoloV10 {
+    /// A list whose rows have no additional values.
+    pub(super) fn plain(section: &mut Section<'_>) -> Result<Self> {
+        let FormatKeys { box_format: format } = section.keys()?;
+        Ok(Self { extra: Extra::None, format })
+    }
+
+    pub(super) fn with(extra: Extra) -> Self {
+        Self { extra, format: BoxFormat::Corners }
+    }
+
     fn find<P: Port>(&self, outputs: &[P]) -> Result<usize> {
-        let Self(extra) = self;
+        let Self { extra, .. } = self;
         let fits = |shape: &[usize]| {
             let n_values = |n_columns: usize| if n_columns == usize::MAX { Some(n_columns) } else { n_columns.checked_sub(N_LEADING) };
             shape.len() == 3 && n_values(shape[2]).is_some_and(|n_values| extra.fits(n_values, outputs))
@@ -55,9 +89,10 @@ impl BoxScheme for YoloV10 {
         for (row_idx, row) in output.data.chunks_exact(output.shape[2]).enumerate() {
             let &[first, second, third, fourth, score, class, ..] = row else { unreachable!("`find` checks the number of columns") };
             if let Some(class_id) = class_of(class).filter(|_| score > score_min) {
-                let rect = match self.0 {
-                    Extra::Angle => self.0.rect([first, second, third, fourth], || row[N_LEADING]),
-                    _ => Rect::from_corners(first, second, third, fourth),
+                let rect = match (&self.extra, self.format) {
+                    (Extra::Angle, _) => self.extra.rect([first, second, third, fourth], || row[N_LEADING]),
+                    (_, BoxFormat::Center) => Rect::from_center(first, second, third, fourth),
+                    (_, BoxFormat::Corners) => Rect::from_corners(first, second, third, fourth),
                 };
                 results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
@@ -74,12 +109,12 @@ impl BoxScheme for YoloV10 {
     }
 
     fn coordinates(&self) -> Option<Coordinates> {
-        matches!(self.0, Extra::None).then_some(Coordinates::Pixels)
+        matches!(self.extra, Extra::None).then_some(Coordinates::Pixels)
     }
 
     fn add_attributes(&self, outputs: &[Output<'_>], input: Size, results: &mut Results) -> Result<()> {
         let output = &outputs[self.find(outputs)?];
-        self.0.add_to(results, outputs, input, |row| place(output, row), |row, values| values.extend(rest(output, row)));
+        self.extra.add_to(results, outputs, input, |row| place(output, row), |row, values| values.extend(rest(output, row)));
         Ok(())
     }
 
@@ -89,5 +124,23 @@ impl BoxScheme for YoloV10 {
 
     fn default_thresholds(&self) -> BoxThresholds {
         BoxThresholds { score: 0.25, ..Default::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::decode::Output;
+    use crate::decode::tests::{boxes, decoder};
+    use crate::frame::{Rect, Size};
+
+    #[test]
+    fn rows_may_have_centers_and_sizes() {
+        let rows = [0.5, 0.5, 0.25, 0.5, 0.875, 3.0, 0.0, 0.0, 0.5, 0.5, 0.125, 1.0];
+        let output = Output { name: "output0", shape: &[1, 2, 6], data: &rows };
+        let found = |keys: &str| boxes(&*decoder("yolov10", keys), &[output], Size::new(64, 32))[0];
+        let of_centers = found("box-format = \"center\"\ncoordinates = \"normalized\"");
+        assert_eq!((of_centers.class_id, of_centers.score), (3, 0.875));
+        assert_eq!(of_centers.rect, Rect::from_corners(24.0, 8.0, 40.0, 24.0));
+        assert_eq!(decoder("yolov10-obb", "").check(&[("y", &[1, 2, 7])], Size::new(64, 32)), Ok(0));
     }
 }

@@ -1,5 +1,8 @@
 //! YOLOX (Ge et al., 2021), an anchor-free detector. For each cell of three grids the output has the offset of the box, the logarithm of
-//! its size, objectness, and class scores (after sigmoid).
+//! its size, objectness, and class scores (after sigmoid). Exports that decode boxes in the model have center and size in input pixels
+//! instead.
+
+use serde::Deserialize;
 
 use super::grid::{self, Grid};
 use super::{Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScoreRange, best_class, differs, only, unexpected};
@@ -12,8 +15,13 @@ const STRIDES: [u32; 3] = [8, 16, 32];
 const N_LEADING: usize = 5;
 
 /// Output `[1, N, 5 + classes]`.
-#[derive(Debug)]
-pub(super) struct Yolox;
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(super) struct Yolox {
+    /// Whether the model decodes its boxes: center and size in pixels, as `--decode_in_inference` exports them. Default: false.
+    #[serde(default)]
+    decoded: bool,
+}
 
 impl BoxScheme for Yolox {
     fn check(&self, outputs: &[(&str, &[usize])], input: Size) -> Result<u32> {
@@ -37,8 +45,12 @@ impl BoxScheme for Yolox {
                 let score = objectness * class_score;
                 if score > score_min {
                     let ((column, line), pixels) = (grid.place(cell_idx), grid.stride as f32);
-                    let (x, y) = ((leading[0] + column) * pixels, (leading[1] + line) * pixels);
-                    let rect = Rect::from_center(x, y, leading[2].exp() * pixels, leading[3].exp() * pixels);
+                    let rect = if self.decoded {
+                        Rect::from_center(leading[0], leading[1], leading[2], leading[3])
+                    } else {
+                        let (x, y) = ((leading[0] + column) * pixels, (leading[1] + line) * pixels);
+                        Rect::from_center(x, y, leading[2].exp() * pixels, leading[3].exp() * pixels)
+                    };
                     results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
                 }
             }
@@ -113,6 +125,16 @@ mod tests {
             assert!((center.0 - case.1.0).abs() < 1e-4 && (center.1 - case.1.1).abs() < 1e-4, "{case:?}: {boxes:?}");
             assert_eq!((boxes[0].class_id, boxes[0].score), (1, 0.8 * 0.75), "{case:?}");
         }
+    }
+
+    #[test]
+    fn decoded_boxes_are_centers_and_sizes_in_pixels() {
+        let mut data = vec![0.0; N_CELLS * N_COLUMNS];
+        data[40 * N_COLUMNS..][..N_COLUMNS].copy_from_slice(&[20.0, 12.0, 16.0, 8.0, 0.8, 0.25, 0.75]);
+        let output = Output { name: "output", shape: &[1, N_CELLS, N_COLUMNS], data: &data };
+        let boxes = boxes(&*decoder("yolox", "decoded = true"), &[output], INPUT);
+        let rect = Rect { x: 12.0, y: 8.0, width: 16.0, height: 8.0 };
+        assert_eq!(boxes, [RawDetection { rect, score: 0.8 * 0.75, class_id: 1, row: 40 }]);
     }
 
     #[test]

@@ -193,6 +193,7 @@ fn stored_value(tensor: &Tensor, index: [usize; 4]) -> f64 {
         }
         ElementType::U8 => f64::from(cell[0]),
         ElementType::I8 => f64::from(cell[0] as i8),
+        ElementType::I32 => f64::from(i32::from_ne_bytes([cell[0], cell[1], cell[2], cell[3]])),
         other => panic!("no image input has {other}"),
     }
 }
@@ -249,6 +250,7 @@ fn check(
                 let (expected, fine, coarse) = match tensor.element() {
                     ElementType::U8 => ((expected + 0.5).floor().clamp(0.0, 255.0), 0.0, step.ceil().max(1.0)),
                     ElementType::I8 => ((expected + 0.5).floor().clamp(-128.0, 127.0), 0.0, step.ceil().max(1.0)),
+                    ElementType::I32 => ((expected + 0.5).floor(), 0.0, step.ceil().max(1.0)),
                     ElementType::F16 => (expected, off + expected.abs().max(got.abs()) / 2048.0, step),
                     ElementType::Bf16 => (expected, off + expected.abs().max(got.abs()) / 256.0, step),
                     _ => (expected, off, step),
@@ -276,7 +278,8 @@ fn random_regions_match_the_reference() {
     let mut random = Random(seed | 1);
     let mut scratch = Scratch::default();
     let (mut n_off, mut n_values) = (0, 0);
-    let elements = [ElementType::F32, ElementType::F32, ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8];
+    let elements =
+        [ElementType::F32, ElementType::F32, ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8, ElementType::I32];
     for case_idx in 0..1500 {
         let format = PixelFormat::ALL[case_idx % PixelFormat::ALL.len()];
         let size = Size::new(random.range(1, 40), random.range(1, 24));
@@ -463,6 +466,6 @@ fn invalid_inputs_are_errors_with_expected_and_actual_values() {
         preprocess.fill(&frame, &mut tensor.bytes_mut().unwrap(), row, &mut Scratch::default()).map_err(|error| error.kind())
     };
     assert_eq!(fill(&Preprocess::default(), ElementType::F32, 2), Err(ErrorKind::Shape));
-    assert_eq!(fill(&Preprocess::default(), ElementType::I32, 0), Err(ErrorKind::ElementType));
+    assert_eq!(fill(&Preprocess::default(), ElementType::I64, 0), Err(ErrorKind::ElementType));
     assert_eq!(fill(&Preprocess { scale: [1.0, 0.0, 1.0], ..Default::default() }, ElementType::F32, 0), Err(ErrorKind::Unsupported));
 }

@@ -10,6 +10,11 @@
 //! | `yolov8-pose`, `yolov8-obb`, `yolov10-pose`, `yolov10-obb` | detectors with another number of classes | nothing; they are never deduced |
 //! | `detr` | `boxes-scores` | nothing; the user decides |
 //! | `rtdetr` | lists of boxes, `yolov5` | nothing; it is never deduced |
+//! | `multiclass-nms` | any list of boxes | nothing; it is never deduced |
+//! | `fastestdet` | every map of several channels | nothing; it is never deduced |
+//! | `efficientdet` | SSD with other anchors of the same number | nothing; the user decides |
+//! | `blazeface` | none known | the number of rows, and two outputs |
+//! | `movenet-multi` | lists with another number of columns | 17 keypoints, at most six persons, and integer pixels |
 //! | `yolov10`, `ultraface` | each other, and one-class `yolov5`: all have `[1, N, 6]` | `ultraface`: the number of priors; others: nothing |
 //! | `ultraface` | the same network with undecoded priors | the first outputs, see `output_check` |
 //! | `boxes-scores` | DETR, SSD with undecoded priors, `ultraface`, `retinaface` | nothing; the user decides |
@@ -28,9 +33,11 @@ pub(in crate::spec) fn reads_all(decoder: &str, shapes: &[Vec<usize>]) -> bool {
         "yolov5" => shapes.iter().filter(|shape| shape.len() != 5).count() == 1,
         "yolov8" | "yolov10" | "yolox" | "ssd" => n == 1,
         // Plain detectors with another number of classes have the same outputs.
-        "yolov8-pose" | "yolov8-obb" | "yolov10-pose" | "yolov10-obb" | "rtdetr" => false,
-        // Every model that outputs a map of one channel matches `db-text`. `yolo-anchors` needs anchors, which the ports do not show.
-        "db-text" | "yolo-anchors" => false,
+        "yolov8-pose" | "yolov8-obb" | "yolov10-pose" | "yolov10-obb" | "rtdetr" | "multiclass-nms" => false,
+        "movenet-multi" => n == 1 && shapes[0].get(1) == Some(&6) && shapes[0].get(2) == Some(&56),
+        "efficientdet" | "blazeface" => n == 2,
+        // Every map of several channels matches `fastestdet`, and every map of one channel `db-text`. `yolo-anchors` needs anchors, which the ports do not show.
+        "fastestdet" | "db-text" | "yolo-anchors" => false,
         "yolov5-seg" => shapes.iter().filter(|shape| shape.len() != 5).count() == 2,
         "yolov8-seg" | "yolov10-seg" => n == 2,
         "boxes-masks" | "detr-final" => n == 3,

@@ -7,6 +7,7 @@ use super::{Found, evidence, fits, layout_of, leaves_size_open, n_channels, outp
 use crate::frame::Size;
 use crate::model_inputs::ModelInputs;
 use crate::runtime::ModelInfo;
+use crate::tensor::ElementType;
 use crate::vision::decode::{DecoderRegistry, Subject};
 
 /// A family of detectors.
@@ -26,7 +27,7 @@ struct Family {
 
 const FACE: &[&str] = &["face"];
 
-static FAMILIES: [Family; 21] = [
+static FAMILIES: [Family; 26] = [
     Family {
         decoder: "ultraface",
         name: "Ultra-Light-Fast-Generic-Face-Detector-1MB",
@@ -237,6 +238,61 @@ static FAMILIES: [Family; 21] = [
         is_certain: is_never,
     },
     Family {
+        decoder: "blazeface",
+        name: "BlazeFace (MediaPipe)",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 0.0,
+        mean: &[127.5],
+        scale: &[127.5],
+        labels: FACE,
+        is_certain: |info, size| is_only_one(info, size) && has_columns(info, 16),
+    },
+    Family {
+        decoder: "blazeface",
+        name: "palm detection (MediaPipe)",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 0.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &["palm"],
+        is_certain: |info, size| is_only_one(info, size) && has_columns(info, 18),
+    },
+    Family {
+        decoder: "blazeface",
+        name: "pose detection (MediaPipe)",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 0.0,
+        mean: &[127.5],
+        scale: &[127.5],
+        labels: &["person"],
+        is_certain: |info, size| is_only_one(info, size) && has_columns(info, 12),
+    },
+    Family {
+        decoder: "movenet-multi",
+        name: "MoveNet MultiPose",
+        color: "rgb",
+        resize: "letterbox",
+        pad: 0.0,
+        mean: &[],
+        scale: &[],
+        labels: &["person"],
+        is_certain: is_movenet,
+    },
+    Family {
+        decoder: "fastestdet",
+        name: "FastestDet",
+        color: "bgr",
+        resize: "stretch",
+        pad: 0.0,
+        mean: &[],
+        scale: &[255.0],
+        labels: &[],
+        is_certain: is_never,
+    },
+    Family {
         decoder: "rtdetr",
         name: "RT-DETR",
         color: "rgb",
@@ -281,6 +337,17 @@ fn has_ultraface_priors(info: &ModelInfo, size: Size) -> bool {
     shapes.iter().all(|shape| shape.get(1).is_some_and(|&n_rows| n_rows != usize::MAX)) && evidence::has_rows_of("ultraface", &shapes, size)
 }
 
+/// Whether an output has this number of columns.
+fn has_columns(info: &ModelInfo, n_columns: usize) -> bool {
+    output::shapes(info).iter().any(|shape| shape.last() == Some(&n_columns))
+}
+
+/// Whether the model has the ports of MoveNet: pixels as integers, and rows of 17 keypoints and a box.
+fn is_movenet(info: &ModelInfo, size: Size) -> bool {
+    let takes_integers = info.inputs.iter().all(|port| matches!(port.element, ElementType::I32 | ElementType::U8));
+    takes_integers && readers(info, size).contains(&"movenet-multi")
+}
+
 /// Returns all decoders of detectors that accept the outputs of this model and use all of them.
 fn readers(info: &ModelInfo, size: Size) -> Vec<&'static str> {
     let (registry, shapes) = (DecoderRegistry::built_in(), output::shapes(info));
@@ -305,11 +372,14 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
     };
     let size = size_of(port, layout).unwrap_or(Size::new(640, 640));
     let readers = readers(info, size);
-    let is_it = |family: &&Family| match decoder {
-        Some(decoder) => family.decoder == decoder,
-        None => readers.contains(&family.decoder) && (family.is_certain)(info, size),
+    let is_certain = |family: &&Family| readers.contains(&family.decoder) && (family.is_certain)(info, size);
+    let family = match decoder {
+        Some(decoder) => {
+            let mut families = FAMILIES.iter().filter(|family| family.decoder == decoder);
+            families.clone().find(is_certain).or_else(|| families.next())
+        }
+        None => FAMILIES.iter().find(is_certain),
     };
-    let family = FAMILIES.iter().find(is_it);
     if let Some(family) = family.filter(|_| n_channels(port, layout) == Some(3)) {
         let why = match decoder {
             Some(_) => format!("{} preprocesses images this way", family.name),
@@ -343,7 +413,7 @@ pub(super) fn of_ports(info: &ModelInfo, decoder: Option<&str>) -> Found {
             draft.output.assume(
                 "labels",
                 Value::Texts(family.labels.iter().map(|&label| label.to_owned()).collect()),
-                "models of this family detect faces",
+                "models of this family detect only this",
             );
         }
         return Found { from, draft, open };

@@ -10,8 +10,16 @@ const NAME: &str = "tf-ssd";
 
 /// Whether the outputs have the names that TensorFlow's Object Detection API or the TensorFlow Lite converter uses.
 fn has_names(info: &ModelInfo) -> bool {
-    let has = |word: &str| info.outputs.iter().any(|port| port.names.iter().any(|name| name.to_ascii_lowercase().contains(word)));
-    (has("detection_boxes") && has("detection_classes") && has("detection_scores")) || (has("postprocess:1") && has("postprocess:2"))
+    let named = |word: &str| info.outputs.iter().find(|port| port.names.iter().any(|name| name.to_ascii_lowercase().contains(word)));
+    let has = |word: &str| named(word).is_some();
+    // Names of any function of TensorFlow 2. So the shapes must fit, too: boxes, classes, scores and count.
+    let is_lite = info.outputs.len() == 4
+        && [(3, 3), (2, 2), (1, 2), (0, 1)].iter().all(|(number, n_axes)| {
+            named(&format!("statefulpartitionedcall:{number}")).is_some_and(|port| port.shape.dims().len() == *n_axes)
+        });
+    (has("detection_boxes") && has("detection_classes") && has("detection_scores"))
+        || (has("postprocess:1") && has("postprocess:2"))
+        || is_lite
 }
 
 /// Deduces the description of a model if its outputs have the names of these detectors, or if the user names this decoder
