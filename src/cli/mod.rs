@@ -15,6 +15,7 @@ mod devices;
 mod discover;
 mod events;
 mod frame_memory;
+mod gallery;
 mod inspect;
 mod manual;
 mod panics;
@@ -95,6 +96,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Write a model description to start from
     Describe(describe::Args),
+    /// Write a gallery: names and vectors of known objects, for classifiers that compute vectors
+    Gallery(gallery::Args),
     /// Find ONVIF cameras on the network, and list the addresses of their streams
     Discover(discover::Args),
     /// List the pipelines that `roiflow run` knows by name
@@ -168,6 +171,7 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         Command::Top(args) => top::top(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Describe(args) => describe::describe(&args, terminal),
+        Command::Gallery(args) => gallery::gallery(&args, terminal),
         Command::Discover(args) => discover::discover(&args, terminal),
         Command::Pipelines => pipelines::list(),
         Command::Devices(args) => devices::list(&args),

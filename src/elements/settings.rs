@@ -13,7 +13,7 @@ use gstreamer as gst;
 use super::policy::SchedulingPolicy;
 use super::properties::Properties;
 use crate::stages;
-use crate::stages::{Scheduling, Sharing};
+use crate::stages::{GalleryChoice, Scheduling, Sharing};
 
 /// Posts an error message on the bus for a stage that cannot be loaded.
 pub(super) fn post_load_error(element: &gst::Element, error: &stages::Error) {
@@ -193,15 +193,31 @@ pub(super) static OF_DETECTORS: LazyLock<Properties<ModelSettings>> = LazyLock::
         )
 });
 
+/// The model properties that only classifiers have.
+pub(super) static OF_CLASSIFIERS: LazyLock<Properties<ModelSettings>> = LazyLock::new(|| {
+    Properties::<ModelSettings>::new().with(
+        glib::ParamSpecString::builder("gallery")
+            .nick("Gallery")
+            .blurb("Path of a file with names and vectors of known objects, for models with the decoder `embedding`: the result is the nearest name, or `unknown` below `threshold`")
+            .mutable_ready()
+            .build(),
+        |settings| match &settings.options.gallery {
+            GalleryChoice::File(path) => from_path(Some(path)),
+            GalleryChoice::Described | GalleryChoice::None => None,
+        },
+        |settings, path| settings.options.gallery = given(path).map_or(GalleryChoice::Described, |path| GalleryChoice::File(path.into())),
+    )
+});
+
 impl ModelSettings {
     /// Sets a property. Returns false if `name` is not a model property.
     pub(super) fn set(&mut self, name: &str, value: &glib::Value) -> bool {
-        PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value)
+        PROPERTIES.set(self, name, value) || OF_DETECTORS.set(self, name, value) || OF_CLASSIFIERS.set(self, name, value)
     }
 
     /// Returns the value of a property. `None` if `name` is not a model property.
     pub(super) fn get(&self, name: &str) -> Option<glib::Value> {
-        PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name))
+        PROPERTIES.get(self, name).or_else(|| OF_DETECTORS.get(self, name)).or_else(|| OF_CLASSIFIERS.get(self, name))
     }
 
     /// Returns the options of the stage.

@@ -7,7 +7,7 @@ use super::graph::{Graph, Structure};
 use super::spec::ParameterType;
 use super::{Error, Input, Outputs, Plan, Result, Spec, build};
 use crate::elements::analytics::RoiAnalytics;
-use crate::stages::{Engine, Stage, StageOptions};
+use crate::stages::{Engine, GalleryChoice, Stage, StageOptions};
 
 /// Checks a description with the values `set`: its parameters, graph, elements and properties, and that each model can be loaded
 /// and has a description. Returns the names of the parameters that need a value and have none. Elements that depend on these
@@ -128,7 +128,10 @@ fn load_model(factory: &str, element: &gst::Element, engine: &Engine) -> Result<
             let options = StageOptions { class_thresholds: text("class-thresholds"), iou_threshold: threshold("iou-threshold"), ..options };
             Stage::detector(&options)
         }
-        _ => Stage::classifier(&options),
+        _ => {
+            let gallery = text("gallery").map_or(GalleryChoice::Described, |path| GalleryChoice::File(path.into()));
+            Stage::classifier(&StageOptions { gallery, ..options })
+        }
     };
     loaded.map(Some).map_err(|error| error.to_string())
 }

@@ -13,6 +13,7 @@
 //! - [`mod@probe`] opens an input, and tells what it sends.
 //! - Files: [`outputs`] protects input files from being overwritten. [`images_out`] writes images. [`naming`] names streams. `decoders`
 //!   loads the libraries of a decoder.
+//! - Galleries: [`gallery`] computes the vectors of images.
 //! - Applications: [`stream`] runs a plan for an application that pushes frames and iterates over frames with results. [`tap`] shows an
 //!   application the frames of a pipeline, without delaying them, and `compressed` the compressed frames of its source.
 //!
@@ -20,7 +21,7 @@
 //! `images` reads them.
 //!
 //! Pipelines are built from the names and properties of elements. Only `carry`, `check`, `outputs` and `session` use types of elements. This module
-//! uses no inference requests, and reads pixels only to pass them on.
+//! uses no inference requests, and reads pixels only to pass them on, except in [`gallery`].
 
 mod arrival;
 pub mod build;
@@ -34,6 +35,7 @@ mod decoded;
 mod decoders;
 mod display;
 pub mod error;
+pub mod gallery;
 pub mod graph;
 pub mod handle;
 mod images;

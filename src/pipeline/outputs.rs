@@ -158,7 +158,7 @@ fn collect_of_element(element: &gst::Element, reads: &mut Vec<File>, writes: &mu
         }
         return;
     }
-    for property in ["model", "description", "model-proc", "labels-file"] {
+    for property in ["model", "description", "model-proc", "labels-file", "gallery"] {
         if let Some(path) = text(property) {
             add_read(reads, property, Path::new(&path));
         }

@@ -385,3 +385,68 @@ fn foreign_text_is_escaped_in_output() {
         }
     }
 }
+
+/// The first gallery is made of images that show only the object, the second one with a detector. Both name the same objects.
+#[test]
+fn gallery_command_writes_vectors_that_name_objects() {
+    let folder = Folder::new("galleries");
+    let description = "version = 1\ntask = \"classification\"\nname = \"who\"\n[input]\nlayout = \"nchw\"\ncolor = \"rgb\"\nresize = \"stretch\"\n\
+                       [output]\ndecoder = \"embedding\"\n";
+    std::fs::write(folder.file("vector.toml"), description).unwrap();
+    let (model, description) = (tiny("color.onnx"), folder.file("vector.toml"));
+    for (name, color) in [("ruby", [255, 0, 0]), ("emerald", [0, 255, 0]), ("sapphire", [0, 0, 255])] {
+        image::RgbImage::from_pixel(16, 16, image::Rgb(color)).save(folder.file(&format!("{name}-cut.png"))).unwrap();
+        folder.picture(&format!("{name}.png"), 64, 64, color);
+    }
+    folder.picture("nothing.png", 64, 64, [0, 0, 0]);
+    let detector = tiny("rectangle.onnx");
+    for (gallery, suffix, more) in [("cut.jsonl", "-cut.png", vec![]), ("found.jsonl", ".png", vec!["--detector", &*detector])] {
+        let gallery = folder.file(gallery);
+        let add = |name: &str, image: &str| {
+            let image = folder.file(&format!("{image}{suffix}"));
+            let fixed = ["gallery", "add", &*gallery, "--model", &*model, "--description", &*description, "--name", name, &*image];
+            roiflow(&[&fixed[..], &more].concat())
+        };
+        assert!(add("Ruby", "ruby").status.success());
+        // A line without an end is completed before the next line is appended.
+        let text = std::fs::read_to_string(&gallery).unwrap();
+        std::fs::write(&gallery, text.trim_end()).unwrap();
+        let added = add("Emerald", "emerald");
+        assert!(added.status.success() && said(&added).contains("added Emerald"), "{}", said(&added));
+        let lines: Vec<serde_json::Value> =
+            std::fs::read_to_string(&gallery).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.iter().map(|line| line["name"].as_str().unwrap()).collect::<Vec<_>>(), ["Ruby", "Emerald"]);
+        assert!(lines.iter().all(|line| line["vector"].as_array().unwrap().len() == 4), "{lines:?}");
+        let graph = format!(
+            "{{source}} ! roidetect model={detector} device={{device}} \
+             ! roiclassify model={model} description={description} gallery={gallery} device={{device}} ! {{json}}"
+        );
+        let pipeline = pipeline(&folder, "who.toml", &graph);
+        let inspected = succeeds(&["inspect", &pipeline]);
+        assert!(inspected.contains("unknown") || inspected.contains("embedding"), "{inspected}");
+        for (image, label) in [("ruby", "Ruby"), ("emerald", "Emerald"), ("sapphire", "unknown")] {
+            let text = succeeds(&["run", &pipeline, "--input", &folder.file(&format!("{image}.png")), "--json", "-", "-q"]);
+            let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+            assert_eq!(line["objects"][0]["who"]["label"], label, "{line}");
+        }
+    }
+    let gallery = folder.file("cut.jsonl");
+    let before = std::fs::read(&gallery).unwrap();
+    let (ruby, nothing) = (folder.file("ruby.png"), folder.file("nothing.png"));
+    let fixed = ["gallery", "add", &*gallery, "--model", &*model];
+    for (more, code, parts) in [
+        (vec!["--description", &*description, "--name", "unknown", &*ruby], 2, ["expected another name", "unknown"]),
+        (vec!["--description", &*description, "--name", " ", &*ruby], 2, ["expected a name", "--name"]),
+        (vec!["--name", "Ruby", &*ruby], 1, ["expected a model with one output of the decoder `embedding`", "classes"]),
+        (vec!["--description", &*description, "--name", "Ruby", &*ruby, "/no/such.png"], 1, ["image `/no/such.png`", "image"]),
+        (
+            vec!["--description", &*description, "--detector", &*detector, "--name", "Ruby", &*nothing],
+            1,
+            ["expected one object, got 0", "image"],
+        ),
+    ] {
+        check_fails(&[&fixed[..], &more].concat(), code, &parts);
+    }
+    assert_eq!(std::fs::read(&gallery).unwrap(), before, "a failed command adds nothing");
+    check_fails(&["gallery", "add", &ruby, "--model", &model, "--name", "Ruby", &ruby], 2, &["ruby.png"]);
+}

@@ -13,6 +13,7 @@ use crate::elements::classes::ClassCheck;
 use crate::elements::inference::{Inference, InferenceImpl, Settings};
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::reuse::{self, ResultReuse, ReuseSettings};
+use crate::elements::settings;
 use crate::elements::work::Work;
 use crate::stages::{self, Stage};
 
@@ -34,7 +35,7 @@ impl ObjectImpl for RoiClassify {
         static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(|| {
             let region = InferenceRegion::property(RoiClassify::REGION, "Classify each object of earlier elements, or the whole frame");
             let objects = ObjectFilter::properties("Labels of the objects to classify, separated by commas; default: all");
-            [region].into_iter().chain(objects).chain(reuse::PROPERTIES.specs()).collect()
+            [region].into_iter().chain(objects).chain(settings::OF_CLASSIFIERS.specs()).chain(reuse::PROPERTIES.specs()).collect()
         });
         &PROPERTIES
     }
