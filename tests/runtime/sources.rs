@@ -157,6 +157,25 @@ fn an_openvino_ir_of_bytes_takes_its_weights_from_bytes() {
 }
 
 #[test]
+fn tensorflow_lite_files_run_on_openvino_and_are_refused_by_other_devices() {
+    let (core, path) = (devices::core(), tiny("double.tflite"));
+    if !is_here("OPENVINO.CPU") {
+        return;
+    }
+    let model = core.read_model(&path).unwrap();
+    let compiled = core.compile_model(&model, "OPENVINO.CPU", &Config::default()).unwrap();
+    assert_eq!(values(&compiled.infer(row([1.5, -2.0, 0.0, 4.0])).unwrap()[0]), [3.0, -4.0, 0.0, 8.0]);
+    let of_bytes = core.read_model(ModelBytes::new(read(&path)).named("double")).unwrap();
+    assert_eq!((&of_bytes.info().inputs, &of_bytes.info().outputs), (&model.info().inputs, &model.info().outputs));
+    for device in ["CPU", "ORT.CPU"].into_iter().filter(|device| is_here(device)) {
+        let error = core.compile_model(&model, device, &Config::default()).unwrap_err();
+        for part in [&format!("device {device} reads ONNX files"), "double.tflite", "use OPENVINO.CPU or AUTO"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+}
+
+#[test]
 fn compiled_bytes_are_cached_by_what_they_hold_or_it_is_said_that_they_are_not() {
     let (core, scratch) = (devices::core(), Scratch::new("cached-bytes"));
     for device in ["ORT.CPU", "OPENVINO.CPU"].into_iter().filter(|device| is_here(device)) {
