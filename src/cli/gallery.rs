@@ -93,7 +93,7 @@ fn add(args: &AddArgs, terminal: &Terminal) -> anyhow::Result<()> {
     }
     append(&args.gallery, &lines).with_context(|| format!("cannot write `{}`", args.gallery.display()))?;
     terminal.print(format_args!(
-        "added {} to `{}`: vectors of {} images",
+        "added {} to `{}`, number of vectors: {}",
         OneLine(&args.name),
         OneLine(&args.gallery.display().to_string()),
         args.images.len()

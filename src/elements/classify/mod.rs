@@ -18,14 +18,7 @@
 //! ```
 //!
 //! With `gallery=FILE`, a model whose results are vectors names objects: the label is the name of the nearest vector in the file, or
-//! `unknown` if the best cosine is below `threshold`. `roiflow gallery add` writes the file:
-//!
-//! ```text
-//! gst-launch-1.0 filesrc location=clip.mp4 ! decodebin ! videoconvert
-//!     ! roidetect model=person.onnx ! roitrack
-//!     ! roiclassify model=reid.onnx gallery=staff.jsonl threshold=0.7 reclassify-interval=10 consensus=5
-//!     ! roipublish ! fakesink
-//! ```
+//! `unknown` if the best cosine is below `threshold`. `roiflow gallery add` writes the file.
 //!
 //! If the run of a region fails, the frame passes without the result of that region and is marked `failed`. The stream ends with an error
 //! after more than `max-failures` frames in a row in which all regions failed. Frames without regions are not counted.

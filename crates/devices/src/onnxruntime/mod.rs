@@ -173,10 +173,11 @@ impl Device for OrtDevice {
         let (api, provider) = self.provider().map_err(|missing| missing.error(&self.name))?;
         match model.source() {
             ModelSource::Remote(_) | ModelSource::Ports => Err(no_source(&self.name, model.source())),
-            source if other_format(source) == Some(IR) => Err(Error::new(
-                ErrorKind::Model,
-                format!("device {} reads ONNX files, but `{source}` is OpenVINO IR; use OPENVINO.CPU or AUTO", self.name),
-            )),
+            source if other_format(source).is_some_and(|format| format != "ort") => {
+                let what = if other_format(source) == Some(IR) { "is OpenVINO IR" } else { "has another format" };
+                let message = format!("device {} reads ONNX files, but `{source}` {what}; use OPENVINO.CPU or AUTO", self.name);
+                Err(Error::new(ErrorKind::Model, message))
+            }
             source => {
                 let target = model::Target { device: &self.name, provider, config, executors };
                 Ok(Arc::new(model::OrtModel::compile(api, &target, source, model.info())?))
