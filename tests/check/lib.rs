@@ -1,5 +1,6 @@
 //! The part of roiflow that the model checks use, with the `sync` module of a model checker (`--cfg roiflow_check`).
 
+pub use roiflow_nodes as nodes;
 pub use roiflow_runtime as runtime;
 pub use roiflow_tensor::{self as tensor, sync};
 

@@ -275,7 +275,7 @@ impl Agent {
                 let actions = self.worker.status_reply(now, &self.view, &stream, &result);
                 self.act(actions, outputs);
             }
-            Some(Sender::Planner(purpose)) => self.planner.reply(now, &purpose, &result),
+            Some(Sender::Planner(purpose)) => self.planner.reply(now, &self.view, &purpose, &result),
             Some(Sender::Nobody) | None => {}
         }
     }

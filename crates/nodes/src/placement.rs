@@ -38,8 +38,8 @@ pub struct Policy {
     pub hysteresis: f64,
     /// Highest number of moves per minute to even out the load and to drain nodes. Streams of dead nodes are not limited.
     pub moves_per_minute: f64,
-    /// The load is not evened out for this time after a node has joined or left, because a node that fails again and again would move
-    /// streams each time.
+    /// New streams get no node, and the load is not evened out, for this time after a node has joined or left. Otherwise the first node of
+    /// a site would get all streams, and a node that fails again and again would move streams each time.
     pub settle: Duration,
     /// A hand-over without a result of the new owner after this time is taken back.
     pub handover: Duration,
@@ -53,7 +53,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             hysteresis: 0.05,
-            moves_per_minute: 120.0,
+            moves_per_minute: 240.0,
             settle: Duration::from_secs(10),
             handover: Duration::from_secs(60),
             retry_after: Duration::from_secs(600),

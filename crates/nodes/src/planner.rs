@@ -175,7 +175,7 @@ impl Planner {
     }
 
     /// Handles the reply to a request.
-    pub fn reply(&mut self, now: Duration, purpose: &Purpose, result: &Result<Reply, Error>) {
+    pub fn reply(&mut self, now: Duration, view: &View, purpose: &Purpose, result: &Result<Reply, Error>) {
         self.busy.remove(purpose);
         match (purpose, result) {
             (Purpose::Lock, result) => {
@@ -200,6 +200,8 @@ impl Planner {
                 if let Some(written) = self.written.get_mut(stream) {
                     written.revision = Some(*revision);
                 }
+                // The watch may have been faster than the reply.
+                self.forget_written(view, stream);
             }
             // The view shows what happened, or will show it.
             (Purpose::Assign(stream), _) => drop(self.written.remove(stream)),
@@ -253,6 +255,7 @@ impl Planner {
             .filter(|(_, record)| record.value.presence == Presence::Present)
             .map(|(name, record)| Site { name, facts: &record.value.facts, is_draining: items.drains.contains_key(name) })
             .collect();
+        let is_settled = now.saturating_sub(self.nodes_changed_at) >= self.policy.settle;
         let mut streams = Vec::new();
         let mut taken_back = Vec::new();
         let mut is_waiting = false;
@@ -263,6 +266,9 @@ impl Planner {
             let assignment = self.assignment(view, name).cloned();
             let mut placed =
                 Placed { name, spec: &spec.value, at: None, prefers: None, is_movable: false, has_failed: false, avoids: Vec::new() };
+            if assignment.is_none() && !is_settled {
+                continue;
+            }
             if let Some(assignment) = assignment {
                 match view.life(&assignment.owner, now, &self.timing) {
                     Life::Silent => {
@@ -294,7 +300,6 @@ impl Planner {
             placed.avoids = avoided.filter_map(|((_, node), _)| items.nodes.get_key_value(node)).map(|(node, _)| node.as_str()).collect();
             streams.push(placed);
         }
-        let is_settled = now.saturating_sub(self.nodes_changed_at) >= self.policy.settle;
         let allowance = Allowance { moves: self.moves as usize, may_balance: is_settled && !is_waiting };
         let result = plan(&streams, &sites, &self.policy, allowance);
         for (stream, from) in taken_back {
@@ -394,10 +399,11 @@ impl Planner {
     fn clean(&mut self, view: &View) -> Vec<(Purpose, Request)> {
         let items = view.items();
         let is_removed = |stream: &String| !items.streams.contains_key(stream) && !is_unreadable(view, stream);
-        let assignments = items.assignments.iter().map(|(stream, item)| (stream, keys::assign(stream), item.revision));
-        let statuses = items.statuses.iter().map(|(stream, item)| (stream, keys::status(stream), item.revision));
-        let removed = assignments.chain(statuses).filter(|(stream, ..)| is_removed(stream));
-        let deletes: Vec<_> = removed.map(|(_, key, revision)| (Purpose::Clean(key.clone()), Request::Delete { key, revision })).collect();
+        let assignments = items.assignments.iter().filter(|(stream, _)| is_removed(stream));
+        let assignments = assignments.map(|(stream, item)| (keys::assign(stream), item.revision));
+        let statuses = items.statuses.iter().filter(|(stream, _)| is_removed(stream));
+        let removed = assignments.chain(statuses.map(|(stream, item)| (keys::status(stream), item.revision)));
+        let deletes: Vec<_> = removed.map(|(key, revision)| (Purpose::Clean(key.clone()), Request::Delete { key, revision })).collect();
         deletes.into_iter().filter(|(purpose, _)| self.busy.insert(purpose.clone())).collect()
     }
 }
@@ -415,5 +421,6 @@ enum Progress {
 
 fn is_unreadable(view: &View, stream: &str) -> bool {
     let unreadable = &view.items().unreadable;
-    [keys::stream(stream), keys::assign(stream), keys::status(stream)].iter().any(|key| unreadable.contains_key(key))
+    !unreadable.is_empty()
+        && [keys::stream(stream), keys::assign(stream), keys::status(stream)].iter().any(|key| unreadable.contains_key(key))
 }

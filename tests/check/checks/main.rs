@@ -7,6 +7,7 @@ mod explore;
 mod flow;
 mod futures;
 mod leases;
+mod nodes;
 mod pools;
 mod queue;
 mod request;
@@ -27,7 +28,7 @@ const INSIDE: &str = "--inside";
 
 fn main() -> ExitCode {
     let checks: Vec<Check> =
-        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks(), batching::checks(), blocking::checks(), flow::checks()].into_iter().flatten().collect();
+        [request::checks(), leases::checks(), pools::checks(), futures::checks(), queue::checks(), batching::checks(), blocking::checks(), flow::checks(), nodes::checks()].into_iter().flatten().collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("--list") => {
