@@ -77,6 +77,24 @@ enum Action {
         /// Name of the stream
         name: String,
     },
+    /// List the nodes of `roiflow node` with their load
+    Nodes,
+    /// Move all streams away from a node, for maintenance
+    Drain {
+        /// Name of the node
+        node: String,
+        /// Let the node run streams again
+        #[arg(long)]
+        end: bool,
+    },
+    /// Move a stream to another node
+    Move {
+        /// Name of the stream
+        name: String,
+        /// Name of the node
+        #[arg(long, value_name = "NODE")]
+        to: String,
+    },
 }
 
 pub(super) fn control(args: &Args) -> anyhow::Result<()> {
@@ -107,6 +125,12 @@ pub(super) fn control(args: &Args) -> anyhow::Result<()> {
         }
         Action::Restart { name } => client.send("POST", &format!("{}/restart", of_stream(name)), Some(json!({})))?,
         Action::Remove { name } => client.send("DELETE", &of_stream(name), None)?,
+        Action::Nodes => client.send("GET", "/api/nodes", None)?,
+        Action::Drain { node, end } => {
+            let path = format!("/api/nodes/{}/drain", redaction::percent_encoded(node));
+            client.send("PUT", &path, Some(json!({"drain": !end})))?
+        }
+        Action::Move { name, to } => client.send("PUT", &format!("{}/node", of_stream(name)), Some(json!({"node": to})))?,
     };
     let mut out = terminal::stdout();
     if args.json {
@@ -153,11 +177,36 @@ pub(super) fn control(args: &Args) -> anyhow::Result<()> {
             writeln!(out, "{}: removed after {} frames", OneLine(&text(&answer["name"])), answer["frames"])?;
             Ok(())
         }
-        Action::Add { .. } | Action::Change { .. } | Action::Restart { .. } => table(&mut out, std::slice::from_ref(&answer)),
+        Action::Nodes => nodes(&mut out, answer["nodes"].as_array().map_or(&[][..], Vec::as_slice)),
+        Action::Drain { .. } => nodes(&mut out, std::slice::from_ref(&answer)),
+        Action::Add { .. } | Action::Change { .. } | Action::Restart { .. } | Action::Move { .. } => {
+            table(&mut out, std::slice::from_ref(&answer))
+        }
     }
 }
 
-/// Prints one line per stream, in columns.
+/// Prints one line per node, in columns.
+fn nodes(out: &mut impl Write, nodes: &[Value]) -> anyhow::Result<()> {
+    let rows = nodes.iter().map(|view| {
+        let number = |name: &str| view[name].as_f64().unwrap_or(0.0);
+        let labels = view["labels"].as_object().into_iter().flatten().map(|(name, value)| format!("{name}={}", text(value)));
+        [
+            text(&view["name"]),
+            text(&view["state"]),
+            view["streams"].as_array().map_or(0, Vec::len).to_string(),
+            format!("{:.0} of {:.0}", number("assigned"), number("capacity")),
+            format!("{:.1}", number("fps")),
+            format!("{:.0} %", 100.0 * number("processor")),
+            labels.collect::<Vec<_>>().join(" "),
+            text(&view["address"]),
+        ]
+    });
+    let heads = ["NODE", "STATE", "STREAMS", "ASSIGNED", "FPS", "PROCESSOR", "LABELS", "ADDRESS"].map(str::to_owned);
+    let rows: Vec<[String; 8]> = [heads].into_iter().chain(rows).collect();
+    terminal::columns(out, &rows)
+}
+
+/// Prints one line per stream, in columns. The node is a column if the server has nodes.
 fn table(out: &mut impl Write, streams: &[Value]) -> anyhow::Result<()> {
     let rows = streams.iter().map(|view| {
         let n_dropped: u64 = view["dropped"].as_array().into_iter().flatten().filter_map(|dropped| dropped["frames"].as_u64()).sum();
@@ -172,12 +221,17 @@ fn table(out: &mut impl Write, streams: &[Value]) -> anyhow::Result<()> {
             view["frames"].to_string(),
             n_dropped.to_string(),
             text(&view["input"]),
+            view["node"].as_str().unwrap_or("-").to_owned(),
             last,
         ]
     });
-    let heads = ["NAME", "STATE", "FPS", "FRAMES", "DROPPED", "INPUT", "OBJECTS OR ERROR"].map(str::to_owned);
-    let rows: Vec<[String; 7]> = [heads].into_iter().chain(rows).collect();
-    terminal::columns(out, &rows)
+    let heads = ["NAME", "STATE", "FPS", "FRAMES", "DROPPED", "INPUT", "NODE", "OBJECTS OR ERROR"].map(str::to_owned);
+    let rows: Vec<[String; 8]> = [heads].into_iter().chain(rows).collect();
+    if streams.iter().any(|view| view["node"].is_string()) {
+        return terminal::columns(out, &rows);
+    }
+    let without_node = |[name, state, fps, frames, dropped, input, _, last]: [String; 8]| [name, state, fps, frames, dropped, input, last];
+    terminal::columns(out, &rows.into_iter().map(without_node).collect::<Vec<_>>())
 }
 
 fn text(value: &Value) -> String {

@@ -18,6 +18,8 @@ mod frame_memory;
 mod gallery;
 mod inspect;
 mod manual;
+#[cfg(feature = "nodes")]
+mod node;
 mod panics;
 mod pipelines;
 mod reload;
@@ -86,6 +88,9 @@ enum Command {
     /// Add, watch and measure streams at run time, over HTTP and in a browser
     #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
+    /// Run a part of the streams of several machines, and show and control all of them
+    #[cfg(feature = "nodes")]
+    Node(Box<node::Args>),
     /// List, add, change, restart and remove the streams of a running `roiflow serve`
     #[cfg(feature = "serve")]
     Ctl(ctl::Args),
@@ -165,6 +170,8 @@ fn run_command(terminal: &Terminal) -> ExitCode {
         Command::Run(args) => run::run(*args, trace, terminal),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::serve(*args, terminal),
+        #[cfg(feature = "nodes")]
+        Command::Node(args) => node::node(*args, terminal),
         #[cfg(feature = "serve")]
         Command::Ctl(args) => ctl::control(&args),
         #[cfg(feature = "serve")]

@@ -17,15 +17,25 @@ use super::service::Service;
 use super::signals;
 use super::terminal::Terminal;
 use crate::pipeline::{self, Credentials};
-use crate::serve::Pipelines;
+use crate::serve::{Destinations, Pipelines};
 use crate::{folders, stages};
 
 /// Maximum time in which streams complete their frames when the server ends. Together with the time for closing connections, it must be
 /// less than the limit in the module `signals`.
-const MAX_END: Duration = Duration::from_secs(6);
+pub(super) const MAX_END: Duration = Duration::from_secs(6);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    #[command(flatten)]
+    settings: Settings,
+    /// Create a token, print it once, and exit; a running server accepts it after its next start
+    #[arg(long, value_enum, value_name = "ROLE")]
+    create_token: Option<Role>,
+}
+
+/// The options of a server, which `roiflow node` has as well.
+#[derive(Debug, clap::Args)]
+pub(super) struct Settings {
     /// File with the settings of the server, such as server.toml; options replace its values
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -53,14 +63,11 @@ pub(super) struct Args {
     /// File with users and passwords of inputs by host, as for `roiflow run`
     #[arg(long, value_name = "FILE")]
     input_credentials: Option<PathBuf>,
-    /// Create a token, print it once, and exit; a running server accepts it after its next start
-    #[arg(long, value_enum, value_name = "ROLE")]
-    create_token: Option<Role>,
 }
 
 /// What the holder of a token may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Role {
+pub(super) enum Role {
     /// See streams, results, pictures and metrics
     Viewer,
     /// Also add, change, restart and remove streams
@@ -68,29 +75,25 @@ enum Role {
 }
 
 pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
-    let config = args.config()?;
+    let Args { settings, create_token } = args;
+    let config = settings.config()?;
     let state = config.state.clone().map_or_else(default_state, Ok)?;
-    if let Some(role) = args.create_token {
-        let role = match role {
-            Role::Viewer => token::Role::Viewer,
-            Role::Operator => token::Role::Operator,
-        };
+    if let Some(role) = create_token {
+        let role = role.of_token();
         let token = Tokens::create(&state, role).map_err(|error| anyhow!(error))?;
         terminal.print(format!("This token has the role {}. It is stored as a hash only, so keep it now:", role.name()));
         use std::io::Write;
         writeln!(std::io::stdout(), "{token}")?;
         return Ok(());
     }
-    let credentials = Credentials::read(args.input_credentials.as_deref())?;
-    terminal.hide(credentials.secrets());
-    credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
+    let credentials = settings.credentials(terminal)?;
     let tls = config.tls().map_err(|error| anyhow!(pipeline::Error::usage(error)))?.map(Arc::new);
     let tokens = Tokens::read(&state).map_err(|error| anyhow!(error))?;
     stages::Engine::of_process().set_cache_folder(folders::model_cache());
 
     let store = Store::open(&state).map_err(|error| anyhow!(error))?;
     let of_backend = terminal.clone();
-    let backend = Pipelines::new(credentials, config.pipelines.clone(), move |secrets| of_backend.hide(secrets))?;
+    let backend = Pipelines::new(credentials, config.pipelines.clone(), Destinations::default(), move |secrets| of_backend.hide(secrets))?;
     let listen = config.listen;
     let registry = Registry::new(Box::new(backend), Policy::new(config), store).map_err(|error| anyhow!(error))?;
     let service = Service::of_process(0);
@@ -100,14 +103,8 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
         of_signals.stop();
         let _ending = end.send(());
     };
-    let reload = tls.clone().filter(|_| !signals::has_terminal()).map(|tls| reload(tls, service.clone(), terminal.clone()));
-    signals::on_signal(terminal, end, reload)?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    if tls.is_none() && !listen.ip().is_loopback() {
-        terminal.warn(format_args!(
-            "connections to {listen} are not encrypted, so tokens and pictures can be read in the network: add --tls-cert and --tls-key"
-        ));
-    }
+    signals::on_signal(terminal, end, on_hangup(tls.as_ref(), &service, terminal))?;
+    let scheme = scheme(tls.as_ref(), listen, terminal);
     let server = Server::start(listen, registry.clone(), tokens, tls, env!("CARGO_PKG_VERSION"))
         .map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
     terminal.print(format!("roiflow serves {scheme}://{}", server.address()));
@@ -124,20 +121,50 @@ pub(super) fn serve(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns what SIGHUP does: it reads the certificate again.
-fn reload(tls: Arc<Tls>, service: Service, terminal: Terminal) -> impl Fn() + Send + 'static {
-    move || {
+/// Returns the scheme of the server's address. Warns if other machines reach the server without encryption.
+pub(super) fn scheme(tls: Option<&Arc<Tls>>, listen: SocketAddr, terminal: &Terminal) -> &'static str {
+    if tls.is_none() && !listen.ip().is_loopback() {
+        terminal.warn(format_args!(
+            "connections to {listen} are not encrypted, so tokens and pictures can be read in the network: add --tls-cert and --tls-key"
+        ));
+    }
+    if tls.is_some() { "https" } else { "http" }
+}
+
+/// Returns what SIGHUP does, if the server has a certificate and no terminal: it reads the certificate again.
+pub(super) fn on_hangup(tls: Option<&Arc<Tls>>, service: &Service, terminal: &Terminal) -> Option<impl Fn() + Send + 'static> {
+    let (service, terminal) = (service.clone(), terminal.clone());
+    let tls = tls.filter(|_| !signals::has_terminal())?.clone();
+    Some(move || {
         match tls.reload() {
             Ok(()) => terminal.print("the certificate was read again; later connections use it"),
             Err(error) => terminal.warn(format_args!("the earlier certificate stays in use: {error}")),
         }
         service.reload([]);
+    })
+}
+
+impl Role {
+    /// Returns the role of a token.
+    pub(super) fn of_token(self) -> token::Role {
+        match self {
+            Self::Viewer => token::Role::Viewer,
+            Self::Operator => token::Role::Operator,
+        }
     }
 }
 
-impl Args {
+impl Settings {
+    /// Reads the users and passwords of inputs, which no message shows from then on.
+    pub(super) fn credentials(&self, terminal: &Terminal) -> anyhow::Result<Credentials> {
+        let credentials = Credentials::read(self.input_credentials.as_deref())?;
+        terminal.hide(credentials.secrets());
+        credentials.warnings().iter().for_each(|warning| terminal.warn(warning));
+        Ok(credentials)
+    }
+
     /// Returns the settings of the configuration file. Command-line options replace them.
-    fn config(&self) -> anyhow::Result<Config> {
+    pub(super) fn config(&self) -> anyhow::Result<Config> {
         let read = self.config.as_deref().map(Config::read).transpose();
         let mut config = read.map_err(|error| anyhow!(pipeline::Error::usage(error)))?.unwrap_or_default();
         config.listen = self.listen.unwrap_or(config.listen);
@@ -164,7 +191,7 @@ impl Args {
 }
 
 /// Returns the default folder of the state: the folder that systemd sets in `STATE_DIRECTORY`, or else a folder of the user.
-fn default_state() -> anyhow::Result<PathBuf> {
+pub(super) fn default_state() -> anyhow::Result<PathBuf> {
     let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let of_user = || Some(path("XDG_STATE_HOME").or_else(|| Some(path("HOME")?.join(".local/state")))?.join("roiflow"));
     path("STATE_DIRECTORY")

@@ -42,6 +42,8 @@ pub struct Outputs {
     /// Name of the stream in results for servers. It is set even if a run has only one stream, because a server may receive
     /// streams of many runs.
     pub stream_of_servers: Option<String>,
+    /// Number of the assignment of the stream to this machine, for the epoch in message IDs; 0 = none.
+    pub assignment: u64,
     /// Handling of existing files.
     pub if_exists: IfExists,
     /// Receives each frame with its results. Requires `{json}` in the graph.
@@ -280,6 +282,9 @@ fn json(outputs: &Outputs, input: &Input, assignments: &mut Vec<Assignment>) -> 
     for (idx, url) in outputs.publish.iter().enumerate() {
         let target = Target::parse(url).map_err(|error| Error::usage(format!("--publish `{}`: {error}", redaction::redact(url))))?;
         let mut values = vec![("url", url.clone()), ("if-exists", if_exists(outputs).to_owned())];
+        if outputs.assignment > 0 {
+            values.push(("assignment", outputs.assignment.to_string()));
+        }
         match (target.file(), &outputs.spool) {
             (Some(path), _) => outputs::check_destination("--publish", path, outputs.if_exists)?,
             (None, Some(spool)) => {

@@ -10,7 +10,7 @@ use roiflow_server::{Backend, Failure, Feed, Running, Start, Video};
 
 use super::running::{Observed, RunningStream, tap};
 use crate::pipeline::{
-    Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, StreamId, Tap, spec,
+    Credentials, Error, ErrorKind, Input, Outputs, PipelineHandle, Plan, Restart, RestartPolicy, Spec, SpoolFolder, StreamId, Tap, spec,
 };
 use crate::redaction::Secrets;
 
@@ -23,6 +23,15 @@ const MAX_PROBE: Duration = Duration::from_secs(10);
 /// Runs streams of the server as pipelines.
 pub struct Pipelines(Arc<Shared>);
 
+/// Destinations of the results of all streams, in addition to those of each stream.
+#[derive(Debug, Clone, Default)]
+pub struct Destinations {
+    /// Servers that get each line of results.
+    pub publish: Vec<String>,
+    /// Folder of the results that are stored until the servers acknowledge them; `None`: they wait in memory.
+    pub spool: Option<PathBuf>,
+}
+
 /// The state that the backend and its streams share.
 pub(super) struct Shared {
     pub(super) handle: PipelineHandle,
@@ -31,19 +40,26 @@ pub(super) struct Shared {
     credentials: Credentials,
     /// Folder with further descriptions.
     folder: Option<PathBuf>,
+    destinations: Destinations,
     /// Receives credentials that must not appear in messages of the process.
     hide: Box<dyn Fn(Secrets) + Send + Sync>,
 }
 
 impl Pipelines {
-    /// Creates a backend without streams. `folder` has further pipeline descriptions; `hide` receives credentials that must not appear in
+    /// Creates a backend without streams. `folder` has further pipeline descriptions. `destinations` apply to
+    /// all streams. `hide` receives credentials that must not appear in
     /// messages of the process.
     ///
     /// # Errors
     /// Returns an error if a thread cannot be started.
-    pub fn new(credentials: Credentials, folder: Option<PathBuf>, hide: impl Fn(Secrets) + Send + Sync + 'static) -> Result<Self, Error> {
+    pub fn new(
+        credentials: Credentials,
+        folder: Option<PathBuf>,
+        destinations: Destinations,
+        hide: impl Fn(Secrets) + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
         let (handle, events) = PipelineHandle::new()?;
-        let shared = Arc::new(Shared { handle, observed: Mutex::default(), credentials, folder, hide: Box::new(hide) });
+        let shared = Arc::new(Shared { handle, observed: Mutex::default(), credentials, folder, destinations, hide: Box::new(hide) });
         // Weak, because the events end when the handle is dropped.
         let of_thread = Arc::downgrade(&shared);
         let receive = move || {
@@ -84,7 +100,15 @@ impl Shared {
             Input::Uri(_) => Some(RestartPolicy::OnError),
             _ => None,
         };
-        let outputs = Outputs { publish: start.publish.clone(), repeat: start.repeat, tap, real_time: true, ..Outputs::default() };
+        let outputs = Outputs {
+            publish: start.publish.iter().chain(&self.destinations.publish).cloned().collect(),
+            repeat: start.repeat,
+            tap,
+            real_time: true,
+            assignment: start.assignment,
+            spool: self.destinations.spool.clone().map(|path| SpoolFolder { path, max_bytes: None, max_age: None }),
+            ..Outputs::default()
+        };
         let plan = Plan::resolve(&spec, &start.parameters, input, outputs.of_stream(&start.name, true))?;
         let restart = Restart { policy: plan.restart.policy.or(policy), ..plan.restart };
         Ok(Plan { restart, ..plan })

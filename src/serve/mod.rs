@@ -4,4 +4,4 @@ mod backend;
 mod running;
 mod video;
 
-pub use backend::Pipelines;
+pub use backend::{Destinations, Pipelines};

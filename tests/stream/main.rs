@@ -59,6 +59,10 @@ mod meta;
 #[cfg(feature = "cli")]
 mod models_cli;
 mod motion;
+#[cfg(feature = "nodes")]
+mod nodes;
+#[cfg(feature = "nodes")]
+mod nodes_page;
 #[cfg(feature = "cli")]
 mod outages;
 #[cfg(feature = "cli")]

@@ -145,7 +145,7 @@ impl Browser {
     }
 
     /// Errors and warnings of the console of the browser.
-    fn messages(&self) -> String {
+    pub fn messages(&self) -> String {
         self.command("se/log", json!({"type": "browser"})).to_string()
     }
 }

@@ -9,15 +9,19 @@ use percent_encoding::percent_decode_str;
 
 /// A parsed address.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) scheme: String,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+pub struct Address {
+    /// The scheme, in lower case.
+    pub scheme: String,
+    /// The user, or the token of a login without a password.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
     /// The host. An IPv6 address has no brackets. A list of hosts is `HOST:PORT,HOST:PORT,HOST`: the port of the last host is in `port`.
-    pub(crate) host: String,
-    pub(crate) port: Option<u16>,
+    pub host: String,
+    /// The port.
+    pub port: Option<u16>,
     /// The path without the first slash, percent-decoded.
-    pub(crate) path: String,
+    pub path: String,
     /// The path as written, with the first slash.
     pub(crate) raw_path: String,
     /// Options that [`Address::take`] and similar functions have not removed yet.
@@ -25,8 +29,11 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Parses an address. Returns the description of the first mistake if the text is not a valid address.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    /// Parses an address.
+    ///
+    /// # Errors
+    /// Returns the description of the first mistake if the text is not a valid address.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").ok_or("expected SCHEME://HOST, got no `://`")?;
         let scheme = scheme.to_ascii_lowercase();
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
@@ -65,7 +72,10 @@ impl Address {
     }
 
     /// Removes the options `user` and `password-file`, with `prefix` before their names, and stores their values as the login.
-    pub(crate) fn take_login(&mut self, prefix: &str) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn take_login(&mut self, prefix: &str) -> Result<(), String> {
         if let Some(user) = self.take(&format!("{prefix}user")) {
             self.user = Some(user);
         }
@@ -94,7 +104,7 @@ impl Address {
     }
 
     /// Removes an option.
-    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+    pub fn take(&mut self, name: &str) -> Option<String> {
         let idx = self.options.iter().position(|(known, _)| known == name)?;
         Some(self.options.remove(idx).1)
     }
@@ -129,7 +139,10 @@ impl Address {
 
     /// Returns an error if an option is left: the destination does not know it. `known` lists the options of the destination, for the
     /// error.
-    pub(crate) fn finish(&self, known: &str) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Returns which option is unknown.
+    pub fn finish(&self, known: &str) -> Result<(), String> {
         match self.options.first() {
             None => Ok(()),
             Some((name, _)) => Err(format!("unknown option `{name}`: expected one of user, password-file, {known}")),

@@ -46,7 +46,7 @@ mod tls;
 use std::io;
 use std::sync::Arc;
 
-pub use address::{bytes as parse_bytes, duration as parse_duration};
+pub use address::{Address, bytes as parse_bytes, duration as parse_duration};
 pub use deadline::Deadline;
 pub use file_store::{FileStore, absolute, file_name_part};
 pub use framing::Framing;

@@ -4,6 +4,7 @@ import { h, render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import htm from "htm";
 import { send, streamPath, useEvents, usePolled } from "/page/api.js";
+import { NodesPage } from "/page/nodes.js";
 import { StreamPage } from "/page/stream.js";
 
 const html = htm.bind(h);
@@ -65,7 +66,7 @@ function Tile({ stream }) {
       <div class="text">
         <div class="row"><span class="name">${stream.name}</span><span class=${`state ${stream.state}`}>${stream.state}</span></div>
         <div class="facts">${stream.fps.toFixed(1)} fps, ${nDropped} dropped${stream.latency_ms === null ? "" : `, ${stream.latency_ms.toFixed(1)} ms`}</div>
-        <div class="facts">${objectsText(stream.objects)}</div>
+        <div class="facts">${objectsText(stream.objects)}${stream.node ? `, on ${stream.node}` : ""}</div>
         ${stream.error && html`<div class="error">${stream.error}</div>`}
       </div>
     </a>
@@ -231,12 +232,13 @@ function App() {
   let content = null;
   if (server && !server.role) content = html`<${Login} onLogin=${poll} />`;
   else if (server && name) content = html`<${StreamPage} key=${name} name=${name} server=${server} />`;
+  else if (server && route === "#/nodes") content = html`<${NodesPage} server=${server} />`;
   else if (server && route === "#/events") content = html`<${EventsPage} />`;
   else if (server && route === "#/settings") content = html`<${Settings} server=${server} onLogout=${poll} />`;
   else if (server) content = html`<${Overview} server=${server} />`;
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
-    <header><strong>roiflow</strong><nav aria-label="Pages">${link("#/", "Streams")}${link("#/events", "Events")}${link("#/settings", "Settings")}</nav></header>
+    <header><strong>roiflow</strong><nav aria-label="Pages">${link("#/", "Streams")}${server?.node && link("#/nodes", "Nodes")}${link("#/events", "Events")}${link("#/settings", "Settings")}</nav></header>
     <main id="main" tabindex="-1">
       ${error && html`<p class="error" role="alert">${error.message}</p>`}
       ${content}

@@ -76,6 +76,8 @@ pub struct Start {
     pub repeat: bool,
     /// Servers that also get each line of results.
     pub publish: Vec<String>,
+    /// Number of the assignment of the stream to this node, for the IDs of results; 0: the server has no other nodes.
+    pub assignment: u64,
 }
 
 /// The video that an input sends.

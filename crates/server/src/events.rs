@@ -50,6 +50,8 @@ pub enum EventKind {
     Failed,
     /// An element posted a warning.
     Warning,
+    /// This node has joined or left the other nodes, or has decided which node runs a stream; `stream` is empty.
+    Node,
 }
 
 /// The list. Clones share it.

@@ -237,6 +237,11 @@ impl Feed {
         number
     }
 
+    /// Number of results since the feed was created.
+    pub fn n_frames(&self) -> u64 {
+        self.lock().n_frames
+    }
+
     /// Counts of lines and zones, by name.
     pub fn places(&self) -> Vec<Place> {
         self.lock().places.values().cloned().collect()

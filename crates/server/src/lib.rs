@@ -7,6 +7,7 @@
 //! - [`feed`]: results and pictures from a running stream to any number of clients. [`events`]: the list of events.
 //! - [`video`]: live video of a stream for browsers.
 //! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
+//! - [`nodes`]: streams that run on several servers.
 //! - [`http`]: the server itself, with [`metrics`] and [`page`]. [`tls`]: its certificate.
 
 #![deny(unsafe_code)]
@@ -18,6 +19,7 @@ pub mod events;
 pub mod feed;
 pub mod http;
 pub mod metrics;
+pub mod nodes;
 pub mod page;
 pub mod policy;
 pub mod registry;

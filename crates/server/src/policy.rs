@@ -66,6 +66,7 @@ impl Policy {
             parameters,
             repeat: spec.repeat,
             publish: spec.publish.clone(),
+            assignment: 0,
         })
     }
 
@@ -294,6 +295,8 @@ mod tests {
             parameters: BTreeMap::new(),
             repeat: false,
             publish: Vec::new(),
+            needs: BTreeMap::new(),
+            cost: None,
         }
     }
 

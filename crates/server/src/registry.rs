@@ -29,6 +29,13 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
+/// Shows the number of streams.
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("streams", &lock(&self.0.streams).len()).finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     backend: Box<dyn Backend>,
     policy: Policy,
@@ -52,6 +59,8 @@ struct Entry {
 
 struct Slot {
     spec: StreamSpec,
+    /// Number of the assignment of the stream to this node; 0: the server has no other nodes.
+    assignment: u64,
     running: Option<Arc<dyn Running>>,
     /// State while no stream runs.
     state: State,
@@ -188,10 +197,19 @@ impl Registry {
         self.check_present(name, &entry)?;
         let before = lock(&entry.slot).spec.clone();
         let after = policy::with_credentials(before.changed(change), &before);
-        if after == before {
-            return Ok(entry.view());
+        if after != before {
+            self.replace(&entry, after)?;
         }
-        let start = self.resolve(&after)?;
+        Ok(entry.view())
+    }
+
+    /// Replaces the description of a stream. The caller holds the lock of the stream.
+    fn replace(&self, entry: &Arc<Entry>, after: StreamSpec) -> Result<()> {
+        let (before, assignment) = {
+            let slot = lock(&entry.slot);
+            (slot.spec.clone(), slot.assignment)
+        };
+        let start = Start { assignment, ..self.resolve(&after)? };
         self.0.backend.check(&start).map_err(|failure| refused(&failure, &after))?;
         // Another input needs another source in any case.
         let is_same_input = (&before.input, before.repeat) == (&after.input, after.repeat);
@@ -201,22 +219,22 @@ impl Registry {
         if let Err(error) = self.0.store.put(&after) {
             if continues {
                 // The stream must have the description that is in the store.
-                self.stop(&entry);
-                self.start(&entry);
+                self.stop(entry);
+                self.start(entry);
             }
             return Err(Error::internal(error));
         }
         if !continues {
-            self.stop(&entry);
+            self.stop(entry);
         }
         entry.feed.set_source(&policy::shown(&after).input);
         entry.feed.forget_places(before.places().difference(&after.places()).cloned());
         lock(&entry.slot).spec = after;
-        self.0.events.add(name, EventKind::Changed, if continues { "without a restart" } else { "restarted" });
+        self.0.events.add(&before.name, EventKind::Changed, if continues { "without a restart" } else { "restarted" });
         if !continues {
-            self.start(&entry);
+            self.start(entry);
         }
-        Ok(entry.view())
+        Ok(())
     }
 
     /// Restarts a stream.
@@ -267,6 +285,63 @@ impl Registry {
     /// Returns an error if there is no such stream.
     pub fn feed(&self, name: &str) -> Result<Feed> {
         self.entry(name).map(|entry| entry.feed.clone())
+    }
+
+    /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results. A stream that cannot start is
+    /// tried again later. A stream that runs under another number is restarted; one that runs with another description is changed.
+    pub(crate) fn place(&self, spec: StreamSpec, assignment: u64) {
+        let name = spec.name.clone();
+        let new = || Arc::new(Entry::new(spec.clone(), &self.0.hub, &self.0.events));
+        let entry = lock(&self.0.streams).entry(name.clone()).or_insert_with(new).clone();
+        let _working = lock(&entry.work);
+        let (before, earlier) = {
+            let slot = lock(&entry.slot);
+            (slot.spec.clone(), slot.assignment)
+        };
+        if earlier == assignment {
+            if before != spec
+                && let Err(error) = self.replace(&entry, spec)
+            {
+                self.0.events.add(&name, EventKind::Warning, error.message);
+            }
+            return;
+        }
+        if earlier == 0 {
+            self.0.events.add(&name, EventKind::Added, format!("pipeline {}", spec.pipeline));
+        } else {
+            self.stop(&entry);
+        }
+        {
+            let mut slot = lock(&entry.slot);
+            (slot.spec, slot.assignment) = (spec, assignment);
+        }
+        self.start(&entry);
+    }
+
+    /// Stops a stream that was assigned to this node. A server without other nodes uses [`Registry::remove`].
+    pub(crate) fn displace(&self, name: &str) {
+        let Ok(entry) = self.entry(name) else { return };
+        let _working = lock(&entry.work);
+        self.stop(&entry);
+        lock(&self.0.streams).remove(name);
+        self.0.events.add(name, EventKind::Removed, "");
+    }
+
+    /// Checks whether this server can start a stream, without starting it.
+    pub(crate) fn check_spec(&self, spec: &StreamSpec) -> Result<()> {
+        let start = self.resolve(spec)?;
+        self.0.backend.check(&start).map_err(|failure| refused(&failure, spec))
+    }
+
+    /// Name, state, error without credentials, and feed of each stream.
+    pub(crate) fn states(&self) -> Vec<(String, State, Option<String>, Feed)> {
+        let of = |entry: &Arc<Entry>| {
+            let (state, error, _) = entry.status();
+            let spec = lock(&entry.slot).spec.clone();
+            let error = error.map(|error| policy::secrets(&spec).scrub(&error).into_owned());
+            (spec.name, state, error, entry.feed.clone())
+        };
+        self.entries().iter().map(of).collect()
     }
 
     /// Name, state, counters and feed of each stream.
@@ -340,8 +415,11 @@ impl Registry {
 
     /// Starts a stream. A failure is recorded for a later attempt. The caller holds the lock of the stream.
     fn start(&self, entry: &Arc<Entry>) {
-        let spec = lock(&entry.slot).spec.clone();
-        let started = self.resolve(&spec).and_then(|start| self.try_start(entry, &start));
+        let (spec, assignment) = {
+            let slot = lock(&entry.slot);
+            (slot.spec.clone(), slot.assignment)
+        };
+        let started = self.resolve(&spec).and_then(|start| self.try_start(entry, &Start { assignment, ..start }));
         if let Err(error) = started {
             entry.fail(policy::secrets(&spec).scrub(&error.message).into_owned());
         }
@@ -428,6 +506,7 @@ impl Entry {
         let feed = Feed::new(&spec.name, &policy::shown(&spec).input, hub.clone(), events.clone());
         let slot = Slot {
             spec,
+            assignment: 0,
             running: None,
             state: State::Starting,
             error: None,
@@ -476,6 +555,7 @@ impl Entry {
         let n_latencies = counters.latency.count();
         StreamView {
             spec: policy::shown(&spec),
+            node: None,
             state,
             error,
             seconds_to_retry: retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64()),

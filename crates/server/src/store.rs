@@ -34,6 +34,18 @@ impl Store {
         Ok(store)
     }
 
+    /// Creates a store that is lost when the process ends.
+    ///
+    /// # Errors
+    /// Returns an error if there is no memory.
+    pub fn in_memory() -> Result<Self, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("cannot create a store in memory: {error}");
+        let backend = redb::backends::InMemoryBackend::new();
+        let store = Self(Database::builder().create_with_backend(backend).map_err(|error| failed(&error))?);
+        store.write(|_| Ok(())).map_err(|error| failed(&error))?;
+        Ok(store)
+    }
+
     /// Returns all streams, and the entries that cannot be read, with the reasons.
     ///
     /// # Errors

@@ -25,6 +25,12 @@ pub struct StreamSpec {
     /// Servers that also get each line of results, such as `mqtt://broker/topic`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub publish: Vec<String>,
+    /// Labels that the node must have, each with the allowed values; an empty list allows any value. Only for servers with several nodes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub needs: BTreeMap<String, Vec<String>>,
+    /// Frames per second that the stream needs of a node [25]. Only for servers with several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
 }
 
 /// A change of a stream: fields that are present replace those of the stream.
@@ -43,6 +49,10 @@ pub struct Change {
     pub repeat: Option<bool>,
     /// Servers that also get each line of results.
     pub publish: Option<Vec<String>>,
+    /// Labels that the node must have.
+    pub needs: Option<BTreeMap<String, Vec<String>>>,
+    /// Frames per second that the stream needs of a node.
+    pub cost: Option<f64>,
 }
 
 /// Value of a parameter.
@@ -80,7 +90,7 @@ impl StreamSpec {
     /// Returns the stream after a change.
     #[must_use]
     pub fn changed(&self, change: Change) -> Self {
-        let Change { pipeline, input, parameters, repeat, publish } = change;
+        let Change { pipeline, input, parameters, repeat, publish, needs, cost } = change;
         let mut changed = self.clone();
         if let Some(pipeline) = pipeline.filter(|pipeline| *pipeline != self.pipeline) {
             changed.pipeline = pipeline;
@@ -95,6 +105,8 @@ impl StreamSpec {
         changed.input = input.unwrap_or(changed.input);
         changed.repeat = repeat.unwrap_or(changed.repeat);
         changed.publish = publish.unwrap_or(changed.publish);
+        changed.needs = needs.unwrap_or(changed.needs);
+        changed.cost = cost.or(changed.cost);
         changed
     }
 }
@@ -140,6 +152,9 @@ pub struct StreamView {
     /// Description of the stream, without credentials.
     #[serde(flatten)]
     pub spec: StreamSpec,
+    /// The node that runs the stream; missing: no node runs it, or the server has no other nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// What the stream is doing.
     pub state: State,
     /// Why the stream failed or waits for its source.
@@ -166,6 +181,29 @@ pub struct StreamView {
     pub objects: BTreeMap<String, u64>,
     /// Counts of lines and zones at which something has happened, by name.
     pub places: Vec<Place>,
+}
+
+impl StreamView {
+    /// A stream of which only this much is known.
+    pub(crate) fn unknown(spec: StreamSpec, state: State, error: Option<String>) -> Self {
+        Self {
+            spec,
+            node: None,
+            state,
+            error,
+            seconds_to_retry: None,
+            fps: 0.0,
+            frames: 0,
+            dropped: Vec::new(),
+            skipped: Vec::new(),
+            failed: 0,
+            restarts: 0,
+            in_flight: 0,
+            latency_ms: None,
+            objects: BTreeMap::new(),
+            places: Vec::new(),
+        }
+    }
 }
 
 /// Counts of a line or a zone since the stream was added or the server was started.

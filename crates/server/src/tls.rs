@@ -57,6 +57,24 @@ fn config(certificate: &Path, key: &Path) -> Result<Arc<rustls::ServerConfig>, S
     Ok(Arc::new(config))
 }
 
+/// Returns the settings of a client that trusts these authorities; `None` if there are none.
+///
+/// # Errors
+/// Returns an error if an authority cannot be used.
+pub(crate) fn client(authorities: Vec<CertificateDer<'static>>) -> Result<Option<Arc<rustls::ClientConfig>>, String> {
+    if authorities.is_empty() {
+        return Ok(None);
+    }
+    let failed = |error: rustls::Error| format!("an authority for certificates of nodes cannot be used: {error}");
+    let mut roots = rustls::RootCertStore::empty();
+    for authority in authorities {
+        // Systems have authorities that this library does not accept.
+        let _added = roots.add(authority);
+    }
+    let builder = rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(Some(Arc::new(builder.with_root_certificates(roots).with_no_client_auth())))
+}
+
 /// The cryptography of servers and clients.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())

@@ -20,7 +20,7 @@ use gstreamer_video as gst_video;
 
 use super::frame_memory::FrameMemory;
 use super::route::{Destination, Name, Route, cannot_open};
-use super::{Format, Masks, Method, Numbering, WhenFull};
+use super::{Format, Masks, Method, Numbering, WhenFull, permit};
 use crate::elements::if_exists::IfExists;
 use crate::elements::{buffer, caps, meta, origin, records};
 use crate::frame::{FrameResults, InferenceStatus, Size, coco, csv, json};
@@ -29,6 +29,11 @@ use crate::redaction;
 
 static CAT: LazyLock<gst::DebugCategory> =
     LazyLock::new(|| gst::DebugCategory::new("roipublish", gst::DebugColorFlags::empty(), Some("Writes results as JSON")));
+
+/// Highest number of epochs of one assignment: how often a process can start a stream.
+const EPOCHS_PER_ASSIGNMENT: u64 = 1_000_000;
+/// The largest number of an assignment whose epochs fit into 64 bits.
+const MAX_ASSIGNMENT: u64 = u64::MAX / EPOCHS_PER_ASSIGNMENT - 1;
 
 /// Settings of the element.
 #[derive(Debug, Clone)]
@@ -44,6 +49,8 @@ struct Settings {
     when_full: WhenFull,
     format: Format,
     masks: Masks,
+    /// Number of the assignment of the stream to a machine; 0 = none.
+    assignment: u64,
     stream_id: Option<Arc<str>>,
     /// Name of the input, without credentials.
     source: Option<String>,
@@ -63,6 +70,7 @@ impl Default for Settings {
             when_full: WhenFull::default(),
             format: Format::default(),
             masks: Masks::default(),
+            assignment: 0,
             stream_id: None,
             source: None,
             add_empty_results: true,
@@ -95,7 +103,9 @@ struct State {
     format: Format,
     /// Number of objects that the format leaves out because of their labels.
     n_unknown: u64,
-    /// Start time of the run in milliseconds since 1970, as part of message IDs.
+    /// Number of the assignment of the stream to a machine; 0 = none.
+    assignment: u64,
+    /// Epoch of the run, as part of message IDs: see [`next_epoch`].
     epoch: u64,
     /// Number of the last frame with a message, and the number of records since then.
     last_frame: Option<u64>,
@@ -187,6 +197,13 @@ impl ObjectImpl for RoiPublish {
                     .blurb("How masks of objects are written")
                     .mutable_ready()
                     .build(),
+                glib::ParamSpecUInt64::builder("assignment")
+                    .nick("Assignment")
+                    .blurb("Number of the assignment of the stream to a machine, for the epoch in message IDs; 0 = none")
+                    .maximum(MAX_ASSIGNMENT)
+                    .default_value(default.assignment)
+                    .mutable_ready()
+                    .build(),
                 glib::ParamSpecString::builder("stream-id")
                     .nick("Stream id")
                     .blurb("Name of the stream: the field `stream` of each line")
@@ -227,6 +244,7 @@ impl ObjectImpl for RoiPublish {
             "when-full" => settings.when_full = value.get().expect("GObject checked the type"),
             "format" => settings.format = value.get().expect("GObject checked the type"),
             "masks" => settings.masks = value.get().expect("GObject checked the type"),
+            "assignment" => settings.assignment = value.get().expect("GObject checked the type"),
             "stream-id" => settings.stream_id = text().map(Into::into),
             "source" => settings.source = text().map(without_credentials),
             "add-empty-results" => settings.add_empty_results = value.get().expect("GObject checked the type"),
@@ -264,6 +282,7 @@ impl ObjectImpl for RoiPublish {
             "when-full" => settings.when_full.to_value(),
             "format" => settings.format.to_value(),
             "masks" => settings.masks.to_value(),
+            "assignment" => settings.assignment.to_value(),
             "stream-id" => settings.stream_id.as_deref().to_value(),
             "source" => settings.source.to_value(),
             "add-empty-results" => settings.add_empty_results.to_value(),
@@ -316,9 +335,9 @@ impl BaseTransformImpl for RoiPublish {
     const TRANSFORM_IP_ON_PASSTHROUGH: bool = true;
 
     fn start(&self) -> Result<(), gst::ErrorMessage> {
-        let (mut destination, format, masks) = {
+        let (mut destination, format, masks, assignment) = {
             let settings = self.settings.lock().unwrap();
-            (settings.destination(), settings.format, settings.masks)
+            (settings.destination(), settings.format, settings.masks, settings.assignment)
         };
         let failed = |error: String| gst::error_msg!(gst::ResourceError::OpenWrite, ("{error}"));
         let (target, name) = destination.check().map_err(failed)?;
@@ -328,13 +347,14 @@ impl BaseTransformImpl for RoiPublish {
         let route = destination.open((target, &name), self.deadline.clone(), self.report(&name)).map_err(failed)?;
         *self.last_stats.lock().unwrap() = Default::default();
         self.is_flushing.store(false, Ordering::Release);
-        let (epoch, route) = (next_epoch(0), Arc::new(route));
+        let (epoch, route) = (next_epoch(assignment, 0), Arc::new(route));
         *self.state.lock().unwrap() = Some(State {
             route,
             name,
             masks,
             format,
             n_unknown: 0,
+            assignment,
             epoch,
             last_frame: None,
             n_records: 0,
@@ -400,7 +420,7 @@ impl BaseTransformImpl for RoiPublish {
             let mut numbering = self.numbering.lock().unwrap();
             let image = image.as_ref().map(|(_, place)| *place);
             let about = About { stream_time: self.stream_time(buffer), stream_id, source: source.as_deref(), image, add_empty_results };
-            let message = state.message(buffer, about, &mut numbering);
+            let message = state.message(buffer, about, &mut numbering).filter(|_| state.assignment == 0 || permit::permits());
             drop(numbering);
             let lost_rois = state.lost_rois.as_mut().filter(|(_, is_reported)| !is_reported).map(|(sizes, is_reported)| {
                 *is_reported = true;
@@ -637,7 +657,7 @@ impl State {
         let frame_number = numbering.first_frame + if attached_size.is_some() { results.frame_number } else { own_frame_number };
         if self.last_frame.is_some_and(|last| frame_number <= last) {
             // Frame numbers have started again, for example because of another detector. A new epoch keeps message IDs unique.
-            self.epoch = next_epoch(self.epoch + 1);
+            self.epoch = next_epoch(self.assignment, self.epoch + 1);
         }
         (self.last_frame, self.n_records) = (Some(frame_number), 0);
         let mut message = Message { payload: Vec::new(), stream: stream_id.clone(), epoch: self.epoch, frame: frame_number, part: 0 };
@@ -700,10 +720,20 @@ fn without_credentials(source: String) -> String {
     if std::path::Path::new(&source).exists() { source } else { redaction::redact(&source).into_owned() }
 }
 
-/// Returns a new epoch: the time in milliseconds since 1970, at least `least`. If the clock was set back, epochs still do not decrease within
-/// the process: a reader takes results of an earlier epoch for repeated results.
-fn next_epoch(least: u64) -> u64 {
+/// Returns a new epoch. A reader takes results of an earlier epoch for repeated results.
+///
+/// Without an assignment, it is the time in milliseconds since 1970, at least `least`. If the clock was set back, epochs still do not
+/// decrease within the process.
+///
+/// With an assignment, it is the number of the assignment, followed by the number of starts in this process as six decimal digits. An
+/// assignment belongs to one process. So epochs of a later assignment are larger, whatever the clocks of the machines say.
+fn next_epoch(assignment: u64, least: u64) -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
+    static STARTS: AtomicU64 = AtomicU64::new(0);
+    if assignment > 0 {
+        let n_starts = STARTS.fetch_add(1, Ordering::AcqRel).min(EPOCHS_PER_ASSIGNMENT - 1);
+        return assignment.min(MAX_ASSIGNMENT) * EPOCHS_PER_ASSIGNMENT + n_starts;
+    }
     raise(&LAST, milliseconds(SystemTime::now()).max(least))
 }
 
@@ -745,7 +775,14 @@ mod tests {
         let last = AtomicU64::new(0);
         let clock = [1000, 1000, 400, 900, 1001];
         assert_eq!(clock.map(|now| raise(&last, now)), [1000, 1000, 1000, 1000, 1001]);
-        let first = next_epoch(0);
-        assert!(next_epoch(first + 5000) == first + 5000 && next_epoch(0) >= first + 5000);
+        let first = next_epoch(0, 0);
+        assert!(next_epoch(0, first + 5000) == first + 5000 && next_epoch(0, 0) >= first + 5000);
+    }
+
+    #[test]
+    fn epochs_of_a_later_assignment_are_larger() {
+        let (first, second) = (next_epoch(7, 0), next_epoch(7, 0));
+        assert!((7_000_000..8_000_000).contains(&first) && second > first && next_epoch(8, 0) >= 8_000_000);
+        assert_eq!(next_epoch(MAX_ASSIGNMENT, 0) / EPOCHS_PER_ASSIGNMENT, MAX_ASSIGNMENT);
     }
 }

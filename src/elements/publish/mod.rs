@@ -21,10 +21,12 @@
 
 mod frame_memory;
 mod imp;
+mod permit;
 mod route;
 
 pub use frame_memory::FrameMemory;
 pub(crate) use imp::capture_time;
+pub use permit::permit_results;
 
 use gst::glib;
 use gstreamer as gst;

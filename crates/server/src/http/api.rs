@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::reply::{Json, Options};
-use super::{App, guard, openapi};
+use super::{App, guard, nodes, openapi, peers};
 use crate::backend::{Pipeline, Video};
 use crate::error::{Error, Result};
 use crate::events::Event;
@@ -56,6 +56,9 @@ pub(super) struct ServerView {
     schemes: Vec<String>,
     /// Whether clients may name files as inputs.
     has_media: bool,
+    /// Name of this node; missing: the server has no other nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
 }
 
 /// Body of a test of an input.
@@ -74,31 +77,59 @@ pub(super) struct Login {
 }
 
 /// Runs an operation that may block on another thread.
-async fn blocking<T: Send + 'static>(app: App, act: impl FnOnce(&Registry) -> Result<T> + Send + 'static) -> Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(app: App, act: impl FnOnce(&Registry) -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(move || act(&app.registry)).await;
     done.unwrap_or_else(|error| Err(Error::internal(format!("internal error: {error}"))))
 }
 
-pub(super) async fn streams(State(app): State<App>) -> Result<Json<StreamList>> {
-    blocking(app, |registry| Ok(Json(StreamList { streams: registry.views() }))).await
+pub(super) async fn streams(State(app): State<App>, headers: HeaderMap) -> Result<Response> {
+    let own = node_name(&app);
+    let views = blocking(app.clone(), |registry| Ok(registry.views())).await?;
+    let views: Vec<StreamView> = views.into_iter().map(|view| StreamView { node: own.clone(), ..view }).collect();
+    if app.nodes.is_some() && !peers::is_from_node(&app, &headers) {
+        return nodes::streams_of_all(&app, views).await;
+    }
+    Ok(Json(StreamList { streams: views }).into_response())
+}
+
+/// Name of this node, if the server has other nodes.
+fn node_name(app: &App) -> Option<String> {
+    app.nodes.as_ref().map(|(nodes, _)| nodes.name().to_owned())
 }
 
 pub(super) async fn stream(State(app): State<App>, Path(name): Path<String>) -> Result<Json<StreamView>> {
-    blocking(app, move |registry| registry.view(&name).map(Json)).await
+    blocking(app.clone(), move |registry| match (registry.view(&name), &app.nodes) {
+        (Ok(view), _) => Ok(Json(StreamView { node: node_name(&app), ..view })),
+        (Err(_), Some((nodes, _))) => nodes.known(&name).map(Json),
+        (Err(error), None) => Err(error),
+    })
+    .await
 }
 
 pub(super) async fn add(State(app): State<App>, Json(spec): Json<StreamSpec>) -> Result<Response> {
-    let view = blocking(app, move |registry| registry.add(spec)).await?;
+    let view = blocking(app.clone(), move |registry| match &app.nodes {
+        Some((nodes, _)) => nodes.add(&spec),
+        None => registry.add(spec),
+    })
+    .await?;
     let location = format!("/api/streams/{}", view.spec.name);
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(view)).into_response())
 }
 
 pub(super) async fn change(State(app): State<App>, Path(name): Path<String>, Json(change): Json<Change>) -> Result<Json<StreamView>> {
-    blocking(app, move |registry| registry.change(&name, change).map(Json)).await
+    blocking(app.clone(), move |registry| match &app.nodes {
+        Some((nodes, _)) => nodes.change(&name, &change).map(Json),
+        None => registry.change(&name, change).map(Json),
+    })
+    .await
 }
 
 pub(super) async fn remove(State(app): State<App>, Path(name): Path<String>) -> Result<Json<StreamView>> {
-    blocking(app, move |registry| registry.remove(&name).map(Json)).await
+    blocking(app.clone(), move |registry| match &app.nodes {
+        Some((nodes, _)) => nodes.remove(&name).map(Json),
+        None => registry.remove(&name).map(Json),
+    })
+    .await
 }
 
 pub(super) async fn restart(State(app): State<App>, Path(name): Path<String>) -> Result<Json<StreamView>> {
@@ -119,11 +150,15 @@ pub(super) async fn results(State(app): State<App>, Path(name): Path<String>, op
     Ok(([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")], body).into_response())
 }
 
-pub(super) async fn events(State(app): State<App>, options: Options) -> Result<Json<EventList>> {
+pub(super) async fn events(State(app): State<App>, headers: HeaderMap, options: Options) -> Result<Response> {
     options.allow(&["limit", "stream"])?;
     let limit = options.number("limit", 1..=500, 100)? as usize;
     let newest = app.registry.events().newest(options.text("stream"), limit);
-    Ok(Json(EventList { events: newest.iter().map(|event| Event::clone(event)).collect() }))
+    let events: Vec<Event> = newest.iter().map(|event| Event::clone(event)).collect();
+    if app.nodes.is_some() && !peers::is_from_node(&app, &headers) {
+        return nodes::events_of_all(&app, events, options.text("stream"), limit).await;
+    }
+    Ok(Json(EventList { events }).into_response())
 }
 
 pub(super) async fn pipelines(State(app): State<App>) -> Result<Json<PipelineList>> {
@@ -146,6 +181,7 @@ pub(super) async fn server(State(app): State<App>, headers: HeaderMap) -> Json<S
         max_streams: config.limits.streams,
         schemes: config.schemes.clone(),
         has_media: config.media.is_some(),
+        node: app.nodes.as_ref().map(|(nodes, _)| nodes.name().to_owned()),
     })
 }
 
@@ -181,6 +217,10 @@ pub(super) async fn healthy() -> &'static str {
 pub(super) async fn ready(State(app): State<App>) -> Result<&'static str> {
     if *app.ending.borrow() {
         return Err(Error::new(503, "ending", "the server is ending"));
+    }
+    if let Some((nodes, _)) = &app.nodes {
+        let message = "the coordinator of the nodes does not answer";
+        return if nodes.is_ready() { Ok("ready\n") } else { Err(Error::new(503, "coordinator_unavailable", message)) };
     }
     if app.registry.is_ready() { Ok("ready\n") } else { Err(Error::new(503, "starting", "the streams of the store are being started")) }
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::{Access, App};
+use super::{Access, App, peers};
 use crate::error::{Error, Result};
 use crate::token::Role;
 
@@ -25,6 +25,10 @@ pub(super) async fn check(State((app, access)): State<(App, Access)>, request: R
 }
 
 fn allows(app: &App, access: Access, method: &Method, headers: &HeaderMap) -> Result<()> {
+    // No web page can send the token of nodes.
+    if peers::is_node(app, headers) {
+        return Ok(());
+    }
     let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(header::HOST).unwrap_or_default();
     if !is_own_host(host, &app.registry.policy().config().hosts) {

@@ -2,13 +2,16 @@
 //!
 //! - `routes`: the table of all routes, from which router and OpenAPI document are made. `openapi`: that document.
 //! - `api`: requests about streams. `live`: results and pictures as they occur. `video`: live video. `reply`: JSON in and out, and errors.
+//! - `peers`: requests from node to node. `nodes`: requests about nodes, and lists of the streams of all nodes.
 //! - `rate`: how many requests a client may send.
 //! - `guard`: roles, logins, and protection against other web pages in the user's browser.
 
 mod api;
 mod guard;
 mod live;
+mod nodes;
 mod openapi;
+mod peers;
 mod rate;
 mod reply;
 mod routes;
@@ -27,9 +30,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
+use self::peers::Peers;
 use self::rate::Rates;
 use crate::error::Error;
 use crate::metrics::Requests;
+use crate::nodes::Nodes;
 use crate::registry::Registry;
 use crate::tls::Tls;
 use crate::token::{Role, Tokens};
@@ -52,6 +57,8 @@ pub(crate) struct App(Arc<Shared>);
 pub(crate) struct Shared {
     registry: Registry,
     tokens: Tokens,
+    /// The other nodes, if there are any, and how to reach their servers.
+    nodes: Option<(Arc<Nodes>, Peers)>,
     requests: Requests,
     n_connections: AtomicUsize,
     encoders: Semaphore,
@@ -92,6 +99,14 @@ impl Server {
         tls: Option<Arc<Tls>>,
         version: &'static str,
     ) -> Result<Self, String> {
+        Self::bind(listen, registry.policy().config().limits.requests_per_second, &tokens)?.serve(registry, tokens, tls, None, version)
+    }
+
+    /// Opens the address, so that its port is known, but accepts no connections yet.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Server::start`].
+    pub fn bind(listen: SocketAddr, requests_per_second: u32, tokens: &Tokens) -> Result<Bound, String> {
         if tokens.is_empty() && !listen.ip().is_loopback() {
             return Err(format!(
                 "listen on {listen}: expected a token, because other machines can reach this address, got none. Create one with \
@@ -107,23 +122,7 @@ impl Server {
             .map_err(|error| failed(&error))?;
         let listener = runtime.block_on(TcpListener::bind(listen)).map_err(|error| failed(&error))?;
         let address = listener.local_addr().map_err(|error| failed(&error))?;
-        let (end, ending) = watch::channel(false);
-        let limits = &registry.policy().config().limits;
-        let (max_connections, rates) = (limits.connections, Rates::new(limits.requests_per_second));
-        let app = App(Arc::new(Shared {
-            registry,
-            tokens,
-            requests: Requests::default(),
-            n_connections: AtomicUsize::new(0),
-            encoders: Semaphore::new(MAX_ENCODERS),
-            probes: Semaphore::new(MAX_PROBES),
-            rates,
-            tls,
-            ending,
-            version,
-        }));
-        let accepting = runtime.spawn(accept(listener, app, max_connections));
-        Ok(Self { runtime, address, end, accepting })
+        Ok(Bound { runtime, listener, address, rates: Rates::new(requests_per_second) })
     }
 
     /// The address on which the server accepts connections.
@@ -139,6 +138,62 @@ impl Server {
         let accepting = self.accepting;
         let _in_time = self.runtime.block_on(async { tokio::time::timeout_at(until, accepting).await });
         self.runtime.shutdown_timeout(Duration::from_millis(100));
+    }
+}
+
+/// A server whose address is open, but which accepts no connections yet.
+pub struct Bound {
+    runtime: tokio::runtime::Runtime,
+    listener: TcpListener,
+    address: SocketAddr,
+    rates: Rates,
+}
+
+impl Bound {
+    /// The address on which the server will accept connections.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts connections, which are encrypted if there is a certificate. `version` is shown to clients. `nodes` are the other nodes, with the
+    /// authorities that sign the certificates of their servers.
+    ///
+    /// # Errors
+    /// Returns an error if the authorities cannot be used.
+    pub fn serve(
+        self,
+        registry: Registry,
+        tokens: Tokens,
+        tls: Option<Arc<Tls>>,
+        nodes: Option<(Arc<Nodes>, Vec<rustls::pki_types::CertificateDer<'static>>)>,
+        version: &'static str,
+    ) -> Result<Server, String> {
+        let Self { runtime, listener, address, rates } = self;
+        let nodes = match nodes {
+            Some((nodes, authorities)) => {
+                let tls = crate::tls::client(authorities)?;
+                let peers = Peers::new(nodes.name(), nodes.key().map(|key| key.peer()), tls);
+                Some((nodes, peers))
+            }
+            None => None,
+        };
+        let (end, ending) = watch::channel(false);
+        let max_connections = registry.policy().config().limits.connections;
+        let app = App(Arc::new(Shared {
+            registry,
+            tokens,
+            nodes,
+            requests: Requests::default(),
+            n_connections: AtomicUsize::new(0),
+            encoders: Semaphore::new(MAX_ENCODERS),
+            probes: Semaphore::new(MAX_PROBES),
+            rates,
+            tls,
+            ending,
+            version,
+        }));
+        let accepting = runtime.spawn(accept(listener, app, max_connections));
+        Ok(Server { runtime, address, end, accepting })
     }
 }
 

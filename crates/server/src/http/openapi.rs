@@ -29,7 +29,7 @@ fn generate() -> Value {
     for route in routes() {
         let mut parameters: Vec<Value> = Vec::new();
         if route.path.contains("{name}") {
-            let description = "Name of the stream";
+            let description = if route.path.starts_with("/api/nodes") { "Name of the node" } else { "Name of the stream" };
             parameters
                 .push(json!({"name": "name", "in": "path", "required": true, "description": description, "schema": {"type": "string"}}));
         }

@@ -5,12 +5,13 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, delete, get, patch, post};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Access, App, api, guard, live, video};
+use super::{Access, App, api, guard, live, nodes, peers, video};
 use crate::backend::Video;
 use crate::error::Error;
+use crate::nodes::NodeView;
 use crate::page;
 use crate::stream::{Change, StreamSpec, StreamView};
 use crate::token::Role;
@@ -164,6 +165,29 @@ pub(super) fn routes() -> Vec<Route> {
             Answer::Nothing,
             get(live::socket_of_all),
         ),
+        route(
+            "get",
+            "/api/nodes",
+            VIEWER,
+            "Lists the nodes that run streams together; only for `roiflow node`.",
+            json::<nodes::NodeList>(),
+            get(nodes::list),
+        ),
+        Route {
+            body: Some(schema::<nodes::DrainChange>),
+            ..route(
+                "put",
+                "/api/nodes/{name}/drain",
+                OPERATOR,
+                "Moves all streams away from a node, or ends that.",
+                json::<NodeView>(),
+                put(nodes::drain),
+            )
+        },
+        Route {
+            body: Some(schema::<nodes::Move>),
+            ..route("put", "/api/streams/{name}/node", OPERATOR, "Moves a stream to another node.", stream(), put(nodes::move_to))
+        },
         Route {
             options: &[("limit", "Maximum number of events, 1 to 500 [100]"), ("stream", "Name of a stream [all]")],
             ..route("get", "/api/events", VIEWER, "Lists the newest events.", json::<api::EventList>(), get(api::events))
@@ -211,11 +235,22 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
+/// Whether the node that runs the stream answers the request. Requests that change the stream for all nodes are answered by any node.
+fn is_at_owner(route: &Route) -> bool {
+    route.path.starts_with("/api/streams/{name}") && (route.method == "get" || route.path.ends_with("/restart"))
+}
+
 /// Returns the router.
 pub(super) fn router(app: &App) -> Router {
     let mut router = Router::new();
     for route in routes() {
-        let guarded = route.handler.route_layer(middleware::from_fn_with_state((app.clone(), route.access), guard::check));
+        let handler = if is_at_owner(&route) {
+            route.handler.route_layer(middleware::from_fn_with_state(app.clone(), peers::to_owner))
+        } else {
+            route.handler
+        };
+        // The layer that is added last runs first.
+        let guarded = handler.route_layer(middleware::from_fn_with_state((app.clone(), route.access), guard::check));
         router = router.route(route.path, guarded);
     }
     for path in ["/", "/{*file}"] {

@@ -1,0 +1,211 @@
+//! The connection to the NATS servers: addresses, logins, TLS, and the check of the version.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_nats::{Client, ConnectOptions, Event};
+use roiflow_publish::Address;
+use tokio::sync::watch;
+
+/// The oldest server with a time to live of single messages.
+const MIN_SERVER: (i64, i64, i64) = (2, 11, 0);
+const DEFAULT_PORT: u16 = 4222;
+/// How long a connection may take to begin.
+const MAX_CONNECT: Duration = Duration::from_secs(3);
+/// Interval of pings. After two without an answer, the connection is lost.
+const PING: Duration = Duration::from_secs(2);
+/// The client must not connect again by itself: see `session`. Its tasks end long before.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+
+/// Addresses and login of the NATS servers.
+#[derive(Clone)]
+pub struct Servers {
+    hosts: Vec<String>,
+    has_tls: bool,
+    user: Option<String>,
+    password: Option<String>,
+    /// File with a JWT and its key, as `nsc` writes it.
+    credentials: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    client: Option<(PathBuf, PathBuf)>,
+}
+
+impl Servers {
+    /// Reads an address: `nats://host:4222`, or `tls://host:4222`, or several hosts with commas between.
+    ///
+    /// The login is `user:password@` or `token@` before the host, or one of the options `user`, `password-file` and `credentials`. Logins
+    /// and options may name environment variables, as in `${NATS_PASSWORD}`. The options of TLS are `ca`, `cert` and `key`.
+    ///
+    /// # Errors
+    /// Returns the first mistake. The text has no credentials.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut address = Address::parse(text)?;
+        let has_tls = match &*address.scheme {
+            "nats" => false,
+            "tls" => true,
+            other => return Err(format!("expected nats:// or tls://, got {other}://")),
+        };
+        if !address.path.is_empty() {
+            return Err("expected an address without a path, got one with a path".to_owned());
+        }
+        address.take_login("")?;
+        let mut file = |name: &str| address.take(name).map(PathBuf::from);
+        let (credentials, ca, cert, key) = (file("credentials"), file("ca"), file("cert"), file("key"));
+        let client = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err("expected both options cert and key, got one of them".to_owned()),
+        };
+        address.finish("credentials, ca, cert, key")?;
+        let n_hosts = address.host.split(',').count();
+        let host = |(idx, host): (usize, &str)| {
+            // The address has the port of the last host.
+            let port = address.port.filter(|_| idx + 1 == n_hosts).unwrap_or(DEFAULT_PORT);
+            match host.matches(':').count() {
+                0 => format!("{host}:{port}"),
+                1 => host.to_owned(),
+                _ => format!("[{host}]:{port}"),
+            }
+        };
+        let hosts = address.host.split(',').enumerate().map(host).collect();
+        Ok(Self { hosts, has_tls, user: address.user, password: address.password, credentials, ca, client })
+    }
+
+    /// The first server, as `host:port`.
+    pub fn first(&self) -> &str {
+        &self.hosts[0]
+    }
+
+    /// The texts that no message may show.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        // A user without a password is a token.
+        self.password.as_deref().into_iter().chain(self.user.as_deref().filter(|_| self.password.is_none()))
+    }
+
+    /// The servers without their login.
+    pub fn shown(&self) -> String {
+        format!("{}://{}", if self.has_tls { "tls" } else { "nats" }, self.hosts.join(","))
+    }
+
+    /// The servers as `host:port`.
+    pub(crate) fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// Connects to one of the servers, and checks its version. `lost` becomes true when the connection is lost.
+    pub(crate) async fn connect(&self, node: &str, lost: watch::Sender<bool>) -> Result<Client, String> {
+        let shown = self.shown();
+        let failed = |reason: &dyn std::fmt::Display| format!("connect to {shown} failed: {reason}");
+        let lost = Arc::new(lost);
+        let mut last = "there is no server".to_owned();
+        for host in &self.hosts {
+            let options = self.options(node, lost.clone()).map_err(|error| failed(&error))?;
+            let is_connected = Arc::new(AtomicBool::new(false));
+            let of_delay = is_connected.clone();
+            let options = options.reconnect_delay_callback(move |_| if of_delay.load(Ordering::Acquire) { NEVER } else { Duration::ZERO });
+            let scheme = if self.has_tls { "tls" } else { "nats" };
+            match tokio::time::timeout(MAX_CONNECT, options.connect(format!("{scheme}://{host}"))).await {
+                Ok(Ok(client)) => {
+                    is_connected.store(true, Ordering::Release);
+                    let (major, minor, patch) = MIN_SERVER;
+                    if client.is_server_compatible(major, minor, patch) {
+                        return Ok(client);
+                    }
+                    let version = client.server_info().version;
+                    last = format!(
+                        "expected nats-server {major}.{minor} or newer, which ends single messages after a time, got {version}. Install a \
+                         newer nats-server"
+                    );
+                }
+                Ok(Err(error)) => last = format!("{host}: {}", with_sources(&error)),
+                Err(_) => last = format!("{host}: no connection in time"),
+            }
+        }
+        Err(failed(&last))
+    }
+
+    fn options(&self, node: &str, lost: Arc<watch::Sender<bool>>) -> Result<ConnectOptions, String> {
+        let on_event = move |event| {
+            let lost = lost.clone();
+            async move {
+                match event {
+                    Event::Connected => tracing::info!("connected to NATS"),
+                    Event::Disconnected | Event::Closed | Event::LameDuckMode => {
+                        tracing::warn!("the connection to NATS is lost");
+                        lost.send_replace(true);
+                    }
+                    other => tracing::warn!("NATS: {other}"),
+                }
+            }
+        };
+        let mut options = ConnectOptions::new()
+            .name(format!("roiflow node {node}"))
+            .connection_timeout(MAX_CONNECT)
+            .ping_interval(PING)
+            .event_callback(on_event);
+        if self.has_tls {
+            options = options.require_tls(true);
+        }
+        options = match (&self.user, &self.password) {
+            (Some(user), Some(password)) => options.user_and_password(user.clone(), password.clone()),
+            // An address with only a user or only a password before the host contains a token.
+            (Some(token), None) | (None, Some(token)) => options.token(token.clone()),
+            (None, None) => options,
+        };
+        if let Some(path) = &self.credentials {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| format!("cannot read the credentials `{}`: {error}", path.display()))?;
+            options = options
+                .credentials(&text)
+                .map_err(|_| format!("expected credentials of NATS in `{}`, got another file", path.display()))?;
+        }
+        if let Some(ca) = &self.ca {
+            options = options.add_root_certificates(ca.clone());
+        }
+        if let Some((cert, key)) = &self.client {
+            options = options.add_client_certificate(cert.clone(), key.clone());
+        }
+        Ok(options)
+    }
+}
+
+/// Returns an error with its causes.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
+    // Some errors repeat their cause.
+    causes.fold(error.to_string(), |text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") })
+}
+
+/// Shows no login.
+impl std::fmt::Debug for Servers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Servers").field(&self.shown()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_hosts_and_options_and_hide_their_login() {
+        let servers = Servers::parse("tls://me:secret77@a:4223,b,c:4224?ca=ca.pem").unwrap();
+        assert_eq!(
+            (servers.hosts(), servers.ca.as_deref()),
+            (&["a:4223", "b:4222", "c:4224"].map(str::to_owned)[..], Some(std::path::Path::new("ca.pem")))
+        );
+        assert_eq!(Servers::parse("nats://[fd00::1]").unwrap().hosts(), ["[fd00::1]:4222"]);
+        assert!(!format!("{servers:?}").contains("secret77") && !servers.shown().contains("me:"));
+        for (text, says) in [
+            ("http://a", "nats:// or tls://"),
+            ("nats://a/path", "without a path"),
+            ("nats://a?cert=x", "both options"),
+            ("nats://a?x=1", "unknown option `x`"),
+        ] {
+            let error = Servers::parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The rules for coordinators, checked with a real NATS server: `scripts/fetch-tools nats-server` fetches it.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use roiflow_nodes::Coordinator;
+use roiflow_nodes::coordinator::{Change, Error, Event, Reply, Request, Revision, Ticket, call};
+use roiflow_nodes_nats::{Nats, Servers, Storage};
+
+/// Time limit of each wait. A longer wait counts as a hang.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Server {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    port: u16,
+    process: Option<Child>,
+}
+
+impl Server {
+    /// Starts the server. If it is missing, prints a message and returns `None`.
+    fn start() -> Option<Self> {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let program = target.join("tools/nats-server");
+        if !program.exists() {
+            eprintln!("skipped: nats-server is not there (run scripts/fetch-tools nats-server)");
+            return None;
+        }
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut server = Self { program, folder: tempfile::tempdir().unwrap(), port, process: None };
+        server.start_again();
+        Some(server)
+    }
+
+    fn start_again(&mut self) {
+        let mut command = Command::new(&self.program);
+        command.args(["--addr", "127.0.0.1", "--port", &self.port.to_string(), "--jetstream", "--store_dir"]).arg(self.folder.path());
+        self.process = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let begin = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(begin.elapsed() < LIMIT, "NATS does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    fn client(&self) -> Nats {
+        let servers = Servers::parse(&format!("nats://127.0.0.1:{}", self.port)).unwrap();
+        let storage = Storage { bucket: "test".to_owned(), replicas: 1, results: None };
+        Nats::connect(servers, storage, "a").unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn create(key: &str, ttl: Option<Duration>) -> Request {
+    Request::Create { key: key.to_owned(), value: b"{}".to_vec(), ttl }
+}
+
+fn written(reply: Result<Reply, Error>) -> Revision {
+    let Ok(Reply::Written(revision)) = reply else { panic!("expected a write, got {reply:?}") };
+    revision
+}
+
+/// Returns the changes of a watch up to the one that is expected.
+fn until(client: &mut Nats, is_last: impl Fn(&Change) -> bool) -> Vec<Change> {
+    let (begin, mut seen) = (Instant::now(), Vec::new());
+    loop {
+        assert!(begin.elapsed() < LIMIT, "{seen:?}");
+        if let Some(Event::Watch { ticket: Ticket(0), change }) = client.poll(Duration::from_millis(200)) {
+            let is_done = is_last(&change);
+            seen.push(change);
+            if is_done {
+                return seen;
+            }
+        }
+    }
+}
+
+#[test]
+fn writes_need_the_expected_revision_and_deleted_keys_can_be_created() {
+    let Some(server) = Server::start() else { return };
+    let mut client = server.client();
+    let first = written(call(&mut client, create("streams.door", None)));
+    assert_eq!(call(&mut client, create("streams.door", None)), Err(Error::Conflict));
+    let update = |revision| Request::Update { key: "streams.door".to_owned(), revision, value: b"2".to_vec(), ttl: None };
+    let second = written(call(&mut client, update(first)));
+    assert_eq!(call(&mut client, update(first)), Err(Error::Conflict), "another write was faster");
+    let Ok(Reply::Read(Some(item))) = call(&mut client, Request::Read { key: "streams.door".to_owned() }) else { panic!() };
+    assert_eq!((item.revision, &*item.value), (second, &b"2"[..]));
+    let deleted = written(call(&mut client, Request::Delete { key: "streams.door".to_owned(), revision: second }));
+    assert_eq!(call(&mut client, Request::Read { key: "streams.door".to_owned() }), Ok(Reply::Read(None)));
+    assert_eq!(call(&mut client, update(second)), Err(Error::Conflict), "it does not exist");
+    assert!(written(call(&mut client, create("streams.door", None))) > deleted, "revisions grow over deletions");
+}
+
+#[test]
+fn watch_reports_items_changes_and_the_end_of_a_time_to_live() {
+    let Some(server) = Server::start() else { return };
+    let (mut client, mut writer) = (server.client(), server.client());
+    client.submit(Ticket(0), Request::Watch { prefix: String::new() });
+    assert_eq!(until(&mut client, |change| *change == Change::Current), [Change::Begin, Change::Current], "there is no item");
+    let begin = Instant::now();
+    let first = written(call(&mut writer, create("nodes.a", Some(Duration::from_secs(2)))));
+    let update = Request::Update { key: "nodes.a".to_owned(), revision: first, value: b"3".to_vec(), ttl: Some(Duration::from_secs(3)) };
+    written(call(&mut writer, update));
+    let seen = until(&mut client, |change| matches!(change, Change::Removed { .. }));
+    assert!(matches!(&seen[..], [Change::Put(_), Change::Put(_), Change::Removed { key }] if key == "nodes.a"), "{seen:?}");
+    assert!(begin.elapsed() >= Duration::from_secs(3), "the second time-to-live replaces the first: {:?}", begin.elapsed());
+    written(call(&mut writer, create("nodes.a", Some(Duration::from_secs(60)))));
+}
+
+#[test]
+fn restart_of_the_server_interrupts_the_watch_and_keeps_the_items() {
+    let Some(mut server) = Server::start() else { return };
+    let mut client = server.client();
+    client.submit(Ticket(0), Request::Watch { prefix: "streams.".to_owned() });
+    until(&mut client, |change| *change == Change::Current);
+    let before = written(call(&mut client, create("streams.door", None)));
+    server.kill();
+    until(&mut client, |change| *change == Change::Interrupted);
+    let error = call(&mut client, Request::Read { key: "streams.door".to_owned() }).unwrap_err();
+    assert!(matches!(error, Error::Down(_)), "{error:?}");
+    server.start_again();
+    let seen = until(&mut client, |change| *change == Change::Current);
+    assert!(matches!(&seen[..], [Change::Begin, Change::Put(item), Change::Current] if item.key == "streams.door"), "{seen:?}");
+    assert!(written(call(&mut client, create("streams.gate", None))) > before, "revisions grow over restarts");
+}
+
+#[test]
+fn server_that_does_not_answer_is_unreachable_not_down() {
+    let Some(server) = Server::start() else { return };
+    let mut client = server.client();
+    let signal = |name: &str| {
+        let id = server.process.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    };
+    signal("STOP");
+    let error = call(&mut client, Request::Read { key: "streams.door".to_owned() });
+    signal("CONT");
+    assert!(matches!(error, Err(Error::Unreachable(_))), "{error:?}");
+}

@@ -1,0 +1,293 @@
+//! Runs the streams that were assigned to this node: drives the state machines of `roiflow-nodes`, and starts and stops streams of the
+//! registry as they require.
+//!
+//! One thread drives the state machines. It never waits for a stream: each stream that must change has a short-lived thread, which brings the
+//! registry to the newest wish for this stream.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use roiflow_nodes::agent::{Note, Options};
+use roiflow_nodes::coordinator::Waker;
+use roiflow_nodes::fence::Fence;
+use roiflow_nodes::placement::Reason;
+use roiflow_nodes::types::{Epoch, Facts};
+use roiflow_nodes::worker::StreamEvent;
+use roiflow_nodes::{Agent, Coordinator, Input, Output};
+
+use super::Descriptions;
+use super::load::Meter;
+use crate::events::EventKind;
+use crate::registry::Registry;
+use crate::stream::{State, StreamSpec};
+
+/// Interval at which the states of the streams are read.
+const OBSERVE: Duration = Duration::from_millis(200);
+/// Interval at which the load is measured.
+const MEASURE: Duration = Duration::from_secs(5);
+/// Stream of events about the node itself.
+const NODE_EVENTS: &str = "";
+
+/// The thread that drives the state machines.
+#[derive(Debug)]
+pub(super) struct Member {
+    commands: Mutex<Sender<Command>>,
+    waker: Waker,
+    has_left: Arc<AtomicBool>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+enum Command {
+    Leave,
+}
+
+/// What must run, and what runs.
+struct Streams {
+    registry: Registry,
+    descriptions: Arc<Descriptions>,
+    wishes: Mutex<HashMap<String, Wish>>,
+}
+
+/// What a stream must do.
+#[derive(Default)]
+struct Wish {
+    /// The stream runs with this description in this epoch; `None`: it does not run.
+    wanted: Option<(StreamSpec, Epoch)>,
+    /// Whether a thread brings the registry to this wish.
+    is_being_done: bool,
+    /// Number of frames when the epoch began.
+    n_before: u64,
+    /// What was reported about the epoch.
+    reported: Option<StreamEvent>,
+    /// Whether the registry runs the stream in this epoch.
+    is_running: bool,
+}
+
+impl Member {
+    /// Joins the other nodes.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot be started.
+    pub(super) fn start(
+        coordinator: Box<dyn Coordinator>,
+        options: Options,
+        registry: Registry,
+        descriptions: Arc<Descriptions>,
+        fence: Fence,
+        meter: Meter,
+    ) -> std::io::Result<Self> {
+        let (commands, received) = channel();
+        let (waker, has_left) = (coordinator.waker(), Arc::new(AtomicBool::new(false)));
+        let streams = Arc::new(Streams { registry, descriptions, wishes: Mutex::default() });
+        let facts = options.facts.clone();
+        let driver = Driver { coordinator, agent: Agent::new(options), streams, fence, facts, meter, has_left: has_left.clone() };
+        let thread = std::thread::Builder::new().name("roiflow-node".to_owned()).spawn(move || driver.run(&received))?;
+        Ok(Self { commands: Mutex::new(commands), waker, has_left, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stops all streams, and tells the other nodes that they may start them. Returns after this, or at the deadline.
+    pub(super) fn leave(&self, deadline: Instant) {
+        let _sent = lock(&self.commands).send(Command::Leave);
+        self.waker.wake();
+        while !self.has_left.load(Ordering::Acquire) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if self.has_left.load(Ordering::Acquire) {
+            lock(&self.thread).take().map(std::thread::JoinHandle::join);
+        }
+    }
+}
+
+struct Driver {
+    coordinator: Box<dyn Coordinator>,
+    agent: Agent,
+    streams: Arc<Streams>,
+    fence: Fence,
+    facts: Facts,
+    meter: Meter,
+    has_left: Arc<AtomicBool>,
+}
+
+impl Driver {
+    fn run(mut self, commands: &Receiver<Command>) {
+        let (mut observe_at, mut measure_at) = (now(), now());
+        while !self.agent.has_left() {
+            if let Ok(Command::Leave) = commands.try_recv() {
+                self.handle(Input::Leave);
+                continue;
+            }
+            if now() >= observe_at {
+                observe_at = now() + OBSERVE;
+                for (stream, epoch, event) in self.streams.observe() {
+                    self.handle(Input::Stream { stream, epoch, event });
+                }
+            }
+            if now() >= measure_at {
+                measure_at = now() + MEASURE;
+                let facts = self.meter.measure(self.facts.clone(), &self.streams.registry);
+                self.handle(Input::Facts(facts));
+            }
+            let until = self.agent.next_tick(now()).min(observe_at);
+            let input = self.coordinator.poll(until.saturating_sub(now())).map_or(Input::Tick, Input::Event);
+            self.handle(input);
+        }
+        self.has_left.store(true, Ordering::Release);
+    }
+
+    fn handle(&mut self, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            for output in self.agent.handle(now(), input) {
+                match output {
+                    Output::Submit { ticket, request } => self.coordinator.submit(ticket, request),
+                    Output::Start { stream, epoch, spec } => match self.streams.descriptions.read(&stream, &spec) {
+                        Ok(description) => self.streams.want(&stream, Some((description, epoch))),
+                        Err(error) => {
+                            self.note(error.clone());
+                            inputs.push_back(Input::Stream { stream, epoch, event: StreamEvent::Failed(error) });
+                        }
+                    },
+                    Output::SetEpoch { stream, epoch } => self.streams.set_epoch(&stream, epoch),
+                    Output::Change { stream, spec } => match self.streams.descriptions.read(&stream, &spec) {
+                        Ok(description) => self.streams.change(&stream, description),
+                        Err(error) => self.note(error),
+                    },
+                    Output::Stop { stream } => self.streams.want(&stream, None),
+                    Output::Fence(deadline) => self.fence.set(deadline),
+                    Output::Note(note) => self.note(text(&note)),
+                }
+            }
+        }
+    }
+
+    fn note(&self, text: String) {
+        tracing::info!("{text}");
+        self.streams.registry.events().add(NODE_EVENTS, EventKind::Node, text);
+    }
+}
+
+/// Time since the start of the machine.
+pub(super) fn now() -> Duration {
+    // This clock also counts while the machine sleeps, so a machine that wakes up knows that its lease has ended.
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+fn text(note: &Note) -> String {
+    match note {
+        Note::Joined(session) => format!("joined the other nodes under session {}", session.0),
+        Note::Lapsed => "lost the lease: the coordinator did not answer in time. The streams of this node run elsewhere now".to_owned(),
+        Note::NameInUse => "another process has the name of this node. Stop it, or start this one with another --name".to_owned(),
+        Note::Decided(decision) => {
+            let (stream, assignment) = (&decision.stream, &decision.assignment);
+            format!("gave the stream `{stream}` to the node `{}`: {}", assignment.owner.node, reason(&decision.reason))
+        }
+        Note::Rejected(error) => format!("the coordinator refuses a request: {error}"),
+    }
+}
+
+fn reason(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::NoNode => "no node ran it",
+        Reason::Failed => "it failed on its node",
+        Reason::Constraint => "its node does not have what the stream needs",
+        Reason::Drain => "its node is being drained",
+        Reason::Balance => "the load was uneven",
+    }
+}
+
+impl Streams {
+    fn want(self: &Arc<Self>, stream: &str, wanted: Option<(StreamSpec, Epoch)>) {
+        let mut wishes = lock(&self.wishes);
+        let wish = wishes.entry(stream.to_owned()).or_default();
+        (wish.wanted, wish.reported, wish.is_running) = (wanted, None, false);
+        self.begin(stream, wish);
+    }
+
+    fn set_epoch(self: &Arc<Self>, stream: &str, epoch: Epoch) {
+        let wanted = lock(&self.wishes).get(stream).and_then(|wish| wish.wanted.clone());
+        if let Some((spec, _)) = wanted {
+            self.want(stream, Some((spec, epoch)));
+        }
+    }
+
+    fn change(self: &Arc<Self>, stream: &str, spec: StreamSpec) {
+        let mut wishes = lock(&self.wishes);
+        let Some(wish) = wishes.get_mut(stream) else { return };
+        if let Some((before, _)) = &mut wish.wanted {
+            *before = spec;
+            self.begin(stream, wish);
+        }
+    }
+
+    /// Starts a thread that brings the registry to the wish, unless there is one.
+    fn begin(self: &Arc<Self>, stream: &str, wish: &mut Wish) {
+        if wish.is_being_done {
+            return;
+        }
+        let (streams, name) = (self.clone(), stream.to_owned());
+        match std::thread::Builder::new().name("roiflow-assign".to_owned()).spawn(move || streams.fulfill(&name)) {
+            Ok(_) => wish.is_being_done = true,
+            Err(error) => tracing::error!("cannot start a thread for the stream `{stream}`: {error}"),
+        }
+    }
+
+    fn fulfill(&self, stream: &str) {
+        let mut done = None;
+        loop {
+            let wanted = {
+                let mut wishes = lock(&self.wishes);
+                let Some(wish) = wishes.get_mut(stream) else { return };
+                if done.as_ref() == Some(&wish.wanted) {
+                    wish.is_being_done = false;
+                    wish.is_running = wish.wanted.is_some();
+                    if wish.wanted.is_none() {
+                        wishes.remove(stream);
+                    }
+                    return;
+                }
+                wish.wanted.clone()
+            };
+            // Frames of an earlier epoch are not results of the new one.
+            let is_new = self.registry.feed(stream).is_err();
+            match &wanted {
+                Some((spec, epoch)) => self.registry.place(spec.clone(), epoch.0),
+                None => self.registry.displace(stream),
+            }
+            let n_before = if is_new { 0 } else { self.registry.feed(stream).map_or(0, |feed| feed.n_frames()) };
+            if let Some(wish) = lock(&self.wishes).get_mut(stream) {
+                wish.n_before = n_before;
+            }
+            done = Some(wanted);
+        }
+    }
+
+    /// Returns what has happened to streams since the last call.
+    fn observe(&self) -> Vec<(String, Epoch, StreamEvent)> {
+        let mut happened = Vec::new();
+        for (name, state, error, feed) in self.registry.states() {
+            let mut wishes = lock(&self.wishes);
+            let Some(wish) = wishes.get_mut(&name).filter(|wish| wish.is_running) else { continue };
+            let Some((_, epoch)) = wish.wanted else { continue };
+            let error = || error.unwrap_or_else(|| "no reason is known".to_owned());
+            let event = match state {
+                State::Running | State::Ended if feed.n_frames() > wish.n_before => StreamEvent::Running,
+                State::Reconnecting => StreamEvent::Waiting(error()),
+                State::Failed => StreamEvent::Failed(error()),
+                _ => continue,
+            };
+            if wish.reported.as_ref() != Some(&event) {
+                wish.reported = Some(event.clone());
+                happened.push((name, epoch, event));
+            }
+        }
+        happened
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,557 @@
+//! Streams that run on several nodes: this node takes part, and shows and controls all of them.
+//!
+//! - `member`: runs the streams that were assigned to this node. `load`: what it can do and does.
+//! - `directory`: the items that all nodes share. This module: what clients see and change of them.
+//! - [`key`]: encrypts the descriptions of streams, and makes the tokens of nodes.
+//!
+//! The crate `roiflow-nodes` decides which node runs which stream. `http::peers` passes requests about a stream on to its node.
+
+mod directory;
+pub mod key;
+mod load;
+mod member;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use roiflow_nodes::coordinator::{Coordinator, Error as CoordinatorError, Reply, Request, Revision};
+use roiflow_nodes::fence::Fence;
+use roiflow_nodes::placement::Policy as PlacementPolicy;
+use roiflow_nodes::timing::Timing;
+use roiflow_nodes::types::{Drain, Facts, Presence, Session, StreamState};
+use roiflow_nodes::view::Items;
+use roiflow_nodes::{agent, keys};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use self::directory::Directory;
+use self::key::Key;
+use self::load::Meter;
+use self::member::Member;
+use crate::error::{Error, Result};
+use crate::policy;
+use crate::registry::Registry;
+use crate::stream::{Change, State, StreamSpec, StreamView, Value};
+
+/// How often a change is tried again when another node has changed the same stream meanwhile.
+const MAX_ATTEMPTS: usize = 5;
+/// How long a stream may take to run on the node to which it is moved.
+const MAX_MOVE: Duration = Duration::from_secs(120);
+/// Frames per second that a stream needs if its description does not say it.
+const DEFAULT_COST: f64 = 25.0;
+
+/// Settings of this node.
+#[derive(Debug)]
+pub struct Settings {
+    /// Name of this node.
+    pub name: String,
+    /// Labels for the field `needs` of streams.
+    pub labels: BTreeMap<String, String>,
+    /// Frames per second that this node can process; `None`: it is measured.
+    pub capacity: Option<f64>,
+    /// Names of the devices that run models.
+    pub devices: Vec<String>,
+    /// Address at which the other nodes reach the server of this node.
+    pub address: String,
+    /// Version of the program.
+    pub version: String,
+    /// Whether streams run on after the lease of this node has ended.
+    pub keep_running: bool,
+    /// The key that the nodes share.
+    pub key: Option<Key>,
+}
+
+/// This node and what it knows of the others. See the module.
+#[derive(Debug)]
+pub struct Nodes {
+    name: String,
+    directory: Directory,
+    member: Member,
+    registry: Registry,
+    descriptions: Arc<Descriptions>,
+    fence: Fence,
+}
+
+/// Which node runs a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// This node.
+    Here,
+    /// Another node.
+    Other {
+        /// Its name.
+        node: String,
+        /// Address of its server.
+        url: String,
+    },
+    /// No node, or there is no such stream.
+    None,
+}
+
+/// A node for clients.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct NodeView {
+    /// Name of the node.
+    pub name: String,
+    /// What the node is doing.
+    pub state: NodeState,
+    /// Whether this node answers the request.
+    pub is_this: bool,
+    /// Whether this node decides which node runs which stream.
+    pub is_planner: bool,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Frames per second that it can process.
+    pub capacity: f64,
+    /// Frames per second that its streams need.
+    pub assigned: f64,
+    /// Frames per second that it processes.
+    pub fps: f64,
+    /// Used part of its processors, 0 to 1.
+    pub processor: f64,
+    /// Used memory in bytes.
+    pub memory_used: u64,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Its devices.
+    pub devices: Vec<String>,
+    /// Address of its server.
+    pub address: Option<String>,
+    /// Version of its program.
+    pub version: String,
+    /// Names of its streams.
+    pub streams: Vec<String>,
+}
+
+/// What a node is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeState {
+    /// It runs streams.
+    Present,
+    /// Its streams move to other nodes, and it gets no new ones.
+    Draining,
+    /// It has left, and can be started again.
+    Left,
+    /// It does not answer, and its streams run elsewhere.
+    Dead,
+}
+
+/// Turns items into descriptions of streams, and back.
+#[derive(Debug)]
+struct Descriptions {
+    key: Option<Key>,
+}
+
+impl Descriptions {
+    /// Returns the description of a stream.
+    fn read(&self, name: &str, item: &roiflow_nodes::StreamSpec) -> Result<StreamSpec, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("read the description of the stream `{name}` failed: {error}");
+        match (&item.description, &self.key) {
+            (serde_json::Value::String(sealed), Some(key)) if key::is_sealed(sealed) => {
+                serde_json::from_str(&key.open(name, sealed)?).map_err(|error| failed(&error))
+            }
+            (serde_json::Value::String(sealed), None) if key::is_sealed(sealed) => {
+                Err(failed(&"it is encrypted. Start this node with the file --key of the other nodes"))
+            }
+            (description, _) => serde_json::from_value(description.clone()).map_err(|error| failed(&error)),
+        }
+    }
+
+    /// The item of a stream. Without a key, a description with credentials is refused.
+    fn write(&self, spec: &StreamSpec) -> Result<roiflow_nodes::StreamSpec> {
+        let json = serde_json::to_value(spec).map_err(|error| Error::internal(error.to_string()))?;
+        let description = match &self.key {
+            Some(key) => key.seal(&spec.name, &json.to_string()).map_err(Error::internal)?.into(),
+            None if policy::shown(spec) != *spec => {
+                let advice = "Start all nodes with --key FILE, or give the login on each node with --input-credentials";
+                let expected = "addresses without credentials, because the nodes share no key to encrypt them";
+                return Err(Error::value("needs_key", "stream", expected, "one with credentials", advice));
+            }
+            None => json,
+        };
+        let constraints = spec.needs.clone();
+        Ok(roiflow_nodes::StreamSpec { description, model: model(spec), cost: spec.cost.unwrap_or(DEFAULT_COST), constraints })
+    }
+}
+
+/// Returns a text that is the same for streams that share their models.
+fn model(spec: &StreamSpec) -> String {
+    let is_model = |text: &str| [".onnx", ".xml", ".toml"].iter().any(|ending| text.ends_with(ending));
+    let models = spec.parameters.values().filter_map(|value| match value {
+        Value::Text(text) if is_model(text) => Some(text.as_str()),
+        _ => None,
+    });
+    std::iter::once(spec.pipeline.as_str()).chain(models).collect::<Vec<_>>().join("+")
+}
+
+impl Nodes {
+    /// Joins the other nodes. `member` and `directory` are two clients of the same coordinator: the first for the streams of this node, the
+    /// second for clients.
+    ///
+    /// # Errors
+    /// Returns an error if the name is not valid, or a thread cannot be started.
+    pub fn join(
+        member: Box<dyn Coordinator>,
+        directory: Box<dyn Coordinator>,
+        registry: Registry,
+        settings: Settings,
+    ) -> Result<Self, String> {
+        let Settings { name, labels, capacity, devices, address, version, keep_running, key } = settings;
+        if !keys::is_name(&name) {
+            let max = keys::MAX_NAME;
+            return Err(format!(
+                "--name: expected 1 to {max} letters, digits, `-`, `_` or `.`, with no dot at the begin or end and no two dots together, \
+                 got `{}`",
+                name.escape_debug()
+            ));
+        }
+        let failed = |error: &dyn std::fmt::Display| format!("start the threads of the node failed: {error}");
+        let mut random = [0; 8];
+        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(|_| failed(&"no random numbers"))?;
+        let meter = Meter::new(capacity);
+        let facts = Facts { labels, capacity: meter.first(), devices, address: Some(address), version, ..Facts::default() };
+        let options = agent::Options {
+            node: name.clone(),
+            session: Session::from_random(u64::from_le_bytes(random)),
+            facts,
+            keep_running,
+            timing: Timing::default(),
+            policy: PlacementPolicy::default(),
+        };
+        let descriptions = Arc::new(Descriptions { key });
+        let fence = Fence::default();
+        let directory = Directory::start(directory).map_err(|error| failed(&error))?;
+        let member = Member::start(member, options, registry.clone(), descriptions.clone(), fence.clone(), meter);
+        let member = member.map_err(|error| failed(&error))?;
+        Ok(Self { name, directory, member, registry, descriptions, fence })
+    }
+
+    /// Name of this node.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether results may be published at this time. Called for each result, so it is fast.
+    pub fn permit(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let fence = self.fence.clone();
+        move || fence.permits(member::now())
+    }
+
+    /// Stops the streams of this node, and tells the other nodes to start them. Returns at the latest at the deadline.
+    pub fn leave(&self, deadline: Instant) {
+        self.member.leave(deadline);
+    }
+
+    /// Whether this node sees the items of the others.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.directory.is_current()
+    }
+
+    /// The key that the nodes share.
+    pub(crate) fn key(&self) -> Option<&Key> {
+        self.descriptions.key.as_ref()
+    }
+
+    /// Which node runs a stream. In a hand-over, the earlier owner runs it until the later one has a result.
+    pub(crate) fn owner(&self, stream: &str) -> Owner {
+        self.directory.read(|items| {
+            let Some(node) = runs_on(items, stream) else { return Owner::None };
+            if node == self.name {
+                return Owner::Here;
+            }
+            let address = items.nodes.get(node).and_then(|record| record.value.facts.address.clone());
+            address.map_or(Owner::None, |url| Owner::Other { node: node.to_owned(), url })
+        })
+    }
+
+    /// The other nodes that should answer, with their addresses.
+    pub(crate) fn others(&self) -> Vec<(String, String)> {
+        self.directory.read(|items| {
+            let present = items.nodes.iter().filter(|(name, record)| **name != self.name && record.value.presence == Presence::Present);
+            present.filter_map(|(name, record)| Some((name.clone(), record.value.facts.address.clone()?))).collect()
+        })
+    }
+
+    /// All nodes, sorted by name.
+    pub(crate) fn views(&self) -> Vec<NodeView> {
+        self.directory.read(|items| {
+            let view = |(name, record): (&String, &roiflow_nodes::view::Versioned<roiflow_nodes::NodeRecord>)| {
+                let facts = &record.value.facts;
+                let streams: Vec<&String> = items.streams.keys().filter(|stream| runs_on(items, stream) == Some(name)).collect();
+                let state = match record.value.presence {
+                    Presence::Left => NodeState::Left,
+                    Presence::Dead => NodeState::Dead,
+                    Presence::Present if items.drains.contains_key(name) => NodeState::Draining,
+                    Presence::Present => NodeState::Present,
+                };
+                NodeView {
+                    name: name.clone(),
+                    state,
+                    is_this: *name == self.name,
+                    is_planner: items.lock.as_ref().is_some_and(|lock| lock.value.planner.node == *name),
+                    labels: facts.labels.clone(),
+                    capacity: facts.capacity.default,
+                    assigned: streams.iter().map(|stream| items.streams[*stream].value.cost).sum(),
+                    fps: facts.load.fps,
+                    processor: facts.load.processor,
+                    memory_used: facts.load.memory,
+                    memory: facts.memory,
+                    devices: facts.devices.clone(),
+                    address: facts.address.clone(),
+                    version: facts.version.clone(),
+                    streams: streams.into_iter().cloned().collect(),
+                }
+            };
+            items.nodes.iter().map(view).collect()
+        })
+    }
+
+    /// Names of all streams.
+    pub(crate) fn stream_names(&self) -> Vec<String> {
+        self.directory.read(|items| items.streams.keys().cloned().collect())
+    }
+
+    /// What is known of a stream without its node.
+    ///
+    /// # Errors
+    /// Returns that there is no such stream.
+    pub(crate) fn known(&self, name: &str) -> Result<StreamView> {
+        self.placeholder(name).ok_or_else(|| self.unknown_stream(name))
+    }
+
+    /// What is known of a stream without its node; `None`: there is no such stream.
+    pub(crate) fn placeholder(&self, name: &str) -> Option<StreamView> {
+        let (item, node, status) = self.directory.read(|items| {
+            let status = items.statuses.get(name).map(|status| status.value.clone());
+            Some((items.streams.get(name)?.value.clone(), runs_on(items, name).map(str::to_owned), status))
+        })?;
+        let (spec, mut error) = match self.descriptions.read(name, &item) {
+            Ok(spec) => (policy::shown(&spec), status.as_ref().and_then(|status| status.reason.clone())),
+            Err(error) => (unknown(name), Some(error)),
+        };
+        let state = match status.map(|status| status.state) {
+            Some(StreamState::Running) => State::Running,
+            Some(StreamState::Waiting) => State::Reconnecting,
+            Some(StreamState::Failed) => State::Failed,
+            Some(StreamState::Starting) | None => State::Starting,
+        };
+        if node.is_none() {
+            error = error.or_else(|| Some("no node runs the stream: none may run it, or the nodes have not decided yet".to_owned()));
+        }
+        Some(StreamView { node, ..StreamView::unknown(spec, state, error) })
+    }
+
+    /// Adds a stream, which a node starts within seconds.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the stream, or that the coordinator does not answer.
+    pub(crate) fn add(&self, spec: &StreamSpec) -> Result<StreamView> {
+        self.check(spec)?;
+        let value = json(&self.descriptions.write(spec)?)?;
+        let request = Request::Create { key: keys::stream(&spec.name), value, ttl: None };
+        self.directory.call(request).map_err(|error| match error {
+            CoordinatorError::Conflict => Error::new(
+                409,
+                "stream_exists",
+                format!("stream `{}`: expected a new name, got one that exists. Change or remove that stream first", spec.name),
+            ),
+            error => unavailable(&error),
+        })?;
+        Ok(self.placeholder(&spec.name).unwrap_or_else(|| StreamView::unknown(policy::shown(spec), State::Starting, None)))
+    }
+
+    /// Changes a stream.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the change, or that the coordinator does not answer.
+    pub(crate) fn change(&self, name: &str, change: &Change) -> Result<StreamView> {
+        self.update(name, |item| {
+            let before = self.descriptions.read(name, item).map_err(Error::internal)?;
+            let after = policy::with_credentials(before.changed(change.clone()), &before);
+            self.check(&after)?;
+            self.descriptions.write(&after)
+        })?;
+        self.known(name)
+    }
+
+    /// Removes a stream.
+    ///
+    /// # Errors
+    /// Returns that there is no such stream, or that the coordinator does not answer.
+    pub(crate) fn remove(&self, name: &str) -> Result<StreamView> {
+        let last = self.known(name)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let key = keys::stream(name);
+            let Some((_, revision)) = self.read(&key)? else { break };
+            match self.directory.call(Request::Delete { key, revision }) {
+                Err(CoordinatorError::Conflict) => {}
+                other => return other.map(|_| StreamView { state: State::Ended, ..last }).map_err(|error| unavailable(&error)),
+            }
+        }
+        Ok(StreamView { state: State::Ended, ..last })
+    }
+
+    /// Moves a stream to a node. Afterwards it may move again, if that node fails or the load is uneven.
+    ///
+    /// # Errors
+    /// Returns that there is no such stream or node, or that the coordinator does not answer.
+    pub(crate) fn move_to(self: &Arc<Self>, name: &str, node: &str) -> Result<StreamView> {
+        self.check_node(node)?;
+        let only = |item: &roiflow_nodes::StreamSpec| {
+            let mut moved = item.clone();
+            moved.constraints.insert("node".to_owned(), vec![node.to_owned()]);
+            moved
+        };
+        let mut before = BTreeMap::new();
+        self.update(name, |item| {
+            before.clone_from(&item.constraints);
+            if !only(item).constraints.is_empty() && before.get("node").is_some_and(|nodes| !nodes.iter().any(|allowed| allowed == node)) {
+                let advice = "Change the field `needs` of the stream";
+                return Err(Error::value("not_allowed", "node", "one that the stream allows", format!("`{node}`"), advice));
+            }
+            Ok(only(item))
+        })?;
+        // The constraint holds until the stream runs there, so that the planner moves it.
+        let (nodes, name, node) = (self.clone(), name.to_owned(), node.to_owned());
+        let of_thread = name.clone();
+        let release = move || {
+            let end = Instant::now() + MAX_MOVE;
+            while Instant::now() < end && nodes.directory.read(|items| runs_on(items, &of_thread) != Some(&*node)) {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            let released = nodes.update(&of_thread, |item| {
+                let mut item = item.clone();
+                match before.get("node") {
+                    Some(allowed) => item.constraints.insert("node".to_owned(), allowed.clone()),
+                    None => item.constraints.remove("node"),
+                };
+                Ok(item)
+            });
+            if let Err(error) = released {
+                tracing::warn!("the stream `{of_thread}` stays bound to the node `{node}`: {error}");
+            }
+        };
+        std::thread::Builder::new().name("roiflow-move".to_owned()).spawn(release).map_err(|error| Error::internal(error.to_string()))?;
+        self.known(&name)
+    }
+
+    /// Moves all streams away from a node, or ends that.
+    ///
+    /// # Errors
+    /// Returns that there is no such node, or that the coordinator does not answer.
+    pub(crate) fn drain(&self, node: &str, drains: bool) -> Result<NodeView> {
+        self.check_node(node)?;
+        let key = keys::drain(node);
+        let found = self.read(&key)?;
+        let request = match (found, drains) {
+            (None, true) => {
+                Request::Create { key, value: json(&Drain { reason: format!("asked for at the node {}", self.name) })?, ttl: None }
+            }
+            (Some((_, revision)), false) => Request::Delete { key, revision },
+            _ => return self.node_view(node),
+        };
+        self.directory.call(request).map_err(|error| unavailable(&error))?;
+        let mut view = self.node_view(node)?;
+        if view.state == NodeState::Present && drains {
+            view.state = NodeState::Draining;
+        }
+        Ok(view)
+    }
+
+    fn node_view(&self, node: &str) -> Result<NodeView> {
+        self.views().into_iter().find(|view| view.name == node).ok_or_else(|| Error::new(404, "unknown_node", "the node has left"))
+    }
+
+    fn check_node(&self, node: &str) -> Result<()> {
+        let names: Vec<String> = self.directory.read(|items| items.nodes.keys().cloned().collect());
+        if names.iter().any(|name| name == node) {
+            return Ok(());
+        }
+        let shown: String = node.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
+        let expected = format!("one of {}", names.join(", "));
+        Err(Error::value("unknown_node", "node", expected, format!("`{shown}`"), "`GET /api/nodes` lists the nodes").with_status(404))
+    }
+
+    fn check(&self, spec: &StreamSpec) -> Result<()> {
+        if !keys::is_name(&spec.name) {
+            let expected = "letters, digits, `-`, `_` or `.`, with no dot at the begin or end and no two dots together";
+            let shown: String = spec.name.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
+            return Err(Error::value("invalid_name", "name", expected, format!("`{shown}`"), ""));
+        }
+        self.registry.check_spec(spec)
+    }
+
+    fn read(&self, key: &str) -> Result<Option<(Vec<u8>, Revision)>> {
+        match self.directory.call(Request::Read { key: key.to_owned() }) {
+            Ok(Reply::Read(found)) => Ok(found.map(|item| (item.value, item.revision))),
+            Ok(Reply::Written(_)) => Ok(None),
+            Err(error) => Err(unavailable(&error)),
+        }
+    }
+
+    /// Replaces the item of a stream.
+    fn update(&self, name: &str, mut change: impl FnMut(&roiflow_nodes::StreamSpec) -> Result<roiflow_nodes::StreamSpec>) -> Result<()> {
+        let key = keys::stream(name);
+        for _ in 0..MAX_ATTEMPTS {
+            let (value, revision) = self.read(&key)?.ok_or_else(|| self.unknown_stream(name))?;
+            let item = serde_json::from_slice(&value).map_err(|error| Error::internal(error.to_string()))?;
+            let changed = change(&item)?;
+            match self.directory.call(Request::Update { key: key.clone(), revision, value: json(&changed)?, ttl: None }) {
+                Err(CoordinatorError::Conflict) => {}
+                other => return other.map(drop).map_err(|error| unavailable(&error)),
+            }
+        }
+        Err(Error::new(409, "stream_changed", "other clients change the stream at the same time. Try again"))
+    }
+
+    fn unknown_stream(&self, name: &str) -> Error {
+        let names = self.stream_names();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let advice = match policy::nearest(name, &names) {
+            Some(near) => format!("Did you mean `{near}`?"),
+            None => "`GET /api/streams` lists the streams".to_owned(),
+        };
+        let shown: String = name.chars().take(100).map(|c| if c.is_control() { '?' } else { c }).collect();
+        Error::value("unknown_stream", "stream", "the name of a stream", format!("`{shown}`"), advice).with_status(404)
+    }
+}
+
+/// The node that runs a stream. In a hand-over, the earlier owner runs it until the later one has a result.
+fn runs_on<'a>(items: &'a Items, stream: &str) -> Option<&'a str> {
+    let assignment = &items.assignments.get(stream)?.value;
+    let status = items.statuses.get(stream).map(|status| &status.value);
+    let has_result = status.is_some_and(|status| status.epoch == assignment.epoch && status.state == StreamState::Running);
+    let owner = match &assignment.from {
+        Some(from) if !has_result => &from.owner,
+        _ => &assignment.owner,
+    };
+    Some(&owner.node)
+}
+
+fn unknown(name: &str) -> StreamSpec {
+    let parameters = BTreeMap::new();
+    StreamSpec {
+        name: name.to_owned(),
+        pipeline: String::new(),
+        input: String::new(),
+        parameters,
+        repeat: false,
+        publish: Vec::new(),
+        needs: BTreeMap::new(),
+        cost: None,
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| Error::internal(error.to_string()))
+}
+
+fn unavailable(error: &CoordinatorError) -> Error {
+    Error::new(
+        503,
+        "coordinator_unavailable",
+        format!("change the streams of all nodes failed: {error}. Try again when the coordinator answers"),
+    )
+}

@@ -1,0 +1,237 @@
+//! `roiflow node`: runs a part of the streams of several machines, and shows and controls all of them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail};
+use roiflow_nodes_nats::{Nats, Results, Servers, Storage};
+use roiflow_server::nodes::{self, Nodes, key::Key};
+use roiflow_server::policy::Policy;
+use roiflow_server::store::Store;
+use roiflow_server::token::{Role, Tokens};
+use roiflow_server::{Registry, Server, tls};
+
+use super::serve;
+use super::service::Service;
+use super::signals;
+use super::terminal::Terminal;
+use crate::elements;
+use crate::pipeline;
+use crate::redaction::Secrets;
+use crate::serve::{Destinations, Pipelines};
+use crate::{folders, stages};
+
+/// How long results stay on the NATS servers.
+const RESULTS_AGE: Duration = Duration::from_secs(24 * 3600);
+/// Maximum size of the results on the NATS servers, in bytes.
+const RESULTS_BYTES: i64 = 4 << 30;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// NATS server with JetStream, version 2.11 or newer: nats://host or tls://host, or several hosts with commas between. The login is before the host or in the options user, password-file or credentials; ${NAME} is an environment variable
+    #[arg(long, value_name = "URL", required_unless_present_any = ["create_key", "print_token"])]
+    nats: Option<String>,
+    /// Name of this node: it must differ from those of the other nodes and stay the same over restarts [default: the name of the machine]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Nodes with the same group share their streams; one NATS server can serve several groups
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    group: String,
+    /// A property of this machine that streams can require, such as site=a or gpu=yes
+    #[arg(long, value_name = "NAME=VALUE", value_parser = super::run::parse_assignment)]
+    label: Vec<(String, String)>,
+    /// Frames per second that this node can process, over all streams; 0: none while there are other nodes [default: measured]
+    #[arg(long, value_name = "FPS")]
+    capacity: Option<f64>,
+    /// File with the key that all nodes share. It encrypts passwords of cameras on the NATS server, and lets nodes trust each other
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Address at which the other nodes reach this one [default: the address of this machine in the network of the NATS server]
+    #[arg(long, value_name = "URL")]
+    advertise: Option<String>,
+    /// File in PEM form with the authority that signed the certificates of the other nodes [default: the authorities of the system]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Keep the streams running when this node has lost the NATS server: then another node may run them as well
+    #[arg(long)]
+    keep_running: bool,
+    /// Where the results of all streams go, in addition to the destinations of each stream; none: nowhere [default: the JetStream stream roiflow-GROUP-results of the NATS server]
+    #[arg(long, value_name = "URL")]
+    results: Option<String>,
+    /// Number of NATS servers that keep each item, if these servers form a cluster
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    replicas: u8,
+    /// Write a new key into a file, and exit
+    #[arg(long, value_name = "FILE")]
+    create_key: Option<PathBuf>,
+    /// Print the token of this role that all nodes with the same --key accept, and exit
+    #[arg(long, value_enum, value_name = "ROLE", requires = "key")]
+    print_token: Option<serve::Role>,
+    #[command(flatten)]
+    settings: serve::Settings,
+}
+
+pub(super) fn node(args: Args, terminal: &Terminal) -> anyhow::Result<()> {
+    use std::io::Write;
+    let usage = |error: String| anyhow!(pipeline::Error::usage(error));
+    if let Some(path) = &args.create_key {
+        Key::create(path).map_err(usage)?;
+        terminal.print(format_args!("the key is in `{}`. Copy it to each machine, readable only for roiflow", path.display()));
+        return Ok(());
+    }
+    let key = args.key.as_deref().map(Key::read).transpose().map_err(usage)?;
+    if let (Some(role), Some(key)) = (args.print_token, &key) {
+        writeln!(std::io::stdout(), "{}", key.token(role.of_token()))?;
+        return Ok(());
+    }
+    let address = args.nats.clone().unwrap_or_default();
+    terminal.hide(Secrets::of(&address));
+    let servers = Servers::parse(&address).map_err(|error| usage(format!("--nats: {error}")))?;
+    let mut secrets = Secrets::default();
+    servers.secrets().for_each(|secret| secrets.add(secret));
+    terminal.hide(secrets);
+    let name = args.name.clone().or_else(machine_name).ok_or_else(|| usage("--name: expected a name of this node, got none".to_owned()))?;
+    let storage = args.storage()?;
+    if args.capacity.is_some_and(|capacity| !capacity.is_finite() || capacity < 0.0) {
+        return Err(usage("--capacity: expected a number of frames per second, at least 0, got another one".to_owned()));
+    }
+
+    let config = args.settings.config()?;
+    let state = config.state.clone().map_or_else(serve::default_state, Ok)?;
+    let credentials = args.settings.credentials(terminal)?;
+    let tls = config.tls().map_err(usage)?.map(Arc::new);
+    let mut tokens = Tokens::read(&state).map_err(|error| anyhow!(error))?;
+    if let Some(key) = key.as_ref().filter(|_| !tokens.is_empty() || !config.listen.ip().is_loopback()) {
+        [Role::Viewer, Role::Operator].into_iter().for_each(|role| tokens.accept(role, key.token(role)));
+    }
+    stages::Engine::of_process().set_cache_folder(folders::model_cache());
+    let destinations = Destinations { spool: Some(state.join("spool")), publish: args.results_of(&address, &storage) };
+    let of_backend = terminal.clone();
+    let backend = Pipelines::new(credentials, config.pipelines.clone(), destinations, move |secrets| of_backend.hide(secrets))?;
+    let (listen, rate) = (config.listen, config.limits.requests_per_second);
+    let authorities = match (&tls, &args.ca) {
+        (None, None) => Vec::new(),
+        (_, ca) => tls::authorities(ca.as_deref()).map_err(usage)?,
+    };
+    let registry = Registry::new(Box::new(backend), Policy::new(config), Store::in_memory().map_err(|error| anyhow!(error))?);
+    let registry = registry.map_err(|error| anyhow!(error))?;
+    let service = Service::of_process(0);
+    let (end, ended) = mpsc::channel();
+    let of_signals = service.clone();
+    let end = move || {
+        of_signals.stop();
+        let _ending = end.send(());
+    };
+    signals::on_signal(terminal, end, serve::on_hangup(tls.as_ref(), &service, terminal))?;
+    let scheme = serve::scheme(tls.as_ref(), listen, terminal);
+    let bound = Server::bind(listen, rate, &tokens).map_err(usage)?;
+
+    let connect = || Nats::connect(servers.clone(), storage.clone(), &name).map_err(|error| anyhow!(error));
+    let (of_streams, of_clients) = (connect()?, connect()?);
+    let settings = nodes::Settings {
+        name: name.clone(),
+        labels: args.label.iter().cloned().collect::<BTreeMap<_, _>>(),
+        capacity: args.capacity,
+        devices: Vec::new(),
+        address: args.advertise.clone().map_or_else(|| advertised(scheme, bound.address(), servers.first()), Ok)?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        keep_running: args.keep_running,
+        key,
+    };
+    registry.start_stored()?;
+    let nodes = Nodes::join(Box::new(of_streams), Box::new(of_clients), registry.clone(), settings).map_err(usage)?;
+    let nodes = Arc::new(nodes);
+    elements::publish::permit_results(nodes.permit());
+    let with = Some((nodes.clone(), authorities));
+    let server = bound.serve(registry.clone(), tokens, tls, with, env!("CARGO_PKG_VERSION")).map_err(usage)?;
+    terminal.print(format!("roiflow serves {scheme}://{}", server.address()));
+    terminal.print(format!("this is the node {name} of the group {} on {}", args.group, servers.shown()));
+    service.ready();
+    // Wait for the first signal. Receiving cannot fail, because the thread that handles signals owns the sender and does not end.
+    let _signal = ended.recv();
+    let deadline = Instant::now() + serve::MAX_END;
+    nodes.leave(deadline);
+    server.end();
+    let all_stopped = registry.end(deadline);
+    service.end();
+    if !all_stopped {
+        bail!("streams did not end within {} s: frames in flight are lost", serve::MAX_END.as_secs());
+    }
+    Ok(())
+}
+
+impl Args {
+    fn storage(&self) -> anyhow::Result<Storage> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if self.group.is_empty() || self.group.len() > 60 || !self.group.chars().all(is_plain) {
+            let group = self.group.escape_debug();
+            bail!(pipeline::Error::usage(format!("--group: expected 1 to 60 letters, digits, `-` or `_`, got `{group}`")));
+        }
+        let results = Results {
+            stream: format!("roiflow-{}-results", self.group),
+            subjects: format!("roiflow.{}.*", self.group),
+            max_age: RESULTS_AGE,
+            max_bytes: RESULTS_BYTES,
+        };
+        let results = self.results.is_none().then_some(results);
+        Ok(Storage { bucket: format!("roiflow-{}", self.group), replicas: usize::from(self.replicas), results })
+    }
+
+    /// Returns the destinations of the results of all streams. `nats` is the address of the NATS servers.
+    fn results_of(&self, nats: &str, storage: &Storage) -> Vec<String> {
+        match (&self.results, &storage.results) {
+            (Some(url), _) if url == "none" => Vec::new(),
+            (Some(url), _) => vec![url.clone()],
+            (None, Some(_)) => {
+                let (place, options) =
+                    nats.split_once('?').map_or((nats, String::new()), |(place, options)| (place, format!("?{options}")));
+                // The publisher connects to one server.
+                let (before, hosts) = place.split_at(place.find('@').or_else(|| place.find("//").map(|at| at + 1)).map_or(0, |at| at + 1));
+                let host = hosts.split(',').next().unwrap_or_default().trim_end_matches('/');
+                vec![format!("{before}{host}/roiflow.{}.{{stream}}{options}", self.group)]
+            }
+            (None, None) => Vec::new(),
+        }
+    }
+}
+
+/// Returns the name of the machine, without characters that the name of a node cannot have.
+fn machine_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
+    let name: String = name.trim().chars().map(plain).collect();
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// Returns the address of this machine for the other nodes. A server that listens on all addresses is reached at the one in the network of
+/// the NATS server.
+fn advertised(scheme: &str, address: SocketAddr, nats: &str) -> anyhow::Result<String> {
+    if !address.ip().is_unspecified() {
+        return Ok(format!("{scheme}://{address}"));
+    }
+    let own = |nats: &str| -> std::io::Result<IpAddr> {
+        let server = nats.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
+        let socket = UdpSocket::bind(if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
+        // A UDP socket sends nothing when it connects, but the system chooses its address.
+        socket.connect(server)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let ip = own(nats).map_err(|error| {
+        anyhow!(pipeline::Error::usage(format!("--advertise: expected an address for the other nodes, got none ({error}). Add the option")))
+    })?;
+    Ok(format!("{scheme}://{}", SocketAddr::new(ip, address.port())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_for_other_nodes_is_never_unspecified() {
+        assert_eq!(advertised("http", "127.0.0.1:80".parse().unwrap(), "x").unwrap(), "http://127.0.0.1:80");
+        assert_eq!(advertised("http", "0.0.0.0:80".parse().unwrap(), "127.0.0.1:4222").unwrap(), "http://127.0.0.1:80");
+    }
+}
