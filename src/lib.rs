@@ -73,4 +73,5 @@ pub mod stages {
     pub use roiflow_analytics::*;
     pub use roiflow_inference::*;
     pub use roiflow_vision::crop::{self, Crop, Region};
+    pub use roiflow_vision::tiles::{self, SearchArea, TileCount, Tiles};
 }

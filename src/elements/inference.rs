@@ -20,6 +20,7 @@ use super::policy;
 use super::regions::{InferenceRegion, ObjectFilter};
 use super::reuse::{self, ReuseCounts, ReuseSettings};
 use super::settings::{self, ModelSettings};
+use super::tiles::{self, TileSettings};
 use super::work::Work;
 use crate::stages;
 
@@ -29,6 +30,8 @@ pub(super) struct Settings {
     pub(super) model: ModelSettings,
     pub(super) region: InferenceRegion,
     pub(super) objects: ObjectFilter,
+    /// Tiles and search area, which only detectors use.
+    pub(super) tiles: TileSettings,
     /// Settings of result reuse, which only classifiers use.
     pub(super) reuse: ReuseSettings,
 }
@@ -36,6 +39,7 @@ pub(super) struct Settings {
 impl lifecycle::Settings for Settings {
     fn check(&self, element: &gst::Element) -> stages::Result<()> {
         self.model.checked(element)?;
+        self.tiles.checked()?;
         self.objects.checked().map(drop)
     }
 }
@@ -121,8 +125,10 @@ impl Inference {
             settings.region = value.get().expect("an enum property");
             return;
         }
-        let known =
-            settings.objects.set(name, value) || reuse::PROPERTIES.set(&mut settings.reuse, name, value) || settings.model.set(name, value);
+        let known = settings.objects.set(name, value)
+            || tiles::PROPERTIES.set(&mut settings.tiles, name, value)
+            || reuse::PROPERTIES.set(&mut settings.reuse, name, value)
+            || settings.model.set(name, value);
         debug_assert!(known, "GObject passes on known properties only");
         let changed = settings::THRESHOLDS.contains(&name).then(|| settings.model.options.thresholds());
         drop(guard);
@@ -140,6 +146,7 @@ impl Inference {
             "inference-region" => settings.region.to_value(),
             name => (imp.driver.policy(name))
                 .or_else(|| settings.objects.get(name))
+                .or_else(|| tiles::PROPERTIES.get(&settings.tiles, name))
                 .or_else(|| reuse::PROPERTIES.get(&settings.reuse, name))
                 .or_else(|| settings.model.get(name))
                 .expect("GObject passes on known properties only"),
@@ -172,8 +179,13 @@ mod imp {
         fn with_class(class: &Self::Class) -> Self {
             let OfSubclass { region, category, load } = class.of_subclass.expect("an abstract class has no elements");
             let (sinkpad, srcpad) = pads::pads::<Self>();
-            let settings =
-                Settings { model: ModelSettings::default(), region, objects: ObjectFilter::default(), reuse: ReuseSettings::default() };
+            let settings = Settings {
+                model: ModelSettings::default(),
+                region,
+                objects: ObjectFilter::default(),
+                tiles: TileSettings::default(),
+                reuse: ReuseSettings::default(),
+            };
             Self { sinkpad, srcpad, driver: Driver::new(category()), settings: Mutex::new(settings), stage: CachedStage::default(), load }
         }
     }

@@ -68,6 +68,7 @@ mod settings;
 pub mod source;
 mod stats;
 mod stream;
+mod tiles;
 pub mod track;
 pub mod video_file;
 mod work;

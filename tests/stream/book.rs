@@ -179,6 +179,7 @@ pages! {
     many_streams_run: "howto/many-streams.md",
     count_and_track_runs: "howto/count-and-track.md",
     less_inference_runs: "howto/less-inference.md",
+    find_small_objects_runs: "howto/find-small-objects.md",
     draw_results_runs: "howto/draw-results.md",
     engines_run: "howto/engines.md",
     describe_a_model_runs: "howto/describe-a-model.md",

@@ -116,6 +116,7 @@ mod soak;
 #[cfg(feature = "cli")]
 mod source;
 mod stats;
+mod tiles;
 #[cfg(feature = "cli")]
 mod trace;
 mod track;

@@ -42,6 +42,8 @@ pub enum Sharing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Detector,
+    /// Detects in the whole frame and in its tiles. A frame has several areas.
+    DetectorOfTiles,
     /// Classifies regions. A frame can have several regions.
     Classifier,
     ClassifierOfFrames,
@@ -51,6 +53,7 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Detector => "detector",
+            Self::DetectorOfTiles => "detector of tiles",
             Self::Classifier => "classifier",
             Self::ClassifierOfFrames => "classifier of frames",
         })
@@ -210,8 +213,9 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     let device = options.device.as_deref().unwrap_or(DEFAULT_DEVICE);
     let config = options.config()?;
     let unbatched = BatchLimits { max_items: 1, timeout: None };
-    let runs_regions = role == Role::Classifier;
-    let is_unbatched = options.batch_size.map_or(!runs_regions, |max| max <= 1);
+    let is_urgent = role == Role::Classifier;
+    let batches_regions = is_urgent || role == Role::DetectorOfTiles;
+    let is_unbatched = options.batch_size.map_or(!batches_regions, |max| max <= 1);
     // If batches are not used, a dynamic batch axis is fixed at 1, because engines are faster with static shapes. With a dynamic batch
     // axis, UltraFace takes 25 % longer on OpenVINO.
     let pinned = is_unbatched.then(|| with_batch_size_one(&model)).flatten();
@@ -233,7 +237,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
             let timeout = Some(options.batch_timeout.unwrap_or(DEFAULT_BATCH_TIMEOUT));
             (Copies::one(core.open_rows(&model, device, single, max)?), BatchLimits { max_items: max, timeout })
         }
-        None if runs_regions && has_open_batch(single) && !single.computes_rows_in_turn() => {
+        None if batches_regions && has_open_batch(single) && !single.computes_rows_in_turn() => {
             let limits = match single.check_rows(MAX_REGIONS_PER_BATCH) {
                 Ok(()) => BatchLimits { max_items: MAX_REGIONS_PER_BATCH, timeout: None },
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -249,7 +253,7 @@ fn load(core: &Core, options: &StageOptions, settings: Settings, role: Role) -> 
     // Runs of classifiers have priority: frames reach a classifier after a detector, so these frames are older and have held memory longer.
     let model = copies.first.clone();
     let throttles = config.n_requests.is_none();
-    let queue = Queue::new(copies, limits, runs_regions, throttles)?;
+    let queue = Queue::new(copies, limits, is_urgent, throttles)?;
     Ok(Instance { queue, model, info, warmed_up: Mutex::new(None), role, settings })
 }
 

@@ -35,6 +35,7 @@ pub mod spec;
 mod stage;
 mod thresholds;
 mod throttle;
+mod tiled;
 
 use roiflow_vision::frame;
 use {roiflow_devices as devices, roiflow_runtime as runtime, roiflow_tensor as tensor, roiflow_vision as vision};

@@ -31,6 +31,8 @@ pub struct Stage {
     options: StageOptions,
     /// The current thresholds.
     thresholds: Mutex<Thresholds>,
+    /// Typical number of areas per frame, for a detector of tiles. 1 for other stages, also if their frames have several regions.
+    n_areas: usize,
 }
 
 impl Stage {
@@ -40,6 +42,17 @@ impl Stage {
     /// Returns an error if a file is missing or invalid, or the model is not a detector.
     pub fn detector(options: &StageOptions) -> Result<Self> {
         Self::new(options, Role::Detector)
+    }
+
+    /// Creates a detector for [`Stage::submit_tiles`]. The areas of a frame form a batch if the model and the device support it. `n_areas` is
+    /// the typical number of areas of a frame.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Stage::detector`].
+    pub fn detector_of_tiles(options: &StageOptions, n_areas: usize) -> Result<Self> {
+        let mut stage = Self::new(options, Role::DetectorOfTiles)?;
+        stage.n_areas = n_areas.max(1);
+        Ok(stage)
     }
 
     /// Creates a classifier of regions, whose runs have priority over the runs of detectors.
@@ -62,7 +75,7 @@ impl Stage {
         let instance = instance(options, role)?;
         let spec = describe(options, &instance.info)?;
         let (task, is, other) = match role {
-            Role::Detector => (Task::Detection, Role::Detector, Role::Classifier),
+            Role::Detector | Role::DetectorOfTiles => (Task::Detection, Role::Detector, Role::Classifier),
             Role::Classifier | Role::ClassifierOfFrames => (Task::Classification, Role::Classifier, Role::Detector),
         };
         if spec.task != task {
@@ -76,7 +89,7 @@ impl Stage {
         }
         let client = Client::new(spec, options.scheduling, instance.queue.device.clone());
         let thresholds = Mutex::new(options.thresholds());
-        Ok(Self { client, instance, n_unaligned: AtomicU64::new(0), options: options.clone(), thresholds })
+        Ok(Self { client, instance, n_unaligned: AtomicU64::new(0), options: options.clone(), thresholds, n_areas: 1 })
     }
 
     /// Schedules `frame` for inference. Never blocks.
@@ -152,6 +165,18 @@ impl Stage {
         }
         // Release this reference to the frame, so that only the regions hold the frame's memory.
         drop(frame);
+        self.submit_inputs(inputs, frame_number, guard, results, done);
+    }
+
+    /// Schedules the jobs of one frame, whose results are added to `results`. Calls `done` immediately if there are no inputs.
+    pub(super) fn submit_inputs(
+        &self,
+        inputs: Vec<JobInput>,
+        frame_number: u64,
+        guard: Arc<RunGuard>,
+        results: StageResults,
+        done: impl FnOnce(StageResults) + Send + 'static,
+    ) {
         if inputs.is_empty() {
             return done(results);
         }
@@ -240,14 +265,15 @@ impl Stage {
         Ok(*warmed_up.insert(took))
     }
 
-    /// Like [`Stage::warm_up`]. Returns `None` if the warm-up failed for a reason other than the model: the model has run before, a flush
-    /// canceled the warm-up, or the device was unavailable.
+    /// Like [`Stage::warm_up`], but returns the duration of all runs of a frame. Returns `None` if the warm-up failed for a reason other than
+    /// the model: the model has run before, a flush canceled the warm-up, or the device was unavailable.
     ///
     /// # Errors
     /// Returns the errors of [`Stage::warm_up`] if the model has never run.
     pub fn try_warm_up(&self) -> Result<Option<Duration>> {
         match self.warm_up() {
-            Ok(run_time) => Ok(Some(run_time)),
+            // The areas of a frame are distributed over all requests.
+            Ok(run_time) => Ok(Some(run_time * self.n_areas.div_ceil(self.n_requests()) as u32)),
             Err(error) if self.has_run() || error.kind() == ErrorKind::Stopped || error.kind().is_outage() => Ok(None),
             Err(error) => Err(error),
         }
@@ -279,9 +305,14 @@ impl Stage {
         self.instance.queue.n_requests
     }
 
-    /// Returns the number of frames that keep all requests busy with full batches, if each frame needs one batch item.
+    /// Returns the number of frames that keep all requests busy with full batches. Each frame of a detector of tiles needs as many batch
+    /// items as it has areas. For other stages: if each frame needs one batch item.
     pub fn n_frames_at_once(&self) -> usize {
-        self.n_requests() * if self.instance.queue.batch_limits.timeout.is_some() { self.instance.queue.batch_limits.max_items } else { 1 }
+        let limits = &self.instance.queue.batch_limits;
+        // Without a timeout, a batch contains the areas of one frame only.
+        let frames_of_request = if limits.timeout.is_some() { limits.max_items } else { 1 };
+        let areas_of_request = if limits.timeout.is_some() { 1 } else { limits.max_items };
+        (self.n_requests() * frames_of_request).div_ceil(self.n_areas.div_ceil(areas_of_request))
     }
 
     /// Whether a batch can contain several frames, also of different streams.

@@ -1,7 +1,7 @@
 //! Results of video analytics: geometry, detections and attributes. All types are plain values.
 //!
-//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`contour`], [`detection`], [`scene`]. [`json`] writes the results of a
-//! frame as one line of JSON. [`redaction`] hides credentials in text.
+//! Reading order: [`rect`], [`transform`], [`similarity`], [`geometry`], [`contour`], [`polygon`], [`detection`], [`scene`].
+//! [`json`] writes the results of a frame as one line of JSON. [`redaction`] hides credentials in text.
 //!
 //! This crate uses no pixels, models, threads or GStreamer.
 
@@ -13,6 +13,7 @@ pub mod csv;
 pub mod detection;
 pub mod geometry;
 pub mod json;
+pub mod polygon;
 pub mod rect;
 pub mod redaction;
 pub mod scene;

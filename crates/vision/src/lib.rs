@@ -15,7 +15,7 @@
 //! 2. Faster variants: `pairs` for packed RGB bytes, `yuv` for luma and chroma bytes.
 //! 3. Other filters: `antialias` and `filtered` for antialiased downscaling, `warp` for alignment by keypoints.
 //! 4. Infrastructure: `bands` (threads), `simd`, `aligned` (buffers).
-//! 5. Postprocessing: [`decode`], [`nms`].
+//! 5. Postprocessing: [`decode`], [`nms`]; [`tiles`] divides a frame into tiles, and merges the detections in them.
 //!
 //! This crate uses tensors and frames, but no requests, models, files, clocks or GStreamer. It starts threads only for large frames.
 
@@ -42,6 +42,7 @@ mod scaled_rows;
 mod simd;
 mod store;
 pub mod target;
+pub mod tiles;
 mod warp;
 mod yuv;
 
@@ -51,3 +52,4 @@ pub use crop::{Crop, Region};
 pub use preprocess::{Anchor, ChannelOrder, InputLayout, Preprocess, Resize, Rotation, Rounding, Scratch};
 pub use simd::SimdBackend;
 pub use target::{DeviceFill, Target};
+pub use tiles::{SearchArea, TileCount, Tiles};

@@ -12,7 +12,7 @@ use crate::elements::classes::ClassCheck;
 use crate::elements::inference::{Inference, InferenceImpl, Settings};
 use crate::elements::regions::{InferenceRegion, ObjectFilter};
 use crate::elements::work::Work;
-use crate::elements::{policy, settings};
+use crate::elements::{policy, settings, tiles};
 use crate::stages::{self, Stage};
 
 /// Instance data of `roidetect`.
@@ -38,7 +38,7 @@ impl ObjectImpl for RoiDetect {
             let objects = ObjectFilter::properties(
                 "With inference-region=roi-list: detect only in objects with one of these labels, separated by commas; default: all",
             );
-            let of_detectors = settings::OF_DETECTORS.specs().chain(policy::OF_DETECTORS.specs());
+            let of_detectors = settings::OF_DETECTORS.specs().chain(tiles::PROPERTIES.specs()).chain(policy::OF_DETECTORS.specs());
             [region].into_iter().chain(objects).chain(of_detectors).collect()
         });
         &PROPERTIES
@@ -83,19 +83,20 @@ impl InferenceImpl for RoiDetect {
     fn load(&self, settings: &Settings) -> stages::Result<Arc<dyn Work>> {
         let options = settings.model.checked(self.obj().upcast_ref())?;
         let objects = settings.objects.checked()?.clone();
-        let detector = Stage::detector(&options)?;
-        let element = self.obj().upcast_ref::<gst::Element>().downgrade();
-        let work = |detector, parents| -> stages::Result<Arc<dyn Work>> {
-            Ok(Arc::new(DetectWork { detector, parents, class_check: ClassCheck::default(), element }))
-        };
-        match settings.region {
-            InferenceRegion::RoiList => work(detector, Some(objects)),
-            InferenceRegion::FullFrame => {
-                if !objects.is_all() {
-                    settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the object size limits");
-                }
-                work(detector, None)
-            }
+        let (tiles, search_area) = settings.tiles.checked()?;
+        let parents = (settings.region == InferenceRegion::RoiList).then_some(objects);
+        if tiles.is_some() && parents.is_some() {
+            let message = "combining properties failed: expected tiles with inference-region=full-frame, got inference-region=roi-list. Unset one of them";
+            return Err(stages::Error::new(stages::ErrorKind::Config, message));
         }
+        if parents.is_none() && !settings.objects.is_all() {
+            settings.region.warn_of_unused(self.obj().upcast_ref(), "object-class and the object size limits");
+        }
+        let detector = match &tiles {
+            Some(tiles) => Stage::detector_of_tiles(&options, tiles.n_areas())?,
+            None => Stage::detector(&options)?,
+        };
+        let element = self.obj().upcast_ref::<gst::Element>().downgrade();
+        Ok(Arc::new(DetectWork { detector, parents, tiles, search_area, class_check: ClassCheck::default(), element }))
     }
 }

@@ -11,13 +11,17 @@ use crate::elements::classes::{self, ClassCheck};
 use crate::elements::regions::ObjectFilter;
 use crate::elements::work::{Done, Work};
 use crate::frame::{Classification, Detection, Frame, FrameResults, Rect};
-use crate::stages::{RunGuard, Stage, StageResults};
+use crate::stages::{RunGuard, SearchArea, Stage, StageResults, Tiles};
 
 /// Work of `roidetect`. See the module.
 pub(super) struct DetectWork {
     pub(super) detector: Stage,
     /// Filter for the objects to run on; `None` = the whole frame.
     pub(super) parents: Option<ObjectFilter>,
+    /// The tiles to run on in addition to the whole frame; `None` = no tiles.
+    pub(super) tiles: Option<Tiles>,
+    /// Area of the frame in which objects are reported.
+    pub(super) search_area: SearchArea,
     pub(super) class_check: ClassCheck,
     /// The element, for warnings on the bus.
     pub(super) element: glib::WeakRef<gst::Element>,
@@ -34,13 +38,18 @@ impl Work for DetectWork {
             self.class_check.check(&self.element, parents.classes(), &results);
             parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect()
         });
-        let finish = move |found: StageResults| {
+        let (size, search_area) = (frame.size(), self.search_area.clone());
+        let finish = move |mut found: StageResults| {
+            if !search_area.is_whole_frame() {
+                found.detections.retain(|detection| search_area.contains(&detection.rect, size));
+            }
             found.add_to(&mut results);
             done(results);
         };
-        match regions {
-            None => self.detector.submit(frame, frame_number, guard, finish),
-            Some(regions) => self.detector.submit_regions(frame, frame_number, regions, guard, finish),
+        match (regions, &self.tiles) {
+            (Some(regions), _) => self.detector.submit_regions(frame, frame_number, regions, guard, finish),
+            (None, Some(tiles)) => self.detector.submit_tiles(frame, frame_number, (tiles, &self.search_area), guard, finish),
+            (None, None) => self.detector.submit(frame, frame_number, guard, finish),
         }
     }
 

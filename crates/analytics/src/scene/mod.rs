@@ -43,7 +43,7 @@ use std::time::Duration;
 pub use layout::{Anchor, Layout, Line, Units, Zone};
 pub use shapes::Ground;
 
-use roiflow_results::{Direction, SceneEvent, SceneEventKind};
+use roiflow_results::{Direction, SceneEvent, SceneEventKind, polygon};
 
 use crate::frame::{Detection, ObjectId, Point, Size};
 
@@ -430,13 +430,13 @@ impl AtZone {
         time: Duration,
         mut report: impl FnMut(SceneEventKind),
     ) {
-        let is_inside = shapes::contains(corners, is);
+        let is_inside = polygon::contains(corners, is);
         let is_clear = was.is_none() || shapes::border_distance(corners, is) > margin;
         if is_inside == self.inside_since.is_some() {
             if is_clear {
                 self.pending = None;
             }
-            let is_passage = || was.is_some_and(|was| !shapes::contains(corners, was) && shapes::leads_through(corners, was, is));
+            let is_passage = || was.is_some_and(|was| !polygon::contains(corners, was) && shapes::leads_through(corners, was, is));
             if !is_inside && zone.min_time.is_zero() && is_passage() {
                 report(SceneEventKind::Entered { occupancy: 0 });
                 report(SceneEventKind::Exited { occupancy: 0, dwell: Duration::ZERO, is_lost: false });

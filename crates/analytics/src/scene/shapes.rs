@@ -28,13 +28,6 @@ fn edges(polygon: &[Point]) -> impl Iterator<Item = (Point, Point)> {
     polygon.iter().copied().zip(polygon.iter().copied().cycle().skip(1))
 }
 
-/// Whether a point is inside a polygon (even-odd rule).
-pub(super) fn contains(polygon: &[Point], point: Point) -> bool {
-    let is_crossed =
-        |(a, b): &(Point, Point)| (a.y > point.y) != (b.y > point.y) && point.x < (b.x - a.x) * (point.y - a.y) / (b.y - a.y) + a.x;
-    edges(polygon).filter(is_crossed).count() % 2 == 1
-}
-
 /// Distance of a point from the border of a polygon.
 pub(super) fn border_distance(polygon: &[Point], point: Point) -> f32 {
     let distance = |(a, b): (Point, Point)| {
