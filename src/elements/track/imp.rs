@@ -175,6 +175,14 @@ impl ObjectImpl for RoiTrack {
                     10_000,
                     options.max_tracks as u32,
                 ),
+                glib::ParamSpecFloat::builder("appearance-weight")
+                    .nick("Weight of the appearance")
+                    .blurb("hybrid: weight of the difference of embeddings, which a roiclassify upstream of the tracker computes; 0: embeddings are not used")
+                    .minimum(0.0)
+                    .maximum(10.0)
+                    .default_value(options.appearance_weight)
+                    .mutable_playing()
+                    .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
                     .blurb("Counters since the element was created: frames, objects with track ID, current, lost, recovered, started and ended tracks, objects refused because all tracks are in use")
@@ -199,6 +207,7 @@ impl ObjectImpl for RoiTrack {
             "max-age" => settings.options.max_age = number(),
             "min-hits" => settings.options.min_hits = number(),
             "max-tracks" => settings.options.max_tracks = number() as usize,
+            "appearance-weight" => settings.options.appearance_weight = value.get().expect("a float property"),
             name => unreachable!("property {name} is not in the list above"),
         }
     }
@@ -228,6 +237,7 @@ impl ObjectImpl for RoiTrack {
             "max-age" => options.max_age.to_value(),
             "min-hits" => options.min_hits.to_value(),
             "max-tracks" => (options.max_tracks as u32).to_value(),
+            "appearance-weight" => options.appearance_weight.to_value(),
             name => unreachable!("property {name} is not in the list above"),
         }
     }

@@ -24,6 +24,7 @@
 //! | distance of the bottom edges, relative to the height | it shows which object is nearer | the idea of SparseTrack: Liu et al., 2023 |
 //! | difference of the logarithms of width and height | objects do not change their size from frame to frame | |
 //! | difference from the extrapolated confidence | an object that becomes hidden loses confidence step by step | Hybrid-SORT |
+//! | angle between the embeddings, if `appearance_weight` is set | objects that meet and turn around keep their IDs | DeepSORT: Wojke et al., ICIP 2017 |
 //!
 //! The weights were chosen with the public benchmarks MOT17 and DanceTrack, forwards and backwards in time, and with noise added to the
 //! boxes.
@@ -61,10 +62,10 @@ impl Tracker {
         let is_high = |detection: &Detection| detection.confidence >= high;
         let is_known = |track: &Track| track.track_id.is_some();
         let predicted = |track: &Track| track.predicted;
-        self.match_stage(detections, HIGH_LIMIT, is_known, is_high, predicted);
-        self.match_stage(detections, LOW_LIMIT, |track| is_known(track) && track.was_seen(), |_| true, predicted);
-        self.match_stage(detections, LAST_LIMIT, |track| is_known(track) && !track.was_seen(), is_high, |track| track.rect);
-        self.match_stage(detections, TENTATIVE_LIMIT, |track| !is_known(track), is_high, predicted);
+        self.match_stage(detections, options, HIGH_LIMIT, is_known, is_high, predicted);
+        self.match_stage(detections, options, LOW_LIMIT, |track| is_known(track) && track.was_seen(), |_| true, predicted);
+        self.match_stage(detections, options, LAST_LIMIT, |track| is_known(track) && !track.was_seen(), is_high, |track| track.rect);
+        self.match_stage(detections, options, TENTATIVE_LIMIT, |track| !is_known(track), is_high, predicted);
         self.match_other_classes(detections);
     }
 
@@ -72,6 +73,7 @@ impl Tracker {
     fn match_stage(
         &mut self,
         detections: &[Detection],
+        options: &TrackOptions,
         limit: f32,
         is_candidate: impl Fn(&Track) -> bool,
         is_eligible: impl Fn(&Detection) -> bool,
@@ -84,7 +86,10 @@ impl Tracker {
                 let iou = rect.iou(&detection.rect);
                 let is_open = iou > 0.0 && self.is_unmatched[detection_idx] && detection.confidence >= MIN_CONFIDENCE;
                 if is_open && is_eligible(detection) && track.class.is_of(detection) {
-                    let cost = cost(track, &rect, detection, iou);
+                    let mut cost = cost(track, &rect, detection, iou);
+                    if options.appearance_weight > 0.0 {
+                        cost += options.appearance_weight * track.appearance.distance(detection);
+                    }
                     if cost < limit {
                         self.candidates.push(Candidate { track_idx: track_idx as u32, detection_idx: detection_idx as u32, cost });
                     }

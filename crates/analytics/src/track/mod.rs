@@ -8,7 +8,8 @@
 //! | [`Method::Iou`] | constant velocity | greedy by IoU, with the predicted and with the last box | Bochinski et al., AVSS 2017 |
 //!
 //! IoU is the intersection of two boxes over their union. Reading order: this file manages the tracks. `hybrid`, `classic` and `overlap`
-//! match tracks with detections. `camera` estimates the motion of the camera. `kalman` and `assign` contain the mathematics.
+//! match tracks with detections. `camera` estimates the motion of the camera, and
+//! `appearance` compares embeddings. `kalman` and `assign` contain the mathematics.
 //!
 //! # Life of a track
 //!
@@ -25,6 +26,7 @@
 //! The number of tracks is bounded. Buffers are reused, so nothing is allocated in steady state. The tracker reads no pixels and no clocks,
 //! so its output depends on its input only.
 
+mod appearance;
 mod assign;
 mod camera;
 mod classic;
@@ -34,6 +36,7 @@ mod overlap;
 
 use std::sync::Arc;
 
+use appearance::Appearance;
 use assign::{Assignment, Candidate};
 use kalman::{BoxFilter, Coordinate};
 
@@ -69,11 +72,21 @@ pub struct TrackOptions {
     pub min_hits: u32,
     /// Maximum number of tracks, including lost tracks. Default: 1000.
     pub max_tracks: usize,
+    /// `Hybrid`: weight of the difference of embeddings in the cost of a pair, see [`hybrid`]. 0: embeddings are not used. Default: 0.
+    pub appearance_weight: f32,
 }
 
 impl Default for TrackOptions {
     fn default() -> Self {
-        Self { method: Method::Hybrid, iou_threshold: 0.3, high_confidence: 0.5, max_age: 30, min_hits: 1, max_tracks: 1000 }
+        Self {
+            method: Method::Hybrid,
+            iou_threshold: 0.3,
+            high_confidence: 0.5,
+            max_age: 30,
+            min_hits: 1,
+            max_tracks: 1000,
+            appearance_weight: 0.0,
+        }
     }
 }
 
@@ -122,6 +135,7 @@ struct Track {
     /// Predicted box in the current frame.
     predicted: Rect,
     motion: Motion,
+    appearance: Appearance,
     /// Confidences of the last two detections, the last one first.
     confidences: [f32; 2],
     /// ID of the last detection.
@@ -194,6 +208,13 @@ impl Tracker {
         for (detection_idx, detection) in detections.iter_mut().enumerate() {
             if self.is_unmatched[detection_idx] && self.may_start(detection, options) {
                 self.start_track(detection_idx, detection, options, &mut new_track_id);
+            }
+        }
+        if options.appearance_weight > 0.0 && is_inferred {
+            for track in &mut self.tracks {
+                if let Some(detection_idx) = track.detection_idx {
+                    track.appearance.update(&detections[detection_idx]);
+                }
             }
         }
         self.counts.n_tracks = self.tracks.len() as u64;
@@ -307,6 +328,7 @@ impl Track {
             rect: detection.rect,
             predicted: detection.rect,
             motion: Motion::new(&detection.rect, method),
+            appearance: Appearance::default(),
             confidences: [detection.confidence; 2],
             last_detection: detection.id,
             n_hits: 1,

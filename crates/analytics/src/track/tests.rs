@@ -1,6 +1,7 @@
 //! Behavior of the tracker: moving, crossing, hidden and flickering objects, intervals, and bounds.
 
 use super::*;
+use crate::frame::{Classification, Outcome};
 
 const SIZE: Size = Size::new(640, 480);
 const SIDE: f32 = 40.0;
@@ -343,5 +344,32 @@ impl Random {
 
     fn unit(&mut self) -> f32 {
         (self.next() % 10_000) as f32 / 10_000.0
+    }
+}
+
+/// Two objects walk towards each other, meet, and turn around. Their positions alone look as if they had passed each other.
+#[test]
+fn objects_that_turn_around_keep_their_ids_by_appearance() {
+    let ids_after_the_turn = |appearance_weight: f32, embeddings: [Option<[f32; 3]>; 2]| {
+        let mut tracking = TestTracker::new(TrackOptions { appearance_weight, ..TrackOptions::default() });
+        let mut ids = Vec::new();
+        for n in -20..=20_i32 {
+            let distance = n.abs() as f32 * 6.0 + 3.0;
+            let mut detections = vec![tracking.object(0, 300.0 - distance, 100.0), tracking.object(0, 300.0 + distance, 100.0)];
+            for (detection, embedding) in detections.iter_mut().zip(embeddings) {
+                let outcome = embedding.map(|data| Outcome::Tensor { shape: vec![1, 3], data: data.into() });
+                let attribute = |outcome| Classification { name: "person".into(), model: "reid".into(), outcome };
+                detection.classifications.extend(outcome.map(attribute));
+            }
+            ids = tracking.update(&mut FrameResults { size: SIZE, detections, ..FrameResults::default() });
+        }
+        ids
+    };
+    let (left, right) = (Some([1.0, 0.1, 0.0]), Some([0.0, 0.2, 2.0]));
+    assert_eq!(ids_after_the_turn(0.0, [left, right]), [2, 1], "the weight is 0");
+    assert_eq!(ids_after_the_turn(1.0, [left, right]), [1, 2]);
+    // Without embeddings, or with vectors that have no direction, the position decides.
+    for embeddings in [[None, None], [left, None], [Some([0.0; 3]); 2], [Some([f32::NAN; 3]), right]] {
+        assert_eq!(ids_after_the_turn(1.0, embeddings), [2, 1], "{embeddings:?}");
     }
 }
