@@ -131,7 +131,10 @@ fn try_class_decoder(source: &mut Source<'_>) -> bool {
         2 => ("expectation", format!("weights = {:?}", (0..n_classes).map(|_| number(source.value())).collect::<Vec<_>>())),
         3 => ("regression", format!("scale = {:?}\noffset = {:?}", number(source.value()).max(1e-3), number(source.value()))),
         4 => ("embedding", format!("normalize = {}", source.below(2) == 0)),
-        5 => ("ctc", ["", "blank = \"last\"\nactivation = \"softmax\""][source.below(2)].to_owned()),
+        5 => {
+            let formats = "formats = [{ pattern = \"([0-9]+) ([0-9]+).*\", text = \"$2-$1\" }]";
+            ("ctc", ["", "blank = \"last\"\nactivation = \"softmax\"", formats][source.below(3)].to_owned())
+        }
         6 => ("simcc", String::new()),
         7 => ("movenet", String::new()),
         8 => ("class-map", ["", "threshold = 0.5", "classes-axis = \"last\""][source.below(3)].to_owned()),

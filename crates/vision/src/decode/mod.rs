@@ -38,6 +38,7 @@ mod section;
 mod ssd;
 pub mod survey;
 mod text;
+mod text_format;
 mod tf_ssd;
 mod ultraface;
 mod vector;

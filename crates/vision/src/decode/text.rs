@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::boxes::{bad, fraction};
 use super::survey::Expected;
+use super::text_format::{FormatKeys, TextFormats};
 use super::{
     Activation, BoxScheme, BoxThresholds, Decoder, Output, Port, RawAttribute, RawDetection, Reads, Results, Section, best_class, one,
     one_port, only, rotated, shape_text, unexpected,
@@ -24,6 +25,12 @@ struct CtcKeys {
     /// Position of the class for "no character". Default: first.
     #[serde(default)]
     blank: Blank,
+    /// Formats of the text; the first that matches is used. Texts that match no format are not reported. Default: all texts are reported.
+    #[serde(default)]
+    formats: Vec<FormatKeys>,
+    /// Whether letters become capitals before `formats` apply. Default: false.
+    #[serde(default)]
+    uppercase: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
@@ -42,17 +49,19 @@ pub(super) struct Ctc {
     activation: Activation,
     blank: Blank,
     characters: Vec<Arc<str>>,
+    formats: TextFormats,
 }
 
 impl Ctc {
     pub(super) fn new(section: &mut Section<'_>) -> Result<Self> {
-        let CtcKeys { threshold, activation, blank } = section.keys()?;
+        let CtcKeys { threshold, activation, blank, formats, uppercase } = section.keys()?;
         let activation = activation.unwrap_or_default();
         if !matches!(activation, Activation::None | Activation::Softmax) {
             return Err(bad(format!("`activation`: expected none or softmax, got {activation}")));
         }
         let threshold = fraction("threshold", section.threshold.or(threshold).unwrap_or(0.0))?;
-        Ok(Self { threshold, activation, blank, characters: Vec::new() })
+        let formats = TextFormats::new(&formats, uppercase)?;
+        Ok(Self { threshold, activation, blank, characters: Vec::new(), formats })
     }
 
     fn check_shape(&self, name: &str, shape: &[usize]) -> Result<()> {
@@ -113,7 +122,9 @@ impl Decoder for Ctc {
             last = class;
         }
         let confidence = if n_characters > 0 { (sum / n_characters as f32).clamp(0.0, 1.0) } else { 0.0 };
-        if confidence >= self.threshold {
+        if confidence >= self.threshold
+            && let Some(text) = self.formats.apply(text)
+        {
             results.say(Outcome::Text { text: text.into(), confidence });
         }
         Ok(())
@@ -381,6 +392,9 @@ mod tests {
         assert_eq!(read("", &[], &[a, b]), text("1 2", 0.85));
         assert_eq!((read("", &["a", "b"], &[none]), read("threshold = 0.5", &["a", "b"], &[none])), (text("", 0.0), Ok(None)));
         assert_eq!(read("activation = \"softmax\"", &["a", "b"], &[[0.0, 9_f32.ln(), -99.0, -99.0]]), text("a", 0.9));
+        let capital_pairs = "uppercase = true\nformats = [{ pattern = \"([A-Z])([A-Z])\", text = \"$1-$2\" }]";
+        assert_eq!(read(capital_pairs, &["a", "b"], &[a, b]), text("A-B", 0.85));
+        assert_eq!(read(capital_pairs, &["a", "b"], &[a, b, none, b]), Ok(None));
         let message = read("", &["a"], &[none]).unwrap_err().to_string();
         assert!(message.contains("expected 3 characters, or 2 if the last one is the space, got 1"), "{message}");
     }
