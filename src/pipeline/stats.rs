@@ -9,6 +9,8 @@ use gstreamer as gst;
 
 use super::Plan;
 use super::plan::PUBLISH;
+use crate::publish::Target;
+use crate::redaction;
 
 /// Maximum number of stored latencies: one hour at 30 frames per second. For longer streams, every second latency is stored, then every
 /// fourth, and so on.
@@ -40,6 +42,8 @@ pub struct Stats {
     pub not_inferred: Vec<NotInferred>,
     /// Number of JSON lines that could not be written.
     pub n_lines_lost: u64,
+    /// The servers and files of `--publish`.
+    pub destinations: Box<Destinations>,
     /// Number of restarts after the source was lost.
     pub n_restarts: u64,
     /// Time without a source: from the last frame before each loss to the first frame after it.
@@ -66,6 +70,27 @@ pub struct StageTimes {
     pub n_runs: u64,
     /// Mean time per inference, by step.
     pub steps: Vec<(String, Duration)>,
+}
+
+/// Counters of all destinations of results.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Destinations(pub Vec<DestinationCounts>);
+
+/// Counters of one destination of results.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DestinationCounts {
+    /// The address, without credentials.
+    pub name: String,
+    /// Lines that the destination or its spool has stored.
+    pub n_written: u64,
+    /// Lines that the destination did not accept.
+    pub n_lost: u64,
+    /// Lines that were dropped because the queue or the spool was full.
+    pub n_dropped: u64,
+    /// Lines in the queue and in the spool. Streams with the same destination share its spool.
+    pub n_waiting: u64,
+    /// Size of the spool in bytes.
+    pub spool_bytes: u64,
 }
 
 /// Number of frames that were not inferred for one reason.
@@ -105,6 +130,12 @@ impl Stats {
                     None => sum.stages.push(stage.clone()),
                 }
             }
+            for destination in &stats.destinations.0 {
+                match sum.destinations.0.iter_mut().find(|known| known.name == destination.name) {
+                    Some(known) => known.add(destination),
+                    None => sum.destinations.0.push(destination.clone()),
+                }
+            }
             for frames in &stats.not_inferred {
                 let is_same = |known: &&mut NotInferred| {
                     (&known.element, known.dropped, &known.reason) == (&frames.element, frames.dropped, &frames.reason)
@@ -122,6 +153,8 @@ impl Stats {
     /// Adds the measurements of a later pipeline of the same stream.
     pub(super) fn continue_with(&mut self, later: &Self) {
         let duration = self.duration + later.duration;
+        // The queue of an earlier pipeline was emptied at its end, and a spool is the same one.
+        self.destinations.0.iter_mut().for_each(|destination| (destination.n_waiting, destination.spool_bytes) = (0, 0));
         *self = Self { duration, ..Self::sum([&*self, later]) };
         // Keep the number of stored latencies bounded, however often the stream restarts.
         while self.latencies.len() > MAX_LATENCIES {
@@ -135,6 +168,7 @@ impl Stats {
             latencies: Vec::new(),
             stages: self.stages.clone(),
             not_inferred: self.not_inferred.clone(),
+            destinations: self.destinations.clone(),
             n_frames: self.n_frames,
             n_objects: self.n_objects,
             duration: self.duration,
@@ -159,6 +193,17 @@ impl Stats {
     pub fn latency_percentile(&self, percent: usize) -> Option<Duration> {
         let rank = (self.latencies.len() * percent).div_ceil(100).max(1);
         self.latencies.get(rank - 1).copied()
+    }
+}
+
+impl DestinationCounts {
+    /// Adds the counters of another stream or pipeline with the same destination.
+    fn add(&mut self, other: &Self) {
+        self.n_written += other.n_written;
+        self.n_lost += other.n_lost;
+        self.n_dropped += other.n_dropped;
+        self.n_waiting += other.n_waiting;
+        self.spool_bytes = self.spool_bytes.max(other.spool_bytes);
     }
 }
 
@@ -196,6 +241,8 @@ pub(super) struct Meter {
     attach: Vec<gst::Element>,
     /// The elements that write the results of `--json` and `--publish`.
     publish: Vec<gst::Element>,
+    /// The elements of `--publish`, with the names of their destinations.
+    destinations: Vec<(String, gst::Element)>,
 }
 
 #[derive(Debug, Default)]
@@ -227,7 +274,12 @@ impl Meter {
         }
         let names = [PUBLISH.to_owned()].into_iter().chain((1..=plan.outputs.publish.len()).map(|number| format!("{PUBLISH}-{number}")));
         let publish = names.filter_map(|name| pipeline.by_name(&name)).collect();
-        Self { seen, inference, attach, publish }
+        let shown =
+            |url: &String| Target::parse(url).map_or_else(|_| redaction::redact(url).into_owned(), |target| target.shown().to_owned());
+        let numbered = plan.outputs.publish.iter().enumerate();
+        let destinations = numbered.filter_map(|(idx, url)| Some((shown(url), pipeline.by_name(&format!("{PUBLISH}-{}", idx + 1))?)));
+        let destinations = destinations.collect();
+        Self { seen, inference, attach, publish, destinations }
     }
 
     /// Returns the number of frames that have left the last element that finds objects.
@@ -281,6 +333,7 @@ impl Meter {
             stats.stages.push(StageTimes { name: element.name().to_string(), device, n_runs, steps: steps.collect() });
         }
         stats.n_lines_lost = self.n_lines_lost();
+        stats.destinations.0 = self.destinations.iter().map(|(name, element)| destination(name, element)).collect();
         stats
     }
 
@@ -304,6 +357,20 @@ impl Meter {
     /// Whether the pipeline has an inference element at which no frame has arrived yet.
     pub(super) fn waits_for_frames(&self) -> bool {
         !self.inference.is_empty() && self.seen.lock().unwrap().n_in == 0
+    }
+}
+
+/// Returns the counters of a destination, which a `roipublish` element serves.
+fn destination(name: &str, element: &gst::Element) -> DestinationCounts {
+    let structure: gst::Structure = element.property("stats");
+    let count = |field: &str| structure.get::<u64>(field).unwrap_or(0);
+    DestinationCounts {
+        name: name.to_owned(),
+        n_written: count("lines"),
+        n_lost: count("errors"),
+        n_dropped: count("dropped") + count("spool-dropped"),
+        n_waiting: count("waiting") + count("spool-waiting"),
+        spool_bytes: count("spool-bytes"),
     }
 }
 

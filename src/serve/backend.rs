@@ -149,6 +149,18 @@ impl Backend for Pipelines {
         Ok(video)
     }
 
+    fn inspect(&self, model: &Path) -> Result<String, Failure> {
+        let failed = |message: String| Failure { is_usage: true, message };
+        // The command reads the file in another process with limits.
+        let program = std::env::current_exe().map_err(|error| failed(format!("cannot inspect the model: {error}")))?;
+        let output = std::process::Command::new(program).arg("inspect").arg(model).stdin(std::process::Stdio::null()).output();
+        let output = output.map_err(|error| failed(format!("cannot inspect the model: {error}")))?;
+        // Clients do not learn in which folder the file is.
+        let folder = model.parent().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&folder, "").trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(failed(text(&output.stderr))) }
+    }
+
     fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure> {
         let tap = tap(feed.clone());
         let plan = self.0.plan(start, Some(tap)).map_err(failure)?;

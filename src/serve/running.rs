@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use roiflow_server::backend::Status;
 use roiflow_server::events::EventKind;
-use roiflow_server::stream::{Counters, Histogram, Skipped, Stage, State};
+use roiflow_server::stream::{Counters, Destination, Histogram, Skipped, Stage, State};
 use roiflow_server::{Failure, Feed, FrameResult, Pixels, Running, Start};
 
 use super::backend::{Shared, failure};
 use super::video::Encoders;
-use crate::pipeline::stats::{LATENCY_BOUNDS, Stats};
+use crate::pipeline::stats::{DestinationCounts, LATENCY_BOUNDS, Stats};
 use crate::pipeline::tap::Picture;
 use crate::pipeline::{CompressedFrame, Error, Event, FrameTap, Phase, Plan, StreamId, Tap, TappedFrame};
 
@@ -216,6 +216,17 @@ impl<D: Send + Sync> Running for RunningStream<D> {
     }
 }
 
+fn destination(counts: &DestinationCounts) -> Destination {
+    Destination {
+        address: counts.name.clone(),
+        written: counts.n_written,
+        lost: counts.n_lost,
+        dropped: counts.n_dropped,
+        waiting: counts.n_waiting,
+        spool_bytes: counts.spool_bytes,
+    }
+}
+
 fn converted(stats: &Stats) -> Counters {
     let of = |dropped: bool| {
         let frames = stats.not_inferred.iter().filter(move |frames| frames.dropped == dropped);
@@ -236,6 +247,7 @@ fn converted(stats: &Stats) -> Counters {
         dropped: of(true),
         skipped: of(false),
         results_lost: stats.n_lines_lost,
+        destinations: stats.destinations.0.iter().map(destination).collect(),
         restarts: stats.n_restarts,
         time_down: stats.time_down,
         in_flight: stats.n_in_flight,

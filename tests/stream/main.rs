@@ -101,6 +101,8 @@ mod serve_change;
 #[cfg(feature = "serve")]
 mod serve_limits;
 #[cfg(feature = "serve")]
+mod serve_models;
+#[cfg(feature = "serve")]
 mod serve_page;
 #[cfg(feature = "serve")]
 mod serve_tls;

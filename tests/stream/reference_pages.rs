@@ -182,7 +182,7 @@ const STATS: [(&str, &str); 36] = [
 ];
 
 /// Fields of the elements that are not inference elements: element, field, meaning.
-const OTHER_STATS: [(&str, &str, &str); 36] = [
+const OTHER_STATS: [(&str, &str, &str); 37] = [
     ("roisource", "restarts", "how often the source was lost and delivered frames again"),
     ("roisource", "time-down-ns", "time without frames of these outages, in nanoseconds"),
     ("roitrack", "frames", "frames"),
@@ -215,6 +215,7 @@ const OTHER_STATS: [(&str, &str, &str); 36] = [
     ("roipublish", "bytes", "their bytes"),
     ("roipublish", "errors", "lines that could not be written"),
     ("roipublish", "dropped", "lines that `when-full` dropped"),
+    ("roipublish", "waiting", "lines in the queue and lines that the destination has not acknowledged"),
     ("roipublish", "spool-waiting", "results in the spool that are not acknowledged, of all streams"),
     ("roipublish", "spool-delivered", "messages that the server has acknowledged since the spool was opened"),
     ("roipublish", "spool-dropped", "results that the spool dropped or the server rejected; a gap record replaces them"),

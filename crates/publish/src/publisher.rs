@@ -269,6 +269,11 @@ impl Publisher {
         self.shared.lock().counts
     }
 
+    /// Number of messages that are queued or in flight.
+    pub fn n_waiting(&self) -> usize {
+        self.shared.lock().n_held
+    }
+
     /// Passes the queued messages until `deadline` and ends the worker. Unacknowledged messages count as lost. Later calls only return the
     /// counts.
     pub fn close(&self, deadline: Instant) -> Counts {

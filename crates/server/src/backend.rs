@@ -1,6 +1,6 @@
 //! What a program implements that runs the streams of the server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -24,6 +24,12 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Returns why the input cannot be opened or decoded.
     fn probe(&self, input: &str) -> Result<Video, Failure>;
+
+    /// Reads a model, and describes it. Blocks for seconds. The file may be damaged or malicious.
+    ///
+    /// # Errors
+    /// Returns why the model cannot be read.
+    fn inspect(&self, model: &Path) -> Result<String, Failure>;
 
     /// Starts a stream, and returns without waiting for its first frame. Results go to `feed`.
     ///

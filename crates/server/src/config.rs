@@ -21,6 +21,8 @@ pub struct Config {
     pub allow_pipelines: Option<Vec<String>>,
     /// Folder with the models that clients may name.
     pub models: Option<PathBuf>,
+    /// Whether operators may add files to the folder of models.
+    pub upload_models: bool,
     /// Folder with the video files that clients may name.
     pub media: Option<PathBuf>,
     /// Schemes of addresses that clients may use as inputs.
@@ -49,6 +51,8 @@ pub struct Limits {
     pub requests_per_second: u32,
     /// Maximum size of the body of a request.
     pub body_bytes: usize,
+    /// Maximum size of a model that a client uploads.
+    pub model_bytes: u64,
 }
 
 impl Default for Config {
@@ -60,6 +64,7 @@ impl Default for Config {
             pipelines: None,
             allow_pipelines: None,
             models: None,
+            upload_models: false,
             media: None,
             schemes: schemes.map(str::to_owned).to_vec(),
             hosts: Vec::new(),
@@ -72,7 +77,7 @@ impl Default for Config {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { streams: 64, connections: 512, subscribers: 256, requests_per_second: 200, body_bytes: 64 << 10 }
+        Self { streams: 64, connections: 512, subscribers: 256, requests_per_second: 200, body_bytes: 64 << 10, model_bytes: 256 << 20 }
     }
 }
 

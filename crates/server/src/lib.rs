@@ -5,6 +5,7 @@
 //! - [`stream`]: what a stream is for clients. [`backend`]: what the program that runs streams implements.
 //! - [`registry`]: the streams of the server; it starts them again after failures. [`store`]: keeps them over restarts.
 //! - [`feed`]: results and pictures from a running stream to any number of clients. [`events`]: the list of events.
+//! - [`models`]: the folder of models, to which clients may add files.
 //! - [`video`]: live video of a stream for browsers.
 //! - [`policy`]: which names, inputs, pipelines and files clients may use. [`token`]: who may do what. [`config`]: the file `server.toml`.
 //! - [`nodes`]: streams that run on several servers.
@@ -19,6 +20,7 @@ pub mod events;
 pub mod feed;
 pub mod http;
 pub mod metrics;
+pub mod models;
 pub mod nodes;
 pub mod page;
 pub mod policy;

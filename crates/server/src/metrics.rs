@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::feed::Feed;
 use crate::registry::Registry;
-use crate::stream::{Counters, Place, State};
+use crate::stream::{Counters, Destination, Place, State};
 
 /// Content type of the page.
 pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -159,6 +159,35 @@ impl Streams {
         Ok(())
     }
 
+    fn destinations(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let all = || self.0.iter().flat_map(|(stream, _, counters, _)| counters.destinations.iter().map(move |to| (&**stream, to)));
+        {
+            let help = "Results by destination and outcome. written: stored by the destination or its spool; lost: not accepted; dropped: the queue or the spool was full";
+            let mut family = encoder.encode_descriptor("destination_results", help, None, MetricType::Counter)?;
+            for (stream, to) in all() {
+                for (outcome, n_results) in [("written", to.written), ("lost", to.lost), ("dropped", to.dropped)] {
+                    let labels: Labels<'_> = vec![("stream", stream), ("destination", &to.address), ("outcome", outcome)];
+                    ConstCounter::new(n_results).encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
+        for (name, help, of) in [
+            (
+                "destination_waiting",
+                "Results that wait for the destination, in the queue and in the spool",
+                (|to| to.waiting) as fn(&Destination) -> u64,
+            ),
+            ("destination_spool_bytes", "Size of the spool of the destination", |to| to.spool_bytes),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (stream, to) in all() {
+                let labels: Labels<'_> = vec![("stream", stream), ("destination", &to.address)];
+                ConstGauge::new(of(to)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn states(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let mut family = encoder.encode_descriptor("stream_state", "1 for the state of the stream", None, MetricType::Gauge)?;
         for (stream, state, _, _) in &self.0 {
@@ -178,6 +207,7 @@ impl Collector for Streams {
         self.gauge(encoder, "stream_fps", "Frames per second over the last seconds", |_, _, feed| feed.fps())?;
         self.frames(encoder)?;
         self.places(encoder)?;
+        self.destinations(encoder)?;
         self.counter(encoder, "objects", "Objects of the detectors", |counters, _| counters.objects as f64)?;
         self.gauge(encoder, "frames_in_flight", "Frames between the first and the last inference element", |_, counters, _| {
             counters.in_flight as f64

@@ -138,6 +138,15 @@ impl Registry {
         })
     }
 
+    /// Reads a model, and describes it. Blocks for seconds.
+    ///
+    /// # Errors
+    /// Returns why the model cannot be read.
+    pub fn inspect(&self, model: &std::path::Path) -> Result<String> {
+        let refused = |failure: Failure| Error::new(if failure.is_usage { 422 } else { 500 }, "invalid_model", failure.message);
+        self.0.backend.inspect(model).map_err(refused)
+    }
+
     /// The events of all streams.
     pub fn events(&self) -> &Events {
         &self.0.events
@@ -569,6 +578,7 @@ impl Entry {
             latency_ms: (n_latencies > 0).then(|| counters.latency.sum.as_secs_f64() * 1e3 / n_latencies as f64),
             objects: self.feed.objects(),
             places: self.feed.places(),
+            destinations: counters.destinations,
         }
     }
 }
@@ -628,6 +638,11 @@ pub(crate) mod tests {
             }
         }
 
+        fn inspect(&self, model: &std::path::Path) -> Result<String, Failure> {
+            let refused = Failure { is_usage: true, message: "the file is no model".into() };
+            if std::fs::read(model).is_ok_and(|bytes| bytes.starts_with(b"model")) { Ok("input x".into()) } else { Err(refused) }
+        }
+
         fn start(&self, start: &Start, feed: Feed) -> Result<Box<dyn Running>, Failure> {
             self.check(start)?;
             self.state().started.push(start.name.clone());
@@ -675,7 +690,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn registry_with(folder: &std::path::Path, fake: &Fake, limits: Limits) -> Registry {
-        let policy = Policy::new(Config { limits, ..Config::default() });
+        let policy = Policy::new(Config { limits, models: Some(folder.to_owned()), upload_models: true, ..Config::default() });
         let registry = Registry::new(Box::new(fake.clone()), policy, Store::open(folder).unwrap()).unwrap();
         registry.start_stored().unwrap();
         wait_until(|| registry.is_ready());

@@ -181,6 +181,8 @@ pub struct StreamView {
     pub objects: BTreeMap<String, u64>,
     /// Counts of lines and zones at which something has happened, by name.
     pub places: Vec<Place>,
+    /// Destinations of results, with the number of results that wait for them.
+    pub destinations: Vec<Destination>,
 }
 
 impl StreamView {
@@ -245,6 +247,8 @@ pub struct Counters {
     pub skipped: Vec<Skipped>,
     /// Results that could not be written to a destination.
     pub results_lost: u64,
+    /// Destinations of results.
+    pub destinations: Vec<Destination>,
     /// How often the source was lost and opened again.
     pub restarts: u64,
     /// Time without a source.
@@ -255,6 +259,23 @@ pub struct Counters {
     pub latency: Histogram,
     /// Inference elements.
     pub stages: Vec<Stage>,
+}
+
+/// Counters of a destination of results. All but `waiting` and `spool_bytes` only grow.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
+pub struct Destination {
+    /// The address, without credentials.
+    pub address: String,
+    /// Results that the destination has stored, or its spool.
+    pub written: u64,
+    /// Results that the destination did not accept.
+    pub lost: u64,
+    /// Results that were dropped because the queue or the spool was full.
+    pub dropped: u64,
+    /// Results that wait in the queue and in the spool.
+    pub waiting: u64,
+    /// Size of the spool in bytes; 0 without a spool.
+    pub spool_bytes: u64,
 }
 
 /// Counters of one inference element.
@@ -305,6 +326,7 @@ impl Counters {
             }
         }
         self.latency.sum += later.latency.sum;
+        self.add_destinations(&later.destinations);
         for stage in &later.stages {
             let known = self.stages.iter_mut().find(|known| (&known.element, &known.device) == (&stage.element, &stage.device));
             let Some(known) = known else {
@@ -317,6 +339,24 @@ impl Counters {
                     Some((_, known)) => *known += *time,
                     None => known.steps.push((name.clone(), *time)),
                 }
+            }
+        }
+    }
+}
+
+impl Counters {
+    fn add_destinations(&mut self, later: &[Destination]) {
+        // A destination that a stream no longer has keeps its counters, but nothing waits for it.
+        self.destinations.iter_mut().for_each(|known| (known.waiting, known.spool_bytes) = (0, 0));
+        for destination in later {
+            match self.destinations.iter_mut().find(|known| known.address == destination.address) {
+                Some(known) => {
+                    known.written += destination.written;
+                    known.lost += destination.lost;
+                    known.dropped += destination.dropped;
+                    (known.waiting, known.spool_bytes) = (destination.waiting, destination.spool_bytes);
+                }
+                None => self.destinations.push(destination.clone()),
             }
         }
     }
@@ -361,6 +401,7 @@ mod tests {
         let run = |frames, bucket| Counters {
             frames,
             dropped: vec![Skipped { element: "detect".into(), reason: "qos".into(), frames }],
+            destinations: vec![Destination { address: "mqtt://a/b".into(), written: frames, waiting: frames, ..Destination::default() }],
             latency: Histogram { buckets: vec![(0.1, bucket), (f64::INFINITY, 0)], sum: Duration::from_secs(1) },
             ..Counters::default()
         };
@@ -369,5 +410,10 @@ mod tests {
         sum.add(&run(4, 5));
         assert_eq!((sum.frames, sum.dropped[0].frames, sum.latency.buckets[0].1, sum.latency.count()), (7, 7, 7, 7));
         assert_eq!(sum.latency.sum, Duration::from_secs(2));
+        assert_eq!(
+            (sum.destinations.len(), sum.destinations[0].written, sum.destinations[0].waiting),
+            (1, 7, 4),
+            "waiting results are not added"
+        );
     }
 }

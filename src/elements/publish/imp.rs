@@ -120,7 +120,7 @@ struct State {
 }
 
 /// Number of frames, message counters, and state of the spool.
-type Stats = (u64, Counts, SpoolStatus);
+type Stats = (u64, Counts, u64, SpoolStatus);
 
 /// Instance data of `roipublish`. Lock order: settings, state, numbering. No lock is held during a post, a publish or a push.
 #[derive(Default)]
@@ -222,7 +222,7 @@ impl ObjectImpl for RoiPublish {
                     .build(),
                 glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
                     .nick("Statistics")
-                    .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full; spool-...: state of the spool, which all streams with the same url share")
+                    .blurb("Counters: frames received; lines and bytes written; errors: lines that could not be written; dropped: lines dropped because the queue was full; waiting: lines in the queue; spool-...: state of the spool, which all streams with the same url share")
                     .read_only()
                     .build(),
             ]
@@ -254,7 +254,7 @@ impl ObjectImpl for RoiPublish {
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         if pspec.name() == "stats" {
-            let (n_frames, counts, spool) = self.stats();
+            let (n_frames, counts, n_waiting, spool) = self.stats();
             return gst::Structure::builder("roipublish-stats")
                 .field("frames", n_frames)
                 .field("lines", counts.acknowledged)
@@ -262,6 +262,7 @@ impl ObjectImpl for RoiPublish {
                 .field("bytes", counts.bytes + counts.acknowledged)
                 .field("errors", counts.lost)
                 .field("dropped", counts.dropped)
+                .field("waiting", n_waiting)
                 .field("spool-waiting", spool.waiting)
                 .field("spool-delivered", spool.delivered)
                 .field("spool-dropped", spool.dropped + spool.rejected)
@@ -371,7 +372,7 @@ impl BaseTransformImpl for RoiPublish {
         if let Some(State { route, n_frames, .. }) = state {
             // Do not wait for the queue, because EOS has usually emptied it.
             let counts = route.publisher.close(Instant::now());
-            *self.last_stats.lock().unwrap() = (n_frames, counts, route.spool_status());
+            *self.last_stats.lock().unwrap() = (n_frames, counts, 0, route.spool_status());
         }
         Ok(())
     }
@@ -538,7 +539,10 @@ impl RoiPublish {
     /// Returns the frame count, message counters and state of the spool. The values are those of the current run, or of the last run.
     fn stats(&self) -> Stats {
         let state = self.state.lock().unwrap();
-        let current = |state: &State| (state.n_frames, state.route.publisher.counts(), state.route.spool_status());
+        let current = |state: &State| {
+            let publisher = &state.route.publisher;
+            (state.n_frames, publisher.counts(), publisher.n_waiting() as u64, state.route.spool_status())
+        };
         state.as_ref().map_or_else(|| *self.last_stats.lock().unwrap(), current)
     }
 

@@ -1,7 +1,8 @@
 //! The HTTP server: connections with limits, routes, and who may use them.
 //!
 //! - `routes`: the table of all routes, from which router and OpenAPI document are made. `openapi`: that document.
-//! - `api`: requests about streams. `live`: results and pictures as they occur. `video`: live video. `reply`: JSON in and out, and errors.
+//! - `api`: requests about streams. `live`: results and pictures as they occur. `video`: live video. `models`: the folder of models.
+//! - `reply`: JSON in and out, and errors.
 //! - `peers`: requests from node to node. `nodes`: requests about nodes, and lists of the streams of all nodes.
 //! - `rate`: how many requests a client may send.
 //! - `guard`: roles, logins, and protection against other web pages in the user's browser.
@@ -9,6 +10,7 @@
 mod api;
 mod guard;
 mod live;
+mod models;
 mod nodes;
 mod openapi;
 mod peers;
@@ -63,6 +65,7 @@ pub(crate) struct Shared {
     n_connections: AtomicUsize,
     encoders: Semaphore,
     probes: Semaphore,
+    uploads: Semaphore,
     rates: Rates,
     /// The certificate; `None`: connections are not encrypted.
     tls: Option<Arc<Tls>>,
@@ -177,6 +180,9 @@ impl Bound {
             }
             None => None,
         };
+        if let Some(folder) = registry.policy().config().models.as_deref().filter(|_| registry.policy().config().upload_models) {
+            crate::models::clean_up(folder);
+        }
         let (end, ending) = watch::channel(false);
         let max_connections = registry.policy().config().limits.connections;
         let app = App(Arc::new(Shared {
@@ -187,6 +193,7 @@ impl Bound {
             n_connections: AtomicUsize::new(0),
             encoders: Semaphore::new(MAX_ENCODERS),
             probes: Semaphore::new(MAX_PROBES),
+            uploads: Semaphore::new(1),
             rates,
             tls,
             ending,

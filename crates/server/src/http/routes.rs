@@ -8,9 +8,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Access, App, api, guard, live, nodes, peers, video};
+use super::{Access, App, api, guard, live, models, nodes, peers, video};
 use crate::backend::Video;
 use crate::error::Error;
+use crate::models::Uploaded;
 use crate::nodes::NodeView;
 use crate::page;
 use crate::stream::{Change, StreamSpec, StreamView};
@@ -201,6 +202,18 @@ pub(super) fn routes() -> Vec<Route> {
             json::<api::PipelineList>(),
             get(api::pipelines),
         ),
+        route("get", "/api/models", VIEWER, "Lists the files in the folder of models.", json::<models::ModelList>(), get(models::list)),
+        Route {
+            options: &[("name", "Name of the file"), ("replace", "Whether a file with this name is replaced [false]")],
+            ..route(
+                "post",
+                "/api/models",
+                OPERATOR,
+                "Adds the body as a file to the folder of models, and inspects it.",
+                Answer::Json(201, schema::<Uploaded>),
+                post(models::upload),
+            )
+        },
         route(
             "get",
             "/api/server",

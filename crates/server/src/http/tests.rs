@@ -410,3 +410,36 @@ fn random_bodies_never_break_the_server() {
     }
     assert_eq!(rig.json("GET", "/api/streams", None).0, 200);
 }
+
+#[test]
+fn models_are_uploaded_within_limits() {
+    let rig = Rig::with_limits(Tokens::default(), Limits { model_bytes: 100_000, ..Limits::default() });
+    let headers = [("Content-Type", "application/octet-stream")];
+    let upload = |path: &str, headers: &[(&str, &str)], body: &[u8]| {
+        let (status, _, body) = rig.send("POST", path, headers, body);
+        (status, serde_json::from_slice::<Value>(&body).unwrap())
+    };
+    // Larger than the limit of other requests.
+    let model = [&b"model"[..], &vec![7; 90_000]].concat();
+    let (status, uploaded) = upload("/api/models?name=a.onnx", &headers, &model);
+    assert_eq!((status, &uploaded["bytes"], &uploaded["inspection"]), (201, &90_005.into(), &"input x".into()), "{uploaded}");
+    assert_eq!(std::fs::read(rig._folder.path().join("a.onnx")).unwrap(), model);
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
+    let cases: [Case<'_>; 7] = [
+        ("/api/models?name=a.onnx", &headers, b"model", 409, "model_exists"),
+        ("/api/models?name=..%2Fb.onnx", &headers, b"model", 400, "invalid_name"),
+        ("/api/models?name=b.sh", &headers, b"model", 400, "invalid_name"),
+        ("/api/models", &headers, b"model", 400, "invalid_name"),
+        ("/api/models?name=b.onnx", &headers, b"other", 422, "invalid_model"),
+        ("/api/models?name=b.onnx", &[("Content-Type", "text/plain")], b"model", 415, "content_type"),
+        ("/api/models?name=b.onnx", &headers, &[0; 100_001], 413, "body_too_large"),
+    ];
+    for (path, headers, body, status, code) in cases {
+        let got = upload(path, headers, body);
+        assert_eq!((got.0, &got.1["error"]["code"]), (status, &code.into()), "{path}: {}", got.1);
+    }
+    let (_, list) = rig.json("GET", "/api/models", None);
+    assert_eq!(list, json!({"models": [{"name": "a.onnx", "bytes": 90_005}]}));
+    let folders = std::fs::read_dir(rig._folder.path()).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir());
+    assert_eq!(folders.count(), 0, "no part of an upload is left");
+}
