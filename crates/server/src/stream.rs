@@ -204,6 +204,7 @@ impl StreamView {
             latency_ms: None,
             objects: BTreeMap::new(),
             places: Vec::new(),
+            destinations: Vec::new(),
         }
     }
 }
