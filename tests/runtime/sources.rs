@@ -165,8 +165,9 @@ fn tensorflow_lite_files_run_on_openvino_and_are_refused_by_other_devices() {
     let model = core.read_model(&path).unwrap();
     let compiled = core.compile_model(&model, "OPENVINO.CPU", &Config::default()).unwrap();
     assert_eq!(values(&compiled.infer(row([1.5, -2.0, 0.0, 4.0])).unwrap()[0]), [3.0, -4.0, 0.0, 8.0]);
-    let of_bytes = core.read_model(ModelBytes::new(read(&path)).named("double")).unwrap();
-    assert_eq!((&of_bytes.info().inputs, &of_bytes.info().outputs), (&model.info().inputs, &model.info().outputs));
+    // OpenVINO reads this format only from a file.
+    let error = core.read_model(ModelBytes::new(read(&path)).named("double")).unwrap_err();
+    assert!(error.to_string().contains("OpenVINO cannot read `double`"), "{error}");
     for device in ["CPU", "ORT.CPU"].into_iter().filter(|device| is_here(device)) {
         let error = core.compile_model(&model, device, &Config::default()).unwrap_err();
         for part in [&format!("device {device} reads ONNX files"), "double.tflite", "use OPENVINO.CPU or AUTO"] {

@@ -57,7 +57,7 @@ fn installed_pipelines_are_found_by_name() {
     let unknown = installed.roiflow(&["run", "nosuchthing", "--input", "test:3"]);
     let said = String::from_utf8_lossy(&unknown.stderr);
     assert_eq!(unknown.status.code(), Some(1), "{said}");
-    assert!(said.contains("detect, faces, replay, text, vehicles"), "{said}");
+    assert!(said.contains("detect, faces, plates, replay, text, vehicles"), "{said}");
 }
 
 /// The binary is in a folder that contains nothing else of roiflow.
@@ -91,7 +91,7 @@ fn a_binary_alone_has_the_pipelines_and_descriptions_built_in() {
     }
     let unknown = roiflow(&["run", "nosuchthing", "--input", "test:3"]);
     let said = String::from_utf8_lossy(&unknown.stderr);
-    assert!(unknown.status.code() == Some(1) && said.contains("detect, faces, replay, text, vehicles"), "{said}");
+    assert!(unknown.status.code() == Some(1) && said.contains("detect, faces, plates, replay, text, vehicles"), "{said}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn model_with_wrong_output_ports_is_an_error() {
     let (output, said, objects) = by_ports("ultraface_offsets");
     assert!(output.status.code() == Some(1) && objects.is_empty(), "{said}");
     assert!(["`ultraface`", "priors", "--decoder", "from the model's ports alone"].iter().all(|part| said.contains(part)), "{said}");
-    let (output, said, _) = by_ports("blazeface");
+    let (output, said, _) = by_ports("class_logits");
     assert!(output.status.code() == Some(1) && said.contains("the model's outputs match no detector decoder"), "{said}");
     // With an explicit description, the contradiction is a warning.
     let (output, said, _) = run(&folder, &described(&folder, "ultraface_offsets", &detector("ultraface", "")));

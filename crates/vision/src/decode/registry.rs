@@ -228,7 +228,7 @@ mod tests {
         let message = refused("embedding", "scale = 2.0");
         assert!(message.contains("expected one of `normalize` (decoders with `scale`: regression)"), "{message}");
         let message = refused("yolox", "treshold = 0.5");
-        assert!(message.contains("unknown field `treshold`, expected one of `threshold`"), "{message}");
+        assert!(message.contains("unknown field `treshold`, expected one of `decoded`, `threshold`"), "{message}");
     }
 
     #[test]
