@@ -28,7 +28,7 @@ pub struct StreamSpec {
     /// Labels that the node must have, each with the allowed values; an empty list allows any value. Only for servers with several nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub needs: BTreeMap<String, Vec<String>>,
-    /// Frames per second that the stream needs of a node [25]. Only for servers with several nodes.
+    /// Frames per second that the stream needs of a node; 25 by default. Only for servers with several nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
 }

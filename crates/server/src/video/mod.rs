@@ -5,7 +5,7 @@
 //! reads too slowly continues with the newest key frame.
 //!
 //! The source compresses a frame before the stream has its results. So a fragment waits until its frame has passed the stream, at most
-//! [`MAX_WAIT`]. Results then do not arrive later than the picture to which they belong.
+//! `MAX_WAIT`. Results then do not arrive later than the picture to which they belong.
 
 mod h264;
 mod mp4;
