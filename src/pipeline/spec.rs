@@ -201,10 +201,11 @@ impl Spec {
 }
 
 /// The descriptions that are part of the program.
-const BUILT_IN: [(&str, &str); 6] = [
+const BUILT_IN: [(&str, &str); 7] = [
     ("count", include_str!("../../pipelines/count.toml")),
     ("detect", include_str!("../../pipelines/detect.toml")),
     ("faces", include_str!("../../pipelines/faces.toml")),
+    ("plates", include_str!("../../pipelines/plates.toml")),
     ("replay", include_str!("../../pipelines/replay.toml")),
     ("text", include_str!("../../pipelines/text.toml")),
     ("vehicles", include_str!("../../pipelines/vehicles.toml")),

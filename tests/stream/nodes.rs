@@ -313,7 +313,8 @@ fn node_that_was_stopped_loses_its_streams_and_returns() {
     nodes[1].signal("CONT");
     eventually("the node is back", || {
         let (_, list) = nodes[0].json("GET", "/api/nodes", None);
-        list["nodes"].as_array().unwrap().iter().any(|view| view["name"] == "b" && view["state"] == "present")
+        let is_back = |view: &Value| view["name"] == "b" && view["state"] == "present";
+        list["nodes"].as_array().is_some_and(|nodes| nodes.iter().any(is_back))
     });
     let after = nodes[0].wait_until("all streams run", |streams| all_run(streams, 4, &["a", "b"]));
     assert_eq!(after.len(), before.len());
