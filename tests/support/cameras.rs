@@ -69,6 +69,9 @@ pub struct Video {
     pub codec: &'static str,
 }
 
+/// Width of the largest video after a fault.
+const MAX_WIDTH: u32 = 320;
+
 impl Video {
     pub const SMALL: Self = Self { width: 160, height: 120, rate: 10, codec: "h264" };
 }
@@ -122,7 +125,10 @@ impl Camera {
             Fault::Slow => server.tell(&format!("slow {}", 10_000 / self.video.rate)),
             Fault::WrongPassword => self.restart("other"),
             Fault::Resized => {
-                (self.video.width, self.video.height) = (self.video.height * 2, self.video.width);
+                // Larger sizes, then the first again: sizes that only grow would need more memory with each fault.
+                let larger = (self.video.height * 2, self.video.width);
+                (self.video.width, self.video.height) =
+                    if larger.0 <= MAX_WIDTH { larger } else { (Video::SMALL.width, Video::SMALL.height) };
                 server.tell(&format!("size {}x{}", self.video.width, self.video.height));
             }
             Fault::OtherRate => {
