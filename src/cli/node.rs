@@ -209,6 +209,14 @@ fn machine_name() -> Option<String> {
 /// Returns the address of this machine for the other nodes. A server that listens on all addresses is reached at the one in the network of
 /// the NATS server.
 fn advertised(scheme: &str, address: SocketAddr, nats: &str) -> anyhow::Result<String> {
+    let is_local = |nats: &str| nats.to_socket_addrs().ok().and_then(|mut found| found.next()).is_none_or(|nats| nats.ip().is_loopback());
+    if address.ip().is_loopback() && !is_local(nats) {
+        bail!(pipeline::Error::usage(format!(
+            "--listen: expected an address that the other nodes can reach, because the NATS server is on another machine, got {address}. Listen on \
+             0.0.0.0:{}, or name the address with --advertise",
+            address.port()
+        )));
+    }
     if !address.ip().is_unspecified() {
         return Ok(format!("{scheme}://{address}"));
     }
@@ -232,6 +240,8 @@ mod tests {
     #[test]
     fn address_for_other_nodes_is_never_unspecified() {
         assert_eq!(advertised("http", "127.0.0.1:80".parse().unwrap(), "x").unwrap(), "http://127.0.0.1:80");
+        let error = advertised("http", "127.0.0.1:80".parse().unwrap(), "192.0.2.1:4222").unwrap_err().to_string();
+        assert!(error.contains("--listen: expected an address that the other nodes can reach"), "{error}");
         assert_eq!(advertised("http", "0.0.0.0:80".parse().unwrap(), "127.0.0.1:4222").unwrap(), "http://127.0.0.1:80");
     }
 }

@@ -37,14 +37,14 @@ pub struct Nats {
     mailbox: Mailbox,
 }
 
-/// What is stored on the servers.
+/// The buckets and streams on the NATS servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Storage {
     /// Name of the key-value bucket: letters, digits, `-` and `_`. Nodes with the same bucket share their streams.
     pub bucket: String,
     /// Number of servers that keep each item and each result: 1, 3 or 5.
     pub replicas: usize,
-    /// JetStream stream that is created for the results of `roiflow.<bucket>.>`; `None`: none is created.
+    /// JetStream stream that is created for the results of the subject of the nodes; `None`: none is created.
     pub results: Option<Results>,
 }
 
@@ -62,7 +62,7 @@ pub struct Results {
 }
 
 impl Nats {
-    /// Connects, and creates what is missing on the servers. `node` is the name that the servers show for this connection.
+    /// Connects, and creates the bucket and the stream of results if the servers do not have them. `node` is the name that the servers show for this connection.
     ///
     /// # Errors
     /// Returns an error if no server can be reached, the login is wrong, or the server is too old or has no JetStream.

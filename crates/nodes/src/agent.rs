@@ -92,6 +92,8 @@ pub enum Output {
     Change {
         /// Name of the stream.
         stream: String,
+        /// Its epoch.
+        epoch: Epoch,
         /// Its specification.
         spec: StreamSpec,
     },
@@ -193,7 +195,11 @@ impl Agent {
         if self.watch.is_none() {
             return now;
         }
-        let ticks = [self.membership.next_tick(), self.worker.next_tick(), self.member().map(|_| self.planner.next_tick(now))];
+        let ticks = [
+            self.membership.next_tick(),
+            self.worker.next_tick(&self.view),
+            self.member().map(|_| self.planner.next_tick(now, &self.view)),
+        ];
         ticks.into_iter().flatten().min().unwrap_or(now + Duration::from_secs(1))
     }
 
@@ -309,7 +315,7 @@ impl Agent {
             match action {
                 Action::Start { stream, epoch, spec } => outputs.push(Output::Start { stream, epoch, spec }),
                 Action::SetEpoch { stream, epoch } => outputs.push(Output::SetEpoch { stream, epoch }),
-                Action::Change { stream, spec } => outputs.push(Output::Change { stream, spec }),
+                Action::Change { stream, epoch, spec } => outputs.push(Output::Change { stream, epoch, spec }),
                 Action::Stop { stream } => outputs.push(Output::Stop { stream }),
                 Action::WriteStatus { stream, request } => {
                     self.submit(outputs, Sender::Status(stream), request);

@@ -25,7 +25,7 @@
 //!
 //! A node has one lease for all its streams, so the number of renewals does not depend on the number of streams.
 //!
-//! # What is guaranteed
+//! # Guarantees
 //!
 //! 1. A stream has at most one owner in an epoch, and each later owner has a higher epoch. A consumer that refuses results of lower epochs
 //!    than it has seen accepts no result twice, whatever the network and the clocks do. [`planner`] has the reason.

@@ -9,7 +9,7 @@
 //!
 //! 1. **No answer** ([`Error::Unreachable`]): the deadline stays. At the deadline the node stops its streams, and joins with a new session
 //!    as soon as it can. With the option `keep-running` it does not stop them.
-//! 2. **The coordinator is down** ([`Error::Down`]): nobody can take over a stream. The node knows this for the time at which it asked, so
+//! 2. **The coordinator is down** ([`Error::Down`]): nobody can take over a stream. A refused connection proves this for the time of the attempt, so
 //!    the deadline moves to [`Timing::fence`] after that time, as for a renewal. As long as the coordinator is down, and the node asks it
 //!    again and again, the streams run on without limit.
 //! 3. **After the coordinator is back**, a planner does not declare any node dead before it has watched without interruption for

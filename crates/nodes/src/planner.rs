@@ -12,6 +12,7 @@
 //! | a session is gone ([`Life::Gone`]) | gives its streams to other nodes, without `from` |
 //! | a stream moves for another reason | gives it to another node, with the present owner as `from`: the present owner runs it until the new owner has published a result |
 //! | a hand-over takes longer than [`Policy::handover`], or the new owner reports `Failed` | gives the stream back to `from` |
+//! | the new owner of a hand-over has published a result | removes `from` from the assignment, in the same epoch |
 //! | a stream was removed | deletes its assignment and its status |
 //!
 //! While the planner's view is not current, and while it has no lock, it writes nothing.
@@ -157,10 +158,18 @@ impl Planner {
     }
 
     /// Returns the time at which [`Planner::tick`] has an effect.
-    pub fn next_tick(&self, now: Duration) -> Duration {
-        let lock = self.lock.as_ref().map_or(self.lock_retry_at, |lock| lock.renew_at.min(lock.deadline));
-        // A request in flight ends with a reply.
-        let lock = if self.lock_sent.is_some() { now + self.timing.retry } else { lock };
+    pub fn next_tick(&self, now: Duration, view: &View) -> Duration {
+        // These events change the planner without a tick: the reply to a request, a view that becomes current, and a lock that becomes free.
+        let by_event = now + self.timing.retry;
+        if !view.is_current() {
+            return by_event;
+        }
+        let lock = match &self.lock {
+            _ if self.lock_sent.is_some() => by_event,
+            Some(lock) => lock.renew_at.min(lock.deadline),
+            None if view.items().lock.is_some() => by_event,
+            None => self.lock_retry_at,
+        };
         if self.is_elected(now) { lock.min(self.next_plan) } else { lock }
     }
 
@@ -183,6 +192,10 @@ impl Planner {
                 match result {
                     Ok(Reply::Written(revision)) => {
                         let (deadline, renew_at) = (sent + self.timing.fence, sent + self.timing.renew);
+                        if self.lock.is_none() {
+                            // Another planner may have deleted what this one wrote when it was elected before.
+                            self.written.clear();
+                        }
                         self.lock = Some(Lock { revision: *revision, deadline, renew_at });
                         self.next_plan = now;
                     }
@@ -285,6 +298,9 @@ impl Planner {
                         placed.at = items.nodes.get_key_value(&assignment.owner.node).map(|(name, _)| name.as_str());
                         let progress = self.progress(now, view, name, &assignment);
                         placed.is_movable = progress == Progress::Settled;
+                        if progress == Progress::Settled && assignment.from.is_some() {
+                            requests.extend(self.complete(view, name));
+                        }
                         if progress == Progress::Failed {
                             self.avoid(now, name, &assignment.owner.node);
                             let from = assignment.from.clone().map(|from| from.owner);
@@ -377,6 +393,21 @@ impl Planner {
         Some((purpose, request))
     }
 
+    /// Ends a hand-over: the assignment has no earlier owner any more. Otherwise a stream that later waits for its source would look like a
+    /// hand-over without a result, and be taken back.
+    fn complete(&mut self, view: &View, stream: &str) -> Option<(Purpose, Request)> {
+        let purpose = Purpose::Assign(stream.to_owned());
+        if self.written.contains_key(stream) || self.busy.contains(&purpose) {
+            return None;
+        }
+        let Versioned { revision, value } = view.items().assignments.get(stream)?;
+        let assignment = Assignment { from: None, ..value.clone() };
+        let request = Request::Update { key: keys::assign(stream), revision: *revision, value: to_json(&assignment), ttl: None };
+        self.written.insert(stream.to_owned(), Written { assignment, revision: None });
+        self.busy.insert(purpose.clone());
+        Some((purpose, request))
+    }
+
     /// The member that may run the stream until the new owner has published a result: the earlier owner if it is alive, otherwise the owner
     /// before it, if it has not been replaced yet.
     fn from(&self, view: &View, now: Duration, earlier: &Assignment, owner: &Member) -> Option<Ownership> {
@@ -423,4 +454,97 @@ fn is_unreadable(view: &View, stream: &str) -> bool {
     let unreadable = &view.items().unreadable;
     !unreadable.is_empty()
         && [keys::stream(stream), keys::assign(stream), keys::status(stream)].iter().any(|key| unreadable.contains_key(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Serialize;
+
+    use super::*;
+    use crate::coordinator::{Change, Item};
+    use crate::types::{Capacity, Session, Status, StreamSpec};
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(1000 + seconds)
+    }
+
+    fn member(node: &str) -> Member {
+        Member { node: node.to_owned(), session: Session(1) }
+    }
+
+    /// A planner with the lock, and what it sees.
+    struct Elected {
+        planner: Planner,
+        view: View,
+        revision: u64,
+    }
+
+    impl Elected {
+        /// The nodes `a` and `b`, and the stream `s`.
+        fn new() -> Self {
+            let mut view = View::default();
+            view.apply(at(0), Change::Begin);
+            let mut elected = Self { planner: Planner::new(Timing::default(), Policy::default()), view, revision: 0 };
+            for node in ["a", "b"] {
+                let facts = Facts { capacity: Capacity { default: 100.0, ..Capacity::default() }, ..Facts::default() };
+                let record = NodeRecord { session: Session(1), presence: Presence::Present, facts };
+                elected.see(0, &keys::node(node), &record);
+            }
+            let spec = StreamSpec { description: serde_json::json!({}), model: String::new(), cost: 25.0, constraints: BTreeMap::new() };
+            elected.see(0, &keys::stream("s"), &spec);
+            let scope = elected.view.apply(at(0), Change::Current);
+            elected.planner.changed(at(0), &elected.view, &scope);
+            let asked = elected.planner.tick(at(0), &elected.view, Some(&member("a")));
+            assert!(matches!(&asked[..], [(Purpose::Lock, Request::Create { .. })]), "{asked:?}");
+            elected.planner.reply(at(0), &elected.view, &Purpose::Lock, &Ok(Reply::Written(Revision(900))));
+            elected
+        }
+
+        fn see(&mut self, seconds: u64, key: &str, value: &impl Serialize) {
+            self.revision += 1;
+            let item = Item { key: key.to_owned(), revision: Revision(self.revision), value: to_json(value) };
+            let scope = self.view.apply(at(seconds), Change::Put(item));
+            self.planner.changed(at(seconds), &self.view, &scope);
+        }
+
+        /// Passes time, and returns the assignments that are written for the stream, which the planner then sees.
+        fn pass(&mut self, seconds: u64) -> Option<Assignment> {
+            let requests = self.planner.plan(at(seconds), &self.view);
+            let (purpose, request) = requests.into_iter().find(|(purpose, _)| matches!(purpose, Purpose::Assign(_)))?;
+            let (Request::Create { value, .. } | Request::Update { value, .. }) = request else { return None };
+            let assignment: Assignment = serde_json::from_slice(&value).unwrap();
+            self.planner.reply(at(seconds), &self.view, &purpose, &Ok(Reply::Written(Revision(self.revision + 1))));
+            self.see(seconds, &keys::assign("s"), &assignment);
+            Some(assignment)
+        }
+
+        fn state(&mut self, seconds: u64, state: StreamState) {
+            let status = Status { owner: member("b"), epoch: Epoch(4), state, reason: None };
+            self.see(seconds, &keys::status("s"), &status);
+        }
+    }
+
+    #[test]
+    fn a_hand_over_ends_with_the_first_result_and_a_lost_camera_does_not_undo_it() {
+        let mut planner = Elected::new();
+        let from = Some(Ownership { owner: member("a"), epoch: Epoch(3) });
+        let handed_over = Assignment { owner: member("b"), epoch: Epoch(4), from };
+        planner.see(1, &keys::assign("s"), &handed_over);
+        assert_eq!(planner.pass(2), None, "the new owner starts the stream");
+        planner.state(3, StreamState::Running);
+        assert_eq!(planner.pass(4), Some(Assignment { from: None, ..handed_over }));
+        planner.state(5, StreamState::Waiting);
+        assert_eq!(planner.pass(8), None, "the camera is lost on all nodes");
+    }
+
+    #[test]
+    fn a_planner_does_nothing_until_the_lock_of_another_is_free() {
+        let mut elected = Elected::new();
+        elected.see(1, keys::PLANNER, &PlannerLock { planner: member("b") });
+        elected.planner.reply(at(1), &elected.view, &Purpose::Lock, &Err(Error::Conflict));
+        elected.planner.lock_sent = Some(at(1));
+        elected.planner.reply(at(1), &elected.view, &Purpose::Lock, &Err(Error::Conflict));
+        assert!(elected.planner.tick(at(20), &elected.view, Some(&member("a"))).is_empty());
+        assert!(elected.planner.next_tick(at(20), &elected.view) > at(20));
+    }
 }

@@ -177,6 +177,13 @@ pub struct Ownership {
     pub epoch: Epoch,
 }
 
+impl Assignment {
+    /// Whether the owner has published a result in the epoch of this assignment. A hand-over is then complete.
+    pub fn has_result(&self, status: Option<&Status>) -> bool {
+        status.is_some_and(|status| status.epoch == self.epoch && status.state == StreamState::Running)
+    }
+}
+
 /// What a stream does on its owner: the value of `status.<stream>`. It is written when the state changes, not for each frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {

@@ -84,6 +84,8 @@ pub enum Action {
     Change {
         /// Name of the stream.
         stream: String,
+        /// Its epoch.
+        epoch: Epoch,
         /// Its specification.
         spec: StreamSpec,
     },
@@ -113,6 +115,13 @@ struct Entry {
     sent: Option<(Status, Option<Revision>)>,
     /// When a status that could not be written is tried again.
     retry_at: Option<Duration>,
+}
+
+impl Entry {
+    /// Whether this node tells the state of the stream to the other nodes, and no request that does so is in flight.
+    fn has_status(&self) -> bool {
+        self.phase == Phase::Owned && self.state != StreamState::Starting && !matches!(self.sent, Some((_, None)))
+    }
 }
 
 /// The streams of one node; see the module documentation.
@@ -193,8 +202,9 @@ impl Worker {
     }
 
     /// Returns the time at which [`Worker::tick`] has an effect.
-    pub fn next_tick(&self) -> Option<Duration> {
-        self.streams.values().filter_map(|entry| entry.retry_at).min()
+    pub fn next_tick(&self, view: &View) -> Option<Duration> {
+        // Without a current view nothing is written, and the change of the view is an event of its own.
+        self.streams.values().filter(|entry| view.is_current() && entry.has_status()).filter_map(|entry| entry.retry_at).min()
     }
 
     /// Handles the passing of time: writes again what could not be written.
@@ -229,13 +239,13 @@ impl Worker {
             }
             if entry.spec != spec.revision {
                 entry.spec = spec.revision;
-                actions.push(Action::Change { stream: name(), spec: spec.value.clone() });
+                actions.push(Action::Change { stream: name(), epoch: assignment.epoch, spec: spec.value.clone() });
             }
             return actions;
         }
         let Some(entry) = entry else { return Vec::new() };
         let status = view.items().statuses.get(stream).map(|status| &status.value);
-        let has_result = status.is_some_and(|status| status.epoch == assignment.epoch && status.state == StreamState::Running);
+        let has_result = assignment.has_result(status);
         let is_from = assignment.from.as_ref() == Some(&entry.own) && member == Some(&entry.own.owner);
         let is_own = entry.own.owner == assignment.owner;
         match entry.phase {
@@ -417,7 +427,7 @@ mod tests {
         node.assign("a", 3, None);
         node.event(3, StreamEvent::Waiting("no camera".to_owned()));
         assert!(node.worker.status_reply(NOW, &node.view, "s", &Err(Error::Unreachable(String::new()))).is_empty());
-        let later = node.worker.next_tick().unwrap();
+        let later = node.worker.next_tick(&node.view).unwrap();
         assert_eq!(later, NOW + Duration::from_secs(1));
         assert!(matches!(&node.worker.tick(later, &node.view)[..], [Action::WriteStatus { request: Request::Create { .. }, .. }]));
         assert!(node.worker.status_reply(later, &node.view, "s", &Ok(Reply::Written(Revision(90)))).is_empty());
@@ -435,6 +445,6 @@ mod tests {
         node.assign("a", 3, None);
         let spec =
             StreamSpec { description: serde_json::json!({"input": "x"}), model: String::new(), cost: 9.0, constraints: BTreeMap::new() };
-        assert_eq!(node.see(&keys::stream("s"), &spec), [Action::Change { stream: "s".to_owned(), spec }]);
+        assert_eq!(node.see(&keys::stream("s"), &spec), [Action::Change { stream: "s".to_owned(), epoch: Epoch(3), spec }]);
     }
 }

@@ -64,7 +64,7 @@ fn ending(name: &str) -> Option<&str> {
     Path::new(name).extension().and_then(OsStr::to_str)
 }
 
-/// A file that a client is sending. Dropping it removes what was written.
+/// A file that a client is sending. Dropping it removes the bytes that were written so far.
 #[derive(Debug)]
 pub struct Upload {
     folder: PathBuf,

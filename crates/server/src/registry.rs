@@ -168,7 +168,6 @@ impl Registry {
     /// Returns what is wrong with the stream; then it is not added.
     pub fn add(&self, spec: StreamSpec) -> Result<StreamView> {
         let start = self.resolve(&spec)?;
-        let max_streams = self.0.policy.config().limits.streams;
         let entry = Arc::new(Entry::new(spec.clone(), &self.0.hub, &self.0.events));
         let _working = lock(&entry.work);
         {
@@ -178,12 +177,7 @@ impl Registry {
                     format!("stream `{}`: expected a new name, got one that exists. Change or remove that stream first", spec.name);
                 return Err(Error::new(409, "stream_exists", message));
             }
-            if streams.len() >= max_streams {
-                let message = format!(
-                    "expected at most {max_streams} streams, got one more. Remove a stream, or raise `limits.streams` of the server"
-                );
-                return Err(Error::new(409, "too_many_streams", message));
-            }
+            self.check_number(streams.len())?;
             streams.insert(spec.name.clone(), entry.clone());
         }
         let added = self.try_start(&entry, &start).and_then(|()| self.0.store.put(&spec).map_err(Error::internal));
@@ -294,6 +288,17 @@ impl Registry {
     /// Returns an error if there is no such stream.
     pub fn feed(&self, name: &str) -> Result<Feed> {
         self.entry(name).map(|entry| entry.feed.clone())
+    }
+
+    /// Checks that one more stream may be added to this number of streams.
+    pub(crate) fn check_number(&self, n_streams: usize) -> Result<()> {
+        let max_streams = self.0.policy.config().limits.streams;
+        if n_streams < max_streams {
+            return Ok(());
+        }
+        let message =
+            format!("expected at most {max_streams} streams, got one more. Remove a stream, or raise `limits.streams` of the server");
+        Err(Error::new(409, "too_many_streams", message))
     }
 
     /// Runs a stream that was assigned to this node, under a number that is part of the IDs of its results. A stream that cannot start is

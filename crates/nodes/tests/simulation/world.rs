@@ -27,6 +27,8 @@ pub struct Size {
 
 /// Time between two frames of a camera. Slower than real cameras, so that hours can be simulated.
 pub const FRAME: Duration = Duration::from_secs(1);
+/// Most ticks in a row after which the next one is due at once.
+const MAX_AT_ONCE: u32 = 3;
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A simulated node.
@@ -51,6 +53,8 @@ pub struct Node {
     watch: Option<Ticket>,
     pending: HashMap<Ticket, Request>,
     tick_at: Option<Duration>,
+    /// Number of ticks in a row after which the next one is due at once.
+    n_at_once: u32,
     /// Order of messages is kept in both directions.
     last_arrival: [Duration; 2],
 }
@@ -272,6 +276,7 @@ impl World {
             watch: None,
             pending: HashMap::new(),
             tick_at: None,
+            n_at_once: 0,
             last_arrival: [Duration::ZERO; 2],
         }
     }
@@ -646,7 +651,13 @@ impl World {
                 Output::Note(_) => {}
             }
         }
-        let next = self.nodes[idx].agent.next_tick(now).max(now + Duration::from_millis(1));
+        let next = self.nodes[idx].agent.next_tick(now);
+        // A tick may lead to another one at once, for example to join again after the lease was lost, but not again and again.
+        self.nodes[idx].n_at_once = if next > now { 0 } else { self.nodes[idx].n_at_once + 1 };
+        if self.nodes[idx].n_at_once > MAX_AT_ONCE {
+            self.violate(format!("{}: ticks have no effect and are repeated at once", self.nodes[idx].name));
+        }
+        let next = next.max(now + Duration::from_millis(1));
         let at = Duration::from_secs_f64(next.as_secs_f64() / self.nodes[idx].rate) + Duration::from_micros(10);
         if self.nodes[idx].tick_at.is_none_or(|tick_at| at < tick_at) {
             self.nodes[idx].tick_at = Some(at);
@@ -709,6 +720,10 @@ impl World {
     fn check_assignment(&mut self, key: &str, before: &Assignment) {
         let stream = key.strip_prefix(keys::ASSIGN).expect("the caller checked it");
         let Some(after) = assignment(&self.store, stream) else { return };
+        // The end of a hand-over changes neither the owner nor the epoch.
+        if before.from.is_some() && after == (Assignment { from: None, ..before.clone() }) {
+            return;
+        }
         if after.epoch <= before.epoch {
             self.violate(format!("{stream}: epoch {:?} follows {:?}", after.epoch, before.epoch));
         }

@@ -28,6 +28,10 @@ use crate::stream::{State, StreamSpec};
 const OBSERVE: Duration = Duration::from_millis(200);
 /// Interval at which the load is measured.
 const MEASURE: Duration = Duration::from_secs(5);
+/// Longest time that streams get to stop before the node leaves.
+const MAX_STOP: Duration = Duration::from_secs(2);
+/// Interval at which a node that leaves checks whether its streams have stopped.
+const STOPPING: Duration = Duration::from_millis(20);
 /// Stream of events about the node itself.
 const NODE_EVENTS: &str = "";
 
@@ -60,7 +64,7 @@ struct Wish {
     is_being_done: bool,
     /// Number of frames when the epoch began.
     n_before: u64,
-    /// What was reported about the epoch.
+    /// The event of this epoch that the other nodes know.
     reported: Option<StreamEvent>,
     /// Whether the registry runs the stream in this epoch.
     is_running: bool,
@@ -83,7 +87,8 @@ impl Member {
         let (waker, has_left) = (coordinator.waker(), Arc::new(AtomicBool::new(false)));
         let streams = Arc::new(Streams { registry, descriptions, wishes: Mutex::default() });
         let facts = options.facts.clone();
-        let driver = Driver { coordinator, agent: Agent::new(options), streams, fence, facts, meter, has_left: has_left.clone() };
+        let driver =
+            Driver { coordinator, agent: Agent::new(options), streams, fence, facts, meter, leaves_at: None, has_left: has_left.clone() };
         let thread = std::thread::Builder::new().name("roiflow-node".to_owned()).spawn(move || driver.run(&received))?;
         Ok(Self { commands: Mutex::new(commands), waker, has_left, thread: Mutex::new(Some(thread)) })
     }
@@ -108,6 +113,8 @@ struct Driver {
     fence: Fence,
     facts: Facts,
     meter: Meter,
+    /// When the node leaves, even if streams have not stopped; `None`: it has left, or nobody has asked it to leave.
+    leaves_at: Option<Duration>,
     has_left: Arc<AtomicBool>,
 }
 
@@ -116,6 +123,12 @@ impl Driver {
         let (mut observe_at, mut measure_at) = (now(), now());
         while !self.agent.has_left() {
             if let Ok(Command::Leave) = commands.try_recv() {
+                self.streams.stop_all();
+                self.leaves_at = Some(now() + MAX_STOP);
+            }
+            // The other nodes start the streams as soon as this node has left. Some cameras serve only one client.
+            if self.leaves_at.is_some_and(|leaves_at| now() >= leaves_at || self.streams.have_stopped()) {
+                self.leaves_at = None;
                 self.handle(Input::Leave);
                 continue;
             }
@@ -127,10 +140,13 @@ impl Driver {
             }
             if now() >= measure_at {
                 measure_at = now() + MEASURE;
-                let facts = self.meter.measure(self.facts.clone(), &self.streams.registry);
-                self.handle(Input::Facts(facts));
+                self.facts = self.meter.measure(self.facts.clone(), &self.streams.registry);
+                self.handle(Input::Facts(self.facts.clone()));
             }
-            let until = self.agent.next_tick(now()).min(observe_at);
+            let mut until = self.agent.next_tick(now()).min(observe_at);
+            if self.leaves_at.is_some() {
+                until = until.min(now() + STOPPING);
+            }
             let input = self.coordinator.poll(until.saturating_sub(now())).map_or(Input::Tick, Input::Event);
             self.handle(input);
         }
@@ -143,6 +159,7 @@ impl Driver {
             for output in self.agent.handle(now(), input) {
                 match output {
                     Output::Submit { ticket, request } => self.coordinator.submit(ticket, request),
+                    Output::Start { .. } | Output::SetEpoch { .. } | Output::Change { .. } if self.leaves_at.is_some() => {}
                     Output::Start { stream, epoch, spec } => match self.streams.descriptions.read(&stream, &spec) {
                         Ok(description) => self.streams.want(&stream, Some((description, epoch))),
                         Err(error) => {
@@ -151,8 +168,8 @@ impl Driver {
                         }
                     },
                     Output::SetEpoch { stream, epoch } => self.streams.set_epoch(&stream, epoch),
-                    Output::Change { stream, spec } => match self.streams.descriptions.read(&stream, &spec) {
-                        Ok(description) => self.streams.change(&stream, description),
+                    Output::Change { stream, epoch, spec } => match self.streams.descriptions.read(&stream, &spec) {
+                        Ok(description) => self.streams.change(&stream, description, epoch),
                         Err(error) => self.note(error),
                     },
                     Output::Stop { stream } => self.streams.want(&stream, None),
@@ -214,13 +231,24 @@ impl Streams {
         }
     }
 
-    fn change(self: &Arc<Self>, stream: &str, spec: StreamSpec) {
+    /// Changes a stream, or starts it if its earlier description could not be read.
+    fn change(self: &Arc<Self>, stream: &str, spec: StreamSpec, epoch: Epoch) {
         let mut wishes = lock(&self.wishes);
-        let Some(wish) = wishes.get_mut(stream) else { return };
-        if let Some((before, _)) = &mut wish.wanted {
-            *before = spec;
-            self.begin(stream, wish);
+        let wish = wishes.entry(stream.to_owned()).or_default();
+        match &mut wish.wanted {
+            Some((before, _)) => *before = spec,
+            wanted => *wanted = Some((spec, epoch)),
         }
+        self.begin(stream, wish);
+    }
+
+    fn stop_all(self: &Arc<Self>) {
+        let names: Vec<String> = lock(&self.wishes).keys().cloned().collect();
+        names.iter().for_each(|stream| self.want(stream, None));
+    }
+
+    fn have_stopped(&self) -> bool {
+        lock(&self.wishes).is_empty()
     }
 
     /// Starts a thread that brings the registry to the wish, unless there is one.

@@ -148,14 +148,34 @@ impl Descriptions {
     /// Returns the description of a stream.
     fn read(&self, name: &str, item: &roiflow_nodes::StreamSpec) -> Result<StreamSpec, String> {
         let failed = |error: &dyn std::fmt::Display| format!("read the description of the stream `{name}` failed: {error}");
+        // The error of the parser may show a value, which may be a password.
+        let other_version = |_: serde_json::Error| failed(&"expected one of this version of roiflow, got another. Update all nodes");
         match (&item.description, &self.key) {
             (serde_json::Value::String(sealed), Some(key)) if key::is_sealed(sealed) => {
-                serde_json::from_str(&key.open(name, sealed)?).map_err(|error| failed(&error))
+                serde_json::from_str(&key.open(name, sealed)?).map_err(other_version)
             }
             (serde_json::Value::String(sealed), None) if key::is_sealed(sealed) => {
                 Err(failed(&"it is encrypted. Start this node with the file --key of the other nodes"))
             }
-            (description, _) => serde_json::from_value(description.clone()).map_err(|error| failed(&error)),
+            (description, _) => serde_json::from_value(description.clone()).map_err(other_version),
+        }
+    }
+
+    /// Returns the address of a node as it is stored: with a key, it is encrypted. So requests with the token of nodes go only to nodes that
+    /// have the key, and not to an address that somebody else has stored.
+    fn write_address(&self, node: &str, address: String) -> Result<String, String> {
+        match &self.key {
+            Some(key) => key.seal(&of_node(node), &address),
+            None => Ok(address),
+        }
+    }
+
+    /// Returns the address of a node; `None` if it has none, or if it was stored with another key.
+    fn read_address(&self, node: &str, facts: &Facts) -> Option<String> {
+        let stored = facts.address.as_ref()?;
+        match &self.key {
+            Some(key) => key.open(&of_node(node), stored).ok(),
+            None => Some(stored.clone()).filter(|stored| !key::is_sealed(stored)),
         }
     }
 
@@ -211,7 +231,9 @@ impl Nodes {
         let mut random = [0; 8];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut random).map_err(|_| failed(&"no random numbers"))?;
         let meter = Meter::new(capacity);
-        let facts = Facts { labels, capacity: meter.first(), devices, address: Some(address), version, ..Facts::default() };
+        let descriptions = Arc::new(Descriptions { key });
+        let address = Some(descriptions.write_address(&name, address)?);
+        let facts = Facts { labels, capacity: meter.first(), devices, address, version, ..Facts::default() };
         let options = agent::Options {
             node: name.clone(),
             session: Session::from_random(u64::from_le_bytes(random)),
@@ -220,7 +242,6 @@ impl Nodes {
             timing: Timing::default(),
             policy: PlacementPolicy::default(),
         };
-        let descriptions = Arc::new(Descriptions { key });
         let fence = Fence::default();
         let directory = Directory::start(directory).map_err(|error| failed(&error))?;
         let member = Member::start(member, options, registry.clone(), descriptions.clone(), fence.clone(), meter);
@@ -261,7 +282,7 @@ impl Nodes {
             if node == self.name {
                 return Owner::Here;
             }
-            let address = items.nodes.get(node).and_then(|record| record.value.facts.address.clone());
+            let address = items.nodes.get(node).and_then(|record| self.descriptions.read_address(node, &record.value.facts));
             address.map_or(Owner::None, |url| Owner::Other { node: node.to_owned(), url })
         })
     }
@@ -270,7 +291,7 @@ impl Nodes {
     pub(crate) fn others(&self) -> Vec<(String, String)> {
         self.directory.read(|items| {
             let present = items.nodes.iter().filter(|(name, record)| **name != self.name && record.value.presence == Presence::Present);
-            present.filter_map(|(name, record)| Some((name.clone(), record.value.facts.address.clone()?))).collect()
+            present.filter_map(|(name, record)| Some((name.clone(), self.descriptions.read_address(name, &record.value.facts)?))).collect()
         })
     }
 
@@ -299,7 +320,7 @@ impl Nodes {
                     memory_used: facts.load.memory,
                     memory: facts.memory,
                     devices: facts.devices.clone(),
-                    address: facts.address.clone(),
+                    address: self.descriptions.read_address(name, facts),
                     version: facts.version.clone(),
                     streams: streams.into_iter().cloned().collect(),
                 }
@@ -313,7 +334,7 @@ impl Nodes {
         self.directory.read(|items| items.streams.keys().cloned().collect())
     }
 
-    /// What is known of a stream without its node.
+    /// A view of a stream from the shared items, without asking its node.
     ///
     /// # Errors
     /// Returns that there is no such stream.
@@ -321,7 +342,7 @@ impl Nodes {
         self.placeholder(name).ok_or_else(|| self.unknown_stream(name))
     }
 
-    /// What is known of a stream without its node; `None`: there is no such stream.
+    /// A view of a stream from the shared items, without asking its node; `None`: there is no such stream.
     pub(crate) fn placeholder(&self, name: &str) -> Option<StreamView> {
         let (item, node, status) = self.directory.read(|items| {
             let status = items.statuses.get(name).map(|status| status.value.clone());
@@ -346,9 +367,10 @@ impl Nodes {
     /// Adds a stream, which a node starts within seconds.
     ///
     /// # Errors
-    /// Returns what is wrong with the stream, or that the coordinator does not answer.
+    /// Returns an error if the stream is invalid, or the coordinator does not answer.
     pub(crate) fn add(&self, spec: &StreamSpec) -> Result<StreamView> {
         self.check(spec)?;
+        self.registry.check_number(self.stream_names().len())?;
         let value = json(&self.descriptions.write(spec)?)?;
         let request = Request::Create { key: keys::stream(&spec.name), value, ttl: None };
         self.directory.call(request).map_err(|error| match error {
@@ -399,15 +421,20 @@ impl Nodes {
     /// Returns that there is no such stream or node, or that the coordinator does not answer.
     pub(crate) fn move_to(self: &Arc<Self>, name: &str, node: &str) -> Result<StreamView> {
         self.check_node(node)?;
+        let record = self.directory.read(|items| items.nodes.get(node).map(|record| record.value.clone()));
+        let labels = record.filter(|record| record.presence == Presence::Present).map(|record| record.facts.labels);
+        let Some(labels) = labels else {
+            return Err(Error::value("node_absent", "node", "one that is present", format!("`{node}`"), "Start it, or name another one"));
+        };
         let only = |item: &roiflow_nodes::StreamSpec| {
             let mut moved = item.clone();
             moved.constraints.insert("node".to_owned(), vec![node.to_owned()]);
             moved
         };
-        let mut before = BTreeMap::new();
         self.update(name, |item| {
-            before.clone_from(&item.constraints);
-            if !only(item).constraints.is_empty() && before.get("node").is_some_and(|nodes| !nodes.iter().any(|allowed| allowed == node)) {
+            // The description has the constraints of the user, without those of a move in progress.
+            let described = self.descriptions.read(name, item).map_err(Error::internal)?;
+            if !self.descriptions.write(&described)?.allows(node, &labels) {
                 let advice = "Change the field `needs` of the stream";
                 return Err(Error::value("not_allowed", "node", "one that the stream allows", format!("`{node}`"), advice));
             }
@@ -421,14 +448,8 @@ impl Nodes {
             while Instant::now() < end && nodes.directory.read(|items| runs_on(items, &of_thread) != Some(&*node)) {
                 std::thread::sleep(Duration::from_millis(200));
             }
-            let released = nodes.update(&of_thread, |item| {
-                let mut item = item.clone();
-                match before.get("node") {
-                    Some(allowed) => item.constraints.insert("node".to_owned(), allowed.clone()),
-                    None => item.constraints.remove("node"),
-                };
-                Ok(item)
-            });
+            let released = nodes
+                .update(&of_thread, |item| nodes.descriptions.write(&nodes.descriptions.read(&of_thread, item).map_err(Error::internal)?));
             if let Err(error) = released {
                 tracing::warn!("the stream `{of_thread}` stays bound to the node `{node}`: {error}");
             }
@@ -518,13 +539,17 @@ impl Nodes {
     }
 }
 
+/// What a key authenticates together with the address of a node. No stream has this name, because names have no spaces.
+fn of_node(node: &str) -> String {
+    format!("node {node}")
+}
+
 /// The node that runs a stream. In a hand-over, the earlier owner runs it until the later one has a result.
 fn runs_on<'a>(items: &'a Items, stream: &str) -> Option<&'a str> {
     let assignment = &items.assignments.get(stream)?.value;
     let status = items.statuses.get(stream).map(|status| &status.value);
-    let has_result = status.is_some_and(|status| status.epoch == assignment.epoch && status.state == StreamState::Running);
     let owner = match &assignment.from {
-        Some(from) if !has_result => &from.owner,
+        Some(from) if !assignment.has_result(status) => &from.owner,
         _ => &assignment.owner,
     };
     Some(&owner.node)
