@@ -17,6 +17,12 @@ pub struct ScoreRange {
     pub end: usize,
 }
 
+/// The logistic function, which turns a logit into a probability.
+pub(super) fn sigmoid(logit: f32) -> f32 {
+    // For large negative values, the exponential overflows to infinity, and the result is 0, as it should be.
+    1.0 / (1.0 + (-logit).exp())
+}
+
 /// Applies the activation to the scores and returns the outputs. The new values of an output with scores are stored in `changed`.
 pub(super) fn activated<'a>(
     outputs: &'a [Output<'a>],
@@ -33,7 +39,7 @@ pub(super) fn activated<'a>(
             for column in 0..inner {
                 let places = (place.begin..place.end).map(|score_idx| score_idx * inner + column);
                 match activation {
-                    Activation::Sigmoid => places.for_each(|idx| block[idx] = 1.0 / (1.0 + (-block[idx]).exp())),
+                    Activation::Sigmoid => places.for_each(|idx| block[idx] = sigmoid(block[idx])),
                     Activation::Softmax => {
                         let max = places.clone().map(|idx| block[idx]).fold(f32::NEG_INFINITY, f32::max);
                         let sum: f32 = places.clone().map(|idx| (block[idx] - max).exp()).sum();

@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 
+use super::activate::sigmoid;
 use super::boxes::bad;
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, Section, unexpected};
 use crate::frame::{Rect, Size};
@@ -115,10 +116,6 @@ impl YoloAnchors {
         }
         Ok(grids)
     }
-}
-
-fn sigmoid(value: f32) -> f32 {
-    1.0 / (1.0 + (-value).exp())
 }
 
 impl BoxScheme for YoloAnchors {

@@ -1,6 +1,7 @@
 //! BlazeFace (Bazarevsky et al., 2019), and the detectors of palms and persons of MediaPipe: boxes and keypoints relative to the centers of
 //! cells, in pixels, and a score before sigmoid. MediaPipe averages overlapping boxes; here, the best box suppresses the others.
 
+use super::activate::sigmoid;
 use super::grid::Grid;
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, differs, unexpected};
 use crate::frame::{Point, Rect, Size};
@@ -47,7 +48,7 @@ impl BoxScheme for BlazeFace {
         for &(stride, n_each) in layout {
             let grid = Grid::new(input, stride);
             for (idx, (row_idx, (row, &logit))) in rows.by_ref().take(grid.n_cells() * n_each).enumerate() {
-                let score = 1.0 / (1.0 + (-logit).exp());
+                let score = sigmoid(logit);
                 if score > score_min {
                     let ((column, line), pixels) = (grid.place(idx / n_each), stride as f32);
                     let (x, y) = ((column + 0.5) * pixels, (line + 0.5) * pixels);

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::boxes::bad;
 use super::maps::ClassesAxis;
-use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, differs, named, only, unexpected};
+use super::{Activation, BoxScheme, Coordinates, Output, Port, RawDetection, Results, ScoreRange, boxes_and_scores, differs, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
 
@@ -27,18 +27,14 @@ impl BoxesScores {
     }
 
     /// Returns the indexes of the outputs with boxes and with scores. If both outputs have four columns, their names identify them.
-    fn find<P: Port>(&self, outputs: &[P]) -> Result<(usize, usize)> {
-        let [rows, _] = self.axes();
-        let is_table = |shape: &[usize]| shape.len() == 3 && shape[1] > 0 && shape[2] > 0;
-        let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);
-        let by_shape = || {
-            let boxes = only(outputs, is_boxes)?;
-            Some((boxes, only(outputs, |shape| is_table(shape) && !is_boxes(shape))?))
-        };
-        let by_name = || Some((named(outputs, "box", is_boxes)?, named(outputs, "score", is_table)?));
-        let fits = |&(boxes, scores): &(usize, usize)| {
+    /// Outputs may have no rows, but must have classes.
+    fn find<P: Port>(&self, outputs: &[P]) -> Result<[usize; 2]> {
+        let [rows, classes] = self.axes();
+        let is_scores = |shape: &[usize]| shape.len() == 3 && shape[classes] > 0;
+        let is_boxes = |shape: &[usize]| shape.len() == 3 && !differs(shape[2], 4);
+        let fits = |&[boxes, scores]: &[usize; 2]| {
             let (n_boxes, n_scores) = (outputs[boxes].shape()[1], outputs[scores].shape()[rows]);
-            boxes != scores && (n_boxes == n_scores || n_boxes == usize::MAX || n_scores == usize::MAX)
+            n_boxes == n_scores || n_boxes == usize::MAX || n_scores == usize::MAX
         };
         let expected = match rows {
             1 => {
@@ -46,13 +42,13 @@ impl BoxesScores {
             }
             _ => "two outputs, [1, N, 4] and [1, classes, N], or `tensors = { box = ..., score = ... }`",
         };
-        by_shape().or_else(by_name).filter(fits).ok_or_else(|| unexpected("boxes-scores", expected, outputs))
+        boxes_and_scores(outputs, is_boxes, is_scores).filter(fits).ok_or_else(|| unexpected("boxes-scores", expected, outputs))
     }
 }
 
 impl BoxScheme for BoxesScores {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
-        let (_, scores) = self.find(outputs)?;
+        let [_, scores] = self.find(outputs)?;
         let n_classes = outputs[scores].1[self.axes()[1]];
         match self.background {
             Some(background) if background as usize >= n_classes => {
@@ -63,8 +59,7 @@ impl BoxScheme for BoxesScores {
     }
 
     fn candidates(&self, outputs: &[Output<'_>], input: Size, score_min: f32, results: &mut Results) -> Result<()> {
-        let (corners, scores) = self.find(outputs)?;
-        let (corners, scores) = (&outputs[corners], &outputs[scores]);
+        let [corners, scores] = self.find(outputs)?.map(|output_idx| &outputs[output_idx]);
         let (width, height) = (input.width as f32, input.height as f32);
         let mut take = |row_idx: usize, class_id: u32, score: f32| {
             if score > score_min && Some(class_id) != self.background {
@@ -73,7 +68,8 @@ impl BoxScheme for BoxesScores {
                 results.boxes.push(RawDetection { rect, score, class_id, row: row_idx as u32 });
             }
         };
-        let columns = scores.data.chunks_exact(scores.shape[2]);
+        // With the class axis first, the last axis can be empty. There is no data then.
+        let columns = scores.data.chunks_exact(scores.shape[2].max(1));
         match self.axes() {
             [1, 2] => {
                 columns.enumerate().for_each(|(row_idx, row)| (0..).zip(row).for_each(|(class_id, score)| take(row_idx, class_id, *score)))
@@ -90,7 +86,7 @@ impl BoxScheme for BoxesScores {
     }
 
     fn score_ranges(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<Vec<ScoreRange>> {
-        let (_, output_idx) = self.find(outputs)?;
+        let [_, output_idx] = self.find(outputs)?;
         let [_, axis] = self.axes();
         Ok(vec![ScoreRange { output_idx, axis, begin: 0, end: outputs[output_idx].1[axis] }])
     }
@@ -125,5 +121,19 @@ mod tests {
         assert_eq!(check("classes-axis = \"first\""), Ok(2));
         let message = check("").unwrap_err().to_string();
         assert!(message.contains("[1, N, classes]") && message.contains("`classes-axis = \"first\"`"), "{message}");
+    }
+
+    #[test]
+    fn outputs_without_rows_give_no_boxes() {
+        let corners = Output { name: "boxes", shape: &[1, 0, 4], data: &[] };
+        for (keys, shape) in [("", [1, 0, 3]), ("classes-axis = \"first\"", [1, 3, 0]), ("", [1, 0, 4])] {
+            let decoder = decoder("boxes-scores", keys);
+            let scores = Output { name: "scores", shape: &shape, data: &[] };
+            assert_eq!(boxes(&*decoder, &[scores, corners], INPUT), [], "{shape:?}");
+        }
+        for (keys, shape) in [("", [1, 8, 0]), ("classes-axis = \"first\"", [1, 0, 8])] {
+            let checked = decoder("boxes-scores", keys).check(&[("boxes", &[1, 8, 4]), ("scores", &shape)], INPUT);
+            assert!(checked.is_err(), "no classes: {shape:?}");
+        }
     }
 }

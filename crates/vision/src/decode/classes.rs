@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use super::activate::sigmoid;
 use super::boxes::fraction;
 use super::survey::Expected;
 use super::{Decoder, Output, Reads, Results, Section, one, one_port, shape_text};
@@ -202,8 +203,7 @@ impl Normalizer {
         match self {
             Self::None => value,
             Self::Softmax { max, sum } => (value - max).exp() / sum,
-            // For large negative values, the exponential overflows to infinity, and the result is 0, as it should be.
-            Self::Sigmoid => 1.0 / (1.0 + (-value).exp()),
+            Self::Sigmoid => sigmoid(value),
             Self::Bytes => value / 256.0,
         }
     }

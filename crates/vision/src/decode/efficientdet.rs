@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::boxes::bad;
 use super::grid::{self, Grid};
 use super::{
-    Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScoreRange, Section, differs, named, only, unexpected,
+    Activation, BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, ScoreRange, Section, boxes_and_scores, differs, unexpected,
 };
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
@@ -60,11 +60,9 @@ impl EfficientDet {
     /// Returns the indexes of the outputs with boxes and with scores. If both outputs have four columns, their names identify them.
     fn find<P: Port>(&self, outputs: &[P], input: Size) -> Result<[usize; 2]> {
         let n_rows = grid::n_cells(input, &STRIDES) * self.n_anchors();
-        let is_table = |shape: &[usize]| shape.len() == 3 && shape[2] > 0 && !differs(shape[1], n_rows);
-        let is_boxes = |shape: &[usize]| is_table(shape) && !differs(shape[2], 4);
-        let by_shape = || Some([only(outputs, is_boxes)?, only(outputs, |shape| is_table(shape) && !is_boxes(shape))?]);
-        let by_name = || Some([named(outputs, "box", is_boxes)?, named(outputs, "score", is_table)?]);
-        by_shape().or_else(by_name).filter(|[boxes, scores]| boxes != scores).ok_or_else(|| {
+        let is_scores = |shape: &[usize]| shape.len() == 3 && shape[2] > 0 && !differs(shape[1], n_rows);
+        let is_boxes = |shape: &[usize]| is_scores(shape) && !differs(shape[2], 4);
+        boxes_and_scores(outputs, is_boxes, is_scores).ok_or_else(|| {
             let expected = format!(
                 "outputs [1, {n_rows}, 4] and [1, {n_rows}, classes], with {} rows per cell of an input of {input}, or `tensors = {{ box = ..., score = ... }}`",
                 self.n_anchors()

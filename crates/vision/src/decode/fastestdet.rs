@@ -1,6 +1,7 @@
 //! FastestDet (dog-qiuqiu, 2022), an anchor-free detector with one grid. Each cell has objectness and class scores (after sigmoid and
 //! softmax), the offset of the center before tanh, and the size before sigmoid.
 
+use super::activate::sigmoid;
 use super::{BoxScheme, BoxThresholds, Output, Port, RawDetection, Results, only, unexpected};
 use crate::frame::{Rect, Size};
 use crate::tensor::Result;
@@ -25,7 +26,6 @@ impl BoxScheme for FastestDet {
         let (n_channels, n_lines, n_columns) = (output.shape[1], output.shape[2], output.shape[3]);
         let n_cells = n_lines * n_columns;
         let (width, height) = (input.width as f32, input.height as f32);
-        let sigmoid = |value: f32| 1.0 / (1.0 + (-value).exp());
         for cell_idx in 0..n_cells {
             let at = |channel: usize| output.data[channel * n_cells + cell_idx];
             // Class scores are at most 1, so the factor of the objectness is an upper limit of the score.
@@ -39,7 +39,8 @@ impl BoxScheme for FastestDet {
                     (class_id, best) = ((class - N_LEADING) as u32, at(class));
                 }
             }
-            let score = of_objectness * best.powf(EXPONENTS[1]);
+            // Without a valid class score, `best` is negative infinity, whose power is positive infinity.
+            let score = of_objectness * best.max(0.0).powf(EXPONENTS[1]);
             if score > score_min {
                 let (column, line) = ((cell_idx % n_columns) as f32, (cell_idx / n_columns) as f32);
                 let x = (column + at(1).tanh()) / n_columns as f32 * width;
@@ -97,6 +98,14 @@ mod tests {
             let mut data = [1.0; 6];
             data[0] = objectness;
             assert_eq!(boxes(&*decoder("fastestdet", ""), &[Output { name: "y", shape: &[1, 6, 1, 1], data: &data }], INPUT), []);
+        }
+    }
+
+    #[test]
+    fn invalid_class_scores_give_no_box() {
+        for class_scores in [[f32::NAN; 2], [f32::NEG_INFINITY; 2], [-0.5, f32::NAN]] {
+            let data = [&[1.0; 5][..], &class_scores].concat();
+            assert_eq!(boxes(&*decoder("fastestdet", ""), &[Output { name: "y", shape: &[1, 7, 1, 1], data: &data }], INPUT), []);
         }
     }
 }

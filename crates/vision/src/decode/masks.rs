@@ -6,6 +6,7 @@
 
 use std::sync::LazyLock;
 
+use super::activate::sigmoid;
 use super::{Output, Port, only};
 use crate::frame::{Geometry, Grid, Outcome, Point, Rect, Size};
 
@@ -166,7 +167,7 @@ impl Bytes {
         static TABLE: LazyLock<[u8; Bytes::N]> = LazyLock::new(|| {
             std::array::from_fn(|entry| {
                 let logit = (entry as f32 + 0.5) / Bytes::PER_UNIT - 8.0;
-                byte_of(1.0 / (1.0 + (-logit).exp()))
+                byte_of(sigmoid(logit))
             })
         });
         match values {

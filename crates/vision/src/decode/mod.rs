@@ -243,6 +243,15 @@ fn named<P: Port>(ports: &[P], role: &str, fits: impl Fn(&[usize]) -> bool) -> O
     only_name(&|name| name == role).or_else(|| only_name(&|name| name.to_ascii_lowercase().contains(role)))
 }
 
+/// Returns the indexes of the outputs with boxes and with scores: the only outputs with these shapes, or else the outputs with these names.
+/// The names decide if the shape of the scores is also a shape of boxes, such as that of the scores of four classes. `None` if there are no
+/// such outputs.
+fn boxes_and_scores<P: Port>(ports: &[P], is_boxes: impl Fn(&[usize]) -> bool, is_scores: impl Fn(&[usize]) -> bool) -> Option<[usize; 2]> {
+    let by_shape = || Some([only(ports, &is_boxes)?, only(ports, |shape| is_scores(shape) && !is_boxes(shape))?]);
+    let by_name = || Some([named(ports, "box", &is_boxes)?, named(ports, "score", &is_scores)?]);
+    by_shape().or_else(by_name).filter(|[boxes, scores]| boxes != scores)
+}
+
 /// Converts a class index, which lists of boxes contain as a float; `None` if the value is not a valid index.
 fn class_of(value: f32) -> Option<u32> {
     (0.0..65536.0).contains(&value).then_some(value as u32)
