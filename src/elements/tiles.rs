@@ -10,6 +10,7 @@ use gstreamer as gst;
 
 use super::properties::Properties;
 use crate::stages;
+use crate::stages::tiles::MAX_OVERLAP;
 use crate::stages::{SearchArea, TileCount, Tiles};
 
 /// Values of the properties, as texts.
@@ -47,7 +48,8 @@ pub(super) static PROPERTIES: LazyLock<Properties<TileSettings>> = LazyLock::new
             glib::ParamSpecFloat::builder("overlap")
                 .nick("Overlap of tiles")
                 .blurb("Overlap of neighboring tiles, as a fraction of the width or height of a tile")
-                .maximum(0.9)
+                .minimum(0.0)
+                .maximum(MAX_OVERLAP)
                 .default_value(TileSettings::default().overlap)
                 .mutable_ready()
                 .build(),
@@ -73,7 +75,7 @@ impl TileSettings {
     /// Parses the properties. The first value is `None` if no tiles are used.
     ///
     /// # Errors
-    /// Returns `Config` if a text is invalid.
+    /// Returns `Config` if a text is invalid, or if the overlap is not a number from 0 to [`MAX_OVERLAP`].
     pub(super) fn checked(&self) -> stages::Result<(Option<Tiles>, SearchArea)> {
         let invalid = |property: &str, reason: String| {
             stages::Error::new(stages::ErrorKind::Config, format!("reading the property {property} failed: {reason}. Correct {property}"))
@@ -82,7 +84,26 @@ impl TileSettings {
             "" => None,
             count => Some(count.parse::<TileCount>().map_err(|reason| invalid("tiles", reason))?),
         };
+        // GObject checks the range of a number, but accepts NaN.
+        if !(0.0..=MAX_OVERLAP).contains(&self.overlap) {
+            return Err(invalid("overlap", format!("expected a number from 0 to {MAX_OVERLAP}, got {}", self.overlap)));
+        }
         let search_area = self.search_area.parse().map_err(|reason| invalid("search-area", reason))?;
         Ok((count.map(|count| Tiles { count, overlap: self.overlap }), search_area))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlap_outside_its_range_is_an_error() {
+        let checked = |overlap: f32| TileSettings { count: "auto".to_owned(), overlap, ..TileSettings::default() }.checked();
+        assert_eq!(checked(MAX_OVERLAP).unwrap().0, Some(Tiles { count: TileCount::Auto, overlap: MAX_OVERLAP }));
+        for overlap in [f32::NAN, -0.1, 1.0] {
+            let message = checked(overlap).unwrap_err().to_string();
+            assert!(message.contains("property overlap") && message.contains("0 to 0.9"), "{message}");
+        }
     }
 }

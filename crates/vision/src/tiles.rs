@@ -8,7 +8,8 @@
 //!
 //! Two detections from different tiles show the same object if they have the same class, and if the parts of their boxes inside the area
 //! that both tiles see have an IoU above [`SAME_OBJECT_IOU`]. For a cut box and the box of the whole object, this compares the same part of
-//! the object. Detections of one tile are never merged, because the decoder has already suppressed overlapping boxes.
+//! the object. Detections of one tile are never merged, because the decoder has already suppressed overlapping boxes: an object has at most one
+//! detection of each tile, the one with the largest IoU.
 //!
 //! Of the detections of an object, the one with the highest confidence remains, and boxes that no tile cuts come first. If all boxes of an
 //! object are cut, the box becomes the rectangle around all of them; keypoints and attributes are those of the detection with the highest
@@ -23,12 +24,16 @@ use crate::frame::{Detection, PixelRect, Point, Rect, Size};
 
 /// IoU above which two detections from different tiles show the same object; see the module.
 pub const SAME_OBJECT_IOU: f32 = 0.5;
+/// Maximum number of detections that are merged. The time of merging grows with the square of this number.
+const MAX_MERGED: usize = 4096;
 /// A box is cut by a tile if it ends at most this far from a border of the tile, as a fraction of the tile's width or height.
 const CUT_MARGIN: f32 = 0.01;
 /// Maximum number of columns and of rows.
 const MAX_PER_SIDE: u32 = 16;
 /// Maximum number of tiles that [`TileCount::Auto`] selects. Together with the whole frame, they fit into a batch of 32.
 const MAX_AUTO_TILES: u32 = 31;
+/// Largest overlap of neighboring tiles, as a fraction of the width or height of a tile.
+pub const MAX_OVERLAP: f32 = 0.9;
 /// [`TileCount::Auto`] selects tiles whose sides are at most this many times the sides of the model's input.
 const AUTO_SCALE: f64 = 2.0;
 
@@ -71,8 +76,8 @@ impl fmt::Display for TileCount {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tiles {
     pub count: TileCount,
-    /// Overlap of neighboring tiles, as a fraction of the width or height of a tile, 0 to 0.9. An object that is smaller than the overlap
-    /// is completely inside at least one tile.
+    /// Overlap of neighboring tiles, as a fraction of the width or height of a tile, 0 to [`MAX_OVERLAP`]. Other values count as 0. An
+    /// object that is smaller than the overlap is completely inside at least one tile.
     pub overlap: f32,
 }
 
@@ -84,8 +89,8 @@ impl Tiles {
         let (columns, rows) = self.columns_and_rows(frame, input);
         let mut areas = vec![whole];
         if columns * rows > 1 {
-            let columns = spans(frame.width, columns, self.overlap);
-            for (y, height) in spans(frame.height, rows, self.overlap) {
+            let columns = spans(frame.width, columns, self.overlap());
+            for (y, height) in spans(frame.height, rows, self.overlap()) {
                 let tiles = columns.iter().map(|&(x, width)| PixelRect { x, y, width, height });
                 areas.extend(tiles.filter(|tile| search_area.touches(tile, frame)));
             }
@@ -107,18 +112,21 @@ impl Tiles {
         if let TileCount::Fixed { columns, rows } = self.count {
             return (columns, rows);
         }
-        let mut scale = AUTO_SCALE;
-        loop {
-            let side = |frame: u32, input: u32| {
-                let largest = f64::from(input.max(1)) * scale;
-                (1..=MAX_PER_SIDE).find(|&n| f64::from(frame) / share_of_tiles(n, self.overlap) <= largest).unwrap_or(MAX_PER_SIDE)
-            };
-            let (columns, rows) = (side(frame.width, input.width), side(frame.height, input.height));
-            if columns * rows <= MAX_AUTO_TILES {
-                return (columns, rows);
-            }
-            scale *= 1.25;
-        }
+        let side = |frame: u32, input: u32, scale: f64| {
+            let largest = f64::from(input.max(1)) * scale;
+            (1..=MAX_PER_SIDE).find(|&n| f64::from(frame) / share_of_tiles(n, self.overlap()) <= largest).unwrap_or(MAX_PER_SIDE)
+        };
+        // A frame has less than 2^32 pixels per side, so the last scale needs only one tile.
+        let scales = std::iter::successors(Some(AUTO_SCALE), |scale| Some(scale * 1.25)).take(100);
+        scales
+            .map(|scale| (side(frame.width, input.width, scale), side(frame.height, input.height, scale)))
+            .find(|(columns, rows)| columns * rows <= MAX_AUTO_TILES)
+            .unwrap_or((1, 1))
+    }
+
+    /// The overlap, or 0 if it is invalid.
+    fn overlap(&self) -> f32 {
+        if (0.0..=MAX_OVERLAP).contains(&self.overlap) { self.overlap } else { 0.0 }
     }
 }
 
@@ -168,11 +176,11 @@ impl FromStr for SearchArea {
     type Err = String;
 
     /// Parses polygons separated by semicolons. A polygon has the coordinates x and y of each corner, separated by commas, for example
-    /// `0,0.5,1,0.5,1,1,0,1; 0.4,0.2,0.6,0.2,0.5,0.4`.
+    /// `0,0.5,1,0.5,1,1,0,1; 0.4,0.2,0.6,0.2,0.5,0.4`. Coordinates are -1 to 2, because corners may be outside the frame.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             let number = text.trim().parse::<f32>().ok().filter(|number| (-1.0..=2.0).contains(number));
-            number.ok_or_else(|| format!("expected fractions of the frame, 0 to 1, separated by commas, got {:?}", text.trim()))
+            number.ok_or_else(|| format!("expected fractions of the frame, -1 to 2, separated by commas, got {:?}", text.trim()))
         };
         let polygon = |text: &str| {
             let numbers: Vec<f32> = text.split(',').map(number).collect::<Result<_, _>>()?;
@@ -196,44 +204,61 @@ pub struct TileDetection {
 
 /// Merges the detections of the areas of a frame; see the module. Returns the objects in descending order of confidence.
 ///
+/// Merges only the best 4096 detections, because the time grows with the square of their number. Other detections are dropped.
+///
 /// # Panics
 /// Panics if `area_idx` of a detection is not an index of `areas`.
 pub fn merge(mut found: Vec<TileDetection>, areas: &[PixelRect], frame: Size) -> Vec<Detection> {
     let is_cut = |found: &TileDetection| is_cut(&found.detection.rect, &areas[found.area_idx], frame);
-    let confidence = |found: &TileDetection| found.detection.confidence;
-    // Boxes that are not cut come first, so each of them collects its cut parts. At equal confidence, a later area comes first: boxes in
-    // tiles are more precise than boxes in the whole frame, which is the first area.
-    found.sort_by(|a, b| is_cut(a).cmp(&is_cut(b)).then(confidence(b).total_cmp(&confidence(a))).then(b.area_idx.cmp(&a.area_idx)));
-    let mut objects: Vec<Detection> = Vec::new();
-    let mut is_used = vec![false; found.len()];
+    // At equal confidence, a later area comes first: boxes in tiles are more precise than boxes in the whole frame, which is the first area.
+    found.sort_by(|a, b| b.detection.confidence.total_cmp(&a.detection.confidence).then(b.area_idx.cmp(&a.area_idx)));
+    found.truncate(MAX_MERGED);
+    // Boxes that are not cut come first, so each of them collects its cut parts.
+    found.sort_by_cached_key(is_cut);
+    let (mut is_used, mut is_object) = (vec![false; found.len()], vec![false; found.len()]);
     let mut members = Vec::new();
+    // For each area: whether it has a member, and the detection that has the largest IoU with a member.
+    let (mut has_member, mut nearest) = (vec![false; areas.len()], vec![None; areas.len()]);
     for first in 0..found.len() {
         if std::mem::replace(&mut is_used[first], true) {
             continue;
         }
+        is_object[first] = true;
         members.clear();
         members.push(first);
+        has_member.fill(false);
+        has_member[found[first].area_idx] = true;
         let is_part = is_cut(&found[first]);
         // A cut part can be connected with the first part by further parts, so all parts are compared. A whole box needs no further parts.
         let mut n_compared = 0;
         while n_compared < members.len() && (is_part || n_compared == 0) {
             let member = &found[members[n_compared]];
             for other in first + 1..found.len() {
-                if !is_used[other] && is_same_object(member, &found[other], areas) {
-                    is_used[other] = true;
-                    members.push(other);
+                let area_idx = found[other].area_idx;
+                if !is_used[other] && !has_member[area_idx] {
+                    let (iou, best) = (common_iou(member, &found[other], areas), &mut nearest[area_idx]);
+                    if iou > best.map_or(SAME_OBJECT_IOU, |(largest, _)| largest) {
+                        *best = Some((iou, other));
+                    }
+                }
+            }
+            for (area_idx, nearest) in nearest.iter_mut().enumerate() {
+                if let Some((_, idx)) = nearest.take() {
+                    (is_used[idx], has_member[area_idx]) = (true, true);
+                    members.push(idx);
                 }
             }
             n_compared += 1;
         }
         let of_members = || members.iter().map(|&idx| &found[idx].detection);
-        let mut object = found[first].detection.clone();
-        object.confidence = of_members().map(|member| member.confidence).fold(object.confidence, f32::max);
-        if is_part {
-            object.rect = of_members().fold(object.rect, |rect, member| around(&rect, &member.rect));
-        }
-        objects.push(object);
+        let confidence = of_members().map(|member| member.confidence).fold(f32::NEG_INFINITY, f32::max);
+        let rect = of_members().map(|member| member.rect).reduce(|rect, other| around(&rect, &other)).filter(|_| is_part);
+        let object = &mut found[first].detection;
+        object.confidence = confidence;
+        object.rect = rect.unwrap_or(object.rect);
     }
+    let mut objects: Vec<Detection> =
+        found.into_iter().zip(is_object).filter(|(_, is_object)| *is_object).map(|(found, _)| found.detection).collect();
     objects.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     objects
 }
@@ -248,15 +273,17 @@ fn is_cut(rect: &Rect, tile: &PixelRect, frame: Size) -> bool {
     ends_at(rect.x, rect.x_max(), tile.x, tile.width, frame.width) || ends_at(rect.y, rect.y_max(), tile.y, tile.height, frame.height)
 }
 
-/// Whether two detections show the same object; see the module.
-fn is_same_object(a: &TileDetection, b: &TileDetection, areas: &[PixelRect]) -> bool {
+/// Returns the IoU of two boxes of the same class inside the area that both tiles see; see the module. Returns 0 for different classes.
+fn common_iou(a: &TileDetection, b: &TileDetection, areas: &[PixelRect]) -> f32 {
     let (of_a, of_b) = (&a.detection, &b.detection);
-    if a.area_idx == b.area_idx || of_a.label_id != of_b.label_id || of_a.label != of_b.label {
-        return false;
+    let boxes = common(&of_a.rect, &of_b.rect);
+    // Most pairs are apart. This check is faster than the IoU.
+    if of_a.label_id != of_b.label_id || boxes.width <= 0.0 || boxes.height <= 0.0 {
+        return 0.0;
     }
     let common = common(&areas[a.area_idx].to_rect(), &areas[b.area_idx].to_rect());
     let [part_of_a, part_of_b] = [of_a, of_b].map(|of| self::common(&of.rect, &common));
-    part_of_a.iou(&part_of_b) > SAME_OBJECT_IOU
+    part_of_a.iou(&part_of_b)
 }
 
 /// The area that two rectangles have in common. Its width or height is not positive if there is none.
@@ -366,7 +393,8 @@ mod tests {
         }
         for (text, reason) in [
             ("0,0,1,1", "three corners per polygon, got 4 numbers"),
-            ("0,0,1,1,5,0", "got \"5\""),
+            ("0,0,1,1,5,0", "-1 to 2, separated by commas, got \"5\""),
+            ("0,0,1,1,-1.5,0", "got \"-1.5\""),
             ("0,0,1,1,1,0,1", "got 7"),
             ("0 0", "commas"),
         ] {
@@ -374,6 +402,7 @@ mod tests {
             assert!(error.contains(reason), "{error}");
         }
         assert!(" ".parse::<SearchArea>().unwrap().is_whole_frame());
+        assert!("-1,0,2,0,0.5,2".parse::<SearchArea>().is_ok(), "corners may be outside the frame");
         assert_eq!("3x2".parse::<TileCount>().unwrap().to_string(), "3x2");
     }
 
@@ -405,6 +434,49 @@ mod tests {
         let (mut person, bicycle) = (found(1, [450.0, 10.0, 500.0, 60.0], 0.8), found(2, [450.0, 10.0, 500.0, 60.0], 0.8));
         person.detection.label_id = 1;
         assert_eq!(merged(vec![person, bicycle]).len(), 2, "different classes");
+    }
+
+    #[test]
+    fn whole_frame_box_does_not_connect_boxes_of_one_tile() {
+        let (near, far) = (found(1, [100.0, 100.0, 160.0, 200.0], 0.8), found(1, [140.0, 100.0, 200.0, 200.0], 0.7));
+        for confidence in [0.9, 0.75, 0.4] {
+            let whole = found(0, [100.0, 100.0, 200.0, 200.0], confidence);
+            assert_eq!(merged(vec![whole, near.clone(), far.clone()]).len(), 2, "{confidence}");
+        }
+        // Of the boxes of a tile, the one with the largest overlap belongs to the object.
+        let whole = found(0, [100.0, 100.0, 200.0, 200.0], 0.9);
+        let (part, same) = (found(1, [100.0, 100.0, 160.0, 200.0], 0.8), found(1, [102.0, 100.0, 200.0, 200.0], 0.7));
+        let (all, of_part) = (merged(vec![whole, part.clone(), same]), merged(vec![part]));
+        assert_eq!((all.len(), all[1]), (2, of_part[0]));
+        // Parts of an object that two tiles cut connect at most one box of each tile.
+        let left = [found(1, [300.0, 100.0, 599.0, 200.0], 0.7), found(1, [300.0, 104.0, 599.0, 240.0], 0.6)];
+        let right = found(2, [401.0, 98.0, 800.0, 205.0], 0.9);
+        assert_eq!(merged(vec![left[0].clone(), left[1].clone(), right]).len(), 2);
+    }
+
+    #[test]
+    fn merged_detections_are_limited_to_the_best() {
+        let at = |idx: usize| {
+            let (x, y) = ((idx % 100) as f32 * 6.0, (idx / 100) as f32 * 6.0);
+            found(1, [x, y, x + 5.0, y + 5.0], (idx + 1) as f32 / 10_000.0)
+        };
+        let objects = merged((0..MAX_MERGED + 500).map(at).collect());
+        assert_eq!(objects.len(), MAX_MERGED);
+        assert!(objects.iter().all(|(_, confidence)| *confidence > 500.0 / 10_000.0));
+    }
+
+    #[test]
+    fn invalid_overlap_counts_as_none() {
+        for overlap in [f32::NAN, -1.0, f32::NEG_INFINITY, 1.5, f32::INFINITY] {
+            for count in [TileCount::Auto, TileCount::Fixed { columns: 3, rows: 2 }] {
+                let areas =
+                    |overlap: f32| Tiles { count, overlap }.areas(Size::new(3840, 2160), Size::new(640, 640), &SearchArea::default());
+                assert_eq!(areas(overlap), areas(0.0), "{overlap}");
+            }
+        }
+        let auto = Tiles { count: TileCount::Auto, overlap: 0.9 };
+        let largest = Size::new(u32::MAX, u32::MAX);
+        assert!(auto.areas(largest, Size::new(1, 1), &SearchArea::default()).len() <= 1 + MAX_AUTO_TILES as usize);
     }
 
     #[test]

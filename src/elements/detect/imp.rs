@@ -97,6 +97,6 @@ impl InferenceImpl for RoiDetect {
             None => Stage::detector(&options)?,
         };
         let element = self.obj().upcast_ref::<gst::Element>().downgrade();
-        Ok(Arc::new(DetectWork { detector, parents, tiles, search_area, class_check: ClassCheck::default(), element }))
+        Ok(Arc::new(DetectWork { detector, parents, tiles, search_area: search_area.into(), class_check: ClassCheck::default(), element }))
     }
 }

@@ -1,4 +1,5 @@
-//! Work of the detector on a frame: selects the regions to run on, and adds earlier results to skipped frames.
+//! Work of the detector on a frame: selects the regions or tiles to run on, keeps the objects in the search area, and adds earlier results
+//! to skipped frames.
 //!
 //! This module uses no pads and no properties.
 
@@ -21,7 +22,7 @@ pub(super) struct DetectWork {
     /// The tiles to run on in addition to the whole frame; `None` = no tiles.
     pub(super) tiles: Option<Tiles>,
     /// Area of the frame in which objects are reported.
-    pub(super) search_area: SearchArea,
+    pub(super) search_area: Arc<SearchArea>,
     pub(super) class_check: ClassCheck,
     /// The element, for warnings on the bus.
     pub(super) element: glib::WeakRef<gst::Element>,
@@ -38,7 +39,7 @@ impl Work for DetectWork {
             self.class_check.check(&self.element, parents.classes(), &results);
             parents.regions(&results).map(|(object, rect)| (object.id, rect)).collect()
         });
-        let (size, search_area) = (frame.size(), self.search_area.clone());
+        let (size, search_area) = (frame.size(), Arc::clone(&self.search_area));
         let finish = move |mut found: StageResults| {
             if !search_area.is_whole_frame() {
                 found.detections.retain(|detection| search_area.contains(&detection.rect, size));
@@ -48,7 +49,7 @@ impl Work for DetectWork {
         };
         match (regions, &self.tiles) {
             (Some(regions), _) => self.detector.submit_regions(frame, frame_number, regions, guard, finish),
-            (None, Some(tiles)) => self.detector.submit_tiles(frame, frame_number, (tiles, &self.search_area), guard, finish),
+            (None, Some(tiles)) => self.detector.submit_tiles(frame, frame_number, (tiles, &*self.search_area), guard, finish),
             (None, None) => self.detector.submit(frame, frame_number, guard, finish),
         }
     }
