@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::frame::{Frame, Outcome, PixelFormat, Size};
+use crate::frame::{Classification, Frame, Outcome, PixelFormat, Size};
 use crate::stages::{self, GalleryChoice, RunGuard, Stage, StageOptions};
 
 /// The models that compute the vector of an image.
@@ -35,7 +35,8 @@ impl Vectors {
     /// Computes the vector of the object in an image.
     ///
     /// # Errors
-    /// Returns the reason if the image cannot be read, if a run fails, or if the detector does not find exactly one object.
+    /// Returns the reason if the image cannot be read, if a run fails, if the detector does not find exactly one object, or
+    /// if the vector consists of zeros.
     pub fn of_image(&self, path: &Path) -> Result<Vec<f32>, String> {
         let pixels = roiflow_images::file::read(path)?.pixels;
         let frame = Frame::from_packed(PixelFormat::Rgb, Size::new(pixels.width(), pixels.height()), &pixels);
@@ -59,10 +60,35 @@ impl Vectors {
                 results.of_regions.into_iter().map(|(_, classification)| classification).collect()
             }
         };
-        let vector = classifications.into_iter().find_map(|classification| match classification.outcome {
-            Outcome::Tensor { data, .. } => Some(data.to_vec()),
-            _ => None,
-        });
-        vector.ok_or_else(|| "expected a vector, got none".to_owned())
+        vector_of(classifications)
+    }
+}
+
+/// Returns the vector of an object. A vector without a direction is an error, because a gallery must not contain it.
+fn vector_of(classifications: impl IntoIterator<Item = Classification>) -> Result<Vec<f32>, String> {
+    let vector = classifications.into_iter().find_map(|classification| match classification.outcome {
+        Outcome::Tensor { data, .. } => Some(data.to_vec()),
+        _ => None,
+    });
+    let vector = vector.ok_or_else(|| "expected a vector, got none".to_owned())?;
+    if vector.iter().all(|&value| value == 0.0) {
+        return Err(format!("expected a vector other than 0, got {} zeros from the model. Use another image of the object", vector.len()));
+    }
+    Ok(vector)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vector_of_zeros_is_an_error() {
+        let vector_of = |data: [f32; 2]| {
+            let outcome = Outcome::Tensor { shape: vec![1, 2], data: data.to_vec().into() };
+            vector_of([Classification { name: "who".into(), model: "faces".into(), outcome }])
+        };
+        assert_eq!(vector_of([0.0, -1.0]), Ok(vec![0.0, -1.0]));
+        let message = vector_of([0.0, 0.0]).unwrap_err();
+        assert!(message.contains("got 2 zeros"), "{message}");
     }
 }

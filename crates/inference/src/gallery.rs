@@ -35,13 +35,12 @@ pub const UNKNOWN: &str = "unknown";
 ///
 /// # Errors
 /// Returns `Io` if the file cannot be read, is too large or not UTF-8. Returns `Config` with the number of the line if a line is invalid,
-/// if a name is empty or `unknown`, or if vectors have different numbers of values.
+/// if a name is empty or `unknown`, if a vector has no direction, or if vectors have different numbers of values. Returns `Config` if there
+/// are no vectors.
 pub fn read_gallery(path: &Path) -> Result<Gallery> {
     let text = files::read_text(path, files::MAX_GALLERY_BYTES, "gallery")?;
     let wrong = |what: String| Error::new(ErrorKind::Config, format!("gallery `{}`: {what}", path.display()));
-    let mut entries = Vec::new();
-    // For each entry, the number of its line.
-    let mut lines = Vec::new();
+    let mut gallery = Gallery::default();
     for (number, line) in (1_usize..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let entry: GalleryEntry = serde_json::from_str(line).map_err(|error| {
             let expected = "expected an object such as {\"name\": \"Anna\", \"vector\": [0.5, -1.25]}";
@@ -50,18 +49,12 @@ pub fn read_gallery(path: &Path) -> Result<Gallery> {
         if entry.name.trim().is_empty() || entry.name == UNKNOWN {
             return Err(wrong(format!("line {number}: expected a name other than `{UNKNOWN}`, got `{}`", entry.name)));
         }
-        lines.push(number);
-        entries.push((entry.name.into(), entry.vector));
+        gallery.push(&entry.name, &entry.vector).map_err(|error| wrong(format!("line {number}: {error}")))?;
     }
-    Gallery::new(entries).map_err(|error| {
-        // The message counts entries. Replace this number by the number of the line, which is larger if the file has empty lines.
-        let message = error.to_string();
-        let entry = message.strip_prefix("entry ").and_then(|rest| rest.split_once(": "));
-        match entry.and_then(|(number, what)| Some((lines.get(number.parse::<usize>().ok()?.checked_sub(1)?)?, what))) {
-            Some((line, what)) => wrong(format!("line {line}: {what}")),
-            None => wrong(message),
-        }
-    })
+    if gallery.is_empty() {
+        return Err(wrong("expected at least one vector, got none".to_owned()));
+    }
+    Ok(gallery)
 }
 
 #[cfg(test)]

@@ -60,10 +60,10 @@ impl Source {
         }
     }
 
-    /// Returns the path of the gallery that a description from this source names.
-    pub(super) fn gallery(&self, file: &Path, engine: &Engine) -> Result<PathBuf> {
+    /// Returns the path of a file that a description from this source names with `key`.
+    pub(super) fn file(&self, key: &str, file: &Path, engine: &Engine) -> Result<PathBuf> {
         match self {
-            Self::Named(path) | Self::NextToModel(path) => outside::file_of(path, "gallery", file, engine.allows_outside_files()),
+            Self::Named(path) | Self::NextToModel(path) => outside::file_of(path, key, file, engine.allows_outside_files()),
             Self::Text | Self::Known { .. } | Self::Model(_) => Ok(file.to_owned()),
         }
     }
@@ -71,11 +71,8 @@ impl Source {
     /// Reads the labels file that a description from this source names.
     pub(super) fn labels(&self, file: &Path, engine: &Engine) -> Result<Labels> {
         match self {
-            Self::Named(path) | Self::NextToModel(path) => {
-                Labels::read(&outside::file_of(path, "labels-file", file, engine.allows_outside_files())?)
-            }
             Self::Known { .. } => known::labels(file),
-            Self::Text | Self::Model(_) => Labels::read(file),
+            _ => Labels::read(&self.file("labels-file", file, engine)?),
         }
     }
 }

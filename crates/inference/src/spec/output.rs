@@ -251,7 +251,7 @@ impl Context<'_> {
             (_, Some(file)) if file.as_os_str().is_empty() => {
                 return Err(config("[output] `gallery`: expected the name of a file, got none. Remove the key to get vectors".to_owned()));
             }
-            (_, Some(file)) => self.source.gallery(&file, &self.options.engine)?,
+            (_, Some(file)) => self.source.file("gallery", &file, &self.options.engine)?,
             (_, None) if threshold.is_some() => {
                 return Err(config(format!("[output] `threshold` of decoder `{EMBEDDING}` requires `gallery`")));
             }

@@ -86,6 +86,25 @@ fn yes() -> bool {
     true
 }
 
+/// The Euclidean length. Computed in f64, because squares of finite f32 values can overflow in f32.
+pub(super) fn length(vector: &[f32]) -> f64 {
+    vector.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
+}
+
+/// The Euclidean length of the vector in an output.
+///
+/// # Errors
+/// Returns `Unsupported` if a value is infinite or NaN, or if the length is too large for f32. Otherwise, the dot product with a vector of
+/// length 1 is finite in f32.
+pub(super) fn finite_length(output: &Output<'_>) -> Result<f64> {
+    let length = length(output.data);
+    if length <= f64::from(f32::MAX) {
+        return Ok(length);
+    }
+    let message = format!("output `{}`: expected a vector of finite numbers with a finite length, got the length {length:e}", output.name);
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
 impl Decoder for Embedding {
     fn check(&self, outputs: &[(&str, &[usize])], _input: Size) -> Result<u32> {
         let (name, shape) = one_port(outputs)?;
@@ -97,14 +116,7 @@ impl Decoder for Embedding {
         let output = one(outputs)?;
         self.check(&[(output.name, output.shape)], input)?;
         results.look_at(&output, Expected::Numbers);
-        // Computed in f64, because squares of finite f32 values can overflow in f32.
-        let length = output.data.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt();
-        if !length.is_finite() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("output `{}`: expected a vector of finite numbers, got infinity or NaN", output.name),
-            ));
-        }
+        let length = finite_length(&output)?;
         let divisor = if self.normalize && length > 0.0 { length } else { 1.0 };
         let data = output.data.iter().map(|&value| (f64::from(value) / divisor) as f32).collect();
         results.say(Outcome::Tensor { shape: output.shape.to_vec(), data });
@@ -162,7 +174,9 @@ mod tests {
         assert_eq!(vector("", &[3.0 * huge, -4.0 * huge]), Ok(vec![0.6, -0.8]));
         assert_eq!(vector("", &[0.0, 0.0]), Ok(vec![0.0, 0.0]));
         assert_eq!(vector("normalize = false", &[3.0, -4.0]), Ok(vec![3.0, -4.0]));
-        assert_eq!(vector("", &[3.0, f32::NAN]).unwrap_err().kind(), ErrorKind::Unsupported);
+        for data in [[3.0, f32::NAN], [f32::INFINITY, 0.0], [f32::MAX, f32::MAX]] {
+            assert_eq!(vector("", &data).unwrap_err().kind(), ErrorKind::Unsupported, "{data:?}");
+        }
     }
 
     #[test]
