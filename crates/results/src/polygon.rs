@@ -2,7 +2,8 @@
 
 use super::{Point, Rect};
 
-fn edges(polygon: &[Point]) -> impl Iterator<Item = (Point, Point)> {
+/// Returns the edges of a polygon, each as its two ends.
+pub fn edges(polygon: &[Point]) -> impl Iterator<Item = (Point, Point)> {
     polygon.iter().copied().zip(polygon.iter().copied().cycle().skip(1))
 }
 

@@ -1,5 +1,7 @@
 //! Lines, polygons and the mapping of the image to the ground. All coordinates are in pixels.
 
+use roiflow_results::polygon::edges;
+
 use crate::frame::Point;
 
 /// Signed distance of a point from the line through `a` and `b`, in pixels. It is negative on the left side, seen from `a` towards `b`. `a`
@@ -22,10 +24,6 @@ pub(super) fn meeting_point(a: Point, b: Point, from: Point, to: Point) -> Optio
 fn segments_meet(a: Point, b: Point, from: Point, to: Point) -> bool {
     let is_within = |share: Option<f32>| share.is_some_and(|share| (0.0..=1.0).contains(&share));
     is_within(meeting_point(a, b, from, to)) && is_within(meeting_point(from, to, a, b))
-}
-
-fn edges(polygon: &[Point]) -> impl Iterator<Item = (Point, Point)> {
-    polygon.iter().copied().zip(polygon.iter().copied().cycle().skip(1))
 }
 
 /// Distance of a point from the border of a polygon.

@@ -87,7 +87,8 @@ impl Tracker {
                 let is_open = iou > 0.0 && self.is_unmatched[detection_idx] && detection.confidence >= MIN_CONFIDENCE;
                 if is_open && is_eligible(detection) && track.class.is_of(detection) {
                     let mut cost = cost(track, &rect, detection, iou);
-                    if options.appearance_weight > 0.0 {
+                    // The distance is not negative, so it cannot bring the cost below the limit.
+                    if cost < limit && options.appearance_weight > 0.0 {
                         cost += options.appearance_weight * track.appearance.distance(detection);
                     }
                     if cost < limit {

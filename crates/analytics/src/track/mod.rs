@@ -210,7 +210,7 @@ impl Tracker {
                 self.start_track(detection_idx, detection, options, &mut new_track_id);
             }
         }
-        if options.appearance_weight > 0.0 && is_inferred {
+        if options.method == Method::Hybrid && options.appearance_weight > 0.0 && is_inferred {
             for track in &mut self.tracks {
                 if let Some(detection_idx) = track.detection_idx {
                     track.appearance.update(&detections[detection_idx]);

@@ -373,3 +373,20 @@ fn objects_that_turn_around_keep_their_ids_by_appearance() {
         assert_eq!(ids_after_the_turn(1.0, embeddings), [2, 1], "{embeddings:?}");
     }
 }
+
+#[test]
+fn only_the_hybrid_method_averages_embeddings() {
+    for method in [Method::Hybrid, Method::ByteTrack, Method::Sort, Method::Iou] {
+        let mut tracking = TestTracker::new(TrackOptions { method, appearance_weight: 1.0, ..TrackOptions::default() });
+        let with_embedding = |detection: Detection, data: [f32; 2]| {
+            let outcome = Outcome::Tensor { shape: vec![1, 2], data: data.to_vec().into() };
+            let classifications = vec![Classification { name: "person".into(), model: "reid".into(), outcome }];
+            Detection { classifications, ..detection }
+        };
+        let detection = with_embedding(tracking.object(0, 50.0, 100.0), [1.0, 0.0]);
+        tracking.update(&mut FrameResults { size: SIZE, detections: vec![detection.clone()], ..FrameResults::default() });
+        let [track] = &*tracking.tracker.tracks else { panic!("{method:?}") };
+        let expected = if method == Method::Hybrid { 1.0 } else { 0.0 };
+        assert_eq!(track.appearance.distance(&with_embedding(detection, [0.0, 1.0])), expected, "{method:?}");
+    }
+}
