@@ -55,7 +55,7 @@ impl ModelInputs {
     /// Returns index and values of each input for two numbers.
     ///
     /// # Errors
-    /// Returns `Config` if the size of the image is dynamic, or the element type is not a number of 32 or 64 bits.
+    /// Returns `Config` if an input gets the size of the image and this size is dynamic, or if the element type is not a number of 32 or 64 bits.
     pub(super) fn pair_values(&self, ports: &[Port]) -> Result<Vec<(usize, Tensor)>> {
         let is_channels = |dim: &Dim| matches!(dim, Dim::Fixed(1 | 3));
         let extent = |dim: &Dim| if let Dim::Fixed(extent) = dim { Some(*extent) } else { None };
@@ -69,14 +69,17 @@ impl ModelInputs {
             let wrong = |expected: &str| {
                 Error::new(
                     ErrorKind::Config,
-                    format!("the input {port} gets the size of the image: expected {expected}, got input {}", ports[self.image]),
+                    format!(
+                        "the input {port} gets the size or the scale of the image: expected {expected}, got input {}",
+                        ports[self.image]
+                    ),
                 )
             };
-            let (width, height) = found.ok_or_else(|| wrong("an image input of a static size; set `size` in [input]"))?;
-            let [first, second] = match pair {
-                Pair::WidthAndHeight => [width, height],
-                Pair::HeightAndWidth => [height, width],
-                Pair::Ones => [1, 1],
+            let size = || found.ok_or_else(|| wrong("an image input of a static size; set `size` in [input]"));
+            let (first, second) = match pair {
+                Pair::WidthAndHeight => size()?,
+                Pair::HeightAndWidth => size().map(|(width, height)| (height, width))?,
+                Pair::Ones => (1, 1),
             };
             let values = match port.element {
                 ElementType::I64 => Tensor::from_slice([1, 2], &[first as i64, second as i64]),
@@ -87,5 +90,34 @@ impl ModelInputs {
             Ok((idx, values?))
         };
         self.pairs.iter().map(values).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::PartialShape;
+
+    #[test]
+    fn only_the_size_of_the_image_needs_a_static_size() {
+        let port = |name: &str, element: ElementType, dims: &[Dim]| Port::new(name, element, PartialShape::new(dims.to_vec()).unwrap());
+        let values = |image: &[Dim], name: &str, element: ElementType| {
+            let ports = [port("image", ElementType::F32, image), port(name, element, &[Dim::Dynamic, 2.into()])];
+            let pairs = ModelInputs::of(&ports).unwrap().pair_values(&ports)?;
+            let [(1, tensor)] = &*pairs else { panic!("{pairs:?}") };
+            Ok::<_, Error>(tensor.view::<f32>()?.to_vec())
+        };
+        let (known, dynamic) = ([1, 3, 320, 640].map(Dim::from), [1.into(), 3.into(), Dim::Dynamic, Dim::Dynamic]);
+        assert_eq!(values(&known, "im_shape", ElementType::F32).unwrap(), [320.0, 640.0]);
+        assert_eq!(values(&known, "orig_target_sizes", ElementType::F32).unwrap(), [640.0, 320.0]);
+        for image in [&known, &dynamic] {
+            assert_eq!(values(image, "scale_factor", ElementType::F32).unwrap(), [1.0, 1.0]);
+        }
+        for (name, element, part) in
+            [("im_shape", ElementType::F32, "a static size"), ("scale_factor", ElementType::F64, "i64, i32 or f32")]
+        {
+            let message = values(&dynamic, name, element).unwrap_err().to_string();
+            assert!(message.contains("the size or the scale of the image") && message.contains(part), "{message}");
+        }
     }
 }
