@@ -28,6 +28,12 @@ fn main() -> Result<(), Failure> {
     let options = StageOptions { model: model.into(), device: arguments.next(), ..StageOptions::default() };
     let image = image::open(image)?.into_rgb8();
     let truth = Stage::detector(&options)?.detect(&frame(&image)?)?;
+    if truth.is_empty() {
+        return Err(
+            "finding objects in IMAGE failed: expected at least one object, got none. Use an image with objects of the model's classes"
+                .into(),
+        );
+    }
     let heights = truth.iter().map(|object| object.rect.height);
     println!("{} objects in the image, {:.0} to {:.0} pixels high", truth.len(), min(heights.clone()), -min(heights.map(|height| -height)));
     println!("size  tiles    recall  others  runs  ms");
