@@ -421,7 +421,7 @@ impl BaseTransformImpl for RoiPublish {
             let mut numbering = self.numbering.lock().unwrap();
             let image = image.as_ref().map(|(_, place)| *place);
             let about = About { stream_time: self.stream_time(buffer), stream_id, source: source.as_deref(), image, add_empty_results };
-            let message = state.message(buffer, about, &mut numbering).filter(|_| state.assignment == 0 || permit::permits());
+            let message = state.message(buffer, about, &mut numbering).filter(|_| state.may_publish());
             drop(numbering);
             let lost_rois = state.lost_rois.as_mut().filter(|(_, is_reported)| !is_reported).map(|(sizes, is_reported)| {
                 *is_reported = true;
@@ -506,7 +506,11 @@ impl RoiPublish {
             // Only JSON lines can contain records.
             let Some(state) = guard.as_mut().filter(|state| state.format == Format::JsonLines) else { return };
             let numbering = *self.numbering.lock().unwrap();
-            (state.route.clone(), state.record(record, numbering, stream_id, source.as_deref()))
+            let message = state.record(record, numbering, stream_id, source.as_deref());
+            if !state.may_publish() {
+                return;
+            }
+            (state.route.clone(), message)
         };
         // Ignore the result: a message is refused only if its loss is already counted, or if the stream is flushing.
         let _published = route.publisher.publish(message);
@@ -636,6 +640,11 @@ struct About<'a> {
 }
 
 impl State {
+    /// Whether a message that was just made may be published.
+    fn may_publish(&self) -> bool {
+        permit::may_publish(self.assignment)
+    }
+
     /// Returns the message for this buffer; `None` if it has no results and `add-empty-results` is false.
     fn message(
         &mut self,

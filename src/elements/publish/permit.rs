@@ -13,8 +13,9 @@ pub fn permit_results(permit: impl Fn() -> bool + Send + Sync + 'static) {
     let _first = PERMIT.set(Box::new(permit));
 }
 
-pub(super) fn permits() -> bool {
-    PERMIT.get().is_none_or(|permit| permit())
+/// Whether a result of a stream with this assignment may be published now. `assignment` 0 means none: then it always may.
+pub(super) fn may_publish(assignment: u64) -> bool {
+    assignment == 0 || PERMIT.get().is_none_or(|permit| permit())
 }
 
 #[cfg(test)]
@@ -26,12 +27,12 @@ mod tests {
 
     #[test]
     fn results_are_published_while_they_are_permitted() {
-        assert!(permits());
+        assert!(may_publish(7));
         let flag = Arc::new(AtomicBool::new(true));
         let of_permit = flag.clone();
         permit_results(move || of_permit.load(Ordering::Relaxed));
-        assert!(permits());
+        assert!(may_publish(7));
         flag.store(false, Ordering::Relaxed);
-        assert!(!permits());
+        assert!(!may_publish(7) && may_publish(0));
     }
 }
