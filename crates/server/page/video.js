@@ -21,8 +21,9 @@ const MAX_TIMES = 600;
 const MAX_RESULTS = 300;
 /** Largest difference in seconds of the times of the same frame: less than half a frame at 120 frames per second. */
 const SAME_FRAME = 0.004;
-/** Milliseconds until a lost connection is opened again. */
+/** Milliseconds until a lost connection is opened again: the first time, and at most. The pause doubles until a video lasts for the longest one. */
 const RETRY = 1000;
+const MAX_RETRY = 30000;
 
 /** The results of the last frames, by the number of the frame. */
 export class Results {
@@ -57,8 +58,15 @@ function play(video, name, onFrame, onFail) {
   let isFailed = false;
   let distance = DISTANCE;
   let retry = null;
+  let pause = RETRY;
+  // When the last file began, in milliseconds, if it belongs to the current connection.
+  let begun = null;
+  // Whether another connection could bring video that the browser plays.
+  let canRetry = true;
 
+  // The server encodes as long as the socket is open, so a failure closes it.
   const fail = (reason) => {
+    socket?.close();
     if (isEnded || isFailed) return;
     isFailed = true;
     onFail(reason);
@@ -79,8 +87,12 @@ function play(video, name, onFrame, onFail) {
     waiting = [];
     times = [];
     buffer = null;
-    if (!Source || !Source.isTypeSupported(type)) return fail(`the browser cannot play ${codec}`);
+    if (!Source || !Source.isTypeSupported(type)) {
+      canRetry = false;
+      return fail(`the browser cannot play ${codec}`);
+    }
     isFailed = false;
+    begun = performance.now();
     const mine = new Source();
     source = mine;
     // Needed by browsers on phones; others ignore it.
@@ -106,15 +118,24 @@ function play(video, name, onFrame, onFail) {
     const message = JSON.parse(data);
     if (message.error) fail(message.error);
     else if (message.begin) begin(message.begin);
-    else times = [...times.slice(-MAX_TIMES), { time: message.time_us / 1e6, number: message.frame }];
+    else {
+      times.push({ time: message.time_us / 1e6, number: message.frame });
+      if (times.length > MAX_TIMES) times.shift();
+    }
   };
   const connect = () => {
     if (isEnded) return;
+    begun = null;
     const protocol = location.protocol === "https:" ? "wss" : "ws";
     socket = new WebSocket(`${protocol}://${location.host}${streamPath(name, "/video")}`);
     socket.binaryType = "arraybuffer";
     socket.addEventListener("message", receive);
-    socket.addEventListener("close", () => { if (!isEnded) retry = setTimeout(connect, RETRY); });
+    socket.addEventListener("close", () => {
+      if (isEnded || !canRetry) return;
+      if (begun !== null && performance.now() - begun > MAX_RETRY) pause = RETRY;
+      retry = setTimeout(connect, pause);
+      pause = Math.min(2 * pause, MAX_RETRY);
+    });
   };
   const keepUp = setInterval(() => {
     if (!video.buffered.length) return;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -123,6 +123,17 @@ impl Hub {
 #[derive(Clone)]
 pub struct Feed(Arc<Inner>);
 
+/// A feed that a client reads. It does not keep the feed, so the client notices that the stream was removed.
+#[derive(Clone)]
+pub struct WeakFeed(Weak<Inner>);
+
+impl WeakFeed {
+    /// Returns the feed; `None` if the stream was removed.
+    pub fn upgrade(&self) -> Option<Feed> {
+        self.0.upgrade().map(Feed)
+    }
+}
+
 struct Inner {
     stream: Arc<str>,
     source: Mutex<Arc<str>>,
@@ -135,6 +146,13 @@ struct Inner {
     n_waiting: AtomicUsize,
     waiting: Mutex<Vec<oneshot::Sender<Arc<Shot>>>>,
     video: Video,
+}
+
+impl Drop for Inner {
+    /// Ends the video. A viewer keeps the channel of the video open, so it would wait forever.
+    fn drop(&mut self) {
+        self.video.end();
+    }
 }
 
 #[derive(Default)]
@@ -204,6 +222,11 @@ impl Feed {
     /// Sets the input, without credentials, of later results.
     pub fn set_source(&self, source: &str) {
         *self.0.source.lock().unwrap_or_else(PoisonError::into_inner) = source.into();
+    }
+
+    /// Returns a reference that does not keep the feed.
+    pub fn downgrade(&self) -> WeakFeed {
+        WeakFeed(Arc::downgrade(&self.0))
     }
 
     /// Live video for browsers.
@@ -401,6 +424,19 @@ mod tests {
         assert_eq!(feed.places()[1], place("hall", 2, 1, Some(0)), "counts go on, and nothing is inside a new pipeline's zones");
         feed.forget_places(["gate".to_owned()].into_iter());
         assert_eq!(feed.places().len(), 1);
+    }
+
+    #[test]
+    fn viewers_end_with_the_feed() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (feed, _) = feed();
+        let (mut viewer, _) = feed.video().watch();
+        let (weak, mut results) = (feed.downgrade(), feed.subscribe());
+        assert!(weak.upgrade().is_some());
+        drop(feed);
+        let next = async { tokio::time::timeout(Duration::from_secs(10), viewer.next()).await };
+        assert_eq!(runtime.block_on(next), Ok(None));
+        assert!(weak.upgrade().is_none() && matches!(results.try_recv(), Err(broadcast::error::TryRecvError::Closed)));
     }
 
     struct Counted(AtomicUsize);

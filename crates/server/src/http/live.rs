@@ -14,14 +14,14 @@ use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures::{Stream, StreamExt, stream};
+use futures::{Sink, SinkExt, Stream, StreamExt, stream};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::time::Instant;
 
 use super::App;
 use super::reply::Options;
 use crate::error::{Error, Result};
-use crate::feed::{Feed, Hub, Published, Shot};
+use crate::feed::{Feed, Hub, Published, Shot, WeakFeed};
 
 /// Interval of signs of life on a quiet connection.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -64,8 +64,8 @@ enum Item {
     Dropped(u64),
 }
 
-/// Receives results until the server ends.
-fn items(app: &App, receiver: Receiver<Arc<Published>>, feed: Option<Feed>, place: Place) -> impl Stream<Item = Item> + use<> {
+/// Receives results until the stream is removed or the server ends.
+fn items(app: &App, receiver: Receiver<Arc<Published>>, feed: Option<WeakFeed>, place: Place) -> impl Stream<Item = Item> + use<> {
     let ending = app.ending.clone();
     stream::unfold((receiver, feed, place, ending), |(mut receiver, feed, place, mut ending)| async move {
         let received = tokio::select! {
@@ -76,7 +76,7 @@ fn items(app: &App, receiver: Receiver<Arc<Published>>, feed: Option<Feed>, plac
             Ok(published) => Item::Result(published),
             Err(RecvError::Lagged(n_results)) => {
                 match &feed {
-                    Some(feed) => feed.count_dropped(n_results),
+                    Some(feed) => feed.upgrade().into_iter().for_each(|feed| feed.count_dropped(n_results)),
                     None => drop(place.0.dropped.fetch_add(n_results, Ordering::Relaxed)),
                 }
                 Item::Dropped(n_results)
@@ -101,7 +101,7 @@ fn sse(items: impl Stream<Item = Item> + Send + 'static) -> Response {
 
 pub(super) async fn results_of_stream(State(app): State<App>, Path(name): Path<String>) -> Result<Response> {
     let feed = app.registry.feed(&name)?;
-    Ok(sse(items(&app, feed.subscribe(), Some(feed.clone()), Place::take(&app)?)))
+    Ok(sse(items(&app, feed.subscribe(), Some(feed.downgrade()), Place::take(&app)?)))
 }
 
 pub(super) async fn results_of_all(State(app): State<App>) -> Result<Response> {
@@ -110,7 +110,7 @@ pub(super) async fn results_of_all(State(app): State<App>) -> Result<Response> {
 
 pub(super) async fn socket_of_stream(State(app): State<App>, Path(name): Path<String>, upgrade: WebSocketUpgrade) -> Result<Response> {
     let feed = app.registry.feed(&name)?;
-    let items = items(&app, feed.subscribe(), Some(feed.clone()), Place::take(&app)?);
+    let items = items(&app, feed.subscribe(), Some(feed.downgrade()), Place::take(&app)?);
     Ok(accept(upgrade, items))
 }
 
@@ -142,10 +142,15 @@ async fn send(mut socket: WebSocket, items: impl Stream<Item = Item>) {
             _ = ping.tick() => Message::Ping(Bytes::new()),
         };
         let is_last = matches!(message, Message::Close(_));
-        if socket.send(message).await.is_err() || is_last {
+        if !send_in_time(&mut socket, message, KEEP_ALIVE).await || is_last {
             return;
         }
     }
+}
+
+/// Sends a message. Returns false if the connection is closed, or the client has read nothing for so long that the message cannot be sent.
+pub(super) async fn send_in_time(socket: &mut (impl Sink<Message> + Unpin), message: Message, limit: Duration) -> bool {
+    matches!(tokio::time::timeout(limit, socket.send(message)).await, Ok(Ok(())))
 }
 
 /// Server-sent events of the list of events.
@@ -207,20 +212,23 @@ pub(super) async fn mjpeg(State(app): State<App>, Path(name): Path<String>, opti
     options.allow(&["width", "boxes", "fps"])?;
     let (feed, kind) = (app.registry.feed(&name)?, Kind::of(&options)?);
     let interval = Duration::from_secs_f64(1.0 / options.number("fps", 1..=MAX_FPS, DEFAULT_FPS)? as f64);
-    let place = Place::take(&app)?;
+    let (place, feed) = (Place::take(&app)?, feed.downgrade());
     let pictures = stream::unfold((app, feed, place, Instant::now()), move |(app, feed, place, due)| async move {
         let mut ending = app.ending.clone();
         loop {
             let next = async {
                 tokio::time::sleep_until(due).await;
-                next_picture(&app, &feed, kind).await
+                match feed.upgrade() {
+                    Some(feed) => Some(next_picture(&app, &feed, kind).await),
+                    None => None,
+                }
             };
             let taken = tokio::select! {
                 taken = next => taken,
                 _ = ending.wait_for(|is_ending| *is_ending) => return None,
             };
-            // A stream without frames, such as one with a lost source, keeps its viewers.
-            let Ok(picture) = taken else { continue };
+            // A stream without frames, such as one with a lost source, keeps its viewers until it is removed.
+            let Ok(picture) = taken? else { continue };
             let head = format!("--{BOUNDARY}\r\nContent-Type: image/jpeg\r\nContent-Length: {}\r\n\r\n", picture.len());
             let part = [head.as_bytes(), &picture, b"\r\n"].concat();
             drop(ending);
@@ -230,4 +238,26 @@ pub(super) async fn mjpeg(State(app): State<App>, Path(name): Path<String>, opti
     });
     let kind = format!("multipart/x-mixed-replace; boundary={BOUNDARY}");
     Ok(([(header::CONTENT_TYPE, &*kind), (header::CACHE_CONTROL, "no-store")], Body::from_stream(pictures)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_that_reads_nothing_is_given_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let mut stuck = Box::pin(futures::sink::unfold((), |(), _: Message| futures::future::pending::<Result<(), ()>>()));
+        let mut closed = Box::pin(futures::sink::unfold((), |(), _: Message| std::future::ready(Err(()))));
+        let mut open = Box::pin(futures::sink::unfold((), |(), _: Message| std::future::ready(Ok::<_, ()>(()))));
+        let limit = Duration::from_millis(20);
+        let sent = runtime.block_on(async {
+            [
+                send_in_time(&mut stuck, Message::Close(None), limit).await,
+                send_in_time(&mut closed, Message::Close(None), limit).await,
+                send_in_time(&mut open, Message::Close(None), limit).await,
+            ]
+        });
+        assert_eq!(sent, [false, false, true]);
+    }
 }

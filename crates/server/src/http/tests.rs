@@ -229,6 +229,29 @@ fn results_are_sent_live_and_end_with_the_server() {
 }
 
 #[test]
+fn live_clients_end_when_their_stream_is_removed() {
+    let rig = Rig::new(Tokens::default());
+    rig.json("POST", "/api/streams", Some(door()));
+    let upgrade =
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let clients = [("results/live", "", "200"), ("results/ws", upgrade, "101"), ("video", upgrade, "101"), ("mjpeg", "", "200")];
+    let clients = clients.map(|(kind, upgrade, status)| {
+        let mut client = rig.connect();
+        let connection = if upgrade.is_empty() { "Connection: close\r\n" } else { upgrade };
+        let request = format!("GET /api/streams/door/{kind} HTTP/1.1\r\n{connection}Host: {}\r\n\r\n", rig.address);
+        client.write_all(request.as_bytes()).unwrap();
+        read_until(&mut client, &format!("HTTP/1.1 {status}"));
+        (kind, client)
+    });
+    assert_eq!(rig.json("DELETE", "/api/streams/door", None).0, 200);
+    for (kind, mut client) in clients {
+        // The read fails after 20 s.
+        let mut rest = Vec::new();
+        assert!(client.read_to_end(&mut rest).is_ok(), "{kind} goes on after its stream was removed");
+    }
+}
+
+#[test]
 fn metrics_have_the_form_of_prometheus() {
     let rig = Rig::new(Tokens::default());
     rig.json("POST", "/api/streams", Some(door()));

@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 
 use super::App;
-use super::live::{KEEP_ALIVE, Place};
+use super::live::{KEEP_ALIVE, Place, send_in_time};
 use crate::error::Result;
 use crate::video::{Item, Video};
 
@@ -30,7 +30,8 @@ async fn send(mut socket: WebSocket, app: &App, video: &Video) {
     let (mut viewer, mut items) = video.watch();
     loop {
         for message in items.drain(..).flat_map(messages) {
-            if socket.send(message).await.is_err() {
+            // A client that reads nothing must not keep the encoder running.
+            if !send_in_time(&mut socket, message, KEEP_ALIVE).await {
                 return;
             }
         }
@@ -49,12 +50,12 @@ async fn send(mut socket: WebSocket, app: &App, video: &Video) {
             _ = ping.tick() => true,
             _ = ending.wait_for(|is_ending| *is_ending) => break,
         };
-        if is_due && socket.send(Message::Ping(Bytes::new())).await.is_err() {
+        if is_due && !send_in_time(&mut socket, Message::Ping(Bytes::new()), KEEP_ALIVE).await {
             return;
         }
     }
     // The viewer may be gone already.
-    let _sent = socket.send(Message::Close(None)).await;
+    let _sent = send_in_time(&mut socket, Message::Close(None), KEEP_ALIVE).await;
 }
 
 fn messages(item: Item) -> Vec<Message> {
@@ -64,5 +65,7 @@ fn messages(item: Item) -> Vec<Message> {
         Item::Fragment(fragment) => vec![Message::Binary(fragment)],
         Item::Frame { time_us, number } => vec![text(serde_json::json!({"frame": number, "time_us": time_us}))],
         Item::Failed(reason) => vec![text(serde_json::json!({"error": &*reason}))],
+        // The socket closes instead.
+        Item::End => Vec::new(),
     }
 }

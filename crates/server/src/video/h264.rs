@@ -24,7 +24,8 @@ fn units(data: &[u8]) -> Vec<&[u8]> {
     cut.map(|unit| &unit[..unit.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)]).filter(|unit| !unit.is_empty()).collect()
 }
 
-/// Returns the configuration record of data with start codes; `None` if it has no parameter sets.
+/// Returns the configuration record of data with start codes; `None` if it has no parameter sets, or one whose length has no form in the
+/// record.
 pub(super) fn config(data: &[u8]) -> Option<Vec<u8>> {
     let all = units(data);
     let sequence = all.iter().find(|unit| type_of(unit) == SEQUENCE_PARAMETERS && unit.len() >= 4)?;
@@ -34,19 +35,15 @@ pub(super) fn config(data: &[u8]) -> Option<Vec<u8>> {
     }
     // Version 1; profile, compatibility and level; lengths of four bytes; one sequence parameter set.
     let mut record = vec![1, sequence[1], sequence[2], sequence[3], 0xff, 0xe1];
-    let mut add = |unit: &[u8]| {
-        record.extend_from_slice(&u16::try_from(unit.len()).unwrap_or(0).to_be_bytes());
+    let add = |record: &mut Vec<u8>, unit: &[u8]| {
+        record.extend_from_slice(&u16::try_from(unit.len()).ok()?.to_be_bytes());
         record.extend_from_slice(unit);
+        Some(())
     };
-    add(sequence);
+    add(&mut record, sequence)?;
     let n_pictures = picture.len().min(255);
-    let mut sets = Vec::new();
-    for unit in &picture[..n_pictures] {
-        sets.extend_from_slice(&u16::try_from(unit.len()).unwrap_or(0).to_be_bytes());
-        sets.extend_from_slice(unit);
-    }
     record.push(n_pictures as u8);
-    record.extend_from_slice(&sets);
+    picture[..n_pictures].iter().try_for_each(|unit| add(&mut record, unit))?;
     Some(record)
 }
 
@@ -93,6 +90,14 @@ mod tests {
         assert_eq!(record, [&[1, 0x42, 0xc0, 0x1f, 0xff, 0xe1, 0, 5][..], &SPS, &[1, 0, 3], &PPS].concat());
         assert!(is_playable(&record));
         assert_eq!(codec(&record), "avc1.42C01F");
+    }
+
+    #[test]
+    fn parameter_set_that_is_too_long_has_no_record() {
+        let long = |kind: u8, length: usize| [&[0, 0, 1, kind][..], &vec![1; length - 1]].concat();
+        assert!(config(&[long(0x67, 65_535), long(0x68, 65_535)].concat()).is_some());
+        assert_eq!(config(&[long(0x67, 65_536), long(0x68, 9)].concat()), None);
+        assert_eq!(config(&[long(0x67, 9), long(0x68, 65_536)].concat()), None);
     }
 
     #[test]

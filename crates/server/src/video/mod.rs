@@ -11,7 +11,7 @@ mod h264;
 mod mp4;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ use tokio::sync::broadcast;
 const MAX_WAITING: usize = 256;
 /// Number of fragments that are kept for new viewers. If key frames are rarer, new viewers wait for the next one.
 const MAX_KEPT: usize = 600;
+/// Maximum size of these fragments in bytes.
+const MAX_KEPT_BYTES: usize = 16 << 20;
 /// Number of frames whose time in the file is known.
 const MAX_TIMES: usize = 600;
 /// How long a fragment waits for the results of its frame.
@@ -51,6 +53,8 @@ pub enum Item {
     },
     /// There is no video, for this reason.
     Failed(Arc<str>),
+    /// The stream was removed. No item follows. [`Viewer::next`] returns `None` instead of this item.
+    End,
 }
 
 /// Beginning of a file.
@@ -113,6 +117,8 @@ struct Inner {
     sender: broadcast::Sender<Item>,
     counts: Arc<Counts>,
     n_viewers: AtomicUsize,
+    /// Whether the stream was removed. Written while `state` is locked.
+    is_ended: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -121,6 +127,8 @@ struct Inner {
 struct State {
     /// The file and its fragments since the last key frame.
     kept: Vec<Item>,
+    /// Size of the fragments in `kept`.
+    kept_bytes: usize,
     /// Configuration record of the file.
     config: Vec<u8>,
     n_fragments: u32,
@@ -186,13 +194,17 @@ impl Viewer {
     /// at the end of the stream.
     pub async fn next(&mut self) -> Option<Vec<Item>> {
         match self.receiver.recv().await {
+            // The viewer itself keeps the channel open, so the end is an item.
+            Ok(Item::End) | Err(broadcast::error::RecvError::Closed) => None,
             Ok(item) => Some(vec![item]),
             Err(broadcast::error::RecvError::Lagged(_)) => {
                 let state = self.video.lock();
+                if self.video.is_ended() {
+                    return None;
+                }
                 self.receiver = self.receiver.resubscribe();
                 Some(state.kept.clone())
             }
-            Err(broadcast::error::RecvError::Closed) => None,
         }
     }
 }
@@ -212,12 +224,25 @@ impl Video {
     /// Creates the video of a stream without viewers.
     pub fn new(counts: Arc<Counts>) -> Self {
         let sender = broadcast::channel(MAX_WAITING).0;
-        Self(Arc::new(Inner { sender, counts, n_viewers: AtomicUsize::new(0), state: Mutex::default() }))
+        let (n_viewers, is_ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self(Arc::new(Inner { sender, counts, n_viewers, is_ended, state: Mutex::default() }))
     }
 
-    /// Whether there are viewers.
+    /// Whether there are viewers, and the stream was not removed.
     pub fn is_wanted(&self) -> bool {
-        self.0.n_viewers.load(Ordering::Acquire) > 0
+        self.0.n_viewers.load(Ordering::Acquire) > 0 && !self.is_ended()
+    }
+
+    /// Ends the video for current and later viewers, because the stream was removed. Later frames are ignored.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        self.0.is_ended.store(true, Ordering::Release);
+        *state = State::default();
+        self.send(Item::End);
+    }
+
+    fn is_ended(&self) -> bool {
+        self.0.is_ended.load(Ordering::Acquire)
     }
 
     /// Adds a viewer. Returns it with the file and its fragments since the last key frame.
@@ -226,7 +251,12 @@ impl Video {
         let state = self.lock();
         self.0.n_viewers.fetch_add(1, Ordering::AcqRel);
         self.0.counts.viewers.fetch_add(1, Ordering::Relaxed);
-        (Viewer { video: self.clone(), receiver: self.0.sender.subscribe() }, state.kept.clone())
+        let viewer = Viewer { video: self.clone(), receiver: self.0.sender.subscribe() };
+        if self.is_ended() {
+            // A viewer that connects while the stream is removed must not wait forever.
+            self.send(Item::End);
+        }
+        (viewer, state.kept.clone())
     }
 
     /// Adds a compressed frame, in the order of decoding. Returns false if browsers cannot play it. Does nothing without viewers.
@@ -293,6 +323,9 @@ impl Video {
     /// Tells why there is no video.
     pub fn fail(&self, reason: &str) {
         let mut state = self.lock();
+        if self.is_ended() {
+            return;
+        }
         *state = State { kept: vec![Item::Failed(reason.into())], ..State::default() };
         self.send(Item::Failed(reason.into()));
     }
@@ -337,12 +370,15 @@ impl Video {
             let (fragment, is_key) = (mp4::fragment(state.n_fragments, &frame), first.is_key);
             state.n_fragments = state.n_fragments.wrapping_add(1);
             state.waiting.pop_front();
-            if is_key || state.kept.len() > MAX_KEPT {
+            let is_full = state.kept.len() > MAX_KEPT || state.kept_bytes + fragment.len() > MAX_KEPT_BYTES;
+            if is_key || is_full {
                 // The header remains.
                 state.kept.truncate(1);
+                state.kept_bytes = 0;
             }
             // After too many fragments without a key frame, new viewers wait for the next one.
             if is_key || state.kept.len() > 1 {
+                state.kept_bytes += fragment.len();
                 state.kept.push(Item::Fragment(fragment.clone()));
             }
             self.send(Item::Fragment(fragment));
@@ -459,6 +495,53 @@ mod tests {
         let (_, kept) = video.watch();
         assert!(matches!(&kept[..], [Item::Begin(header)] if header.codec == "avc1.4D001F"), "another file: {kept:?}");
         assert!(!video.compressed(&Compressed { format: Format::Lengths { config: &[1, 110, 0, 31] }, ..frame(440, true) }));
+    }
+
+    #[test]
+    fn end_reaches_current_slow_and_late_viewers() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let next = |viewer: &mut Viewer| {
+            let next = async { tokio::time::timeout(Duration::from_secs(10), viewer.next()).await };
+            runtime.block_on(next).expect("a viewer must not wait for a stream that was removed")
+        };
+        let (video, _) = video();
+        let (mut slow, _) = video.watch();
+        let mut current = None;
+        for idx in 0..MAX_WAITING as u64 {
+            video.compressed(&frame(idx * 40, true));
+            current = Some(video.watch().0);
+            video.passed(idx * 40 * MS, idx);
+        }
+        let mut current = current.unwrap();
+        video.end();
+        assert!(!video.is_wanted());
+        let is_number = |item: &Item| matches!(item, Item::Frame { number, .. } if *number == MAX_WAITING as u64 - 1);
+        assert!(next(&mut current).is_some_and(|items| items.iter().any(is_number)), "earlier items arrive");
+        while next(&mut current).is_some() {}
+        assert_eq!(next(&mut slow), None);
+        drop((current, slow));
+        video.fail("the encoder ends after the stream");
+        let (mut late, kept) = video.watch();
+        assert!(kept.is_empty() && next(&mut late).is_none());
+    }
+
+    #[test]
+    fn large_fragments_are_not_kept_without_limit() {
+        let (video, _) = video();
+        let _viewer = video.watch();
+        let bytes = vec![1; MAX_KEPT_BYTES / 4];
+        let large = |idx: u64, is_key| Compressed { bytes: &bytes, ..frame(idx * 40, is_key) };
+        let n_kept = |video: &Video| n_fragments(&video.watch().1);
+        for idx in 0..6 {
+            video.compressed(&large(idx, idx == 0));
+            video.passed(idx * 40 * MS, idx);
+        }
+        assert_eq!(n_kept(&video), 0, "the header remains");
+        for idx in 6..9 {
+            video.compressed(&large(idx, idx == 6));
+            video.passed(idx * 40 * MS, idx);
+        }
+        assert_eq!(n_kept(&video), 2, "a key frame begins again");
     }
 
     #[test]
