@@ -85,10 +85,15 @@ pub struct DestinationCounts {
     pub n_written: u64,
     /// Lines that the destination did not accept.
     pub n_lost: u64,
-    /// Lines that were dropped because the queue or the spool was full.
+    /// Lines that were dropped because the queue was full.
     pub n_dropped: u64,
-    /// Lines in the queue and in the spool. Streams with the same destination share its spool.
+    /// Lines in the queue.
     pub n_waiting: u64,
+    /// Lines that the spool dropped because it was full, or that the server rejected. This counter and the next two belong to the spool,
+    /// which all streams with the same destination share.
+    pub n_spool_dropped: u64,
+    /// Lines in the spool.
+    pub n_spool_waiting: u64,
     /// Size of the spool in bytes.
     pub spool_bytes: u64,
 }
@@ -154,7 +159,9 @@ impl Stats {
     pub(super) fn continue_with(&mut self, later: &Self) {
         let duration = self.duration + later.duration;
         // The queue of an earlier pipeline was emptied at its end, and a spool is the same one.
-        self.destinations.0.iter_mut().for_each(|destination| (destination.n_waiting, destination.spool_bytes) = (0, 0));
+        for destination in &mut self.destinations.0 {
+            (destination.n_waiting, destination.n_spool_waiting, destination.spool_bytes) = (0, 0, 0);
+        }
         *self = Self { duration, ..Self::sum([&*self, later]) };
         // Keep the number of stored latencies bounded, however often the stream restarts.
         while self.latencies.len() > MAX_LATENCIES {
@@ -197,12 +204,15 @@ impl Stats {
 }
 
 impl DestinationCounts {
-    /// Adds the counters of another stream or pipeline with the same destination.
+    /// Adds the counters of another stream or pipeline with the same destination. Counters of the spool are not added, because both share
+    /// the spool.
     fn add(&mut self, other: &Self) {
         self.n_written += other.n_written;
         self.n_lost += other.n_lost;
         self.n_dropped += other.n_dropped;
         self.n_waiting += other.n_waiting;
+        self.n_spool_dropped = self.n_spool_dropped.max(other.n_spool_dropped);
+        self.n_spool_waiting = self.n_spool_waiting.max(other.n_spool_waiting);
         self.spool_bytes = self.spool_bytes.max(other.spool_bytes);
     }
 }
@@ -368,8 +378,10 @@ fn destination(name: &str, element: &gst::Element) -> DestinationCounts {
         name: name.to_owned(),
         n_written: count("lines"),
         n_lost: count("errors"),
-        n_dropped: count("dropped") + count("spool-dropped"),
-        n_waiting: count("waiting") + count("spool-waiting"),
+        n_dropped: count("dropped"),
+        n_waiting: count("waiting"),
+        n_spool_dropped: count("spool-dropped"),
+        n_spool_waiting: count("spool-waiting"),
         spool_bytes: count("spool-bytes"),
     }
 }
@@ -456,6 +468,20 @@ mod tests {
         let kept: Vec<u64> = latencies.kept.iter().map(|latency| latency.as_nanos() as u64).collect();
         assert_eq!(kept, (0..n_frames).step_by(8).collect::<Vec<_>>());
         assert!(kept.len() <= MAX_LATENCIES);
+    }
+
+    #[test]
+    fn counters_of_a_shared_spool_are_not_added() {
+        let stats = |n_dropped, n_waiting, n_spool_dropped, n_spool_waiting| {
+            let name = "mqtt://a/b".to_owned();
+            let counts = DestinationCounts { name, n_dropped, n_waiting, n_spool_dropped, n_spool_waiting, ..DestinationCounts::default() };
+            Stats { destinations: Box::new(Destinations(vec![counts])), ..Stats::default() }
+        };
+        let (mut first, second) = (stats(1, 2, 30, 40), stats(3, 4, 50, 20));
+        assert_eq!(Stats::sum([&first, &second]).destinations, stats(4, 6, 50, 40).destinations);
+        // The spool stays open between two pipelines of a stream, and its counter grows.
+        first.continue_with(&second);
+        assert_eq!(first.destinations, stats(4, 4, 50, 20).destinations);
     }
 
     #[test]

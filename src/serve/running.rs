@@ -221,8 +221,9 @@ fn destination(counts: &DestinationCounts) -> Destination {
         address: counts.name.clone(),
         written: counts.n_written,
         lost: counts.n_lost,
-        dropped: counts.n_dropped,
-        waiting: counts.n_waiting,
+        dropped: counts.n_dropped + counts.n_spool_dropped,
+        spool_dropped: counts.n_spool_dropped,
+        waiting: counts.n_waiting + counts.n_spool_waiting,
         spool_bytes: counts.spool_bytes,
     }
 }

@@ -162,7 +162,7 @@ impl Streams {
     fn destinations(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let all = || self.0.iter().flat_map(|(stream, _, counters, _)| counters.destinations.iter().map(move |to| (&**stream, to)));
         {
-            let help = "Results by destination and outcome. written: stored by the destination or its spool; lost: not accepted; dropped: the queue or the spool was full";
+            let help = "Results by destination and outcome. written: stored by the destination or its spool; lost: not accepted; dropped: the queue or the spool was full. Streams with the same destination share its spool, and each counts what it drops";
             let mut family = encoder.encode_descriptor("destination_results", help, None, MetricType::Counter)?;
             for (stream, to) in all() {
                 for (outcome, n_results) in [("written", to.written), ("lost", to.lost), ("dropped", to.dropped)] {
@@ -174,10 +174,12 @@ impl Streams {
         for (name, help, of) in [
             (
                 "destination_waiting",
-                "Results that wait for the destination, in the queue and in the spool",
+                "Results that wait for the destination, in the queue and in the spool, which streams with the same destination share",
                 (|to| to.waiting) as fn(&Destination) -> u64,
             ),
-            ("destination_spool_bytes", "Size of the spool of the destination", |to| to.spool_bytes),
+            ("destination_spool_bytes", "Size of the spool of the destination, which streams with the same destination share", |to| {
+                to.spool_bytes
+            }),
         ] {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (stream, to) in all() {

@@ -271,8 +271,11 @@ pub struct Destination {
     pub written: u64,
     /// Results that the destination did not accept.
     pub lost: u64,
-    /// Results that were dropped because the queue or the spool was full.
+    /// Results that were dropped because the queue or the spool was full. Streams with the same destination share its spool.
     pub dropped: u64,
+    /// The part of `dropped` that the spool has dropped for all its streams since it was opened.
+    #[serde(skip)]
+    pub spool_dropped: u64,
     /// Results that wait in the queue and in the spool.
     pub waiting: u64,
     /// Size of the spool in bytes; 0 without a spool.
@@ -354,7 +357,10 @@ impl Counters {
                 Some(known) => {
                     known.written += destination.written;
                     known.lost += destination.lost;
-                    known.dropped += destination.dropped;
+                    // The spool stays open while other streams use it, so the later run reports the same drops again.
+                    let again = known.spool_dropped.min(destination.spool_dropped);
+                    known.dropped += destination.dropped - again.min(destination.dropped);
+                    known.spool_dropped = known.spool_dropped.max(destination.spool_dropped);
                     (known.waiting, known.spool_bytes) = (destination.waiting, destination.spool_bytes);
                 }
                 None => self.destinations.push(destination.clone()),
@@ -416,5 +422,19 @@ mod tests {
             (1, 7, 4),
             "waiting results are not added"
         );
+    }
+
+    #[test]
+    fn drops_of_a_shared_spool_are_counted_once() {
+        let run = |queue, spool_dropped| {
+            let address = "mqtt://a/b".into();
+            let to = Destination { address, dropped: queue + spool_dropped, spool_dropped, ..Destination::default() };
+            Counters { destinations: vec![to], ..Counters::default() }
+        };
+        let mut sum = Counters::default();
+        [run(1, 10), run(2, 15), run(0, 0)].iter().for_each(|run| sum.add(run));
+        assert_eq!(sum.destinations, run(3, 15).destinations);
+        let text = serde_json::to_string(&sum.destinations).unwrap();
+        assert!(text.contains("\"dropped\":18") && !text.contains("spool_dropped"), "{text}");
     }
 }
