@@ -186,6 +186,9 @@ impl Settings {
                 bail!(pipeline::Error::usage(format!("{name} `{}`: expected a folder, got none. Create it", folder.display())));
             }
         }
+        let state = config.state.clone().map_or_else(default_state, Ok)?;
+        let of_pipelines = folders::data().into_iter().map(|folder| folder.join("pipelines"));
+        config.check_uploads(of_pipelines, &state).map_err(|error| anyhow!(pipeline::Error::usage(error)))?;
         Ok(config)
     }
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::cli::Folder;
+use crate::cli::{Folder, roiflow};
 use crate::serve::Served;
 
 /// Uploads a file. Returns status and answer.
@@ -52,6 +52,18 @@ fn uploaded_model_is_inspected_and_then_runs_in_a_stream() {
     let server = Served::start(&folder, &["--config", &settings]);
     let (status, refused) = upload(&server, "b.toml", b"");
     assert_eq!((status, &refused["error"]["code"]), (403, &"uploads_off".into()), "uploads are off by default");
+}
+
+#[test]
+fn folder_of_pipelines_accepts_no_uploads() {
+    let folder = Folder::new("serve-same-folder");
+    let (settings, both) = (folder.file("server.toml"), folder.file("both"));
+    std::fs::create_dir(&both).unwrap();
+    std::fs::write(&settings, "models = \"both\"\nupload-models = true\n").unwrap();
+    let state = folder.file("state");
+    let refused = roiflow(&["serve", "--listen", "127.0.0.1:0", "--state", &state, "--config", &settings, "--pipelines", &both]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("upload-models") && said.contains("pipelines"), "{said}");
 }
 
 #[test]

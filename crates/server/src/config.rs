@@ -99,6 +99,28 @@ impl Config {
         Ok(config)
     }
 
+    /// Checks that operators cannot upload anything but models: the folder of models must be none of the folders of pipelines and of the state.
+    /// `pipelines` are the folders with pipeline descriptions that the settings do not name. `state` is the folder of the store and of the tokens.
+    ///
+    /// # Errors
+    /// Returns an error if `upload_models` is set and the folders are the same.
+    pub fn check_uploads(&self, pipelines: impl IntoIterator<Item = PathBuf>, state: &Path) -> Result<(), String> {
+        let Some(models) = self.models.as_deref().filter(|_| self.upload_models) else { return Ok(()) };
+        // A folder that does not exist is no other folder's name.
+        let is_same =
+            |folder: &Path| folder.canonicalize().ok().is_some_and(|folder| models.canonicalize().is_ok_and(|models| models == folder));
+        let of_pipelines = self.pipelines.clone().into_iter().chain(pipelines).map(|folder| ("pipelines", folder));
+        match of_pipelines.chain([("state", state.to_owned())]).find(|(_, folder)| is_same(folder)) {
+            Some((kind, folder)) => Err(format!(
+                "models: expected a folder for models only, because `upload-models` is set, got `{}`, which is the folder of {kind} `{}`. Use \
+                 another folder for models",
+                models.display(),
+                folder.display()
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Reads the certificate of the server, if the settings name one.
     ///
     /// # Errors
@@ -120,6 +142,29 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_are_not_uploaded_to_the_folder_of_pipelines_or_of_the_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        ["models", "pipelines", "state"].iter().for_each(|name| std::fs::create_dir(path(name)).unwrap());
+        std::os::unix::fs::symlink("models", path("link")).unwrap();
+        let config = |pipelines: &str| Config {
+            models: Some(path("models")),
+            pipelines: Some(path(pipelines)),
+            upload_models: true,
+            ..Config::default()
+        };
+        let state = path("state");
+        assert_eq!(config("pipelines").check_uploads([path("missing")], &state), Ok(()));
+        for wrong in ["models", "pipelines/../models", "link"] {
+            let error = config(wrong).check_uploads([], &state).unwrap_err();
+            assert!(error.contains("upload-models") && error.contains("pipelines"), "{error}");
+            assert!(config("pipelines").check_uploads([path(wrong)], &state).is_err());
+            assert!(config("pipelines").check_uploads([], &path(wrong)).unwrap_err().contains("state"));
+            assert_eq!(Config { upload_models: false, ..config(wrong) }.check_uploads([], &state), Ok(()));
+        }
+    }
 
     #[test]
     fn settings_have_defaults_and_relative_paths() {

@@ -5,9 +5,10 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,8 +20,15 @@ use crate::policy::check_name;
 const MODELS: [&str; 2] = ["onnx", "xml"];
 /// Endings of the files that belong to a model: weights, descriptions and labels.
 const PARTS: [&str; 4] = ["bin", "toml", "txt", "json"];
+/// Endings of labels, whose names a description chooses.
+const LABELS: [&str; 2] = ["txt", "json"];
 /// Beginning of the names of hidden folders.
 const HIDDEN: &str = ".upload-";
+/// Hidden folders of ended processes are removed if they are older. Younger ones may belong to another server with the same folder.
+const MIN_STALE_AGE: Duration = Duration::from_secs(3600);
+/// Maximum time in which a client sends a file. The inspection has the rest of the time until the hidden folder counts as stale.
+pub const MAX_UPLOAD_TIME: Duration = Duration::from_secs(1800);
+const _: () = assert!(MAX_UPLOAD_TIME.as_secs() < MIN_STALE_AGE.as_secs());
 
 /// A file in the folder of models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -82,7 +90,6 @@ impl Upload {
     /// # Errors
     /// Returns an error if the name is not allowed or used, or the folder cannot be written.
     pub fn begin(folder: &Path, name: &str, replace: bool, max_bytes: u64) -> Result<Self> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
         check_name(name)?;
         let is_known = ending(name).is_some_and(|ending| MODELS.contains(&ending) || PARTS.contains(&ending));
         if !is_known || name.starts_with('.') {
@@ -98,9 +105,12 @@ impl Upload {
         if !replace && fs::symlink_metadata(folder.join(name)).is_ok() {
             return Err(exists(name));
         }
-        let hidden = folder.join(format!("{HIDDEN}{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
+        // Servers in other containers may have the same process number and the same folder.
+        let hidden = folder.join(format!("{HIDDEN}{:016x}", RandomState::new().hash_one(0)));
         fs::create_dir(&hidden).map_err(|error| failed(&error))?;
-        let created = link_parts(folder, &hidden, name).and_then(|()| File::create_new(hidden.join(name)));
+        let is_model = ending(name).is_some_and(|ending| MODELS.contains(&ending));
+        let linked = if is_model { link_parts(folder, &hidden, name) } else { Ok(()) };
+        let created = linked.and_then(|()| File::create_new(hidden.join(name)));
         let file = created.map_err(|error| {
             let _removed = fs::remove_dir_all(&hidden);
             failed(&error)
@@ -155,23 +165,43 @@ impl Drop for Upload {
 /// Removes hidden folders that an earlier process has left.
 pub fn clean_up(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(HIDDEN) {
+        // The age is the time since the last file was created in the folder: shortly after its begin.
+        let is_old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok().map(|age| age > MIN_STALE_AGE);
+        if entry.file_name().to_string_lossy().starts_with(HIDDEN) && is_old() == Some(true) {
             let _removed = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Links the other files of the same model into the hidden folder, for the inspection.
+/// Links the other files of the same model into the hidden folder, for the inspection: those with its stem, and all labels, which its
+/// description may name.
 fn link_parts(folder: &Path, hidden: &Path, name: &str) -> io::Result<()> {
     let stem = Path::new(name).file_stem();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let is_part = path.extension().and_then(OsStr::to_str).is_some_and(|ending| PARTS.contains(&ending));
-        if let Some(other) = path.file_name().filter(|other| is_part && path.file_stem() == stem && *other != name) {
-            fs::hard_link(&path, hidden.join(other))?;
+        let Some(other) = path.file_name().and_then(OsStr::to_str).filter(|other| !other.starts_with('.') && *other != name) else {
+            continue;
+        };
+        let (is_of_model, ending) = (path.file_stem() == stem, ending(other).unwrap_or_default());
+        let is_part = if is_of_model { PARTS.contains(&ending) } else { LABELS.contains(&ending) };
+        if !is_part || !path.is_file() {
+            continue;
+        }
+        match link_or_copy(&path, &hidden.join(other)) {
+            // Most labels belong to other models.
+            Err(error) if !is_of_model => tracing::debug!("the inspection of {name} gets no {other}: {error}"),
+            linked => linked?,
         }
     }
     Ok(())
+}
+
+/// Links a file, or copies it if the system refuses the link. Linux refuses links to files of other users (`fs.protected_hardlinks`), and a
+/// link cannot lead to another file system.
+fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+    // A link to a symbolic link would have its relative target in the wrong folder.
+    let from = fs::canonicalize(from)?;
+    fs::hard_link(&from, to).or_else(|_| fs::copy(&from, to).map(drop))
 }
 
 fn exists(name: &str) -> Error {
@@ -211,6 +241,55 @@ mod tests {
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         assert!(names.len() == 2 && names.contains(&"a.onnx".to_owned()), "{names:?}");
         assert_eq!(Upload::begin(folder.path(), "a.onnx", false, 10).unwrap_err().code, "model_exists");
+    }
+
+    #[test]
+    fn inspection_finds_the_labels_that_a_description_may_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("coco.txt"), "labels").unwrap();
+        fs::write(path("b.toml"), "description of another model").unwrap();
+        fs::create_dir(path("folder.txt")).unwrap();
+        fs::write(path("shared"), "description").unwrap();
+        std::os::unix::fs::symlink("shared", path("a.toml")).unwrap();
+        std::os::unix::fs::symlink("missing", path("broken.json")).unwrap();
+        let upload = Upload::begin(folder.path(), "a.onnx", false, 10).unwrap();
+        let uploaded = upload.finish(|path| {
+            assert_eq!(fs::read(path.with_extension("toml")).unwrap(), b"description");
+            assert_eq!(fs::read(path.with_file_name("coco.txt")).unwrap(), b"labels");
+            assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 3, "the model, its description and the labels");
+            accept(path)
+        });
+        uploaded.unwrap();
+        // Labels need no labels.
+        let upload = Upload::begin(folder.path(), "b.txt", false, 10).unwrap();
+        assert_eq!(fs::read_dir(&upload.hidden).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn file_that_cannot_be_linked_is_copied() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+        let (from, to) = (other.path().join("a"), folder.path().join("b"));
+        fs::write(&from, "labels").unwrap();
+        link_or_copy(&from, &to).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"labels");
+    }
+
+    #[test]
+    fn only_old_hidden_folders_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let upload = Upload::begin(folder.path(), "a.onnx", false, 10).unwrap();
+        let second = Upload::begin(folder.path(), "a.onnx", false, 10).unwrap();
+        assert_ne!(upload.hidden, second.hidden);
+        let own = format!("{}-0", std::process::id());
+        assert!(!upload.hidden.to_string_lossy().contains(&own), "other servers may have the same process number");
+        let old = folder.path().join(".upload-1-0");
+        fs::create_dir(&old).unwrap();
+        let before = std::time::SystemTime::now() - MIN_STALE_AGE - Duration::from_secs(60);
+        File::open(&old).unwrap().set_modified(before).unwrap();
+        clean_up(folder.path());
+        assert!(upload.hidden.exists() && second.hidden.exists(), "another server may be using them");
+        assert!(!old.exists());
     }
 
     #[test]

@@ -10,11 +10,12 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::App;
 use super::reply::{Json, Options};
 use crate::error::{Error, Result};
-use crate::models::{self, ModelFile, Upload};
+use crate::models::{self, MAX_UPLOAD_TIME, ModelFile, Upload};
 
 /// How long a client may send nothing.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -58,11 +59,21 @@ pub(super) async fn upload(State(app): State<App>, options: Options, headers: He
         return Err(Error::new(503, "busy", "another model is being uploaded. Try again when it is complete"));
     };
     let (name, replace) = (options.text("name").unwrap_or_default().to_owned(), options.flag("replace", false)?);
-    let mut upload = Upload::begin(&folder, &name, replace, config.limits.model_bytes)?;
+    let max_bytes = config.limits.model_bytes;
+    let mut upload = blocking(move || {
+        models::clean_up(&folder);
+        Upload::begin(&folder, &name, replace, max_bytes)
+    })
+    .await?;
     let mut parts = body.into_data_stream();
+    let end = Instant::now() + MAX_UPLOAD_TIME;
     loop {
-        let late = |_| Error::new(408, "body_too_slow", format!("body: expected bytes within {} s, got none", MAX_PAUSE.as_secs()));
-        let Some(part) = tokio::time::timeout(MAX_PAUSE, parts.next()).await.map_err(late)? else { break };
+        let pause = Instant::now() + MAX_PAUSE;
+        let late = |_| {
+            let (expected, time) = if end < pause { ("the whole file", MAX_UPLOAD_TIME) } else { ("bytes", MAX_PAUSE) };
+            Error::new(408, "body_too_slow", format!("body: expected {expected} within {} s, got less", time.as_secs()))
+        };
+        let Some(part) = tokio::time::timeout_at(end.min(pause), parts.next()).await.map_err(late)? else { break };
         let part = part.map_err(|error| Error::new(400, "body", format!("the body cannot be read: {error}")))?;
         upload = blocking(move || upload.add(&part).map(|()| upload)).await?;
     }
