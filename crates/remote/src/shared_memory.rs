@@ -267,7 +267,9 @@ impl Drop for Region {
 fn remove_stale(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
-        let is_old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok().map(|age| age > MIN_STALE_AGE);
+        // Only regular files: opening a FIFO of another user would block. The metadata are not those of the target of a link.
+        let Some(metadata) = entry.metadata().ok().filter(std::fs::Metadata::is_file) else { continue };
+        let is_old = || metadata.modified().ok()?.elapsed().ok().map(|age| age > MIN_STALE_AGE);
         if is_old() != Some(true) {
             continue;
         }
@@ -280,4 +282,38 @@ fn remove_stale(folder: &Path) {
 /// Returns whether the server wrote an output to shared memory.
 pub(crate) fn is_shared(output: &InferOutput) -> bool {
     output.parameters.contains_key(REGION)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn stale_files_are_removed_and_other_entries_are_left() {
+        let folder = std::env::temp_dir().join(format!("roiflow-stale-{:016x}", RandomState::new().hash_one(0)));
+        std::fs::create_dir(&folder).unwrap();
+        let path = |name: &str| folder.join(format!("{PREFIX}{name}"));
+        let before = SystemTime::now() - MIN_STALE_AGE - Duration::from_secs(60);
+        for name in ["stale", "locked", "new"] {
+            let file = File::create_new(path(name)).unwrap();
+            file.set_modified(if name == "new" { SystemTime::now() } else { before }).unwrap();
+        }
+        let locked = File::open(path("locked")).unwrap();
+        locked.lock().unwrap();
+        assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
+        assert!(Command::new("touch").args(["-d", "2 hours ago"]).arg(path("fifo")).status().unwrap().success());
+        let (done, is_done) = std::sync::mpsc::channel();
+        let of_thread = folder.clone();
+        std::thread::spawn(move || {
+            remove_stale(&of_thread);
+            let _sent = done.send(());
+        });
+        is_done.recv_timeout(Duration::from_secs(10)).expect("a FIFO blocks the first region of the process");
+        let is_left = ["stale", "locked", "new", "fifo"].map(|name| path(name).exists());
+        assert_eq!(is_left, [false, true, true, true]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
