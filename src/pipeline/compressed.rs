@@ -11,10 +11,10 @@ use gst::prelude::*;
 use gstreamer as gst;
 
 use super::watch::{factory_name, klass};
-use super::{FrameTap, reasons};
+use super::{FrameTap, reasons, upright};
 
-/// Elements after which a frame still shows what the source has sent. The names of roiflow's elements begin with `roi`.
-const UNCHANGING: [&str; 14] = [
+/// Elements after which a frame still shows what the source has sent. After any other element, which may hide faces, video is encoded again.
+const UNCHANGING: &[&str] = &[
     "queue",
     "queue2",
     "tee",
@@ -29,9 +29,16 @@ const UNCHANGING: [&str; 14] = [
     "uridecodebin3",
     "decodebin",
     "decodebin3",
+    "roisource",
+    "roiattach",
+    "roidetect",
+    "roitrack",
+    "roianalytics",
+    "roiclassify",
+    "roicrop",
+    "roirecord",
+    "roipublish",
 ];
-/// roiflow's element that changes pixels.
-const OVERLAY: &str = "roioverlay";
 
 /// A compressed frame on its way to the decoder.
 pub struct CompressedFrame<'a> {
@@ -109,6 +116,9 @@ impl Compressed {
         let compressed = Arc::new(Self::default());
         let (of_signal, tap) = (compressed.clone(), Arc::downgrade(tap));
         pipeline.connect_deep_element_added(move |_, _, element| {
+            if element.name() == upright::NAME {
+                of_signal.set_changed();
+            }
             let klass = klass(element);
             if !klass.contains("Decoder") || !klass.contains("Video") || !reasons::is_in_source(element.upcast_ref()) {
                 return;
@@ -147,9 +157,15 @@ impl Compressed {
             is_key: !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
         });
         if !is_shown {
-            *self.is_unchanged.lock().unwrap_or_else(PoisonError::into_inner) = Some(false);
-            self.is_passed.store(false, Ordering::Release);
+            self.set_changed();
         }
+    }
+
+    /// The tap does not get compressed frames from now on, also if it has got earlier ones.
+    fn set_changed(&self) {
+        let mut is_unchanged = self.is_unchanged.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_unchanged = Some(false);
+        self.is_passed.store(false, Ordering::Release);
     }
 
     /// Whether the tap gets the compressed frames of the frames that arrive at this pad.
@@ -169,8 +185,7 @@ fn is_unchanged_before(last: &gst::Element) -> bool {
     let (mut seen, mut open) = (HashSet::new(), vec![last.clone()]);
     while let Some(element) = open.pop() {
         let factory = factory_name(&element);
-        let is_unchanging = UNCHANGING.contains(&&*factory) || factory.starts_with("roi") && factory != OVERLAY;
-        if !is_unchanging {
+        if !UNCHANGING.contains(&&*factory) {
             tracing::debug!("live video is encoded again, because `{factory}` changes the frames of the source");
             return false;
         }
@@ -181,4 +196,43 @@ fn is_unchanged_before(last: &gst::Element) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipeline(line: &str) -> (gst::Pipeline, gst::Element) {
+        crate::elements::register_static().unwrap();
+        let pipeline = gst::parse::launch(line).unwrap().downcast::<gst::Pipeline>().unwrap();
+        let last = pipeline.by_name("last").unwrap();
+        (pipeline, last)
+    }
+
+    #[test]
+    fn only_listed_elements_leave_the_frames_of_the_source_unchanged() {
+        let is_unchanged = |line: &str| is_unchanged_before(&pipeline(line).1);
+        assert!(is_unchanged("queue ! videoconvert ! roitrack ! roipublish name=last"));
+        for changing in ["roioverlay", "videoflip"] {
+            assert!(!is_unchanged(&format!("queue ! {changing} ! roitrack ! identity name=last")), "{changing}");
+        }
+        assert!(!UNCHANGING.contains(&"roi-not-written-yet"));
+    }
+
+    #[test]
+    fn rotation_that_is_inserted_later_ends_the_compressed_frames() {
+        struct NoTap;
+        impl FrameTap for NoTap {
+            fn frame(&self, _: &crate::pipeline::TappedFrame<'_>) {}
+        }
+        let (pipeline, last) = pipeline("queue ! identity name=last");
+        let tap: Arc<dyn FrameTap> = Arc::new(NoTap);
+        let compressed = Compressed::install(&pipeline, &tap);
+        let pad = last.static_pad("src").unwrap();
+        compressed.has_come.store(true, Ordering::Release);
+        assert!(compressed.is_passed_to(&pad));
+        // As `upright` does: the element is in the pipeline before it is linked.
+        pipeline.add(&gst::ElementFactory::make("videoflip").name(upright::NAME).build().unwrap()).unwrap();
+        assert!(!compressed.is_passed_to(&pad) && !compressed.is_passed.load(Ordering::Acquire));
+    }
 }

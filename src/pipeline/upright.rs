@@ -11,6 +11,9 @@ use gstreamer_video as gst_video;
 
 use super::plan::ENTRY;
 
+/// Name of the inserted element. From then on, the compressed frames of the source no longer show what the pipeline shows.
+pub(super) const NAME: &str = "roiflow-upright";
+
 /// Watches the tags after the decoder, and inserts a `videoflip` if a tag declares an orientation.
 pub(super) fn keep(pipeline: &gst::Pipeline) {
     let Some(pad) = pipeline.by_name(ENTRY).and_then(|entry| entry.static_pad("src")) else { return };
@@ -45,7 +48,7 @@ pub(super) fn keep(pipeline: &gst::Pipeline) {
 /// the pad.
 fn insert(pipeline: &gst::Pipeline, pad: &gst::Pad, method: VideoOrientationMethod) -> Option<gst::Element> {
     let next = pad.peer()?;
-    let flip = gst::ElementFactory::make("videoflip").name("roiflow-upright").property("video-direction", method).build();
+    let flip = gst::ElementFactory::make("videoflip").name(NAME).property("video-direction", method).build();
     let flip = flip.inspect_err(|error| tracing::warn!("frames are not rotated to their orientation: {error}")).ok()?;
     pipeline.add(&flip).ok()?;
     let (sink, src) = (flip.static_pad("sink")?, flip.static_pad("src")?);
