@@ -269,6 +269,12 @@ impl NatsClient {
         }
     }
 
+    /// Asks JetStream for messages, which [`NatsClient::next`] returns.
+    #[allow(dead_code, reason = "only the chaos test reads so many messages")]
+    pub fn ask(&mut self, subject: &str, request: &str) {
+        self.send(&format!("PUB {subject} out {}\r\n{request}\r\n", request.len()));
+    }
+
     /// Returns the answer of JetStream to a request.
     pub fn request(&mut self, subject: &str, request: &str) -> serde_json::Value {
         self.send(&format!("PUB {subject} answer {}\r\n{request}\r\n", request.len()));
