@@ -52,6 +52,19 @@ fn until_it_works(model: &CompiledModel) {
     eventually(move || infer(&model).is_ok());
 }
 
+/// Waits until the model uses all servers, then sets their counters to zero. A model is compiled as soon as one server is up.
+fn until_all_are_up(model: &CompiledModel, servers: [&Server; 2]) {
+    let (model, states) = (model.clone(), servers.map(|server| server.state.clone()));
+    eventually(move || {
+        infer(&model).unwrap();
+        states.iter().all(|state| State::count(&state.n_computed) > 0)
+    });
+    for Server { state, .. } in servers {
+        state.n_calls.store(0, Ordering::Release);
+        state.n_computed.store(0, Ordering::Release);
+    }
+}
+
 /// Waits until the counter of the server has this value.
 fn until(server: &Server, counted: impl Fn(&State) -> usize + Send + 'static, expected: usize) {
     let state = server.state.clone();
@@ -270,6 +283,7 @@ fn a_call_that_may_have_been_computed_is_not_repeated() {
     let (first, second) = (server(), server());
     let proxy = Proxy::start(first.address());
     let model = compile(&format!("grpc://{}/sums,{}", proxy.address(), second.grpc("sums")), "").unwrap();
+    until_all_are_up(&model, [&first, &second]);
     first.behave(Behavior::Holds);
     second.behave(Behavior::Holds);
     let requests: Vec<_> = (0..2).map(|_| model.create_infer_request().unwrap()).collect();
@@ -292,6 +306,7 @@ fn a_refused_call_goes_to_another_server() {
     for scheme in ["grpc", "http"] {
         let (refusing, well) = (server(), server());
         let model = compile(&format!("{scheme}://{}/sums,{scheme}://{}/sums", refusing.address(), well.address()), "").unwrap();
+        until_all_are_up(&model, [&refusing, &well]);
         refusing.behave(Behavior::Unavailable);
         for _ in 0..20 {
             assert_eq!(infer(&model).unwrap(), 10.0);
@@ -306,6 +321,7 @@ fn a_refused_call_goes_to_another_server() {
 fn a_dead_server_is_replaced_and_returns() {
     let (mut dies, stays) = (server(), server());
     let model = compile(&format!("{},{}", dies.grpc("sums"), stays.grpc("sums")), "").unwrap();
+    until_all_are_up(&model, [&dies, &stays]);
     for _ in 0..4 {
         infer(&model).unwrap();
     }
