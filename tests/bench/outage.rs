@@ -1,13 +1,16 @@
 //! Latency of a live stream whose broker has stalled, compared with a stream without a destination: `cargo bench --bench outage`.
 //!
 //! A pair is two runs of the same live stream with a detector, one after the other: without a destination, and with one. The order changes
-//! from pair to pair. The latency of a frame is the time from its capture to the end of the pipeline. The ratio of a pair is that of the
-//! 99th percentiles.
+//! from pair to pair, and the variants take turns. The latency of a frame is the time from its capture to the end of the pipeline. The ratio
+//! is that of the 99th percentiles, each of all frames of its side. Its interval is from the bootstrap over pairs: the ratio is computed again
+//! for random samples of the pairs, drawn with replacement, and 95 % of these ratios are inside the interval.
 //!
 //! `--quick` checks that everything works. `--pairs N` sets the number of pairs.
 
 #[allow(dead_code, reason = "what the other benchmark measures with it")]
 mod harness;
+#[path = "../support/random.rs"]
+mod random;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -19,6 +22,7 @@ use std::time::Duration;
 use gst::prelude::*;
 use gstreamer as gst;
 use harness::Estimate;
+use random::Random;
 
 /// Frames of a run that are measured, and frames before them.
 const N_FRAMES: usize = 600;
@@ -26,6 +30,8 @@ const N_WARM_UP: usize = 60;
 const FRAMES_PER_SECOND: usize = 200;
 /// A run that takes longer hangs.
 const MAX_RUN: Duration = Duration::from_secs(60);
+/// Number of samples of the bootstrap.
+const N_SAMPLES: usize = 2000;
 /// The answer of an MQTT 5 broker that accepts a connection.
 const CONNACK: [u8; 5] = [0x20, 0x03, 0x00, 0x00, 0x00];
 
@@ -63,31 +69,63 @@ fn compare(n_pairs: usize, n_frames: usize) -> Result<(), String> {
         ("an absent broker, with a spool", format!("{} {spool}", url(closed))),
     ];
     println!(
-        "{n_frames} frames at {FRAMES_PER_SECOND} a second: p99 latency without a destination, with one, the ratio and its 95 % interval"
+        "{n_pairs} pairs of {n_frames} frames at {FRAMES_PER_SECOND} a second: p99 latency without a destination, with one, the ratio and its 95 % interval"
     );
-    for (name, destination) in variants {
-        let mut pairs = Vec::new();
-        for pair_idx in 0..n_pairs {
+    let mut pairs_of: Vec<Vec<Pair>> = variants.iter().map(|_| Vec::new()).collect();
+    for pair_idx in 0..n_pairs {
+        for ((_, destination), pairs) in variants.iter().zip(&mut pairs_of) {
             let measure = |destination: &str| measure(destination, n_frames, &folder);
             let pair = if pair_idx % 2 == 0 {
                 let bare = measure("identity")?;
-                (bare, measure(&destination)?)
+                Pair { bare, ours: measure(destination)? }
             } else {
-                let ours = measure(&destination)?;
-                (measure("identity")?, ours)
+                let ours = measure(destination)?;
+                Pair { bare: measure("identity")?, ours }
             };
             pairs.push(pair);
         }
-        let median = |side: fn(&(f64, f64)) -> f64| Estimate::of(pairs.iter().map(side)).median;
-        let (bare, ours) = (median(|pair| pair.0), median(|pair| pair.1));
-        let Estimate { median, low, high } = Estimate::of(pairs.iter().map(|(bare, ours)| ours / bare));
-        println!("{name:<36} {bare:>6.2} ms {ours:>6.2} ms  {median:.2} x ({low:.2} .. {high:.2})");
+    }
+    for ((name, _), pairs) in variants.iter().zip(&pairs_of) {
+        let all: Vec<&Pair> = pairs.iter().collect();
+        let (bare, ours) = percentiles(&all);
+        let Estimate { median: ratio, low, high } = ratio_of_percentiles(pairs);
+        println!("{name:<36} {bare:>6.2} ms {ours:>6.2} ms  {ratio:.2} x ({low:.2} .. {high:.2})");
     }
     Ok(())
 }
 
-/// Plays a live stream. Returns the 99th percentile of the latency in milliseconds.
-fn measure(destination: &str, n_frames: usize, spool: &Path) -> Result<f64, String> {
+/// The latencies of the frames of two runs, in milliseconds.
+struct Pair {
+    bare: Vec<f64>,
+    ours: Vec<f64>,
+}
+
+/// Returns the 99th percentiles of all frames of both sides.
+fn percentiles(pairs: &[&Pair]) -> (f64, f64) {
+    let of_side = |side: fn(&Pair) -> &[f64]| {
+        let mut latencies: Vec<f64> = pairs.iter().flat_map(|pair| side(pair)).copied().collect();
+        let at = (latencies.len() * 99 / 100).min(latencies.len() - 1);
+        *latencies.select_nth_unstable_by(at, f64::total_cmp).1
+    };
+    (of_side(|pair| &pair.bare), of_side(|pair| &pair.ours))
+}
+
+/// Returns the ratio of the 99th percentiles, with its interval from the bootstrap.
+fn ratio_of_percentiles(pairs: &[Pair]) -> Estimate {
+    let ratio = |pairs: &[&Pair]| {
+        let (bare, ours) = percentiles(pairs);
+        ours / bare
+    };
+    let mut random = Random::new(1);
+    let mut sample = || -> Vec<&Pair> { pairs.iter().map(|_| &pairs[random.below(pairs.len() as u64) as usize]).collect() };
+    let mut ratios: Vec<f64> = (0..N_SAMPLES).map(|_| ratio(&sample())).collect();
+    ratios.sort_by(f64::total_cmp);
+    let outside = N_SAMPLES * 25 / 1000;
+    Estimate { median: ratio(&pairs.iter().collect::<Vec<_>>()), low: ratios[outside], high: ratios[N_SAMPLES - 1 - outside] }
+}
+
+/// Plays a live stream. Returns the latencies of its frames in milliseconds.
+fn measure(destination: &str, n_frames: usize, spool: &Path) -> Result<Vec<f64>, String> {
     let model = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("assets/tiny/rectangle.onnx");
     let line = format!(
         "videotestsrc is-live=true ! video/x-raw,format=NV12,width=320,height=240,framerate={FRAMES_PER_SECOND}/1 \
@@ -115,9 +153,7 @@ fn measure(destination: &str, n_frames: usize, spool: &Path) -> Result<f64, Stri
     pipeline.set_state(gst::State::Null).map_err(|error| error.to_string())?;
     // The next run begins with an empty spool.
     let _removed = std::fs::remove_dir_all(spool);
-    let mut measured = all?.split_off(N_WARM_UP);
-    measured.sort_by(f64::total_cmp);
-    Ok(measured[(measured.len() * 99 / 100).min(measured.len() - 1)])
+    Ok(all?.split_off(N_WARM_UP))
 }
 
 /// Starts a broker that accepts connections, and then neither reads nor writes. Returns its port.
